@@ -33,7 +33,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture
 def fast_retries(monkeypatch: pytest.MonkeyPatch) -> retry.RetryLimits:
     """Retry S3 in the usual way, but with waits a hundred times shorter."""
-    short = retry.RetryLimits(connect=1, answer=0.3, repeat=5, whole=20, first_pause=0.01, longest_pause=0.1)
+    short = retry.RetryLimits(connect=1, answer=0.3, repeat=5, whole=120, first_pause=0.01, longest_pause=0.1)
     monkeypatch.setattr(retry, "RETRY_LIMITS", short)
     return short
 

@@ -32,8 +32,8 @@ def run_blocking(coroutine: Coroutine[Any, Any, Result]) -> Result:
             loop.run_until_complete(task)
         done.set()
 
-    threading.Thread(target=run, name="raybatch-blocking", daemon=True).start()
     try:
+        threading.Thread(target=run, name="raybatch-blocking", daemon=True).start()
         # Not thread.join(): once interrupted, it treats the thread as ended (Python < 3.13).
         done.wait()
     except BaseException:

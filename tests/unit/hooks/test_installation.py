@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ def test_a_task_of_a_team_writes_a_variable_of_the_teams_own(variables: Variable
 def test_concurrent_first_tasks_agree_on_one_id(variables: Variables) -> None:
     variables.before_set = threading.Barrier(3).wait  # each has found none
     with ThreadPoolExecutor(3) as pool:
-        found = {future.result(10) for future in [pool.submit(installation_id) for _ in range(3)]}
+        found = {future.result(60) for future in [pool.submit(installation_id) for _ in range(3)]}
     assert found == {variables.values[VARIABLE]}
 
 
@@ -82,10 +83,21 @@ def test_tasks_at_the_same_time_write_at_different_times(
     variables: Variables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One write can't arrive after another one that a task has settled on."""
-    waits = iter([0.0, 0.5, 0.5])
+    waits = iter([0.0, 2.0, 2.0])
     monkeypatch.setattr("random.uniform", lambda *_: next(waits))
     written: list[str] = []
-    variables.before_set = lambda: written.append("once")
+    has_written, store = threading.Event(), variables.set
+
+    def stored(key: str, value: str, description: str | None = None) -> None:
+        store(key, value)
+        written.append("once")
+        has_written.set()
+
+    def sleep(seconds: float) -> None:
+        assert seconds < 2 or has_written.wait(60)
+
+    monkeypatch.setattr(variables, "set", stored)
+    monkeypatch.setattr(installation, "time", SimpleNamespace(sleep=sleep))
     barrier = threading.Barrier(3)
 
     def keys(prefix: str | None = None) -> list[str]:
@@ -94,7 +106,7 @@ def test_tasks_at_the_same_time_write_at_different_times(
 
     monkeypatch.setattr(variables, "keys", keys)
     with ThreadPoolExecutor(3) as pool:
-        found = {future.result(10) for future in [pool.submit(installation_id) for _ in range(3)]}
+        found = {future.result(60) for future in [pool.submit(installation_id) for _ in range(3)]}
     assert found == {variables.values[VARIABLE]}
     assert written == ["once"]
 

@@ -33,17 +33,20 @@ def submit(ray: FakeRay, script: Script) -> None:
 
 
 def sensor(**arguments: Any) -> RayJobSensor:
-    defaults: dict[str, Any] = {"task_id": "t", "submission_id": JOB, "poke_interval": 0.05, "timeout": 20}
+    defaults: dict[str, Any] = {"task_id": "t", "submission_id": JOB, "poke_interval": 0.05, "timeout": 120}
     return RayJobSensor(**{**defaults, **arguments})
 
 
 def test_waits_for_success(ray: FakeRay, run: Run) -> None:
-    submit(ray, Script(seconds=0.4))
+    submit(ray, Script(seconds=600))
+    polled = f"/api/jobs/{JOB}"
+    ray.stage("GET", polled, lambda answer: (answer(), ray.jobs[JOB].end("SUCCEEDED"))[0])
     url = f"{ray.url}/#/jobs/{JOB}"
     assert sensor().execute(run.context()) == {
         "submission_id": JOB, "status": "SUCCEEDED", "dashboard_url": url,
     }  # fmt: skip
     assert run.xcoms == {"_link_RayDashboardLink": url}
+    assert ray.count("GET", polled) >= 2
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
@@ -67,7 +70,7 @@ def test_a_finished_job_whose_log_is_out_of_reach(
         return (500, "the node is gone") if "/logs" in path else answer(method, path, *rest)
 
     monkeypatch.setattr(ray, "answer", without_logs)
-    assert sensor(deferrable=deferrable, timeout=2).execute(run.context())["status"] == "SUCCEEDED"
+    assert sensor(deferrable=deferrable).execute(run.context())["status"] == "SUCCEEDED"
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
@@ -161,10 +164,11 @@ def test_defers_without_the_right_to_stop(ray: FakeRay, run: Run) -> None:
 
 
 async def test_resumes_with_the_outcome_of_the_trigger(ray: FakeRay, run: Run) -> None:
-    submit(ray, Script(seconds=0.3))
+    submit(ray, Script(seconds=600))
     waiting = sensor(deferrable=True)
     with pytest.raises(TaskDeferred) as deferred:
         waiting.execute(run.context())
+    ray.jobs[JOB].end("SUCCEEDED")
     (event,) = [event async for event in deferred.value.trigger.run()]
     assert waiting.execute_complete(run.context(), event.payload)["status"] == "SUCCEEDED"
 

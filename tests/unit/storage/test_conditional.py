@@ -144,7 +144,7 @@ def test_another_refusal_is_told_as_it_is(bucket: S3Folder, store: PoorStore, an
 
 
 def test_a_probe_that_fails_later_leaves_nothing(
-    s3_server: S3Server, proxy: FaultyS3, brief: RetryLimits
+    s3_server: S3Server, proxy: FaultyS3, once: RetryLimits
 ) -> None:
     place = S3Folder(s3_server.new_bucket(), "out", proxy.api.credentials)
     puts = itertools.count()

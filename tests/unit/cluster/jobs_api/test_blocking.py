@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import signal
 import threading
-import time
 
 import pytest
 
@@ -61,21 +61,20 @@ def test_an_interruption_cancels_the_coroutine():
     cancelled = threading.Event()
 
     async def forever():
+        os.kill(os.getpid(), signal.SIGALRM)
         try:
             await asyncio.sleep(60)
-        finally:
+        except asyncio.CancelledError:
             cancelled.set()
+            raise
 
     def interrupt(number, frame):
         raise TimeoutError("interrupted")
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    started = time.monotonic()
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
         with pytest.raises(TimeoutError, match="interrupted"):
             run_blocking(forever())
     finally:
         signal.signal(signal.SIGALRM, before)
     assert cancelled.is_set()
-    assert time.monotonic() - started < 5

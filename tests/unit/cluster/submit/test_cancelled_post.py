@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 
 import pytest
 
@@ -16,7 +16,7 @@ KEY = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")
 
 
 async def test_cancelled_submission_returns_once_its_job_exists(ray, client):
-    arrived = asyncio.Event()
+    arrived, may_answer = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
     async def build(submission_id):
@@ -24,13 +24,17 @@ async def test_cancelled_submission_returns_once_its_job_exists(ray, client):
 
     def make_slowly(answer):
         loop.call_soon_threadsafe(arrived.set)
-        time.sleep(0.5)
+        assert may_answer.wait(60)
         return answer()
 
     ray.stage("POST", "/api/jobs/", make_slowly)
     submitting = asyncio.create_task(submit_or_adopt(client, KEY, "fingerprint", build))
     await arrived.wait()
     submitting.cancel()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not submitting.done()
+    may_answer.set()
     with pytest.raises(asyncio.CancelledError):
         await submitting
     assert list(ray.jobs) == [KEY.submission_id(0)]

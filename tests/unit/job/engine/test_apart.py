@@ -232,13 +232,13 @@ def dies_at(instruction: int) -> bool:
 
     def stop() -> None:
         has_begun.set()
-        may_go_on.wait(10)
+        may_go_on.wait(60)
 
     def begin() -> None:
         waiting = len(apart._awaited)
         with Interruption({"_await"}, 0, stop, lambda: len(apart._awaited) > waiting).of_new_threads():
             answers.append(asks(apart))
-        assert has_begun.wait(10)
+        assert has_begun.wait(60)
 
     end = Interruption({"_hear", "_settle", "_tell"}, instruction, begin, front_end.dies.is_set)
     with end.of_new_threads():
@@ -248,10 +248,10 @@ def dies_at(instruction: int) -> bool:
     while not front_end.calls:
         time.sleep(0.0001)
     front_end.dies.set()
-    hearing.join(10)
+    hearing.join(60)
     may_go_on.set()
     for one in answers:
-        assert isinstance(one.exception(10), EngineDeadError)
+        assert isinstance(one.exception(60), EngineDeadError)
     return end.was_reached
 
 

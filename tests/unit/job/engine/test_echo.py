@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +20,28 @@ from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 from tests.support.specs import spec, submitted
 
 
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time passes only where it waits, and then at once."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        super().__init__()
+        self._select = self._selector.select  # type: ignore[attr-defined]
+        self._selector.select = self._pass_time  # type: ignore[attr-defined]
+
+    def _pass_time(self, timeout: float | None = None) -> Any:
+        self._now += timeout or 0.0
+        return self._select(timeout and 0)
+
+    def time(self) -> float:
+        return self._now
+
+
 def answers(
-    *requests: Request, sampling: dict[str, Any] | None = None, **options: Any
+    *requests: Request,
+    sampling: dict[str, Any] | None = None,
+    loop: SimulatedLoop | None = None,
+    **options: Any,
 ) -> list[Response | RowFailure]:
     """Return the engine's responses to requests that are sent at once."""
     engine = open_engine(spec(engine="echo", engine_args=options, sampling=sampling or {}))
@@ -35,7 +57,7 @@ def answers(
             )
         )
 
-    raw = asyncio.run(ask())
+    raw = loop.run_until_complete(ask()) if loop else asyncio.run(ask())
     good = engine.decode([one for one in raw if not isinstance(one, RowFailure)])
     return [one if isinstance(one, RowFailure) else good.pop(0) for one in raw]
 
@@ -118,13 +140,10 @@ def test_row_sampling_wins_and_junk_in_it_fails_that_row() -> None:
 
 def test_requests_take_time_and_wait_for_slots() -> None:
     requests = [Request(prompt="a b c d e")] * 6
-    began = time.monotonic()
-    answers(*requests, seconds_per_token=0.02, max_num_seqs=2)
-    taken = time.monotonic() - began
-    assert taken >= 3 * 5 * 0.02
-    began = time.monotonic()
-    answers(*requests, seconds_per_token=0.02, max_num_seqs=6)
-    assert time.monotonic() - began < taken
+    for slots, seconds in {2: 30.0, 6: 10.0}.items():
+        with contextlib.closing(SimulatedLoop()) as loop:
+            answers(*requests, loop=loop, seconds_per_token=2, max_num_seqs=slots)
+            assert loop.time() == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +225,7 @@ def test_names_are_checked_where_vllm_is_installed(monkeypatch: pytest.MonkeyPat
     assert echo.check_names(misspelt) == ["guided_choice", "top_k"]
 
 
-def test_it_reports_the_tokens_of_requests_in_flight() -> None:
+def test_it_reports_the_tokens_of_requests_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     args = {"seconds_per_token": 0.001, "hang_pattern": "never"}
     engine = open_engine(spec(engine="echo", engine_args=args))
 
@@ -215,16 +234,20 @@ def test_it_reports_the_tokens_of_requests_in_flight() -> None:
         asked = [asyncio.ensure_future(engine.generate(one)) for one in encoded]
         counts = [engine.tokens_in_flight()]
         while not asked[0].done():
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
             counts.append(engine.tokens_in_flight())
         assert not asked[1].done()
         asked[1].cancel()
         return counts
 
-    counts = asyncio.run(ask())
+    with contextlib.closing(SimulatedLoop()) as loop:
+        monkeypatch.setattr(
+            echo, "time", SimpleNamespace(monotonic=loop.time, sleep=time.sleep, time=time.time)
+        )
+        counts = loop.run_until_complete(ask())
     assert counts[0] == counts[-1] == 0
-    assert counts[:-1] == sorted(counts[:-1])
-    assert 0 < max(counts) <= 1000
+    assert counts[1:-1] == pytest.approx([100 * number for number in range(1, len(counts) - 1)], abs=1)
+    assert len(counts) >= 11
 
 
 PAIR = {

@@ -111,7 +111,7 @@ def told(parent: subprocess.Popen[str]) -> Told:
 
 def gone(*pids: int) -> bool:
     """Return whether they end soon. One that nothing has waited for is a zombie until then."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while any(map(runs, pids)):
         if time.monotonic() > until:
             return False

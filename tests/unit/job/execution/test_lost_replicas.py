@@ -40,7 +40,7 @@ class Storage:
         self.entries: list[Entry] = []
 
     def list(self, prefix: str = "", depth: int | None = None) -> list[Entry]:
-        assert self.is_back.wait(5), "the coordinator waits for storage"
+        assert self.is_back.wait(60), "the coordinator waits for storage"
         if self.error is not None:
             raise self.error
         return self.entries

@@ -33,13 +33,13 @@ class CheckTurns:
 
     def next(self) -> None:
         self._wanted.release()
-        assert self._done.acquire(timeout=10)
+        assert self._done.acquire(timeout=60)
 
 
 def wait_for_the_end_of(watch: ClaimWatch) -> None:
     for thread in threading.enumerate():
         if thread.name == "raybatch-claim":
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
 

@@ -161,6 +161,7 @@ def in_pod(
     (tmp_path / "token").write_text("pod-token\n")
     (tmp_path / "namespace").write_text("ml")
     monkeypatch.setattr(autoscaler, "_SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setattr(autoscaler, "_TIMEOUT", 60.0)
     monkeypatch.setenv("RAY_CLUSTER_NAME", "batch")
     monkeypatch.delenv("RAY_CLUSTER_NAMESPACE", raising=False)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")

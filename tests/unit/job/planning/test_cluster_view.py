@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +28,7 @@ class Autoscaler:
         self.types = ["accelerator_type:H200"]
         self.asked: list[dict[str, float]] = []
         self.nodes: list[dict[str, Any]] = []
+        self.now = 0.0
 
     def request(self, bundles: list[dict[str, float]]) -> None:
         """Stands for Ray's function: each call overrides the one before."""
@@ -35,6 +36,7 @@ class Autoscaler:
 
     def sleep(self, seconds: float) -> None:
         """Let time pass, in which nodes join."""
+        self.now += seconds
         for group, kind in zip(self.groups, self.types, strict=True):
             fit = [one for one in self.asked if all(group.get(name, 0) >= much for name, much in one.items())]
             if len(self.nodes) < min(self.most, sum(one["GPU"] for one in fit) / group["GPU"]):
@@ -52,7 +54,8 @@ def autoscaler(monkeypatch: pytest.MonkeyPatch) -> Autoscaler:
     monkeypatch.setattr(ray, "nodes", lambda: made.nodes)
     monkeypatch.setattr(autoscaler_limits, "limits", made.limits)
     monkeypatch.setattr(ray.autoscaler.sdk, "request_resources", made.request)
-    monkeypatch.setattr(time, "sleep", made.sleep)
+    clock = SimpleNamespace(monotonic=lambda: made.now, sleep=made.sleep)
+    monkeypatch.setattr(cluster_view, "time", clock)
     return made
 
 
@@ -65,7 +68,7 @@ def autoscaler(monkeypatch: pytest.MonkeyPatch) -> Autoscaler:
     ids=["a node each", "over nodes"],
 )
 def test_requested_nodes_can_hold_the_replicas(autoscaler: Autoscaler, plan: Plan) -> None:
-    cluster = cluster_view.wait_for(plan, 1.0, False, lambda phase: None)
+    cluster = cluster_view.wait_for(plan, 60.0, False, lambda phase: None)
     assert len(cluster.nodes) == 2
 
 
@@ -78,11 +81,11 @@ def test_accelerator_type_is_requested_if_a_group_names_it(autoscaler: Autoscale
     else:
         autoscaler.groups = [bare]
     plan = Plan(1, 1.0, 8, "H200", 8, 2, {})
-    assert len(cluster_view.wait_for(plan, 1.0, False, lambda phase: None).nodes) == 1
+    assert len(cluster_view.wait_for(plan, 60.0, False, lambda phase: None).nodes) == 1
 
 
 def test_request_is_withdrawn_when_the_job_has_its_nodes(autoscaler: Autoscaler) -> None:
-    cluster_view.wait_for(Plan(1, 1.0, 8, None, 8, 2, {}), 1.0, False, lambda phase: None)
+    cluster_view.wait_for(Plan(1, 1.0, 8, None, 8, 2, {}), 60.0, False, lambda phase: None)
     assert autoscaler.asked == []
 
 

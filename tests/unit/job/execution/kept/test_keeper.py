@@ -34,6 +34,39 @@ from tests.support.specs import spec
 FIRST, SECOND = User("actor 1", "process 1"), User("actor 2", "process 2")
 
 
+class Clock:
+    """The actor's clock, which a test sets.
+
+    :ivar now: seconds.
+    :ivar looks: pauses of the actor's watch so far; it looks between two.
+    :ivar last_word: set when the time is over that a user has to hear of a death.
+    :ivar waits_for_last_word: whether the actor waits for that.
+    """
+
+    def __init__(self) -> None:
+        self.now, self.looks, self.waits_for_last_word = 1000.0, 0, False
+        self.last_word = threading.Event()
+        self.last_word.set()
+        self._of_earlier_tests = set(threading.enumerate())
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        if threading.current_thread().name != "raybatch-watch":
+            self.waits_for_last_word = seconds == module._LAST_WORD
+            assert self.last_word.wait(60)
+            return
+        if threading.current_thread() not in self._of_earlier_tests:
+            self.looks += 1
+        time.sleep(seconds)
+
+    def look(self) -> None:
+        """Return when the watch has looked twice from now on."""
+        enough = self.looks + 3
+        eventually(lambda: self.looks >= enough)
+
+
 class Cluster:
     """What the actor asks of Ray.
 
@@ -44,6 +77,7 @@ class Cluster:
     def __init__(self) -> None:
         self.waits = False
         self.killed = threading.Event()
+        self.clock = Clock()
         self.others: dict[str, KeptState | None] = {}
         self.exceptions = ray.exceptions
         self.context = SimpleNamespace(
@@ -66,13 +100,13 @@ class Cluster:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
     monkeypatch.setattr(module, "ray", made)
+    monkeypatch.setattr(module, "time", made.clock)
     monkeypatch.setattr(
         demand, "pending", lambda: ([Request((Bundle({"GPU": 1.0}, {}),))] if made.waits else [], {})
     )
     monkeypatch.setattr(demand, "in_the_way", lambda requests, nodes, idle: {"kept-engine"})
     monkeypatch.setattr(module, "Roll", lambda: SimpleNamespace(look=lambda: made.others))
     monkeypatch.setattr(module, "_LOOKS", (0.05, 0.1))
-    monkeypatch.setattr(module, "_LAST_WORD", 0.1)
     monkeypatch.setattr(module, "_leave", lambda: None)
     monkeypatch.setattr(tenancy, "KEPT_FOR_ITS_LIKE", 0.0)
     return made
@@ -86,9 +120,9 @@ def engine(cluster: Cluster) -> Iterator[KeptEngine]:
     yield made
     processes = [front_end.process for front_end in made._front_ends()]
     made.end(at_once=True)
-    assert cluster.killed.wait(30)
+    assert cluster.killed.wait(60)
     for process in processes:
-        process.join(30)
+        process.join(60)
         assert not psutil.pid_exists(process.pid or 0)
 
 
@@ -119,7 +153,7 @@ def answers(engine: KeptEngine, user: User) -> Any:
 
 
 def eventually(ask: Callable[[], Any]) -> Any:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while not (found := ask()):
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -140,7 +174,7 @@ def rest(
 def test_the_next_user_has_the_same_engine(engine: KeptEngine) -> None:
     assert not engine.take(SECOND)
     pid = rest(engine)
-    assert 55 <= engine.state().ends_in <= 60
+    assert engine.state().ends_in == 60
     assert engine.take(SECOND)
     engine.begin(SECOND, {}, of_vllm=False)
     for call in (engine.receive, lambda user: engine.give_back(user, 60, is_open=True)):
@@ -204,7 +238,7 @@ def test_it_is_opened_though_its_user_has_no_time_to(engine: KeptEngine, comes_t
         with pytest.raises(GivenAwayError):
             call(FIRST)
     eventually(lambda: engine.state().is_free)
-    assert 55 <= engine.state().ends_in <= 60
+    assert engine.state().ends_in == 60
     assert engine._resting is not None
     pid = engine._resting.process.pid
     assert engine.take(SECOND)
@@ -224,7 +258,7 @@ def test_one_that_rests_already_is_not_opened(engine: KeptEngine) -> None:
 
 def test_it_ends_if_it_can_not_be_opened(engine: KeptEngine, cluster: Cluster) -> None:
     engine.open_alone(FIRST, 60, "echo", order(startup_seconds="soon"))
-    assert cluster.killed.wait(30)
+    assert cluster.killed.wait(60)
 
 
 def test_it_ends_if_the_one_that_rested_can_not_be_renewed(engine: KeptEngine, cluster: Cluster) -> None:
@@ -232,7 +266,7 @@ def test_it_ends_if_the_one_that_rested_can_not_be_renewed(engine: KeptEngine, c
     assert engine.take(SECOND)
     engine.prepare(SECOND, "echo")
     engine.open_alone(SECOND, 60, "echo", order(startup_seconds="soon"))
-    assert cluster.killed.wait(30)
+    assert cluster.killed.wait(60)
 
 
 def test_people_end_one_that_still_starts(engine: KeptEngine, cluster: Cluster) -> None:
@@ -240,14 +274,14 @@ def test_people_end_one_that_still_starts(engine: KeptEngine, cluster: Cluster) 
     assert not engine.state().is_used
     assert engine.end_if_free()
     assert not engine.end_if_free()
-    assert cluster.killed.wait(30)
+    assert cluster.killed.wait(60)
 
 
 def test_it_ends_if_nothing_was_started_for_its_user(cluster: Cluster) -> None:
     made = KeptEngine("echo")
     assert made.take(FIRST)
     made.open_alone(FIRST, 60, "echo", order())
-    assert cluster.killed.wait(30)
+    assert cluster.killed.wait(60)
 
 
 def test_what_the_user_still_waits_for_comes_first(
@@ -261,36 +295,40 @@ def test_what_the_user_still_waits_for_comes_first(
 
     def slowly(self: OwnFrontEnd, is_open: bool) -> None:
         has_begun.set()
-        may_end.wait(30)
+        may_end.wait(60)
         end(self, is_open)
 
     monkeypatch.setattr(OwnFrontEnd, "end", slowly)
     preparing = threading.Thread(target=engine.prepare, args=(SECOND, "other files"))
     preparing.start()
-    assert has_begun.wait(30)
+    assert has_begun.wait(60)
     engine.open_alone(SECOND, 60, "other files", order())
     may_end.set()
-    preparing.join(30)
+    preparing.join(60)
     eventually(lambda: engine.state().is_free)
     assert engine.take(FIRST)
     assert open_echo(engine, FIRST, identity="other files")
 
 
 def test_it_ends_at_its_time(engine: KeptEngine, cluster: Cluster) -> None:
-    rest(engine, 0.5)
-    assert cluster.killed.wait(30)
+    rest(engine)
+    cluster.clock.now += 59
+    cluster.clock.look()
+    assert not cluster.killed.is_set()
+    cluster.clock.now += 1
+    assert cluster.killed.wait(60)
     assert not engine.take(SECOND)
 
 
 def test_it_ends_where_no_time_is_given(engine: KeptEngine, cluster: Cluster) -> None:
     open_echo(engine)
     engine.give_back(FIRST, 0, is_open=True)
-    assert cluster.killed.wait(30)
+    assert cluster.killed.wait(60)
 
 
 def test_an_engine_that_was_never_opened_is_not_kept(engine: KeptEngine, cluster: Cluster) -> None:
     engine.give_back(FIRST, 60, is_open=False)
-    assert cluster.killed.wait(30)
+    assert cluster.killed.wait(60)
 
 
 def test_one_that_may_have_failed_to_open_is_not_kept(engine: KeptEngine, cluster: Cluster) -> None:
@@ -298,16 +336,16 @@ def test_one_that_may_have_failed_to_open_is_not_kept(engine: KeptEngine, cluste
     assert engine.take(SECOND)
     engine.prepare(SECOND, "echo")
     engine.give_back(SECOND, 60, is_open=False)
-    assert cluster.killed.wait(30)
+    assert cluster.killed.wait(60)
 
 
 def test_it_makes_room_while_it_has_no_user(engine: KeptEngine, cluster: Cluster) -> None:
     cluster.waits = True
-    time.sleep(0.5)
+    cluster.clock.look()
     assert engine.take(FIRST)  # it is in use, so others wait
     open_echo(engine)
     engine.give_back(FIRST, 60, is_open=True)  # and from here on it may end at any time
-    assert cluster.killed.wait(30)
+    assert cluster.killed.wait(60)
 
 
 def test_one_that_ends_makes_the_room_alone(
@@ -322,9 +360,10 @@ def test_one_that_ends_makes_the_room_alone(
     monkeypatch.setattr(demand, "pending", lambda: ([request], {"node": Node({"GPU": 0.0}, {})}))
     monkeypatch.setattr(demand, "in_the_way", in_the_way)
     rest(engine)
-    assert not cluster.killed.wait(1)
+    cluster.clock.look()
+    assert not cluster.killed.is_set()
     cluster.others["another"] = None
-    assert cluster.killed.wait(30)
+    assert cluster.killed.wait(60)
 
 
 def test_what_it_can_not_look_at_leaves_its_limits_in_force(
@@ -335,34 +374,36 @@ def test_what_it_can_not_look_at_leaves_its_limits_in_force(
 
     monkeypatch.setattr(loading, "steps", fails)
     monkeypatch.setattr(demand, "pending", fails)
-    time.sleep(0.5)
-    rest(engine, 1.0)
-    assert cluster.killed.wait(30)
+    cluster.clock.look()
+    rest(engine)
+    cluster.clock.now += 60
+    assert cluster.killed.wait(60)
 
 
-def test_it_ends_with_a_user_that_is_silent(
-    engine: KeptEngine, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_ends_with_a_user_that_is_silent(engine: KeptEngine, cluster: Cluster) -> None:
     open_echo(engine)
-    monkeypatch.setattr(tenancy, "SILENT", 0.5)
-    assert cluster.killed.wait(30)
+    cluster.clock.now += tenancy.SILENT
+    cluster.clock.look()
+    assert not cluster.killed.is_set()
+    cluster.clock.now += 1
+    assert cluster.killed.wait(60)
 
 
 def test_a_user_is_not_silent_while_the_engine_is_imported(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slowly(of_vllm: bool) -> OwnFrontEnd:
-        time.sleep(2)
+        cluster.clock.now += tenancy.LONGEST_START
+        cluster.clock.look()
         return OwnFrontEnd(of_vllm)
 
     monkeypatch.setattr(module, "OwnFrontEnd", slowly)
-    monkeypatch.setattr(tenancy, "SILENT", 1.0)
     made = KeptEngine("echo")
     made.take(FIRST)
     made.begin(FIRST, {}, of_vllm=False)
     assert made.take(FIRST)
     made.end(at_once=True)
-    assert cluster.killed.wait(30)
+    assert cluster.killed.wait(60)
 
 
 def test_only_its_user_can_abandon_it(engine: KeptEngine, cluster: Cluster) -> None:
@@ -372,29 +413,33 @@ def test_only_its_user_can_abandon_it(engine: KeptEngine, cluster: Cluster) -> N
     assert engine.state().is_used
     assert not engine.end_if_free()
     engine.abandon(FIRST)
-    assert cluster.killed.wait(30)
+    assert cluster.killed.wait(60)
 
 
 def test_people_end_one_that_is_free(engine: KeptEngine, cluster: Cluster) -> None:
     rest(engine)
     assert engine.end_if_free()
     assert not engine.take(SECOND)
-    assert cluster.killed.wait(30)
+    assert cluster.killed.wait(60)
 
 
 def test_the_death_of_the_engine_is_told_to_its_user(engine: KeptEngine, cluster: Cluster) -> None:
+    cluster.clock.last_word.clear()
     os.kill(open_echo(engine), 9)
+    eventually(lambda: cluster.clock.waits_for_last_word)
     with pytest.raises(EngineDeadError, match="exit code -9") as raised:
-        eventually(lambda: engine.receive(FIRST).messages)
+        engine.receive(FIRST)
     assert raised.value.killed
-    assert cluster.killed.wait(30)
+    assert not cluster.killed.is_set()
+    cluster.clock.last_word.set()
+    assert cluster.killed.wait(60)
 
 
 def test_an_engine_that_dies_at_rest_is_not_handed_on(
     engine: KeptEngine, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.kill(rest(engine), 9)
-    assert cluster.killed.wait(30)
+    assert cluster.killed.wait(60)
     assert not engine.take(SECOND)
 
 
@@ -429,7 +474,7 @@ def test_an_engine_that_hangs_at_rest_is_not_handed_on(
     engine.begin(SECOND, {}, of_vllm=False)
     with pytest.raises(EngineDeadError, match="did not answer"):
         engine.prepare(SECOND, identity)
-    assert cluster.killed.wait(30)
+    assert cluster.killed.wait(60)
     eventually(lambda: not psutil.pid_exists(pid))
 
 
@@ -442,7 +487,7 @@ def test_who_leaves_while_it_is_asked_does_not_get_it(engine: KeptEngine) -> Non
     engine.give_back(SECOND, 60, is_open=False)
     psutil.Process(pid).resume()
     with pytest.raises(GivenAwayError):
-        preparing.result(30)
+        preparing.result(60)
     assert engine.take(FIRST)
     assert open_echo(engine) == pid
 
@@ -457,6 +502,6 @@ def test_an_end_that_hangs_is_cut_short(
     monkeypatch.setattr(module, "_leave", left.set)
     open_echo(engine)
     engine.give_back(FIRST, 0, is_open=True)
-    assert left.wait(30)
+    assert left.wait(60)
     released.set()
-    assert cluster.killed.wait(30)
+    assert cluster.killed.wait(60)

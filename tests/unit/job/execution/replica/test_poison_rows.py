@@ -37,6 +37,10 @@ class Fragile(EchoEngine):
     """
 
     kills_at: ClassVar[set[int]] = set()
+    holds: ClassVar[bool] = False
+    """Whether no request ends before the last of those kills."""
+    awaits: ClassVar[int] = 0
+    """Requests at the same time before which none ends after the engine died, but for a minute at most."""
     seconds: ClassVar[float] = 0.0
     asked = 0
     inside = most_after_death = 0
@@ -73,7 +77,11 @@ class Fragile(EchoEngine):
         killed = number in self.kills_at or "sigkill" in encoded.prompt
         if killed or "kill" in encoded.prompt:
             raise EngineDeadError("vLLM's engine process died.", killed)
-        await asyncio.sleep(self.seconds)
+        for _ in range(6000):
+            if self.most_after_death >= self.awaits or number < max(self.kills_at, default=0):
+                break
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(600 if self.holds and number < max(self.kills_at) else self.seconds)
         self._live()
         return await super().generate(encoded)
 
@@ -125,8 +133,8 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    Fragile.kills_at, Fragile.asked, Fragile.seconds = set(), 0, 0.0
-    Fragile.inside = Fragile.most_after_death = 0
+    Fragile.kills_at, Fragile.asked, Fragile.seconds, Fragile.holds = set(), 0, 0.0, False
+    Fragile.inside = Fragile.most_after_death = Fragile.awaits = 0
     return World(Place(tmp_path, monkeypatch, CHUNK), monkeypatch, in_flight=ROWS)
 
 
@@ -220,7 +228,8 @@ def test_processes_with_the_same_pid_are_distinguished(world: World, monkeypatch
 
 
 def test_suspected_rows_are_tried_in_halves(world: World) -> None:
-    Fragile.kills_at, Fragile.seconds = {ROWS}, 1.0  # when all have begun, and none has ended
+    Fragile.kills_at, Fragile.holds = {ROWS}, True  # when all have begun, and none has ended
+    Fragile.awaits, Fragile.seconds = ROWS // 2, 0.5  # so that more would be seen
     write(world, set())
     world.run()
     assert world.deaths == 1
@@ -247,7 +256,7 @@ def test_row_killed_repeatedly_from_outside_is_not_blamed(world: World, kills: s
 def test_outside_kills_during_a_search_cost_no_row(world: World) -> None:
     half = ROWS // 2
     # Each when all of its rows have begun, and none has ended.
-    Fragile.kills_at, Fragile.seconds = {ROWS, ROWS + half, ROWS + half + 1}, 1.0
+    Fragile.kills_at, Fragile.holds = {ROWS, ROWS + half, ROWS + half + 1}, True
     write(world, set())
     world.run()
     assert world.deaths == 3
