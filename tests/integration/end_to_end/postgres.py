@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pwd
 import secrets
@@ -34,6 +35,7 @@ _SETTINGS = {
     "full_page_writes": "off",
 }
 _START_TIMEOUT = 120.0
+_PR_SET_PDEATHSIG = 1
 
 
 @contextmanager
@@ -66,6 +68,7 @@ def postgres() -> Iterator[str]:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=_end_with_parent,
                 **identity,
             )
         try:
@@ -77,6 +80,11 @@ def postgres() -> Iterator[str]:
             server.wait(30)
     finally:
         shutil.rmtree(home, ignore_errors=True)
+
+
+def _end_with_parent() -> None:
+    """Let the kernel end the server when the test run is killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
 def _programs() -> Path:
