@@ -88,6 +88,8 @@ def parent(tmp_path: Path, scratch: Path) -> Iterator[subprocess.Popen[str]]:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    # An engine of another test may have chosen a folder for this process.
+    inherited = {name: value for name, value in os.environ.items() if name != "VLLM_RPC_BASE_PATH"}
     with (
         (tmp_path / "log").open("w") as log,
         subprocess.Popen(
@@ -95,7 +97,7 @@ def parent(tmp_path: Path, scratch: Path) -> Iterator[subprocess.Popen[str]]:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env={"FIRST": "", **os.environ, "PYTHONPATH": path, "TMPDIR": str(scratch)},
+            env={"FIRST": "", **inherited, "PYTHONPATH": path, "TMPDIR": str(scratch)},
         ) as process,
     ):
         yield process
