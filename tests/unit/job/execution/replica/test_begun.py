@@ -76,8 +76,9 @@ class World:
         killed = asyncio.ensure_future(Deadly.killed.wait())
         await asyncio.wait([working, killed], return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            working.cancel()
-            await asyncio.wait([working])
+            while not working.done():
+                working.cancel()  # before Python 3.12, wait_for loses one that comes with what it waits for
+                await asyncio.wait([working], timeout=0.1)
             Deadly.ended.set()
             replica._threads.shutdown()
             replica._tokenizers.shutdown()
