@@ -51,7 +51,7 @@ class Secrets(ContractModel):
 def seal(secrets: Secrets, key: str | None) -> bytes:
     """The package's content: sealed where there is a key (Fernet), plain otherwise.
 
-    :raises SpecError: the key is no Fernet key.
+    :raises SpecError: the key is not a Fernet key.
     """
     document = json.dumps(secrets.revealed()).encode()
     return _PLAIN + document if not key else _SEALED + fernet(key).encrypt(document)
@@ -60,7 +60,7 @@ def seal(secrets: Secrets, key: str | None) -> bytes:
 def fernet(key: str) -> Any:
     """What seals with a seal key.
 
-    :raises SpecError: the key is no Fernet key.
+    :raises SpecError: the key is not a Fernet key.
     """
     from cryptography.fernet import Fernet
 
@@ -68,7 +68,7 @@ def fernet(key: str) -> Any:
         return Fernet(key)
     except ValueError:
         raise SpecError(
-            "secret_seal_key: the connection's key is no Fernet key; make one with "
+            "secret_seal_key: the connection's key is not a Fernet key; make one with "
             "cryptography.fernet.Fernet.generate_key()."
         ) from None
 

@@ -22,7 +22,7 @@ def seal_run_key(run_key: str, seal_key: str | None) -> str:
     """What is stored.
 
     :param seal_key: Fernet key; ``None`` leaves the run key readable.
-    :raises SpecError: the seal key is no Fernet key.
+    :raises SpecError: the seal key is not a Fernet key.
     """
     if seal_key is None:
         return run_key
@@ -34,7 +34,7 @@ def seal_run_key(run_key: str, seal_key: str | None) -> str:
 def open_run_key(stored: str, seal_key: str | None) -> str | None:
     """The run key; ``None`` if another seal key sealed it, or none did though there is one.
 
-    :raises SpecError: the seal key is no Fernet key.
+    :raises SpecError: the seal key is not a Fernet key.
     """
     if seal_key is None:
         return None if stored.startswith(_SEALED) else stored

@@ -138,7 +138,7 @@ def current_run(
     :param was_cleared: whether a user has cleared a run that seems to go on.
     :param needs_key: whether its jobs can be followed only with the run's key.
     :raises RayBatchException: the store gives no answer; nothing was submitted, and a retry makes sense.
-    :raises SpecError: the seal key is no Fernet key.
+    :raises SpecError: the seal key is not a Fernet key.
     """
     known = recorded_run(store)
     if known is not None and known.goes_on_in(attempt) and not was_cleared(known):

@@ -18,7 +18,7 @@ from airflow_provider_raybatch.storage.in_order import in_order
 _LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
 _ICEBERG = "metadata"
 _ICEBERG_METADATA = re.compile(r"(?:v\d+|\d{5,}-[0-9a-f-]{36})(?:\.gz)?\.metadata\.json(?:\.gz)?")
-"""Names that Iceberg gives; a folder of other metadata is no table."""
+"""Names that Iceberg gives; other folders of that name are not tables."""
 _SIGNS = (*(f"{name}/" for name in _LOGS), f"{_ICEBERG}/")
 
 

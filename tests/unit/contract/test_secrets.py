@@ -45,7 +45,7 @@ def test_errors_show_no_secret() -> None:
 
 def test_a_bad_seal_key_is_an_error_of_the_connection() -> None:
     with pytest.raises(
-        SpecError, match=r"^secret_seal_key: the connection's key is no Fernet key; make one with "
+        SpecError, match=r"^secret_seal_key: the connection's key is not a Fernet key; make one with "
     ):
         seal(SECRETS, "short")
 

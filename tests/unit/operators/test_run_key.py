@@ -147,7 +147,7 @@ def test_an_invalid_seal_key_is_refused_before_submission(
 ) -> None:
     use(monkeypatch, ray, "not a key")
     with pytest.raises(
-        RayBatchFailException, match=r"^secret_seal_key: the connection's key is no Fernet key"
+        RayBatchFailException, match=r"^secret_seal_key: the connection's key is not a Fernet key"
     ):
         batch().execute(run.context())
     assert run.store.values == {}

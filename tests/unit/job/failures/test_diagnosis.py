@@ -97,9 +97,9 @@ def test_a_failed_task_of_others_is_one_plain_sentence() -> None:
             "The local disk's utilization is over capacity (95% by default); make room",
         ),
         (
-            "OSError: [Errno 28] No space left on device: '/root/.cache/vllm/torch_compile_cache'",
+            "OSError: [Errno 28] No space left on device: '/home/ray/.cache/vllm/torch_compile_cache'",
             FailureClass.STORAGE,
-            "No space left on device: '/root/.cache/vllm/torch_compile_cache'; make room",
+            "No space left on device: '/home/ray/.cache/vllm/torch_compile_cache'; make room",
         ),
         (
             "OSError: [Errno 122] Disk quota exceeded",
