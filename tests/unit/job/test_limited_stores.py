@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
@@ -31,6 +30,8 @@ from tests.support.s3_role import GET, LIST, PUT, Right, Role, limited, rights_o
 from tests.support.s3_server import S3Server, serving
 from tests.support.web import Answer, a_web
 from tests.support.whole_job import attempt, without_cluster
+
+boto3 = pytest.importorskip("boto3")
 
 POLICY = json.loads(next(block.text for block in blocks("json") if block.page.name == "storage.md"))
 RIGHTS = rights_of(POLICY)
