@@ -8,11 +8,11 @@ placeholder. Preflight refuses ``{name}`` where that is a column; ``{'{name}'}``
 
 from __future__ import annotations
 
-import datetime
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from airflow_provider_raybatch.contract.prompt_text import BinaryValueError, prompt_text
 
 _PLACEHOLDER = re.compile(r"\{row(?:\.([A-Za-z_]\w*)|\['([^']+)'\]|\[\"([^\"]+)\"\])\}")
 _ESCAPED = re.compile(r"\{'(\{[^{}'\n]+\})'\}")
@@ -66,7 +66,7 @@ class RowTemplate:
     def render(self, row: Mapping[str, Any]) -> str:
         """Fill in one row.
 
-        :raises RowTemplateError: the column is missing, null, or binary.
+        :raises RowTemplateError: a column is missing, null, or has binary in it.
         """
         out = [self._literals[0]]
         for name, literal in zip(self._names, self._literals[1:], strict=True):
@@ -83,22 +83,18 @@ def placeholder(column: str) -> str:
 
 
 def column_text(name: str, row: Mapping[str, Any]) -> str:
-    """The value of a column as prompt text: strings as they are, times in ISO 8601, nested values as JSON.
+    """The value of a column as prompt text, see :mod:`~airflow_provider_raybatch.contract.prompt_text`.
 
-    :raises RowTemplateError: the column is missing, null, or binary.
+    :raises RowTemplateError: the column is missing, null, or has binary in it.
     """
     try:
         value = row[name]
     except KeyError:
         raise RowTemplateError(f"the row has no column {name!r}") from None
-    if isinstance(value, str):
-        return value
     if value is None:
         raise RowTemplateError(f"column {name!r} is null")
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        raise RowTemplateError(f"column {name!r} is binary and has no text form")
-    if isinstance(value, (dict, list)):
-        return json.dumps(value, ensure_ascii=False, default=str)
-    if isinstance(value, (datetime.date, datetime.time)):
-        return value.isoformat()
-    return str(value)
+    try:
+        return prompt_text(value)
+    except BinaryValueError:
+        inside = "has binary inside, which" if isinstance(value, (dict, list)) else "is binary and"
+        raise RowTemplateError(f"column {name!r} {inside} has no text form") from None

@@ -75,6 +75,11 @@ class PromptArguments(ContractModel):
                 read.setdefault(column, argument)
         return read
 
+    def text_columns(self) -> list[str]:
+        """Columns whose values become text: those of the row templates, and that of a raw prompt."""
+        templated = [name for _, text in self.row_templates() for name in RowTemplate(text).columns]
+        return templated if self.prompt_column is None else [*templated, self.prompt_column]
+
 
 def check_placeholders(prompt: PromptArguments, of_row: bool) -> None:
     """Refuse a request that would be the same for each row, and braces that can't be meant as they stand.

@@ -78,7 +78,8 @@ def slices(items: Sequence[WorkItem], cut: Cut) -> list[Any]:
     :raises StorageError: the source can't be read, or is no longer what it was.
     """
     grouping = cut.grouping
-    reader = Reader(cut.job.listing, needed_columns(cut.job.spec), cut.job.credentials)
+    spec = cut.job.spec
+    reader = Reader(cut.job.listing, needed_columns(spec), cut.job.credentials, texts=spec.text_columns())
     render = cut.job.task.renderer()
     read: deque[tuple[Chunk, Ordinals, Content]] = deque()
     keys: list[Keys] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, BinaryIO, TypeAlias, cast
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from airflow_provider_raybatch.job.input.listing import Listing, SourceFile
 from airflow_provider_raybatch.job.input.opening import changed, open_file
 from airflow_provider_raybatch.job.input.partitions import partitions
 from airflow_provider_raybatch.job.input.plain_types import as_plain
+from airflow_provider_raybatch.job.input.prompt_values import mark
 from airflow_provider_raybatch.job.input.survey import Chunk, rows_of_bytes, text_start
 from airflow_provider_raybatch.job.input.text_rows import csv_rows, json_rows
 from airflow_provider_raybatch.storage.checksum import checked_footer
@@ -43,6 +44,8 @@ class Reader:
         read any).
     :param whole: whether `ChunkRows.columns` must have all columns of a Parquet file; else the others are
         not even decoded.
+    :param texts: columns whose values become text in a prompt, see
+        :mod:`~airflow_provider_raybatch.job.input.prompt_values`.
     """
 
     def __init__(
@@ -51,10 +54,12 @@ class Reader:
         columns: Sequence[str] | None,
         credentials: AwsCredentials | None,
         whole: bool = True,
+        texts: Collection[str] = (),
     ) -> None:
         self._listing = listing
         self._columns = columns
         self._credentials = credentials
+        self._texts = frozenset(texts)
         self._decoded = None if whole or columns is None else list(columns)
         self._lock = threading.Lock()
         self._group: tuple[tuple[int, int], pa.Table] | None = None
@@ -117,6 +122,7 @@ class Reader:
         wanted = self._of_file(file, self._columns)
         needed = table if wanted is None else table.select(wanted)
         rows = parquet_rows(needed) if needed.num_columns else [{} for _ in range(count)]
+        mark([row for row in rows if isinstance(row, dict)], needed.schema, self._texts)
         if any(isinstance(row, BadRow) for row in rows):
             readable = [place if isinstance(row, dict) else None for place, row in enumerate(rows)]
             table = as_plain(table).take(pa.array(readable, pa.int64()))

@@ -102,7 +102,7 @@ def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials
     if spec.postprocess is not None:
         postprocess.load(spec.postprocess)
     render = task_of(spec).renderer()
-    reader = Reader(source.listing, needed_columns(spec), credentials)
+    reader = Reader(source.listing, needed_columns(spec), credentials, texts=spec.text_columns())
     requests: list[Request] = []
     failures: list[tuple[int, RowFailure]] = []
     for chunk in cut(source.surveyed, _SAMPLE_CHUNK, min(_SAMPLE_ROWS, source.rows)):

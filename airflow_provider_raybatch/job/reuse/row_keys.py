@@ -76,7 +76,9 @@ def request_keys(
 
 def keys_of(items: Sequence[WorkItem], job: Job) -> RequestKeys:
     """The keys of the rows of `items` that make a request."""
-    reader = Reader(job.listing, needed_columns(job.spec), job.credentials, whole=False)
+    reader = Reader(
+        job.listing, needed_columns(job.spec), job.credentials, whole=False, texts=job.spec.text_columns()
+    )
     render = job.task.renderer()
     ordinals: list[int] = []
     made: list[bytes] = []

@@ -58,7 +58,7 @@ def test_rendering_is_plain_concatenation(pieces: list[tuple[str, str]], end: st
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (True, "True"),
+        (True, "true"),
         (1.5, "1.5"),
         (decimal.Decimal("1.10"), "1.10"),
         (datetime.date(2026, 1, 2), "2026-01-02"),
@@ -79,6 +79,7 @@ def test_values_as_prompt_text(value: Any, text: str) -> None:
         ({}, "the row has no column 'v'"),
         ({"v": None}, "column 'v' is null"),
         ({"v": b"\x00"}, "column 'v' is binary and has no text form"),
+        ({"v": {"a": [{"b": b"\x00"}]}}, "column 'v' has binary inside, which has no text form"),
     ],
 )
 def test_unusable_values_have_a_reason(row: dict[str, Any], reason: str) -> None:

@@ -37,7 +37,7 @@ CARRIED = "carried"
 def read(batch: dict[str, Any], job: Job) -> Iterator[dict[str, list[Any]]]:
     """Work items to rows with requests."""
     kind = variant(job.spec)
-    reader = Reader(job.listing, read_columns(job.spec), job.credentials)
+    reader = Reader(job.listing, read_columns(job.spec), job.credentials, texts=job.spec.text_columns())
     asker = Asker(job.spec, job.task.renderer(), job.keyer)
     for pickled in batch["item"]:
         item: WorkItem = pickle.loads(pickled)

@@ -223,7 +223,8 @@ class Replica(Workplace):
         if told:
             job, self.plan = ray.get(told[0])
             self.job, self._has_job = job, True
-            self.reader = Reader(job.listing, read_columns(job.spec), job.credentials)
+            texts = job.spec.text_columns()
+            self.reader = Reader(job.listing, read_columns(job.spec), job.credentials, texts=texts)
             self.asker = Asker(job.spec, job.task.renderer(), job.keyer)
         return self._has_job
 

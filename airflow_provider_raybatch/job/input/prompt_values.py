@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a prompt's text needs of Arrow values, and Python's lack: a float's width, and what was a map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from airflow_provider_raybatch.contract.prompt_text import Float16, Float32, MapEntries
+
+_Mark: TypeAlias = Callable[[Any], Any]
+_FLOATS: dict[pa.DataType, _Mark] = {pa.float16(): Float16, pa.float32(): Float32}
+
+
+def mark(rows: list[dict[str, Any]], schema: pa.Schema, columns: Collection[str]) -> None:
+    """Replace such values of these columns by equal ones that know it.
+
+    :param rows: the rows as Python values.
+    """
+    for column in schema:
+        marked = _mark(column.type) if column.name in columns else None
+        if marked is not None:
+            for row in rows:
+                row[column.name] = marked(row[column.name])
+
+
+def _mark(kind: pa.DataType) -> _Mark | None:
+    """``None`` where Python's values tell all."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _mark(kind.storage_type)
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return _mark(kind.value_type)
+    made = _FLOATS.get(kind)
+    if pa.types.is_map(kind):
+        key, item = _mark(kind.key_type) or _same, _mark(kind.item_type) or _same
+        made = lambda entries: MapEntries((key(name), item(value)) for name, value in entries)  # noqa: E731
+    elif pa.types.is_struct(kind):
+        inner = {field.name: found for field in kind if (found := _mark(field.type)) is not None}
+        if inner:
+            made = lambda value: {**value, **{name: of(value[name]) for name, of in inner.items()}}  # noqa: E731
+    elif hasattr(kind, "value_type") and (of_list := _mark(kind.value_type)) is not None:
+        made = lambda values: [of_list(value) for value in values]  # noqa: E731
+    return None if made is None else lambda value: None if value is None else made(value)
+
+
+def _same(value: Any) -> Any:
+    return value
