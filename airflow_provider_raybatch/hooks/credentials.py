@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
 from airflow_provider_raybatch.exceptions import RayBatchUnavailableException, RayConnectionError
+from airflow_provider_raybatch.hooks.lookup import server_lookup
 
 if TYPE_CHECKING:
     from airflow.providers.amazon.aws.utils.connection_wrapper import AwsConnectionWrapper
@@ -62,7 +63,8 @@ def aws_credentials(aws_conn_id: str) -> AwsCredentials:
         ) from error
     hook = AwsBaseHook(aws_conn_id=aws_conn_id, client_type="s3")
     with _one_sentence(aws_conn_id):
-        named = hook.conn_config
+        with server_lookup():
+            named = hook.conn_config
         session = hook.get_session()
         found = session.get_credentials() if _names_an_identity(named) else None
         # A role is assumed here.
@@ -81,7 +83,7 @@ def aws_credentials(aws_conn_id: str) -> AwsCredentials:
         aws_secret_access_key=SecretStr(frozen.secret_key),
         aws_session_token=SecretStr(frozen.token) if frozen.token else None,
         region_name=hook.region_name or session.region_name,
-        endpoint_url=hook.conn_config.get_service_endpoint_url("s3"),
+        endpoint_url=named.get_service_endpoint_url("s3"),
     )
 
 
@@ -123,7 +125,8 @@ def _hf_token(hf_conn_id: str) -> SecretStr:
 
 def _existing(conn_id: str, argument: str) -> Connection:
     try:
-        return BaseHook.get_connection(conn_id)
+        with server_lookup():
+            return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException:
         raise RayConnectionError(
             f"Argument {argument}: the connection {conn_id!r} doesn't exist; create it or correct the id."

@@ -23,6 +23,7 @@ from airflow_provider_raybatch.hooks.connection import (
     RayConnection,
     read_connection,
 )
+from airflow_provider_raybatch.hooks.lookup import server_lookup
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -47,6 +48,15 @@ class RayHook(BaseHook):
     def __init__(self, ray_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.ray_conn_id = ray_conn_id
+
+    @classmethod
+    def get_connection(cls, conn_id: str) -> Connection:
+        """Airflow's connection, outside of tasks from its database, too.
+
+        :raises AirflowNotFoundException: there is none, or Airflow could not read it now.
+        """
+        with server_lookup():
+            return super().get_connection(conn_id)
 
     def read(self) -> RayConnection:
         """The connection, validated; what is secret in it is masked in logs from here on.
@@ -79,7 +89,8 @@ class RayHook(BaseHook):
         try:
             return await self.aget_connection(self.ray_conn_id)
         except AirflowNotFoundException:
-            # `airflow dags test` (3.3) runs triggers in its process, where only the blocking call finds it.
+            # `airflow dags test` (3.3) runs triggers in its process, where only the blocking call finds it;
+            # so it is outside of tasks.
             from asgiref.sync import sync_to_async
 
             return await sync_to_async(self.get_connection)(self.ray_conn_id)

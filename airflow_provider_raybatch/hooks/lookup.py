@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections outside of tasks: at a prompt, in a notebook, in this package's own commands."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+
+_CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
+_TASK_RUNNER = "airflow.sdk.execution_time.task_runner"
+_lock = threading.RLock()
+
+
+@contextlib.contextmanager
+def server_lookup() -> Iterator[None]:
+    """Airflow looks connections up as its own command line does: in its database, too.
+
+    In a task, a trigger or a DAG file, Airflow's supervisor answers, and this changes nothing.
+    """
+    with _lock:  # another thread would remove what this one needs
+        if getattr(sys.modules.get(_TASK_RUNNER), "SUPERVISOR_COMMS", None) or _CONTEXT in os.environ:
+            yield
+            return
+        os.environ[_CONTEXT] = "server"
+        try:
+            yield
+        finally:
+            del os.environ[_CONTEXT]
