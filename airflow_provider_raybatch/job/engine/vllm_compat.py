@@ -291,6 +291,14 @@ def model_config(args: Mapping[str, Any]) -> Any:
     return _engine_args(args).create_model_config()
 
 
+def generates(config: Any) -> bool:
+    """Whether an engine of this model's config would generate text; others embed or classify.
+
+    :param config: a model config.
+    """
+    return str(getattr(config, "runner_type", "generate")) == "generate"
+
+
 def vocabulary_size(config: Any) -> int:
     """How many tokens a model has, by its config of :func:`model_config`."""
     return int(config.get_vocab_size())

@@ -82,9 +82,7 @@ def _current(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr]) -> 
     """The version of the model that the check would read; ``None`` if the check may not be kept."""
     if any(map(_exists, _texts(spec.engine_args))):
         return None
-    token = environment.get("HF_TOKEN")
-    plain = None if token is None else token.get_secret_value()
-    return model_version.current(spec.model, spec.engine_args, plain)
+    return model_version.current(spec.model, spec.engine_args, model_version.hub_token(environment))
 
 
 def _is_lasting(found: Checked, spec: BatchInferenceSpec, version: Version) -> bool:

@@ -24,6 +24,7 @@ from airflow_provider_raybatch.job.engine.chat import ChatEncoder, prints_the_da
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.preflight.model_bucket import check_bucket, is_in_bucket
 from airflow_provider_raybatch.job.preflight.model_loader import check_loader
+from airflow_provider_raybatch.job.preflight.model_look import look, no_text
 from airflow_provider_raybatch.job.preflight.model_version import COMMIT, model_digest
 from airflow_provider_raybatch.job.preflight.sampling_check import check_sampling, check_token_ids
 from airflow_provider_raybatch.job.row import Request, RowFailure
@@ -70,6 +71,7 @@ def check_model(
     if is_in_bucket(spec.model):
         check_bucket(spec.model)
     _check_folder(spec.model)
+    look(spec, environment)
     _check_version()
     from airflow_provider_raybatch.job.engine.vllm_args import engine_args
 
@@ -77,6 +79,8 @@ def check_model(
     params = check_sampling(spec)
     check_loader(args)
     tokenizer, config = _tokenizer_and_config(args)
+    if not vllm_compat.generates(config):  # its files may not tell
+        raise PreflightError(f"model: {spec.model!r} {no_text('is a pooling model')}.")
     check_token_ids(params, vllm_compat.vocabulary_size(config))
     context = int(config.max_model_len)
     _check_chat(spec, tokenizer, requests)

@@ -19,13 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
+
 from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.job.preflight.model_bucket import is_in_bucket, objects_digest
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 """A commit of the hub's, as a whole text."""
 
-_TIMEOUT = 5.0
+TIMEOUT = 5.0
 """Seconds for the hub to accept a connection, and then to answer."""
 _CONFIG, _GENERATION_CONFIG = "config.json", "generation_config.json"
 _OF_TOKENIZER = ("tokenizer_config.json", "chat_template.jinja")
@@ -52,6 +54,12 @@ class Version:
         return {"revision": self.commit, "tokenizer_revision": self.commit} if self.commit else {}
 
 
+def hub_token(environment: Mapping[str, SecretStr]) -> str | None:
+    """The job's own; ``None`` for the one that the node has, if any."""
+    token = environment.get("HF_TOKEN")
+    return None if token is None else token.get_secret_value()
+
+
 def current(model: str, engine_args: Mapping[str, Any], token: str | None) -> Version | None:
     """The version that a check would read now.
 
@@ -66,7 +74,7 @@ def current(model: str, engine_args: Mapping[str, Any], token: str | None) -> Ve
             return Version(objects_digest(model)) if model.lower().startswith("s3://") else None
         if model.startswith("/"):
             return Version(model_digest(model, "")) if Path(model).is_dir() else None
-        return None if _is_elsewhere(model) else _on_hub(model, engine_args, token)
+        return None if is_elsewhere(model) else _on_hub(model, engine_args, token)
     except Exception:  # huggingface_hub and its HTTP client each raise their own; the head may have neither
         return None
 
@@ -77,7 +85,7 @@ def was_read(model: str, engine_args: Mapping[str, Any], version: Version) -> bo
     Transformers passes over optional files that it can't load, even if the hub only failed to send them. The
     cache then has neither the file nor the note that the commit lacks it.
     """
-    return version.commit == "" or _is_offline() or _is_cached(model, engine_args, version.commit)
+    return version.commit == "" or is_offline() or _is_cached(model, engine_args, version.commit)
 
 
 def _is_cached(model: str, engine_args: Mapping[str, Any], commit: str) -> bool:
@@ -89,7 +97,11 @@ def _is_cached(model: str, engine_args: Mapping[str, Any], commit: str) -> bool:
     return all(try_to_load_from_cache(model, file, revision=commit) is not None for file in files)
 
 
-def _is_offline() -> bool:
+def is_offline() -> bool:
+    """Whether the hub's client uses this node's cache alone.
+
+    :raises ImportError: there is no such client.
+    """
     from huggingface_hub import constants
 
     return constants.HF_HUB_OFFLINE
@@ -99,13 +111,13 @@ def _on_hub(model: str, engine_args: Mapping[str, Any], token: str | None) -> Ve
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
 
     revision = engine_args.get("revision")
-    if _is_offline():
+    if is_offline():
         return _in_cache(model, revision)
     if revision and COMMIT.fullmatch(revision) and _is_cached(model, engine_args, revision):
         commit: str | None = revision
     else:
         url = hf_hub_url(model, _CONFIG, revision=revision)
-        commit = get_hf_file_metadata(url, token=token, timeout=_TIMEOUT).commit_hash
+        commit = get_hf_file_metadata(url, token=token, timeout=TIMEOUT).commit_hash
     return Version(f"{constants.ENDPOINT}/{model}@{commit}", commit) if commit else None
 
 
@@ -133,7 +145,7 @@ def _reads_other_files(engine_args: Mapping[str, Any]) -> bool:
     )
 
 
-def _is_elsewhere(model: str) -> bool:
+def is_elsewhere(model: str) -> bool:
     """Whether vLLM takes this name for a relative path, or looks for names in another place than the hub."""
     from_modelscope = os.environ.get("VLLM_USE_MODELSCOPE", "").strip().lower() in {"1", "true"}
     return from_modelscope or "VLLM_MODEL_REDIRECT_PATH" in os.environ or Path(model).exists()

@@ -45,6 +45,8 @@ from airflow_provider_raybatch.job.planning.eager import workload_of
 from airflow_provider_raybatch.job.preflight import known_models
 from airflow_provider_raybatch.job.preflight.input_check import check_rows, look_at_source, sample
 from airflow_provider_raybatch.job.preflight.model_check import Checked
+from airflow_provider_raybatch.job.preflight.model_files import is_on_disk
+from airflow_provider_raybatch.job.preflight.model_look import look
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.reuse.response_store import open_store
@@ -229,10 +231,13 @@ def _checked_model(
 ) -> Checked:
     """By a check that is kept here, in a replica that has started, or else in a task."""
     node = cluster_view.gpu_node(spec.accelerator_type)
-    if node in {None, ray.get_runtime_context().get_node_id()}:
+    is_here = node in {None, ray.get_runtime_context().get_node_id()}
+    if is_here:
         known = known_models.kept(spec, requests, environment)
         if known is not None:
             return known
+    if is_here or not is_on_disk(spec.model):
+        look(spec, environment)
     check = known_models.check_model
     checked: Checked | None = launch.ask(check, spec, requests, environment)
     if checked is not None:

@@ -112,8 +112,12 @@ VLLM = [
     case(
         "model folder without a model",
         lambda p: vllm(model=str(Path(p.file("empty/readme.txt", "x")[0]).parent)),
-        "can't be loaded",
-        "check the name",
+        "has no config.json; give a model in Hugging Face's format",
+    ),
+    case(
+        "model that embeds, by arguments",
+        engine(runner="pooling"),
+        "is a pooling model and generates no text",
     ),
     case("no chat template", without_a_template, "has none; give one with chat_template", "prompt_column"),
     case(

@@ -197,7 +197,7 @@ def test_a_relative_folder_is_not_looked_for_on_the_hub(
 def test_a_silent_hub_is_not_waited_for(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
-    monkeypatch.setattr(model_version, "_TIMEOUT", 0.2)
+    monkeypatch.setattr(model_version, "TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/{{repo_id}}/{{revision}}/{{filename}}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url)

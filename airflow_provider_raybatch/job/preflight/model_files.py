@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of a model's files, and its few small files, wherever vLLM would find them.
+
+Weights are not read, and of the hub nothing but ``config.json`` and the like is downloaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_raybatch.job.preflight.model_bucket import is_in_bucket
+from airflow_provider_raybatch.job.preflight.model_version import TIMEOUT, is_elsewhere, is_offline
+from airflow_provider_raybatch.storage.folder import folder
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A model's files.
+
+    :param sizes: bytes of each by its path below the model; ``None`` on the hub, where no file is half there.
+    :param read: the content of one of them.
+    """
+
+    sizes: Mapping[str, int | None]
+    read: Callable[[str], bytes]
+
+    def json(self, name: str) -> Any:
+        """A file's content.
+
+        :returns: an empty ``dict`` where there is no such file, or it is not JSON.
+        """
+        with contextlib.suppress(ValueError):
+            return json.loads(self.read(name)) if name in self.sizes else {}
+        return {}
+
+
+def is_on_disk(model: str) -> bool:
+    """Whether other nodes may see other files under this name."""
+    with contextlib.suppress(ImportError):  # without the hub's client
+        return model.startswith("/") or is_offline()
+    return model.startswith("/")
+
+
+def files_of(model: str, revision: str | None, token: str | None) -> ModelFiles | None:
+    """The files that this node sees.
+
+    :param token: the job's for the hub; ``None`` for the one that the node has, if any.
+    :returns: ``None`` where they are not known: the hub does not answer within 5 seconds, or refuses the
+        token; the model is a single file, or no name of the hub's, such as ``gs://...``.
+    :raises Exception: of the library that asks; they can't be seen from here.
+    """
+    if is_in_bucket(model):
+        return _in_bucket(model) if model.lower().startswith("s3://") else None
+    if model.startswith("/"):
+        return _in_folder(Path(model)) if Path(model).is_dir() else None
+    return None if is_elsewhere(model) else _on_hub(model, revision, token)
+
+
+def _in_folder(path: Path) -> ModelFiles:
+    """Down to the folders in it. A link that leads nowhere is no file."""
+    found = [one for pattern in ("*", "*/*") for one in path.glob(pattern) if one.is_file()]
+    sizes = {one.relative_to(path).as_posix(): one.stat().st_size for one in found}
+    return ModelFiles(sizes, lambda name: (path / name).read_bytes())
+
+
+def _in_bucket(model: str) -> ModelFiles | None:
+    place = folder(model)
+    sizes = {entry.path: entry.size for entry in place.list()}
+    return ModelFiles(sizes, place.read) if sizes else None
+
+
+def _on_hub(model: str, revision: str | None, token: str | None) -> ModelFiles:
+    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+
+    if is_offline():
+        return _in_folder(Path(snapshot_download(model, revision=revision, local_files_only=True)))
+    found = HfApi(token=token).model_info(model, revision=revision, timeout=TIMEOUT)
+
+    def read(name: str) -> bytes:
+        file = hf_hub_download(model, name, revision=found.sha, token=token, etag_timeout=TIMEOUT)
+        return Path(file).read_bytes()
+
+    return ModelFiles({one.rfilename: None for one in found.siblings or ()}, read)

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a look at a model's files shows is refused before vLLM is imported."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.preflight import model_check
+from airflow_provider_raybatch.job.preflight.model_look import look
+from airflow_provider_raybatch.storage.folder import folder
+from tests.support.hub import Hub, serving
+from tests.support.s3_server import S3Server
+from tests.support.specs import spec
+
+NAME = "acme/tiny"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 11421896\n"
+INDEX = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+POOLING = [{"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
+GOOD: dict[str, Any] = {
+    "config.json": {"architectures": ["LlamaForCausalLM"]},
+    "model.safetensors": b"weights",
+    "tokenizer.json": b"tokens",
+}
+Files = dict[str, Any]
+
+
+def of(*architectures: str, **fields: Any) -> Files:
+    return {**GOOD, "config.json": {"architectures": architectures, **fields}}
+
+
+def without(*names: str, **more: Any) -> Files:
+    return {**{name: content for name, content in GOOD.items() if name not in names}, **more}
+
+
+REFUSED: dict[str, tuple[Files, str]] = {
+    "LoRA adapter": (
+        {
+            "adapter_config.json": {"base_model_name_or_path": "meta-llama/Llama-3.1-8B"},
+            "adapter_model.safetensors": b"weights",
+            "tokenizer.json": b"tokens",
+            "training_args.bin": b"",
+        },
+        "is an adapter (LoRA) for 'meta-llama/Llama-3.1-8B'; merge it into that model",
+    ),
+    "adapter of no named model": (
+        without("model.safetensors", **{"adapter_config.json": {}, "adapter_model.bin": b"weights"}),
+        "is an adapter (LoRA) for another model; merge it",
+    ),
+    "no config": (without("config.json"), "has no config.json; "),
+    "no files": ({"README.md": b"# Tiny"}, "has no config.json; "),
+    "checkpoints in folders of their own": (
+        {f"checkpoint-{number}/{name}": content for number in (9, 10) for name, content in GOOD.items()},
+        "has no config.json, but 'checkpoint-10' and 'checkpoint-9' inside of it have; name one of them",
+    ),
+    "no weights": (
+        without("model.safetensors", **{"optimizer.pt": b"", "training_args.bin": b"", "model.onnx": b""}),
+        "has no weights (*.safetensors, *.bin or *.pt)",
+    ),
+    "GGUF alone": (
+        without("model.safetensors", **{"tiny-Q4_K_M.gguf": b"weights"}),
+        "has no weights (*.safetensors, *.bin or *.pt)",
+    ),
+    "a missing shard": (
+        without(
+            "model.safetensors",
+            **{"model-00001-of-00002.safetensors": b"weights", "model.safetensors.index.json": INDEX},
+        ),
+        "lacks 1 of its 2 files of weights (first 'model-00002-of-00002.safetensors')",
+    ),
+    "no tokenizer": (without("tokenizer.json"), "has no tokenizer"),
+    "a tokenizer's settings alone": (
+        without("tokenizer.json", **{"tokenizer_config.json": {"tokenizer_class": "Qwen2Tokenizer"}}),
+        "has no tokenizer",
+    ),
+    "pointers": (
+        {**GOOD, "model.safetensors": POINTER, "tokenizer.json": POINTER},
+        "has pointers of Git LFS in place of model.safetensors and tokenizer.json; run 'git lfs pull'",
+    ),
+    "a pointer among shards": (
+        without(
+            "model.safetensors",
+            **{
+                "model-00001-of-00002.safetensors": b"weights",
+                "model-00002-of-00002.safetensors": POINTER,
+                "model.safetensors.index.json": INDEX,
+            },
+        ),
+        "has pointers of Git LFS in place of model-00002-of-00002.safetensors;",
+    ),
+    "encoder": (of("BertModel"), "(BertModel) makes embeddings and generates no text"),
+    "encoder with its head": (of("XLMRobertaForMaskedLM"), "(XLMRobertaForMaskedLM) makes embeddings"),
+    "decoder that embeds": (
+        {**GOOD, "modules.json": POOLING},
+        "(LlamaForCausalLM) makes embeddings and generates no text",
+    ),
+    "classifier": (
+        of("Qwen2ForSequenceClassification"),
+        "(Qwen2ForSequenceClassification) classifies and generates no text; choose",
+    ),
+    "a config that is a pointer": (
+        {**GOOD, "config.json": POINTER},
+        "in place of config.json; run 'git lfs pull'",
+    ),
+    "reward model": (of("Qwen2ForRewardModel"), "(Qwen2ForRewardModel) classifies"),
+}
+TAKEN: dict[str, tuple[Files, dict[str, Any]]] = {
+    "whole": (GOOD, {}),
+    "PyTorch's own weights": (without("model.safetensors", **{"pytorch_model.bin": b"weights"}), {}),
+    "Mistral's own files": (
+        {"params.json": {}, "consolidated.safetensors": b"weights", "tekken.json": b"tokens"},
+        {},
+    ),
+    "weights in a folder": (without("model.safetensors", **{"transformer/model.safetensors": b"w"}), {}),
+    "another file that is a pointer": ({**GOOD, "pytorch_model.bin": POINTER, "a.onnx": POINTER}, {}),
+    "merged, with its adapter": ({**GOOD, "adapter_config.json": {}, "adapter_model.bin": b"weights"}, {}),
+    "vocabulary": (without("tokenizer.json", **{"vocab.json": {}, "merges.txt": b""}), {}),
+    "sentencepiece": (without("tokenizer.json", **{"spiece.model": b"tokens"}), {}),
+    "bytes as tokens": (
+        without("tokenizer.json", **{"tokenizer_config.json": {"tokenizer_class": "ByT5Tokenizer"}}),
+        {},
+    ),
+    "tokenizer of its own code": (
+        without(
+            "tokenizer.json", **{"tokenizer_config.json": {"auto_map": {"AutoTokenizer": ["a.T", None]}}}
+        ),
+        {},
+    ),
+    "tokenizer elsewhere": (without("tokenizer.json"), {"tokenizer": "acme/tokens"}),
+    "made-up weights": (without("model.safetensors"), {"load_format": "dummy"}),
+    "weights elsewhere": (without("model.safetensors"), {"model_weights": "s3://bucket/weights"}),
+    "config elsewhere": (without("config.json"), {"hf_config_path": "acme/config"}),
+    "decoder that embeds, told to generate": ({**GOOD, "modules.json": POOLING}, {"runner": "generate"}),
+    "other architecture by arguments": (
+        of("LlamaModel"),
+        {"hf_overrides": {"architectures": ["LlamaForCausalLM"]}},
+    ),
+    "modules without pooling": ({**GOOD, "modules.json": [{"type": "acme.Custom"}]}, {}),
+    "architecture of unknown kind": (of("UltravoxModel"), {}),
+    "no architecture": ({**GOOD, "config.json": {}}, {}),
+}
+
+
+def content(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else json.dumps(value).encode()
+
+
+def write(at: Path, files: Files) -> str:
+    for name, value in files.items():
+        (at / name).parent.mkdir(parents=True, exist_ok=True)
+        (at / name).write_bytes(content(value))
+    return str(at)
+
+
+@pytest.mark.parametrize(("files", "told"), REFUSED.values(), ids=REFUSED)
+def test_a_folder_that_can_not_generate_is_refused_without_vllm(
+    files: Files, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)  # importing it fails
+    model = write(tmp_path / "model", files)
+    with pytest.raises(PreflightError) as refused:
+        model_check.check_model(spec(engine="vllm", model=model), [], {})
+    sentence = str(refused.value)
+    assert sentence.startswith(f"model: {model!r} ")
+    assert told in sentence
+    assert ";" in sentence
+    assert sentence.endswith(".")
+
+
+@pytest.mark.parametrize(("files", "args"), TAKEN.values(), ids=TAKEN)
+def test_a_folder_that_may_generate_passes(files: Files, args: dict[str, Any], tmp_path: Path) -> None:
+    look(spec(engine="vllm", model=write(tmp_path, files), engine_args=args), {})
+
+
+@pytest.mark.parametrize("text", [b"{", b"[]", b'{"architectures": "BertModel"}', b'{"architectures": [1]}'])
+def test_a_config_that_is_none_is_left_to_vllm(text: bytes, tmp_path: Path) -> None:
+    look(spec(engine="vllm", model=write(tmp_path, {**GOOD, "config.json": text})), {})
+
+
+def test_a_link_that_leads_nowhere_is_no_file(tmp_path: Path) -> None:
+    """As the hub's cache has them after a download that broke off."""
+    model = write(tmp_path, without("model.safetensors"))
+    (tmp_path / "model.safetensors").symlink_to(tmp_path / "blobs/0")
+    with pytest.raises(PreflightError, match="has no weights"):
+        look(spec(engine="vllm", model=model), {})
+
+
+@pytest.mark.parametrize("model", ["/no/such/model", "gs://models/tiny", "az://models/tiny"])
+def test_what_can_not_be_seen_is_not_judged(model: str) -> None:
+    look(spec(engine="vllm", model=model), {})
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Callable[[Files], str]:
+    """Write a model into a bucket that this process can read by its own identity."""
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_ENDPOINT_URL": s3_server.url,
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+    def put(files: Files) -> str:
+        model = f"s3://{s3_server.new_bucket()}/m"
+        for name, value in files.items():
+            folder(model, s3_server.credentials).write(name, content(value))
+        return model
+
+    return put
+
+
+@pytest.mark.parametrize("kind", ["LoRA adapter", "no weights", "no tokenizer", "pointers", "classifier"])
+def test_a_bucket_is_looked_into(bucket: Callable[[Files], str], kind: str) -> None:
+    files, told = REFUSED[kind]
+    model = bucket(files)
+    with pytest.raises(PreflightError) as refused:
+        look(spec(engine="vllm", model=model), {})
+    assert str(refused.value).startswith(f"model: {model!r} ")
+    assert told in str(refused.value)
+    look(spec(engine="vllm", model=bucket(GOOD)), {})
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    with serving() as hub:
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        url = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url)
+        yield hub
+
+
+@pytest.mark.parametrize("kind", ["LoRA adapter", "no weights", "no tokenizer", "encoder", "classifier"])
+def test_a_model_on_the_hub_is_looked_at(hub: Hub, tmp_path: Path, kind: str) -> None:
+    """By its list of files and its config alone: weights are not downloaded."""
+    files, told = REFUSED[kind]
+    hub.push(NAME, Path(write(tmp_path / "model", files)))
+    with pytest.raises(PreflightError) as refused:
+        look(spec(engine="vllm", model=NAME), {})
+    assert str(refused.value).startswith(f"model: {NAME!r} ")
+    assert told in str(refused.value)
+    assert not [asked for asked in hub.asked if ".safetensors" in asked or ".bin" in asked]
+
+
+def test_a_model_on_the_hub_is_looked_at_with_the_token_and_revision_of_the_job(
+    hub: Hub, tmp_path: Path
+) -> None:
+    hub.tokens, hub.is_private = {"hf_job"}, True
+    first = hub.push(NAME, Path(write(tmp_path / "first", REFUSED["classifier"][0])))
+    hub.push(NAME, Path(write(tmp_path / "second", GOOD)))
+    look(spec(engine="vllm", model=NAME), {"HF_TOKEN": SecretStr("hf_job")})
+    of_first = spec(engine="vllm", model=NAME, engine_args={"revision": first})
+    look(of_first, {"HF_TOKEN": SecretStr("hf_other")})  # sees nothing
+    with pytest.raises(PreflightError, match="classifies"):
+        look(of_first, {"HF_TOKEN": SecretStr("hf_job")})
+
+
+def test_offline_the_hub_cache_is_looked_into(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    commit = "a" * 40
+    repository = Path(constants.HF_HUB_CACHE, "models--acme--tiny")
+    write(repository / "snapshots" / commit, without("model.safetensors"))
+    (repository / "refs").mkdir()
+    (repository / "refs/main").write_text(commit)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(PreflightError, match=f"^model: '{NAME}' has no weights"):
+        look(spec(engine="vllm", model=NAME), {})
+    look(spec(engine="vllm", model="acme/other"), {})
+    assert hub.asked == []
+
+
+def test_a_hub_that_is_down_refuses_nothing(hub: Hub) -> None:
+    hub.is_down = True
+    look(spec(engine="vllm", model=NAME), {})
