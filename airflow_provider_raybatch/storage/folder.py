@@ -32,6 +32,7 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.storage import durable
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError, local_errors
+from airflow_provider_raybatch.storage.paths import inside, several
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
@@ -114,7 +115,10 @@ class Folder(Protocol):
         """
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete files; missing ones are ignored. :raises StorageError: it can't."""
+        """Delete files, and on a disk folders; missing ones are ignored.
+
+        :raises StorageError: it can't, or a path leads out of this folder.
+        """
 
     def abandoned(self, age: float) -> Sequence[str]:
         """Half-written files below this folder, without a write for `age` seconds.
@@ -135,7 +139,7 @@ class LocalFolder:
         return self.root
 
     def _path(self, path: str) -> Path:
-        return Path(self.root, path) if path else Path(self.root)
+        return inside(self.root, path)
 
     def list(self, prefix: str = "", depth: int | None = None) -> list[Entry]:
         """See :class:`Folder`."""
@@ -282,7 +286,7 @@ class LocalFolder:
 
     def delete(self, paths: Iterable[str]) -> None:
         """See :class:`Folder`."""
-        for path in paths:
+        for path in several(paths):
             full = self._path(path)
             with local_errors("delete", full), contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 if full.is_dir():

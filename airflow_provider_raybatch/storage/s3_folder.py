@@ -19,6 +19,7 @@ from airflow_provider_raybatch.storage.errors import (
     is_denied,
     s3_error,
 )
+from airflow_provider_raybatch.storage.paths import several
 from airflow_provider_raybatch.storage.ranged_file import REQUEST_BYTES, RangedFile
 from airflow_provider_raybatch.storage.retry import with_retries
 from airflow_provider_raybatch.storage.s3_store import s3_store
@@ -239,7 +240,7 @@ class S3Folder:
 
     def delete(self, paths: Iterable[str]) -> None:
         """See :class:`Folder`."""
-        wanted = list(paths)
+        wanted = several(paths)
 
         def attempt(store: S3Store, key: str) -> None:
             try:

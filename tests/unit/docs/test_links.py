@@ -53,3 +53,10 @@ def test_anchors_are_those_of_github(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# A `b_c`, d!\n\n```bash\n# no heading\n```\n## Twice\n## Twice\n## [Link](x.md) here\n")
     assert anchors(page) == {"a-b_c-d", "twice", "twice-1", "link-here"}
+
+
+def test_every_recipe_is_in_the_list_of_recipes() -> None:
+    page = DOCS / "recipes.md"
+    headings = re.findall(r"(?m)^## (.+)$", page.read_text(encoding="utf-8"))
+    listed = re.findall(r"(?m)^- \[(.+)\]\(#.+\)$", page.read_text(encoding="utf-8"))
+    assert listed == headings

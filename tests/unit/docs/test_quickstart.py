@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,24 @@ from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
 from airflow_provider_raybatch.storage.folder import folder
 from tests.support.whole_job import attempt, without_cluster
 
-from ...support.documents import blocks
+from ...support.documents import DOCS, blocks
 
 PAGE = "quickstart.md"
+QUICKSTART = (DOCS / PAGE).read_text(encoding="utf-8")
 
 
 def only(language: str) -> str:
     (block,) = [block for block in blocks(language) if block.page.name == PAGE]
     return block.text
+
+
+# What the page says to change for a file of one's own.
+OWN_FILE = "Review text,id\nVery good,7\nBad,8\n"
+OWN_LINES = {
+    "SOURCE": 'FOLDER + "/own.csv"',
+    "QUESTION": "\"Is this review good or bad? {row['Review text']}\"",
+    "LABELS": '["good", "bad"]',
+}
 
 
 @pytest.fixture
@@ -34,18 +45,36 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def test_own_csv_becomes_own_table(home: Path) -> None:
+def table(home: Path, code: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Run the page's DAG file and its query; return the table's rows, and the labels that were asked for."""
     found: dict[str, Any] = {}
-    exec(only("python").replace("\nindustries()", "\nmade = industries()"), found)
+    exec(re.sub(r"\n(\w+)\(\)\n*$", r"\nmade = \1()", code), found)
     label = found["made"].get_task("label")
-    label.destination = f"{home}/industries/20260131T020000"  # as Airflow renders it
+    label.destination = f"{home}/labels/20260131T020000"  # as Airflow renders it
     spec = build_spec({name: getattr(label, name) for name in ARGUMENTS})
     document = spec.model_dump(mode="json", exclude={"submission", "schema_version"})
     (source,) = document.pop("source")
     summary = attempt(folder(document["destination"]), 0, source, **document)
-    result = {"manifest_uri": summary.manifest_uri}
-    assert found["made"].get_task("to_table").python_callable(result) == 5
+    found["made"].get_task("to_table").python_callable({"manifest_uri": summary.manifest_uri})
+    (query,) = re.findall(r"\.sql\('([^']+)'\)", QUICKSTART)
     with duckdb.connect(f"{home}/warehouse.duckdb", read_only=True) as warehouse:
-        rows = warehouse.sql("SELECT company, city, response FROM industries ORDER BY company").fetchall()
-    assert [row[:2] for row in rows[:2]] == [("Carrefour", "Massy"), ("Deutsche Bahn", "Berlin")]
-    assert {response for _, _, response in rows} <= set(found["INDUSTRIES"])
+        rows = warehouse.sql(query)
+        return [dict(zip(rows.columns, row, strict=True)) for row in rows.fetchall()], found["LABELS"]
+
+
+def test_the_pages_csv_becomes_a_table(home: Path) -> None:
+    rows, labels = table(home, only("python"))
+    assert [next(iter(row)) for row in rows] == ["response"] * 5
+    assert {(row["company"], row["city"]) for row in rows} >= {("Carrefour", "Massy"), ("SAP", "Walldorf")}
+    assert {row["response"] for row in rows} <= set(labels)
+
+
+def test_a_file_of_ones_own_becomes_a_table(home: Path) -> None:
+    (home / "own.csv").write_text(OWN_FILE, encoding="utf-8")
+    code = only("python")
+    for name, value in OWN_LINES.items():
+        code, changed = re.subn(rf"(?m)^{name} = .*$", lambda _, line=f"{name} = {value}": line, code)
+        assert changed == 1, name
+    rows, _ = table(home, code)
+    assert [(row["Review text"], row["id"]) for row in rows] == [("Very good", "7"), ("Bad", "8")]
+    assert {row["response"] for row in rows} <= {"good", "bad"}

@@ -123,6 +123,18 @@ class TestEveryFolder:
         folder.delete([])
         assert folder.list() == []
 
+    def test_one_path_is_not_taken_for_a_list_of_letters(self, folder: Folder) -> None:
+        folder.write("a", b"")
+        with pytest.raises(TypeError, match="'ab' is one path"):
+            folder.delete("ab")
+        assert [entry.path for entry in folder.list()] == ["a"]
+
+    def test_the_folder_itself_is_never_deleted(self, folder: Folder) -> None:
+        folder.write("a", b"")
+        with pytest.raises(ValueError, match="the folder itself"):
+            folder.delete(["a", ""])
+        assert [entry.path for entry in folder.list()] == ["a"]
+
     def test_an_open_file_is_a_plain_seekable_stream(self, folder: Folder) -> None:
         folder.write("lines", b"one\ntwo\nthree")
         with folder.open("lines") as stream:
@@ -373,3 +385,22 @@ def _do(place: Folder, operation: str) -> Any:
         "delete": (["x"],),
     }
     return getattr(place, operation)(*arguments[operation])
+
+
+@pytest.mark.parametrize("path", ["{}/outside", "../outside", "a/../../outside"])
+def test_no_path_leads_out_of_a_folder(tmp_path: Path, path: str) -> None:
+    """Whatever a damaged document names: nothing is read, written or deleted elsewhere."""
+    outside, root = tmp_path / "outside", tmp_path / "root"
+    outside.mkdir()
+    (outside / "kept").touch()
+    (root / "a").mkdir(parents=True)
+    folder, named = LocalFolder(str(root)), path.format(tmp_path)
+    for call in (
+        lambda: folder.delete([named]),
+        lambda: folder.write(f"{named}/kept", b"x"),
+        lambda: folder.read(f"{named}/kept"),
+        lambda: folder.list(named),
+    ):
+        with pytest.raises(StorageError, match=f"leads out of {root}"):
+            call()
+    assert (outside / "kept").read_bytes() == b""
