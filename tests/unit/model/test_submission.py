@@ -7,13 +7,16 @@ By default, a sample of steps is tried for each event; ``RAYBATCH_MODEL=all`` tr
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count, product
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.job.execution.kept.meter import Meter
 from tests.support.turn import TURNS
 
 from .events import EVENTS
@@ -65,6 +68,17 @@ def trouble(world: World, events: dict[int, str]) -> set[int]:
     except (Wrong, Exception) as error:
         raise AssertionError("\n".join([f"{events}: {error}", *world.log_lines])) from error
     return reached
+
+
+def test_threads_of_other_tests_do_not_move_the_clock(make: Maker) -> None:
+    """Those of kept engines sleep for as long as the process lives."""
+    world = make(deferrable=False)
+    before = world.clock.time()
+    looks = threading.Semaphore(0)
+    meter = SimpleNamespace(gpu=SimpleNamespace(sample=looks.release))
+    threading.Thread(target=Meter._run, args=(meter,), daemon=True).start()
+    assert looks.acquire(timeout=60)
+    assert world.clock.time() == before
 
 
 @pytest.mark.parametrize("deferrable", MODES)
