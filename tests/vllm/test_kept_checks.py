@@ -25,12 +25,13 @@ MODEL = ROOT / "dags_examples/demo_model/model"
 GOOD, OTHER = "hf_good", "hf_other"
 PROGRAM = """
 import json, os, sys
-from pydantic import SecretStr
+from pydantic import SecretStr, TypeAdapter
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.preflight import known_models, model_check
 from airflow_provider_raybatch.job.row import Request
 from tests.support.specs import spec
 
+CHECKED = TypeAdapter(model_check.Checked)
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # vLLM's log
 requests = [Request(messages=[{"role": "user", "content": "What is 3 + 4?"}])]
@@ -40,7 +41,7 @@ for line in sys.stdin:
         found = getattr(globals()[module], function)(
             spec(engine="vllm", **fields), requests, {"HF_TOKEN": SecretStr(token)}
         )
-        answer = found and known_models._JSON.dump_python(found, mode="json")
+        answer = found and CHECKED.dump_python(found, mode="json")
     except PreflightError as error:
         answer = str(error)
     print(json.dumps([answer, [name for name in ("vllm", "torch", "transformers") if name in sys.modules]]),

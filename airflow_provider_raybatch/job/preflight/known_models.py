@@ -5,7 +5,8 @@ A check is found again only for the same files, arguments, sampling and versions
 are those of the commit that the hub gives for it now, to this job's token. Where it gives none, the check
 is made, and says what is wrong. A check whose outcome depends on more is not kept: files or models that
 arguments name; code of the model; chat templates that print the date. Where a sampled prompt may be too long,
-the check is made anew.
+or has a shape that no check of this model had yet, the check is made anew: templates refuse system messages,
+or roles in an order that they don't know.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.preflight import model_check, model_version
+from airflow_provider_raybatch.job.preflight.chat_shapes import shapes
 from airflow_provider_raybatch.job.preflight.model_check import Checked
 from airflow_provider_raybatch.job.preflight.model_version import Version
 from airflow_provider_raybatch.job.row import Request
@@ -40,7 +42,21 @@ _KEPT = 90 * 86400.0
 _SHARE_OF_CONTEXT = 0.75
 """A prompt of fewer bytes than this share of the context's tokens fits, with room for the chat template."""
 _ASKED = {*ModelArguments.model_fields, *SamplingArguments.model_fields} - {"template_time"}
-_JSON = TypeAdapter(Checked)
+_MOST_SHAPES = 4096
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A check.
+
+    :param shapes: of the requests that it had, and of those that equal checks before it had.
+    """
+
+    checked: Checked
+    shapes: frozenset[str]
+
+
+_JSON = TypeAdapter(Kept)
 
 
 def check_model(
@@ -51,13 +67,13 @@ def check_model(
     :raises PreflightError: whatever is wrong, as one sentence.
     """
     version = _current(spec, environment)
-    place = _place(spec, requests, version)
+    place = _place(spec, version)
     known = _kept(place, spec, requests)
     if known is not None:
         return known
     found = model_check.check_model(spec, requests, environment)
     if place is not None and version is not None and _is_lasting(found, spec, version):
-        _write(place, found)
+        _write(place, found, shapes(requests))
     return found
 
 
@@ -68,14 +84,17 @@ def kept(
 
     Looking takes no import of vLLM; for a model by name, it takes one request to the hub.
     """
-    return _kept(_place(spec, requests, _current(spec, environment)), spec, requests)
+    return _kept(_place(spec, _current(spec, environment)), spec, requests)
 
 
 def _kept(place: Path | None, spec: BatchInferenceSpec, requests: Sequence[Request]) -> Checked | None:
     known = None if place is None else _read(place)
-    if known is None or not _surely_fit(requests, known.context):
+    if known is None or not _surely_fit(requests, known.checked.context):
         return None
-    return replace(known, digests=known.digests.model_copy(update={"spec": spec.response_digest}))
+    if not shapes(requests) <= known.shapes:
+        return None
+    digests = known.checked.digests.model_copy(update={"spec": spec.response_digest})
+    return replace(known.checked, digests=digests)
 
 
 def _current(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr]) -> Version | None:
@@ -103,7 +122,7 @@ def folder() -> Path | None:
     return None
 
 
-def _place(spec: BatchInferenceSpec, requests: Sequence[Request], version: Version | None) -> Path | None:
+def _place(spec: BatchInferenceSpec, version: Version | None) -> Path | None:
     """The file of a check; ``None`` if it may not be kept."""
     home = folder()
     if home is None or version is None:
@@ -119,7 +138,6 @@ def _place(spec: BatchInferenceSpec, requests: Sequence[Request], version: Versi
         "asked": spec.model_dump(mode="json", include=_ASKED),
         "engine": [spec.engine, spec.engine_args],
         "accelerator": [spec.gpus_per_replica, spec.accelerator_type],
-        "chats": [any(one.messages is not None for one in requests), bool(requests)],
     }
     return home / f"{hex_digest(json.dumps(content, sort_keys=True, default=str))}.json"
 
@@ -151,18 +169,21 @@ def _surely_fit(requests: Sequence[Request], context: int) -> bool:
     return most < _SHARE_OF_CONTEXT * context
 
 
-def _read(place: Path) -> Checked | None:
+def _read(place: Path) -> Kept | None:
     with contextlib.suppress(OSError, ValidationError):
         if time.time() - place.stat().st_mtime < _KEPT:
             return _JSON.validate_json(place.read_bytes())
     return None
 
 
-def _write(place: Path, found: Checked) -> None:
+def _write(place: Path, found: Checked, of: frozenset[str]) -> None:
     """Keep it if JSON does, and forget what is old. A cache that can't be written costs time only."""
     with contextlib.suppress(OSError, ValueError, StorageError):
-        text = _JSON.dump_json(found)
-        if _JSON.validate_json(text) != found:
+        before = _read(place)
+        together = of if before is None else of | before.shapes
+        kept = Kept(found, together if len(together) <= _MOST_SHAPES else of)
+        text = _JSON.dump_json(kept)
+        if _JSON.validate_json(text) != kept:
             return
         LocalFolder(str(place.parent)).write(place.name, text)
         for file in place.parent.iterdir():

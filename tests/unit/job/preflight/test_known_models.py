@@ -45,6 +45,12 @@ class Checks:
         request = Request(messages=messages) if messages else Request(prompt=text)
         return known_models.check_model(spec(**given), [request], {})
 
+    def ask_all(self, *chats: list[dict[str, Any]]) -> int:
+        """Ask for a check of these chats, and return how often the check was made so far."""
+        requests = [Request(messages=chat) for chat in chats]
+        known_models.check_model(spec(engine="vllm", model=str(self.folder)), requests, {})
+        return self.made
+
 
 @pytest.fixture
 def checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checks:
@@ -83,6 +89,76 @@ def test_what_may_decide_the_check_is_checked_anew(checks: Checks, changed: dict
     checks.ask()
     checks.ask(**changed)
     assert checks.made == 2
+
+
+def turn(role: str = "user", content: Any = "x", **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+CALL = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+PLAIN = [turn()]
+
+
+@pytest.mark.parametrize(
+    "chat",
+    [
+        [turn("system"), turn()],
+        [turn("developer"), turn()],
+        [turn("assistant")],
+        [turn("User")],
+        [turn(), turn("assistant"), turn()],
+        [turn(), turn()],
+        [turn(content="")],
+        [turn(content=None)],
+        [turn(content=[{"type": "text", "text": "x"}])],
+        [turn(name="ann")],
+        [turn(), turn("assistant", None, tool_calls=[CALL]), turn("tool", "3", tool_call_id="1")],
+        [{"role": "user"}],
+        [{"content": "x"}],
+    ],
+    ids=repr,
+)
+def test_a_chat_of_another_shape_is_checked_anew(checks: Checks, chat: list[dict[str, Any]]) -> None:
+    """A template may refuse system messages, roles that don't alternate, or content that is no text."""
+    assert checks.ask_all(PLAIN) == 1
+    assert checks.ask_all(PLAIN, chat) == 2
+    assert checks.ask_all(PLAIN, PLAIN) == 2
+    assert checks.ask_all(chat) == 2
+
+
+def test_shapes_of_several_nights_are_kept_together(checks: Checks) -> None:
+    """Nights whose chats have other numbers of turns need no check once each number was checked."""
+    nights = [[turn() for _ in range(turns)] for turns in (1, 2, 3)]
+    assert [checks.ask_all(night) for night in nights] == [1, 2, 3]
+    assert checks.ask_all(*nights) == 3
+
+
+def test_other_words_are_no_other_shape(checks: Checks) -> None:
+    def call(**function: Any) -> list[dict[str, Any]]:
+        return [turn(content="Add."), turn("assistant", None, tool_calls=[{**CALL, "function": function}])]
+
+    assert checks.ask_all(call(name="add", arguments='{"a": 1}')) == 1
+    assert checks.ask_all(call(name="subtract", arguments='{"b": [2]}')) == 1
+    assert checks.ask_all(call(name="add", arguments={"a": 1})) == 2
+    assert checks.ask_all(call(name="add", arguments={"b": [2]})) == 2
+
+
+def test_a_refused_shape_stays_refused(checks: Checks) -> None:
+    """The night after a job whose chats had no system message."""
+    checks.ask_all(PLAIN)
+    checks.found = None
+    for _ in range(2):
+        with pytest.raises(PreflightError, match="it is broken"):
+            checks.ask_all([turn("system"), turn()])
+    assert checks.ask_all(PLAIN) == 3
+
+
+def test_no_more_shapes_are_kept_than_one_file_bears(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_models, "_MOST_SHAPES", 2)
+    nights = [[turn() for _ in range(turns)] for turns in (1, 2, 3)]
+    assert [checks.ask_all(night) for night in nights] == [1, 2, 3]
+    assert checks.ask_all(nights[2]) == 3
+    assert checks.ask_all(nights[0]) == 4
 
 
 def test_changed_files_and_versions_are_checked_anew(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:
