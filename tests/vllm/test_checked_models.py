@@ -80,6 +80,25 @@ def test_hub_model_is_loaded_at_the_commit_that_was_checked(hub_cache: Path) -> 
     assert config.max_model_len == commits[first]
 
 
+def test_tokens_that_the_model_lacks_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the tokenizer, and in the rows; the check that is kept says so again."""
+    from transformers import AutoTokenizer
+
+    from airflow_provider_raybatch.job.preflight import known_models, model_check
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = shutil.copytree(MODEL, tmp_path / "model")
+    extended = AutoTokenizer.from_pretrained(MODEL)
+    extended.add_tokens(["<|extra|>"], special_tokens=True)
+    extended.save_pretrained(model)
+    job = spec(model=str(model))
+    with pytest.raises(PreflightError, match=r"the first fails: the prompt has the token '<\|extra\|>'"):
+        model_check.check_model(job, [Request(prompt="a <|extra|>")], {})
+    found = known_models.check_model(job, [Request(prompt="a")], {})
+    assert found.surplus_tokens == ("<|extra|>",)
+    assert known_models.kept(job, [Request(prompt="a")], {}) == found
+
+
 def test_a_date_in_the_template_is_that_of_the_run() -> None:
     """Chats of one run have one date, which is in their keys; other templates have keys without a date."""
     from airflow_provider_raybatch.job.preflight.model_check import check_model

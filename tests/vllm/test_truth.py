@@ -249,6 +249,23 @@ def test_a_grammar_that_the_engine_can_not_take_is_no_good_row(engine: Any) -> N
     assert isinstance(found, RowFailure) or response.completions[0].text.lower() in {"yes", "no"}
 
 
+def test_a_token_that_the_model_lacks_is_no_good_row(engine: Any) -> None:
+    """vLLM takes an id that the tokenizer alone has: it ends the engine, with all its requests."""
+    extended = copy.deepcopy(engine._tokenizer)
+    size = len(extended)
+    extended.add_tokens(["<|extra|>"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine._chat, "_tokenizer", extended)
+        good, bad, banned = engine.encode([
+            Request(prompt="a", sampling=LONG),
+            Request(prompt="a <|extra|>", sampling=LONG),
+            Request(prompt="a", sampling={**LONG, "bad_words": ["<|extra|>"]}),
+        ])
+    assert good.ids
+    assert f"(id {size})" in bad.reason
+    assert f"bad_words has the token id {size}" in banned.reason
+
+
 def test_rows_with_equal_parameters_have_them_for_themselves(engine: Any) -> None:
     """`max_tokens` is cut to the context that each prompt leaves."""
     sampling = {"temperature": 0, "max_tokens": 100_000}

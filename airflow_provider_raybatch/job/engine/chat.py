@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
+from airflow_provider_raybatch.job.engine.token_ids import check_token_ids, within
 from airflow_provider_raybatch.job.request.render import text_of
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
@@ -71,11 +72,13 @@ class ChatEncoder:
 
     :param tokenizer: a Hugging Face tokeniser.
     :param render: renders a chat to text, or to token ids.
+    :param vocabulary: tokens of the model, if known: a prompt with another fails.
     """
 
-    def __init__(self, tokenizer: Any, render: RenderChat) -> None:
+    def __init__(self, tokenizer: Any, render: RenderChat, vocabulary: int | None = None) -> None:
         self._tokenizer = tokenizer
         self._render = render
+        self._vocabulary = vocabulary
 
     def encode(self, requests: Sequence[Request]) -> list[list[int] | RowFailure]:
         """Token ids of each request, or why it has none."""
@@ -94,7 +97,19 @@ class ChatEncoder:
             made = self._tokenize([text for _, text in placed], special)
             for (position, _), ids in zip(placed, made, strict=True):
                 out[position] = ids
-        return out
+        size = self._vocabulary
+        if size is None:
+            return out
+        return [ids if isinstance(ids, RowFailure) else within(ids, self._tokenizer, size) for ids in out]
+
+    def check_sampling(self, params: Any) -> None:
+        """Check a request's parameters, which may have token ids.
+
+        :param params: vLLM's.
+        :raises PreflightError: the model lacks one.
+        """
+        if self._vocabulary is not None:
+            check_token_ids(params, self._tokenizer, self._vocabulary)
 
     def _rendered(self, messages: list[dict[str, Any]]) -> str | list[int] | RowFailure:
         try:

@@ -86,7 +86,7 @@ class VllmEngine:
         template = template_of(spec, tokenizer)
         render = vllm_compat.chat_renderer(renderer, template, spec.chat_template_kwargs)
         self._tokenizer = tokenizer
-        self._chat = ChatEncoder(tokenizer, render)
+        self._chat = ChatEncoder(tokenizer, render, vllm_compat.vocabulary_size(config.model_config))
         self._detokenizer = Detokenizer(tokenizer)
         self._known: dict[str, tuple[Any, Choices | None]] = {}
         self.info = EngineInfo(
@@ -167,6 +167,7 @@ class VllmEngine:
         if merged.get("structured_outputs"):
             check_reasoning(self._spec.reasoning_parser)
         params, choices = sampling_params(merged), None
+        self._chat.check_sampling(params)
         params.detokenize = self._detokenizer.leaves_to_vllm(merged)
         vllm_compat.final_output_only(params)
         vllm_compat.without_copy(params)  # each request has its own already

@@ -21,12 +21,13 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, prints_the_date, template_of
+from airflow_provider_raybatch.job.engine.token_ids import check_token_ids, surplus_tokens
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.preflight.model_bucket import check_bucket, is_in_bucket
 from airflow_provider_raybatch.job.preflight.model_loader import check_loader
 from airflow_provider_raybatch.job.preflight.model_look import look, no_text
 from airflow_provider_raybatch.job.preflight.model_version import COMMIT, model_digest
-from airflow_provider_raybatch.job.preflight.sampling_check import check_sampling, check_token_ids
+from airflow_provider_raybatch.job.preflight.sampling_check import check_sampling
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
 _OLDEST_VLLM = (0, 26)
@@ -47,6 +48,7 @@ class Checked:
     :param overlong: of the sampled prompts, how many leave no room for a response.
     :param longest: tokens of the longest sampled prompt.
     :param revisions: engine arguments that hold the engine to the version of the model that was looked at.
+    :param surplus_tokens: of the tokenizer, which the model lacks.
     :param prints_date: whether the chat template prints the date, so that another day has another outcome.
     """
 
@@ -57,6 +59,7 @@ class Checked:
     generation_defaults: dict[str, Any] = field(default_factory=dict)
     digests: Digests = field(default_factory=Digests)
     revisions: dict[str, str] = field(default_factory=dict)
+    surplus_tokens: tuple[str, ...] = ()
     prints_date: bool = False
 
 
@@ -81,13 +84,14 @@ def check_model(
     tokenizer, config = _tokenizer_and_config(args)
     if not vllm_compat.generates(config):  # its files may not tell
         raise PreflightError(f"model: {spec.model!r} {no_text('is a pooling model')}.")
-    check_token_ids(params, vllm_compat.vocabulary_size(config))
+    vocabulary = vllm_compat.vocabulary_size(config)
+    check_token_ids(params, tokenizer, vocabulary)
     context = int(config.max_model_len)
     _check_chat(spec, tokenizer, requests)
     template = str(spec.chat_template or getattr(tokenizer, "chat_template", None) or "")
     chats = _Chats(spec, config, tokenizer)
     _check_reasoning(spec, chats, requests)
-    encoded = ChatEncoder(tokenizer, chats.renderer()).encode(requests)
+    encoded = ChatEncoder(tokenizer, chats.renderer(), vocabulary=vocabulary).encode(requests)
     lengths = [len(ids) for ids in encoded if not isinstance(ids, RowFailure)]
     failed = [ids for ids in encoded if isinstance(ids, RowFailure)]
     if failed and not lengths:
@@ -120,6 +124,7 @@ def check_model(
             spec=spec.response_digest,
         ),
         revisions={name: value for name, value in revisions.items() if value},
+        surplus_tokens=tuple(surplus_tokens(tokenizer, vocabulary)),
         prints_date=prints_date,
     )
 

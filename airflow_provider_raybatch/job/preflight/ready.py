@@ -217,6 +217,12 @@ def _check_engine(
     if spec.engine == "echo" or not engine_is_here(spec):
         return _unchecked(spec)
     checked = _checked_model(spec, requests, environment, launch)
+    if surplus := checked.surplus_tokens:
+        text = (
+            f"model: its tokenizer is longer than its vocabulary, by {len(surplus):,} (first "
+            f"{surplus[0]!r}); rows with such a token will be dead letters."
+        )
+        emit(events.Notice(level="warning", message=text))
     if checked.overlong:
         text = (
             f"{checked.overlong} of {checked.sampled} sampled prompts are longer than the context of "

@@ -43,18 +43,3 @@ def check_sampling(spec: BatchInferenceSpec) -> Any:
 def _grammar_backend(spec: BatchInferenceSpec) -> str:
     given = spec.engine_args.get("structured_outputs_config")
     return str(given.get("backend") or "auto") if isinstance(given, Mapping) else "auto"
-
-
-def check_token_ids(params: Any, size: int) -> None:
-    """Refuse what vLLM would refuse row after row.
-
-    :param params: vLLM's.
-    :param size: of the model's vocabulary.
-    :raises PreflightError: an id is none of it.
-    """
-    for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
-        unknown = [one for one in getattr(params, name, None) or () if not 0 <= one < size]
-        if unknown:
-            raise PreflightError(
-                f"sampling: {name} has the token id {unknown[0]}, and the model has ids from 0 to {size - 1}."
-            )

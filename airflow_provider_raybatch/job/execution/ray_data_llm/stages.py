@@ -9,6 +9,7 @@ blocks.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import pickle
@@ -92,17 +93,23 @@ def _chat_encoder(args: str, model: str) -> ChatEncoder:
     :param args: the engine's arguments as JSON; some of them select the tokeniser.
     :param model: the spec's arguments of the model as JSON.
     """
-    from transformers import AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
 
     wanted = json.loads(args)
+    of_spec = parse(ModelArguments, model)
+    trust = bool(wanted.get("trust_remote_code", False))
+    revision = wanted.get("revision") or "main"
     tokenizer = AutoTokenizer.from_pretrained(
         wanted["tokenizer"],
-        revision=wanted.get("tokenizer_revision") or wanted.get("revision") or "main",
-        trust_remote_code=bool(wanted.get("trust_remote_code", False)),
+        revision=wanted.get("tokenizer_revision") or revision,
+        trust_remote_code=trust,
     )
-    of_spec = parse(ModelArguments, model)
+    vocabulary = None
+    with contextlib.suppress(Exception):  # vLLM knows configs that transformers doesn't
+        config = AutoConfig.from_pretrained(of_spec.model, revision=revision, trust_remote_code=trust)
+        vocabulary = config.get_text_config().vocab_size
     render = hf_renderer(tokenizer, template_of(of_spec, tokenizer), of_spec.chat_template_kwargs)
-    return ChatEncoder(tokenizer, render)
+    return ChatEncoder(tokenizer, render, vocabulary=vocabulary)
 
 
 def before(row: dict[str, Any], kind: str) -> dict[str, Any]:

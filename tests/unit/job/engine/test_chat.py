@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -149,6 +151,35 @@ def test_a_text_that_cannot_be_tokenised_fails_alone(adding: Any) -> None:
     assert isinstance(made[2], list)
 
 
+@pytest.fixture(scope="module")
+def extended(adding: Any) -> Any:
+    """The same tokeniser with a token that the model, which has 4, was not trained for."""
+    copied = copy.deepcopy(adding)
+    copied.add_tokens(["<|im_end|>"], special_tokens=True)
+    return copied
+
+
+def test_a_token_that_the_model_lacks_fails_its_row_alone(extended: Any) -> None:
+    """Such an id is no row of the model's embedding: it ends the engine, with all its requests."""
+
+    def encode(render: Any, *requests: Request, vocabulary: int | None = 4) -> list[Any]:
+        return ChatEncoder(extended, render, vocabulary=vocabulary).encode(requests)
+
+    texts = ("hello", "hello <|im_end|> world", "world", "")
+    reason = (
+        "the prompt has the token '<|im_end|>' (id 4), and the model's vocabulary has only ids from 0 to 3; "
+        "take it out of the row, or use the tokenizer that the model was trained with"
+    )
+    template = "{{ messages[0]['content'] }}"
+    made = encode(hf_renderer(extended, template, {}), *map(chat, texts))
+    assert made == [[2], RowFailure("tokenize", reason), [3], []]
+    made = encode(None, *(Request(prompt=text) for text in texts))
+    assert made == [[1, 2], RowFailure("tokenize", reason), [1, 3], [1]]
+    made = encode(lambda messages: [2, 9], chat("hello"))
+    assert [one.reason.startswith("the prompt has the token None (id 9)") for one in made] == [True]
+    assert encode(None, Request(prompt=texts[1]), vocabulary=None) == [[1, 2, 4, 3]]
+
+
 def test_no_requests_are_encoded_to_nothing(adding: Any) -> None:
     assert encode(adding) == []
 
@@ -166,3 +197,14 @@ def test_ray_stages_use_the_tokenizer_of_the_engine(adding: Any, tmp_path: Path)
     (own,) = stages._encoded(job, SimpleNamespace(needs_tokens=True), [request])  # type: ignore[arg-type]
     (expected,) = ChatEncoder(adding, hf_renderer(adding, None, {})).encode([request])
     assert own == expected
+
+
+def test_ray_stages_know_the_vocabulary_of_the_model(extended: Any, tmp_path: Path) -> None:
+    extended.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 4}))
+    job = SimpleNamespace(spec=spec(engine="ray_data_llm", model=str(tmp_path)))
+    requests = [Request(prompt="hello"), Request(prompt="hello <|im_end|>")]
+    good, bad = stages._encoded(job, SimpleNamespace(needs_tokens=True), requests)  # type: ignore[arg-type]
+    assert good == [1, 2]
+    assert isinstance(bad, RowFailure)
+    assert "(id 4)" in bad.reason

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from pydantic import SecretStr
 
+from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.layout import JOURNAL
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.preflight.model_check import Checked
@@ -45,6 +46,19 @@ def test_a_kept_check_is_looked_up_for_the_token(monkeypatch: pytest.MonkeyPatch
     )
     job = spec(engine="vllm", model="acme/tiny")
     assert ready._checked_model(job, [], environment, launch=None) == found["hf_job"]
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
+    found = Checked(context=400, surplus_tokens=("<|im_end|>", "<|im_start|>"))
+    monkeypatch.setattr(ready, "_checked_model", lambda *_: found)
+    notices: list[Notice] = []
+    ready._check_engine(spec(engine="vllm", model="acme/tiny"), [], {}, notices.append, launch=None)
+    assert [notice.level for notice in notices] == ["warning"]
+    assert notices[0].message == (
+        "model: its tokenizer is longer than its vocabulary, by 2 (first '<|im_end|>'); rows with such a "
+        "token will be dead letters."
+    )
 
 
 def claimed_the_day_before(destination: Folder, at: float) -> None:

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Token ids that a model lacks, though its tokenizer may have them.
+
+An id is an index into the model's tables. vLLM refuses one only if the tokenizer lacks it, too; any other
+ends the engine, and with it all requests that it has. A tokenizer with added tokens beside a model that was
+not resized for them has such ids.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.row import RowFailure
+
+_NAMES = ("logit_bias", "allowed_token_ids", "stop_token_ids")
+
+
+def surplus_tokens(tokenizer: Any, size: int) -> list[str]:
+    """The tokenizer's tokens that the model lacks, by their ids.
+
+    :param size: of the model's vocabulary.
+    """
+    ids = {number: text for text, number in tokenizer.get_vocab().items() if number >= size}
+    return [ids[number] for number in sorted(ids)]
+
+
+def within(ids: list[int], tokenizer: Any, size: int) -> list[int] | RowFailure:
+    """The token ids of a prompt, or why the model can't take them."""
+    most = max(ids, default=0)
+    if most < size:
+        return ids
+    token = None
+    with contextlib.suppress(Exception):  # a tokenizer may raise anything over an id that it lacks, too
+        token = tokenizer.convert_ids_to_tokens(most)
+    return RowFailure(
+        "tokenize",
+        f"the prompt has the token {token!r} (id {most}), and the model's vocabulary has only ids from 0 to "
+        f"{size - 1}; take it out of the row, or use the tokenizer that the model was trained with",
+    )
+
+
+def check_token_ids(params: Any, tokenizer: Any, size: int) -> None:
+    """Refuse sampling parameters with ids that the model lacks.
+
+    :param params: vLLM's.
+    :param size: of the model's vocabulary.
+    :raises PreflightError: an id is none of it.
+    """
+    for name, ids in _given(params, tokenizer):
+        unknown = [one for one in ids if not 0 <= one < size]
+        if unknown:
+            raise PreflightError(
+                f"sampling: {name} has the token id {unknown[0]}, and the model has ids from 0 to {size - 1}."
+            )
+
+
+def _given(params: Any, tokenizer: Any) -> Iterator[tuple[str, Sequence[int]]]:
+    for name in _NAMES:
+        yield name, list(getattr(params, name, None) or ())
+    for word in getattr(params, "bad_words", None) or ():
+        for text in (word.lstrip(), f" {word.lstrip()}"):  # as vLLM reads them
+            yield "bad_words", tokenizer.encode(text, add_special_tokens=False)

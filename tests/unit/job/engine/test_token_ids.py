@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Token ids that a model lacks end its engine, wherever they come from."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.engine.token_ids import check_token_ids, surplus_tokens
+
+WORDS = {"a": 0, " a": 1, "<|im_end|>": 100, "<|im_start|>": 101}
+
+
+class Tokenizer:
+    """One word is one token."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        assert not add_special_tokens
+        return [WORDS[text]] if text in WORDS else [0, WORDS[text.strip()]]
+
+    def get_vocab(self) -> dict[str, int]:
+        return WORDS
+
+
+@pytest.mark.parametrize(
+    ("sampling", "unknown"),
+    [
+        ({"logit_bias": {0: 1, 99: 1}, "stop_token_ids": [7], "temperature": 0}, None),
+        ({"logit_bias": {7: 1, 100: 1}}, "logit_bias has the token id 100"),
+        ({"allowed_token_ids": [3, -1]}, "allowed_token_ids has the token id -1"),
+        ({"stop_token_ids": None}, None),
+        ({"bad_words": ["a"]}, None),
+        ({"bad_words": ["a", "<|im_end|>"]}, "bad_words has the token id 100"),
+    ],
+)
+def test_ids_of_tokens_that_the_model_lacks(sampling: dict[str, Any], unknown: str | None) -> None:
+    if unknown is None:
+        check_token_ids(SimpleNamespace(**sampling), Tokenizer(), 100)
+    else:
+        with pytest.raises(PreflightError) as caught:
+            check_token_ids(SimpleNamespace(**sampling), Tokenizer(), 100)
+        assert str(caught.value) == f"sampling: {unknown}, and the model has ids from 0 to 99."
+
+
+def test_tokens_that_the_model_lacks_are_named_in_their_order() -> None:
+    assert surplus_tokens(Tokenizer(), 100) == ["<|im_end|>", "<|im_start|>"]
+    assert surplus_tokens(Tokenizer(), 101) == ["<|im_start|>"]
+    assert surplus_tokens(Tokenizer(), 102) == []
