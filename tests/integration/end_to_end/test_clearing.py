@@ -54,8 +54,7 @@ def assert_a_new_run_followed(task, jobs):
     # A clear allows the tries so far and one retry. On a slow machine, one more attempt may follow a killed
     # one before its DAG run is over.
     assert found["max_tries"] == found["try_number"] >= 2
-    # When a task is marked, Airflow deletes a trigger that no triggerer has started. SQLite reuses its number
-    # for the next trigger, whose task may get the old event; then a retry follows the new job.
+    # On a slow machine the attempt that submitted the job may be gone, and a retry follows it.
     wait_for("its follower", lambda: is_followed(task), 90, task.run.evidence)
     task.mark("failed")
     wait_for_all_stopped(task, jobs)
