@@ -9,7 +9,7 @@ hold helps.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import SecretStr
 
@@ -23,13 +23,21 @@ _PLAIN, _SEALED = b"raybatch-plain:", b"raybatch-sealed:"
 
 
 class AwsCredentials(ContractModel):
-    """What S3 needs; field names as boto3's."""
+    """What S3 needs; field names as boto3's.
+
+    :param verify: whether the server's certificate is checked.
+    :param ca_certificates: authorities that are trusted besides the system's, as PEM.
+    :param addressing_style: how a bucket is named in URLs; by default ``path`` with an `endpoint_url`.
+    """
 
     aws_access_key_id: SecretStr | None = None
     aws_secret_access_key: SecretStr | None = None
     aws_session_token: SecretStr | None = None
     region_name: str | None = None
     endpoint_url: str | None = None
+    verify: bool = True
+    ca_certificates: str | None = None
+    addressing_style: Literal["path", "virtual"] | None = None
 
 
 class Secrets(ContractModel):
@@ -43,9 +51,16 @@ class Secrets(ContractModel):
 
     def revealed(self) -> dict[str, Any]:
         """Plain values, for the wire and for the libraries that use them; never log it."""
-        hidden = self.model_dump(exclude_none=True)
+        hidden = self.model_dump(exclude_defaults=True)
         revealed: dict[str, Any] = json.loads(json.dumps(hidden, default=SecretStr.get_secret_value))
         return revealed
+
+    def for_no_environment(self) -> Secrets | None:
+        """The part that no environment variable of the S3 and Hugging Face libraries says."""
+        if self.aws is None:
+            return None
+        aws = AwsCredentials(**self.aws.model_dump(include={"verify", "ca_certificates", "addressing_style"}))
+        return None if aws == AwsCredentials() else Secrets(aws=aws)
 
 
 def seal(secrets: Secrets, key: str | None) -> bytes:

@@ -16,6 +16,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
 from airflow_provider_raybatch.exceptions import RayBatchUnavailableException, RayConnectionError
 from airflow_provider_raybatch.hooks.lookup import server_lookup
+from airflow_provider_raybatch.hooks.s3_options import s3_options
 
 if TYPE_CHECKING:
     from airflow.providers.amazon.aws.utils.connection_wrapper import AwsConnectionWrapper
@@ -82,8 +83,11 @@ def aws_credentials(aws_conn_id: str) -> AwsCredentials:
         aws_access_key_id=SecretStr(frozen.access_key),
         aws_secret_access_key=SecretStr(frozen.secret_key),
         aws_session_token=SecretStr(frozen.token) if frozen.token else None,
-        region_name=hook.region_name or session.region_name,
+        region_name=hook.region_name
+        or session.region_name
+        or getattr(named.botocore_config, "region_name", None),
         endpoint_url=named.get_service_endpoint_url("s3"),
+        **s3_options(aws_conn_id, named),
     )
 
 
@@ -99,6 +103,11 @@ def _one_sentence(aws_conn_id: str) -> Iterator[None]:
 
     try:
         yield
+    except exceptions.SSLError as error:
+        raise RayConnectionError(
+            f"Connection {aws_conn_id!r}: the certificate of AWS, or of a proxy before it, can't be trusted "
+            f"({error}); set verify in its extra to the PEM file of the authority."
+        ) from error
     except (exceptions.HTTPClientError, exceptions.ConnectionError) as error:
         raise RayBatchUnavailableException(
             f"Connection {aws_conn_id!r}: AWS gave no answer to who it is ({error}); a retry asks again.",
@@ -107,9 +116,19 @@ def _one_sentence(aws_conn_id: str) -> Iterator[None]:
     except (exceptions.BotoCoreError, exceptions.ClientError, *_OF_BAD_EXTRAS) as error:
         raise RayConnectionError(
             f"Connection {aws_conn_id!r}: AWS gives it no credentials ({type(error).__name__}: {error}); "
-            "correct its keys, role_arn or profile_name, or leave aws_conn_id out to use the cluster's own "
-            "identity."
+            f"{_remedy(str(error))}."
         ) from error
+
+
+def _remedy(said: str) -> str:
+    if "Signature expired" in said or "Signature not yet current" in said:
+        return "the clock of this machine differs from that of AWS; set it, by NTP for example"
+    if "ExpiredToken" in said:
+        return "its session token has expired; replace aws_session_token in its extra"
+    return (
+        "correct its keys, role_arn or profile_name, or leave aws_conn_id out to use the cluster's own "
+        "identity"
+    )
 
 
 def _hf_token(hf_conn_id: str) -> SecretStr:

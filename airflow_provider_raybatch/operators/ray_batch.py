@@ -290,6 +290,7 @@ class RayBatchInferenceOperator(RayOperator):
             )
         secrets = self._secrets()
         embedded = run.connection.embedded
+        travels = secrets.for_no_environment() if secrets and embedded else secrets
         if embedded and spec.keep_warm:
             self.log.info("keep_warm has no effect here: the task's private Ray ends with it.")
 
@@ -301,7 +302,7 @@ class RayBatchInferenceOperator(RayOperator):
                 client,
                 spec.model_copy(update={"submission": submission}),
                 key=run.key_of_job(submission_id),
-                secrets=None if embedded else secrets,
+                secrets=travels,
                 seal_key=run.connection.secret_seal_key,
                 runtime_env=self.runtime_env,
             )

@@ -10,15 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.storage.causes import cause_of, code
 
-_CODE = re.compile(r"<Code>(\w+)</Code>|\(code: (\w+)\)")
-"""The second is obstore's, of a key in a deletion of many."""
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_IDENTITY = ("/latest/api/token", "/latest/meta-data", "169.254.169.254")
 _PASSING = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestConflict"})
 """Refusals (4xx) after which S3 itself asks for the call again."""
 _NOT_OFFERED = frozenset({"NotImplemented", "InvalidArgument"})
-_DENIED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch")
+_DENIED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken")
 _LACKS_A_RIGHT = frozenset({"AccessDenied", "403 Forbidden"})
 _STATUS = re.compile(r"status code: (\d{3} [A-Z][A-Za-z ]*\w)")
 
@@ -99,7 +98,7 @@ def not_offered(error: Exception) -> bool:
     if not isinstance(error, exceptions.GenericError):
         return isinstance(error, exceptions.NotSupportedError)
     status = _STATUS.search(str(error))
-    return _code(str(error)) in _NOT_OFFERED or bool(status and status.group(1)[:3] in {"405", "501"})
+    return code(str(error)) in _NOT_OFFERED or bool(status and status.group(1)[:3] in {"405", "501"})
 
 
 def may_recover(error: Exception) -> bool:
@@ -113,9 +112,9 @@ def may_recover(error: Exception) -> bool:
     if not isinstance(error, (exceptions.GenericError, exceptions.AlreadyExistsError, ConflictError)):
         return False
     refused = _STATUS.search(text)
-    if _code(text) in _PASSING:
+    if code(text) in _PASSING:
         return True
-    if any(mark in text for mark in (*_NO_IDENTITY, *_DENIED, "Received redirect")) or not_offered(error):
+    if any(mark in text for mark in (*_NO_IDENTITY, *_DENIED)) or cause_of(text) or not_offered(error):
         return False
     return not (
         refused and refused.group(1).startswith("4") and not refused.group(1).startswith(("408", "429"))
@@ -148,10 +147,8 @@ def s3_error(verb: str, uri: str, error: Exception, tried: float = 0) -> Storage
             "rename that key, or name folders or a glob without it.",
             FailureClass.USER_ERROR,
         )
-    if "ExpiredToken" in text:
-        return StorageError(
-            f"{uri}: can't {verb} it, the credentials have expired; the retry brings new ones."
-        )
+    if cause := cause_of(text):
+        return StorageError(f"{uri}: can't {verb} it, {cause.sentence}.", cause.failure_class)
     if is_denied(error):
         said = answer(text)
         lacks = said in _LACKS_A_RIGHT and verb in _RIGHTS
@@ -175,14 +172,9 @@ def s3_error(verb: str, uri: str, error: Exception, tried: float = 0) -> Storage
     )
 
 
-def _code(text: str) -> str | None:
-    said = _CODE.search(text)
-    return said and (said.group(1) or said.group(2))
-
-
 def answer(text: str) -> str:
     """What the store said: its own code where the answer has one, else obstore's first line."""
-    if said := _code(text):
+    if said := code(text):
         return said
     if status := _STATUS.search(text):
         return status.group(1)

@@ -112,7 +112,7 @@ class S3Folder:
 
         def attempt(store: S3Store, key: str) -> Entry | None:
             try:
-                meta = self._ask(store, key, lambda: store.head(key))
+                meta = self._ask(store, key, lambda: _head(store, key))
             except FileNotFoundError:
                 return None
             return Entry(path, meta["size"], str(meta["e_tag"] or ""))
@@ -169,7 +169,7 @@ class S3Folder:
         """See :class:`Folder`."""
         if size is None:
             size = self._call(
-                "read", path, lambda store, key: self._ask(store, key, lambda: store.head(key)["size"])
+                "read", path, lambda store, key: self._ask(store, key, lambda: _head(store, key)["size"])
             )
         if size <= _READ_WHOLE:
             return io.BytesIO(self.read(path))
@@ -254,3 +254,14 @@ class S3Folder:
     def abandoned(self, age: float) -> Sequence[str]:
         """See :class:`Folder`."""
         return ()
+
+
+def _head(store: S3Store, key: str) -> ObjectMeta:
+    from obstore.exceptions import GenericError
+
+    try:
+        return store.head(key)
+    except GenericError as error:
+        if "400 Bad Request" in str(error):  # only the answer to a GET has a body, which says why
+            store.get_range(key, start=0, length=1)
+        raise

@@ -8,6 +8,7 @@ import os
 import platform
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError
@@ -39,7 +40,17 @@ def s3_store(bucket: str, credentials: AwsCredentials | None, repeats: int | Non
         limits = replace(limits, repeats=repeats)
     key = (os.getpid(), bucket, credentials, environment, limits)
     if key not in _STORES:
-        _STORES[key] = S3Store(bucket, **_s3_options(credentials, limits))
+        options = _s3_options(bucket, credentials, limits)
+        try:
+            _STORES[key] = S3Store(bucket, **options)
+        except ValueError as error:
+            if "root_certificate" not in str(error):
+                raise
+            version = importlib.metadata.version("obstore")
+            raise PreflightError(
+                f"s3://{bucket}: obstore {version} on this node can't use the certificates of verify or "
+                f"AWS_CA_BUNDLE ({error}); give PEM to obstore 0.12 or newer, or set SSL_CERT_FILE instead."
+            ) from error
     return _STORES[key]
 
 
@@ -54,7 +65,7 @@ def _shipped_for() -> str:
     return f": the wheel found is {' or '.join(tags)}, and this is {here}" if tags else ""
 
 
-def _s3_options(credentials: AwsCredentials | None, limits: retry.RetryLimits) -> dict[str, Any]:
+def _s3_options(bucket: str, credentials: AwsCredentials | None, limits: retry.RetryLimits) -> dict[str, Any]:
     given = credentials or AwsCredentials()
     endpoint = (
         given.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
@@ -83,8 +94,17 @@ def _s3_options(credentials: AwsCredentials | None, limits: retry.RetryLimits) -
     }
     if endpoint:
         # Self-hosted stores seldom have the wildcard DNS that virtual-hosted requests need.
-        options.update(endpoint=endpoint, virtual_hosted_style_request=False)
+        virtual = given.addressing_style == "virtual"
+        scheme, separator, host = endpoint.partition("://")
+        url = f"{scheme}{separator}{bucket}.{host}" if virtual else endpoint  # obstore adds no bucket to it
+        options.update(endpoint=url, virtual_hosted_style_request=virtual)
         options["client_options"]["allow_http"] = endpoint.startswith("http://")
+    elif given.addressing_style:
+        options["virtual_hosted_style_request"] = given.addressing_style == "virtual"
+    if not given.verify:
+        options["client_options"]["allow_invalid_certificates"] = True
+    elif authorities := given.ca_certificates or _bundle():
+        options["client_options"]["root_certificate"] = authorities
     if given.aws_access_key_id and given.aws_secret_access_key:
         options["access_key_id"] = given.aws_access_key_id.get_secret_value()
         options["secret_access_key"] = given.aws_secret_access_key.get_secret_value()
@@ -93,6 +113,17 @@ def _s3_options(credentials: AwsCredentials | None, limits: retry.RetryLimits) -
     elif not os.environ.get("AWS_ACCESS_KEY_ID") and (provider := _profile_credentials()):
         options["credential_provider"] = provider
     return options
+
+
+def _bundle() -> str | None:
+    """The authorities that boto3 trusts, by the same variable."""
+    path = os.environ.get("AWS_CA_BUNDLE")
+    try:
+        return Path(path).read_text(encoding="utf-8") if path else None
+    except (OSError, ValueError) as error:
+        raise PreflightError(
+            f"AWS_CA_BUNDLE: {path!r} can't be read ({error}); name a PEM file of this machine."
+        ) from error
 
 
 def _profile_credentials() -> Any:

@@ -249,7 +249,7 @@ MUTANTS = (
     Mutant(
         "s3s-request-for-a-retry",
         _ERRORS,
-        "    if _code(text) in _PASSING:\n        return True\n",
+        "    if code(text) in _PASSING:\n        return True\n",
         "",
         "A request that S3 asks to repeat ends the job.",
         ("storage/test_faults.py::TestCreate::test_object_created_by_another_is_not_ours",),

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.storage.errors import StorageError, TakenError, s3_error
+from airflow_provider_raybatch.storage.errors import StorageError, TakenError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.folder import folder as open_folder
 from airflow_provider_raybatch.storage.retry import RetryLimits
@@ -314,13 +314,6 @@ class TestS3:
         assert caught.value.failure_class is FailureClass.USER_ERROR
         assert "check aws_conn_id or the cluster's role" in str(caught.value)
         assert "secret" not in str(caught.value)
-
-    def test_expired_credentials_are_worth_a_retry(self) -> None:
-        error = s3_error("write", "s3://b/x", ValueError("<Code>ExpiredToken</Code>"))
-        assert error.failure_class.retryable
-        assert str(error) == (
-            "s3://b/x: can't write it, the credentials have expired; the retry brings new ones."
-        )
 
     def test_no_credentials_at_all(
         self, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
