@@ -19,6 +19,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.sampling_values import tidied
 from airflow_provider_raybatch.job.failures.diagnosis import reason_of
+from airflow_provider_raybatch.job.request.json_schema import check_schema
 
 _MOST_CPU_CACHE = 4 * 1024**3
 _FLOAT32_ROOM = 8
@@ -136,6 +137,7 @@ def check_sampling_names(values: Mapping[str, Any]) -> list[str]:
             raise PreflightError(f"sampling: {name!r} is set by {_OURS[name]}; remove it.")
     try:
         check_sampling(values)
+        check_schema(values.get("structured_outputs"))
     except ValueError as error:
         raise PreflightError(f"sampling: {error}.") from None
     names = vllm_compat.sampling_names()

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from airflow_provider_raybatch.contract.arguments.sampling import asks_json
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import GENERATE, BatchInferenceSpec
 from airflow_provider_raybatch.job.request.key_array import Keys
@@ -100,8 +101,10 @@ class Keyer:
         return prefix
 
     def _prefix_of(self, sampling: Mapping[str, Any]) -> bytes:
-        content = _canonical({**self._shared, "sampling": dict(sampling)})
-        return hashlib.blake2b(content, digest_size=SIZE).digest()
+        content = {**self._shared, "sampling": dict(sampling)}
+        if asks_json(sampling):  # which was held to its grammar alone once, white space included
+            content["json"] = 2
+        return hashlib.blake2b(_canonical(content), digest_size=SIZE).digest()
 
 
 def repetitions(keys: Keys, sampled: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:

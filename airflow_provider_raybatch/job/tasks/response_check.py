@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a response is what was asked for: JSON where it should be, and whole where it must be.
+"""Whether a response is what was asked for: JSON that fits its schema, and whole where it must be.
 
 No grammar keeps a response whole that `max_tokens` cuts off.
 """
@@ -10,8 +10,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_raybatch.contract.arguments.sampling import asks_json
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.row import Response, RowFailure
+from airflow_provider_raybatch.job.request.json_schema import misfit
+from airflow_provider_raybatch.job.row import Completion, Response, RowFailure
 
 _BROKEN = frozenset({"error", "abort"})
 """Finish reasons of requests that vLLM gave up: their text is empty, or a part of a response."""
@@ -19,12 +21,18 @@ _OTHER_BACKEND = (
     "; an engine has one backend for structured_outputs, which can't take those of this row: try "
     "engine_args={'structured_outputs_config': {'backend': 'guidance'}}"
 )
+_BLANKS = 16
+"""White space at the end of a response that `max_tokens` cut off: so much is no indentation."""
+_COMPACT = (
+    "; it ends in white space, which the grammar allows between values without end: ask for compact JSON "
+    "with engine_args={'structured_outputs_config': {'backend': 'xgrammar', 'disable_any_whitespace': True}}"
+)
 
 
 def checked(
     response: Response, spec: BatchInferenceSpec, row_sampling: Mapping[str, Any]
 ) -> Response | RowFailure:
-    """The response, or the failure of its row: a completion was given up, is not JSON, or is cut off.
+    """The response, or the failure of its row: it was given up, cut off, or is not the JSON asked for.
 
     :param row_sampling: what the row asked besides the job's sampling.
     """
@@ -39,16 +47,30 @@ def checked(
         tokens = max(completion.output_tokens for completion in response.completions)
         reason = f"the response was cut off after {tokens} tokens; raise sampling.max_tokens or the context"
         return _failed("length", reason, response)
-    if not _asked(spec, row_sampling):
+    sampling = {**spec.sampling, **row_sampling} if row_sampling else spec.sampling
+    structured = sampling["structured_outputs"] if asks_json(sampling) else None
+    if structured is None and spec.response_format != "json_object":
         return response
     for completion in response.completions:
         try:
-            json.loads(completion.text, parse_constant=_refuse)
+            value = json.loads(completion.text, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
-            cut = ", cut off by max_tokens" if completion.finish_reason == "length" else ""
-            reason = f"the response is not JSON{cut} ({error}): {completion.text[:200]!r}"
+            return _failed("parse", _no_json(completion, error, structured is not None), response)
+        # An echo knows simple schemas, and stands for a model that knows them all.
+        if structured is not None and spec.engine != "echo" and (why := misfit(value, structured)):
+            reason = f"the response does not fit the JSON schema ({why}): {completion.text[:200]!r}"
             return _failed("parse", reason, response)
     return response
+
+
+def _no_json(completion: Completion, error: Exception, has_grammar: bool) -> str:
+    text, cut, remedy = completion.text, "", ""
+    if completion.finish_reason == "length":
+        cut = ", cut off by max_tokens"
+        between_values = not str(error).startswith("Unterminated string")
+        if has_grammar and between_values and len(text) - len(text.rstrip()) >= _BLANKS:
+            remedy = _COMPACT
+    return f"the response is not JSON{cut} ({error}): {text[:200]!r}{remedy}"
 
 
 def _refuse(constant: str) -> None:
@@ -58,10 +80,3 @@ def _refuse(constant: str) -> None:
 
 def _failed(step: str, reason: str, response: Response) -> RowFailure:
     return RowFailure(step, reason, response.input_tokens, response.output_tokens)
-
-
-def _asked(spec: BatchInferenceSpec, row_sampling: Mapping[str, Any]) -> bool:
-    if spec.response_format == "json_object" or not row_sampling:
-        return spec.needs_json
-    structured = {**spec.sampling, **row_sampling}.get("structured_outputs")
-    return isinstance(structured, Mapping) and bool(structured.get("json") or structured.get("json_object"))

@@ -18,6 +18,10 @@ REASONING = (
     "column for reasoning, so no response would be JSON or structured; remove it, and switch reasoning off "
     "where the model can (chat_template_kwargs={'enable_thinking': False})."
 )
+WRAPPER = (
+    "sampling: structured_outputs: json: it wraps a schema, as OpenAI's response_format does, and constrains "
+    "nothing itself; give the schema alone, which is the object under 'schema'."
+)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +52,36 @@ REASONING = (
         (
             {"sampling": {"logit_bias": {"5": float("-inf")}}},
             "sampling: logit_bias: {'5': -inf} is not finite; give a finite number.",
+        ),
+        (
+            {"sampling": {"structured_outputs": {"json": {"name": "a", "schema": {"type": "object"}}}}},
+            WRAPPER,
+        ),
+        (
+            {"sampling": {"structured_outputs": {"json": '{"name": "a", "strict": true, "schema": {}}'}}},
+            WRAPPER,
+        ),
+        (
+            {
+                "sampling": {
+                    "structured_outputs": {"json": {"type": "json_schema", "json_schema": {"schema": {}}}}
+                }
+            },
+            WRAPPER,
+        ),
+        (
+            {"sampling": {"structured_outputs": {"json": {"title": "Invoice"}}}},
+            "sampling: structured_outputs: json: {'title': 'Invoice'} has no keyword that constrains a "
+            "value; add 'type' and 'properties', or use json_object=True for any object.",
+        ),
+        (
+            {"sampling": {"structured_outputs": {"json": True}}},
+            "sampling: structured_outputs: json: it must be a JSON schema, an object, but it is True.",
+        ),
+        (
+            {"sampling": {"structured_outputs": {"json": "{type: object}"}}},
+            "sampling: structured_outputs: json: the text is not JSON (Expecting property name enclosed in "
+            "double quotes: line 1 column 2 (char 1)); give a JSON schema.",
         ),
         (
             {

@@ -74,6 +74,42 @@ def test_endless_brackets_are_not_json() -> None:
     assert failure.step == "parse"
 
 
+SIZE = {"type": "object", "properties": {"size": {"type": "integer"}}, "not": {"required": ["none"]}}
+
+
+def test_json_that_breaks_its_schema_fails_its_row() -> None:
+    """Also where no grammar holds it: `not` is no keyword of xgrammar's."""
+    answer = response('{"size": 1}', '{"size": 1, "none": true}')
+    failure = checked(answer, spec(sampling={"structured_outputs": {"json": SIZE}}), {})
+    assert isinstance(failure, RowFailure)
+    assert failure.step == "parse"
+    assert failure.reason.startswith(
+        "the response does not fit the JSON schema ($: {'size': 1, 'none': True}"
+    )
+    row = {"structured_outputs": {"json": {"type": "object", "required": ["none"]}}}
+    assert isinstance(checked(response('{"size": 1}'), spec(sampling=SCHEMA), row), RowFailure)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "sampling", "named"),
+    [
+        ('{"a":' + "\n " * 20, "length", SCHEMA, True),
+        ('{"a":' + "\n " * 20, "stop", SCHEMA, False),
+        ('{"a": "b' + " " * 40, "length", SCHEMA, False),
+        ('{"a":\n    ', "length", SCHEMA, False),
+        ('{"a":' + "\n " * 20, "length", {}, False),
+    ],
+    ids=["without end", "not cut off", "inside of a text", "indentation", "no grammar"],
+)
+def test_white_space_without_end_is_named(
+    text: str, reason: str, sampling: dict[str, Any], named: bool
+) -> None:
+    job = spec(sampling=sampling, response_format="json_object")
+    failure = checked(response(text, reason=reason), job, {})
+    assert isinstance(failure, RowFailure)
+    assert ("'disable_any_whitespace': True" in failure.reason) is named
+
+
 @pytest.mark.parametrize("reason", ["error", "abort"])
 def test_a_request_that_the_engine_gave_up_is_no_response(reason: str) -> None:
     """vLLM ends a request so whose grammar it can't compile, with an empty text."""

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a value fits the whole JSON schema of its request.
+
+A grammar holds a response to most of a schema, and passes over the rest without a message. XGrammar ignores
+`not`, `if` and `dependentRequired`, what stands beside `$ref` or `anyOf`, and bounds without a `type`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+from airflow_provider_raybatch.contract.arguments.sampling import schema_of
+
+_MOST_SCHEMAS = 256
+_LONGEST = 200
+
+
+def check_schema(structured: Any) -> None:
+    """Refuse what is not a JSON schema in any of its drafts.
+
+    :param structured: of a job or of a row.
+    :raises ValueError: naming the keyword.
+    """
+    schema = schema_of(structured)
+    if schema is None:
+        return
+    _validator(json.dumps(schema))
+    elsewhere = next((name for name in _references(schema) if not name.startswith("#")), None)
+    if elsewhere is not None and "$id" not in schema:
+        raise ValueError(
+            f"structured_outputs: json refers to {elsewhere!r}, and no engine reads other documents; copy it "
+            "into '$defs' and refer to '#/$defs/...'"
+        )
+
+
+def _references(part: Any) -> Iterator[str]:
+    if isinstance(part, Mapping):
+        if isinstance(part.get("$ref"), str):
+            yield part["$ref"]
+        part = list(part.values())
+    for inner in part if isinstance(part, list) else ():
+        yield from _references(inner)
+
+
+def misfit(value: Any, structured: Mapping[str, Any]) -> str:
+    """Why a value does not fit, as a clause; empty if it does, or if Python can't tell.
+
+    :param value: as Python parses JSON.
+    :param structured: asks for JSON.
+    """
+    from jsonschema.exceptions import best_match
+
+    schema = structured.get("json") or {"type": "object"}
+    try:
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        error = best_match(_validator(text).iter_errors(value))
+    except Exception:  # a reference to elsewhere, or too many levels: here the grammar has the last word
+        return ""
+    if error is None:
+        return ""
+    reason = error.message
+    return f"{error.json_path}: {reason if len(reason) <= _LONGEST else reason[:_LONGEST] + '...'}"
+
+
+@functools.lru_cache(_MOST_SCHEMAS)
+def _validator(text: str) -> Any:
+    from jsonschema import SchemaError, validators  # Ray and vLLM bring it; most jobs don't need it
+    from referencing import Registry
+
+    schema = json.loads(text)
+    if "properties" in schema and "type" not in schema:
+        schema["type"] = "object"  # as xgrammar takes it; to the standard, any number would fit
+    newest = validators.Draft202012Validator
+    kinds = [validators.validator_for(schema, default=newest)]
+    if "$schema" not in schema:  # older drafts write lists of items and exclusive bounds in another way
+        kinds += [validators.Draft7Validator, validators.Draft4Validator]
+    refused: SchemaError | None = None
+    for kind in kinds:
+        try:
+            kind.check_schema(schema, format_checker=None)
+        except SchemaError as error:
+            refused = refused or error
+            continue
+        tolerant = validators.extend(kind, {"pattern": _pattern, "multipleOf": _multiple_of})
+        return tolerant(schema, registry=Registry())  # which gets nothing from the network
+    raise ValueError(
+        f"structured_outputs: json is not a JSON schema ({refused.json_path}: {refused.message}); correct it"  # type: ignore[union-attr]
+    )
+
+
+def _pattern(validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[Any]:
+    """Grammars know patterns that Python doesn't, such as those of Unicode's classes."""
+    from jsonschema import ValidationError
+
+    try:
+        fits = not validator.is_type(value, "string") or re.search(pattern, value)
+    except re.error:
+        return
+    if not fits:
+        yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+def _multiple_of(validator: Any, divisor: float, value: Any, schema: Any) -> Iterator[Any]:
+    """In decimals: 0.07 is a multiple of 0.01, and not so among floats."""
+    from jsonschema import ValidationError
+
+    if validator.is_type(value, "number") and Decimal(repr(value)) % Decimal(repr(divisor)):
+        yield ValidationError(f"{value!r} is not a multiple of {divisor!r}")
