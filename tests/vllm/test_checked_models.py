@@ -28,6 +28,7 @@ def test_a_check_is_found_again_as_it_was(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.delattr(model_check, "check_model")
     assert known_models.check_model(spec(), [Request(messages=SUM)], {}) == found
     assert found.generation_defaults
+    assert found.structured_outputs_config == {"backend": "xgrammar", "disable_any_whitespace": True}
 
 
 def test_an_offline_check_by_name_is_found_again(

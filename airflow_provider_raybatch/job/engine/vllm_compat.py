@@ -14,6 +14,7 @@ import copy
 import functools
 import importlib
 import importlib.util
+import json
 import logging
 import os
 import re
@@ -242,6 +243,28 @@ def compile_structured(params: Any, backend: str) -> None:
             validate_xgrammar_grammar(params)
         except Exception:  # whatever it is; where guidance helps, it has the last word
             validate_guidance_grammar(params, tokenizer=None)
+
+
+def takes_structured(params: Any, backend: str, tokenizer: Any) -> bool:
+    """Whether vLLM's own choice of a backend, `auto`, could be this one: it tries xgrammar, then guidance.
+
+    :param params: a constraint of their own; vLLM writes into them.
+    :param backend: xgrammar or guidance.
+    """
+    from vllm.v1.structured_output.backend_guidance import has_guidance_unsupported_json_features
+
+    schema = params.structured_outputs.json
+    if backend == "guidance":
+        if not getattr(tokenizer, "is_tekken", True):  # of Mistral's tokenizers, guidance knows the newer
+            return False
+        schema = json.loads(schema) if isinstance(schema, str) else schema
+        if schema and has_guidance_unsupported_json_features(schema):
+            return False
+    try:
+        compile_structured(params, backend)
+    except Exception:  # the grammar libraries raise classes of their own
+        return False
+    return True
 
 
 def load_tokenizer(name: str, **options: Any) -> Any:

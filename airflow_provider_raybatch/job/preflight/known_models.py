@@ -33,6 +33,7 @@ from airflow_provider_raybatch.job.preflight import model_check, model_version
 from airflow_provider_raybatch.job.preflight.chat_shapes import shapes
 from airflow_provider_raybatch.job.preflight.model_check import Checked
 from airflow_provider_raybatch.job.preflight.model_version import Version
+from airflow_provider_raybatch.job.preflight.sampling_check import asked_by
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import LocalFolder
@@ -67,7 +68,7 @@ def check_model(
     :raises PreflightError: whatever is wrong, as one sentence.
     """
     version = _current(spec, environment)
-    place = _place(spec, version)
+    place = _place(spec, requests, version)
     known = _kept(place, spec, requests)
     if known is not None:
         return known
@@ -84,7 +85,7 @@ def kept(
 
     Looking takes no import of vLLM; for a model by name, it takes one request to the hub.
     """
-    return _kept(_place(spec, _current(spec, environment)), spec, requests)
+    return _kept(_place(spec, requests, _current(spec, environment)), spec, requests)
 
 
 def _kept(place: Path | None, spec: BatchInferenceSpec, requests: Sequence[Request]) -> Checked | None:
@@ -122,7 +123,7 @@ def folder() -> Path | None:
     return None
 
 
-def _place(spec: BatchInferenceSpec, version: Version | None) -> Path | None:
+def _place(spec: BatchInferenceSpec, requests: Sequence[Request], version: Version | None) -> Path | None:
     """The file of a check; ``None`` if it may not be kept."""
     home = folder()
     if home is None or version is None:
@@ -137,6 +138,7 @@ def _place(spec: BatchInferenceSpec, version: Version | None) -> Path | None:
         "files": version.files,
         "asked": spec.model_dump(mode="json", include=_ASKED),
         "engine": [spec.engine, spec.engine_args],
+        "structured_outputs": asked_by(spec, requests),
         "accelerator": [spec.gpus_per_replica, spec.accelerator_type],
     }
     return home / f"{hex_digest(json.dumps(content, sort_keys=True, default=str))}.json"

@@ -27,7 +27,7 @@ from airflow_provider_raybatch.job.preflight.model_bucket import check_bucket, i
 from airflow_provider_raybatch.job.preflight.model_loader import check_loader
 from airflow_provider_raybatch.job.preflight.model_look import look, no_text
 from airflow_provider_raybatch.job.preflight.model_version import COMMIT, model_digest
-from airflow_provider_raybatch.job.preflight.sampling_check import check_sampling
+from airflow_provider_raybatch.job.preflight.sampling_check import check_sampling, compact_json
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
 _OLDEST_VLLM = (0, 26)
@@ -49,6 +49,7 @@ class Checked:
     :param longest: tokens of the longest sampled prompt.
     :param revisions: engine arguments that hold the engine to the version of the model that was looked at.
     :param surplus_tokens: of the tokenizer, which the model lacks.
+    :param structured_outputs_config: engine argument for JSON without white space; empty if none is set.
     :param prints_date: whether the chat template prints the date, so that another day has another outcome.
     """
 
@@ -60,6 +61,7 @@ class Checked:
     digests: Digests = field(default_factory=Digests)
     revisions: dict[str, str] = field(default_factory=dict)
     surplus_tokens: tuple[str, ...] = ()
+    structured_outputs_config: dict[str, Any] = field(default_factory=dict)
     prints_date: bool = False
 
 
@@ -125,6 +127,7 @@ def check_model(
         ),
         revisions={name: value for name, value in revisions.items() if value},
         surplus_tokens=tuple(surplus_tokens(tokenizer, vocabulary)),
+        structured_outputs_config=compact_json(spec, requests, tokenizer),
         prints_date=prints_date,
     )
 

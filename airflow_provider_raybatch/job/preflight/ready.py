@@ -268,11 +268,14 @@ def _with_time(spec: BatchInferenceSpec, journal: Journal) -> BatchInferenceSpec
 
 
 def _as_checked(spec: BatchInferenceSpec, checked: Checked) -> BatchInferenceSpec:
-    """Pin the model version that was checked, so that exactly this one is loaded.
+    """Pin the model version that was checked, so that exactly this one is loaded, and how JSON is written.
 
     Ray's processor uses vLLM's async engine, which ignores the model's `generation_config`.
     """
-    changed: dict[str, Any] = {"engine_args": {**spec.engine_args, **checked.revisions}}
+    engine_args = {**spec.engine_args, **checked.revisions}
+    if checked.structured_outputs_config:
+        engine_args["structured_outputs_config"] = checked.structured_outputs_config
+    changed: dict[str, Any] = {"engine_args": engine_args}
     if spec.engine == ray_data_llm.NAME:
         changed["sampling"] = {**checked.generation_defaults, **spec.sampling}
     return spec.model_copy(update=changed)

@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.failures.diagnosis import short
+from airflow_provider_raybatch.job.row import Request
+
+_COMPACTS = ("xgrammar", "guidance")
+"""Backends that can write JSON without white space, in the order in which vLLM's `auto` tries them."""
+_MOST_KINDS = 64
 
 
 def check_sampling(spec: BatchInferenceSpec) -> Any:
@@ -38,6 +43,58 @@ def check_sampling(spec: BatchInferenceSpec) -> Any:
             f"sampling: structured_outputs {shown} does not compile: {short(error)}."
         ) from error
     return params
+
+
+def asked_by(spec: BatchInferenceSpec, requests: Sequence[Request]) -> list[dict[str, Any]]:
+    """The different `structured_outputs` of some requests, the first ones if they are many."""
+    kinds: dict[str, dict[str, Any]] = {}
+    for sampling in [{}, *(request.sampling for request in requests if request.sampling)]:
+        asked = {**spec.sampling, **sampling}.get("structured_outputs")
+        if isinstance(asked, Mapping) and asked and len(kinds) < _MOST_KINDS:
+            kinds.setdefault(json.dumps(asked, sort_keys=True, default=str), dict(asked))
+    return list(kinds.values())
+
+
+def compact_json(spec: BatchInferenceSpec, requests: Sequence[Request], tokenizer: Any) -> dict[str, Any]:
+    """The engine's `structured_outputs_config` by which it writes JSON without white space; else empty.
+
+    Where a grammar allows white space between values, a weak model may write it until `max_tokens`. VLLM
+    forbids it only under a backend that is named, and an engine has one: that which `auto` would take. The
+    engine of a job without `structured_outputs` gets the same, so that a job with some can use it while it is
+    kept. What the user has set stays.
+
+    :param requests: of the first rows.
+    """
+    given = spec.engine_args.get("structured_outputs_config") or {}
+    if not isinstance(given, Mapping) or "disable_any_whitespace" in given:
+        return {}
+    compact = {**given, "disable_any_whitespace": True}
+    if "backend" in given:
+        return compact if given["backend"] in _COMPACTS else {}
+    asked = asked_by(spec, requests)
+    if any(one.get("disable_any_whitespace") is False or one.get("whitespace_pattern") for one in asked):
+        return {}
+    rows_may_ask = spec.sampling_column is not None or spec.prompt_function is not None
+    if not asked and (rows_may_ask or spec.engine != "vllm"):
+        return {}
+    taken = [found for one in asked if (found := _backends(one, tokenizer))]
+    shared = set.intersection(*taken) if taken else set() if asked else set(_COMPACTS)
+    backend = next((one for one in _COMPACTS if one in shared), None)
+    return {} if backend is None else {**compact, "backend": backend}
+
+
+def _backends(structured: Mapping[str, Any], tokenizer: Any) -> set[str]:
+    from airflow_provider_raybatch.job.engine.vllm_args import sampling_params
+
+    found = set()
+    for backend in _COMPACTS:
+        try:
+            params = sampling_params({"structured_outputs": structured})
+        except (ValueError, PreflightError):  # that row alone fails
+            return set()
+        if params.structured_outputs is not None and vllm_compat.takes_structured(params, backend, tokenizer):
+            found.add(backend)
+    return found
 
 
 def _grammar_backend(spec: BatchInferenceSpec) -> str:

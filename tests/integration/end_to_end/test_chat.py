@@ -119,6 +119,9 @@ def test_structured_output_reaches_the_engine_unchanged(answers):
     for name in ("any_of", "any_of_text"):
         value = json.loads(answers[name]["response"])
         jsonschema.validate(value, ANY_OF)
+        assert answers[name]["response"] == json.dumps(value, ensure_ascii=False), (
+            "white space between values"
+        )
 
 
 def test_begin_of_sequence_comes_once(answers):

@@ -161,6 +161,15 @@ def test_no_more_shapes_are_kept_than_one_file_bears(checks: Checks, monkeypatch
     assert checks.ask_all(nights[0]) == 4
 
 
+def test_rows_with_other_structured_outputs_are_checked_anew(checks: Checks) -> None:
+    """They decide the grammar backend of the engine."""
+    asked = spec(engine="vllm", model=str(checks.folder), sampling_column="sampling")
+    for schema in ({"type": "integer"}, {"type": "integer"}, {"type": "integer", "multipleOf": 5}):
+        rows = [Request(prompt="x", sampling={"structured_outputs": {"json": schema}, "seed": 7})]
+        known_models.check_model(asked, rows, {})
+    assert checks.made == 2
+
+
 def test_changed_files_and_versions_are_checked_anew(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:
     checks.ask()
     (checks.folder / "config.json").write_text("[]")

@@ -32,6 +32,9 @@ def test_the_engine_loads_the_revision_that_was_checked() -> None:
         "tokenizer_revision": COMMIT,
     }
     assert ready._as_checked(asked, Checked()) == asked
+    compact = {"backend": "xgrammar", "disable_any_whitespace": True}
+    loaded = ready._as_checked(asked, Checked(structured_outputs_config=compact))
+    assert loaded.engine_args == {**asked.engine_args, "structured_outputs_config": compact}
 
 
 def test_a_kept_check_is_looked_up_for_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
