@@ -59,6 +59,8 @@ _SIZING_ARGS = frozenset({
     "fail_pattern",
     "request_log",
 })
+_YOUNG = ("csv_options",)
+"""Arguments that came after specs were submitted: left out of the fingerprint where they are not given."""
 _MODEL_FOLDERS = ("model", "tokenizer", "hf_config_path", "generation_config", "download_dir")
 """The model, and the engine arguments that may name a folder."""
 _VLLM_PROCESSOR = "vLLMEngineProcessorConfig"
@@ -163,8 +165,9 @@ class BatchInferenceSpec(
     @property
     def fingerprint(self) -> str:
         """32 hex digits over everything that changes what is generated or delivered, and nothing else."""
+        unset = {name for name in _YOUNG if getattr(self, name) is None}
         return json_digest(
-            self.model_dump(mode="json", exclude={"submission", "template_time", *_names(Limits)})
+            self.model_dump(mode="json", exclude={"submission", "template_time", *_names(Limits), *unset})
         )
 
     @property

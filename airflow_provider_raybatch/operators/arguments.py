@@ -45,7 +45,7 @@ _KEPT_AS_TEXT = frozenset({
 _NEVER_EMPTY = frozenset({"id_column", "response_column"})
 """Names of columns: an empty one is a mistake."""
 _TYPED = {"sampling": SAMPLING_TYPES, "engine_args": ENGINE_ARG_TYPES}
-_FREE_FORM = ("sampling", "engine_args", "processor", "chat_template_kwargs")
+_FREE_FORM = ("csv_options", "sampling", "engine_args", "processor", "chat_template_kwargs")
 _PATHS = (str, os.PathLike, ObjectStoragePath)
 _OBJECT_STORAGE_CONNECTION = re.compile(r"^(s3://)[^/@]*@")
 

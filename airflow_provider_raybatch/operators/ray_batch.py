@@ -56,6 +56,8 @@ class RayBatchInferenceOperator(RayOperator):
     :param source: files, folders or globs (local, ``file://``, ``s3://``, ``https://``), one or a list; or
         what another batch inference returned.
     :param format: ``parquet``, ``jsonl`` or ``csv``; by default the extension tells.
+    :param csv_options: how CSV files are written: `delimiter`, `encoding`, and `header`, which is ``False``
+        or a list of names where the first row is data; by default a comma, UTF-8, and names in that row.
     :param limit: only the first so many rows.
     :param id_column: a column whose values name the rows, each once; by default a row's name is its position
         in the input.
@@ -65,7 +67,7 @@ class RayBatchInferenceOperator(RayOperator):
     :param prompt: a row template, which becomes one user message.
     :param system_prompt: a row template, which becomes the system message before it.
     :param messages: a chat as a list of ``{"role", "content"}``, each content a row template.
-    :param messages_column: a column that holds the chat.
+    :param messages_column: a column that holds the chat: a list of structs or maps, or that list as JSON.
     :param prompt_column: a column that holds the raw prompt; no chat template is applied.
     :param prompt_function: ``module:function``, called with each row on the cluster; its source travels with
         the job.
@@ -163,9 +165,10 @@ class RayBatchInferenceOperator(RayOperator):
         *TEMPLATED, "runtime_env", "aws_conn_id", "hf_conn_id", *TEMPLATED_OF_ALL,
     )  # fmt: skip
     has_key: ClassVar[bool] = True
-    template_fields_renderers: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("messages", "sampling", "engine_args", "processor", "chat_template_kwargs", "runtime_env"), "json"
-    )
+    template_fields_renderers: ClassVar[dict[str, str]] = dict.fromkeys((
+        "csv_options", "messages", "sampling", "engine_args", "processor", "chat_template_kwargs",
+        "runtime_env",
+    ), "json")  # fmt: skip
 
     def __init__(
         self,
@@ -173,6 +176,7 @@ class RayBatchInferenceOperator(RayOperator):
         source: str | PathLike[str] | Mapping[str, Any] | Iterable[Any],
         destination: str | PathLike[str],
         format: SourceFormat | None = None,
+        csv_options: Mapping[str, Any] | None = None,
         limit: int | str | None = None,
         id_column: str | None = None,
         prompt: str | None = None,
@@ -227,6 +231,7 @@ class RayBatchInferenceOperator(RayOperator):
         self.source = source
         self.destination = destination
         self.format = format
+        self.csv_options = csv_options
         self.limit = limit
         self.id_column = id_column
         self.prompt = prompt

@@ -26,8 +26,8 @@ class PromptArguments(ContractModel):
     :param prompt: a row template, which becomes one user message.
     :param system_prompt: a row template, which becomes the system message before it.
     :param messages: a chat whose messages are row templates.
-    :param messages_column: a column that holds the chat: a list of ``{"role", "content"}``, or the same as a
-        JSON string.
+    :param messages_column: a column that holds the chat: a list of ``{"role", "content"}`` (structs or
+        maps), or the same as a JSON string.
     :param prompt_column: a column that holds the raw prompt; no chat template is applied.
     :param prompt_function: a user's function, ``module:name``, called with the row (``dict``) on the cluster.
         It returns a ``str`` (one user message), a ``list`` of messages, or a ``dict`` with either

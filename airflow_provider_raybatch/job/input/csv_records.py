@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CSV as Python's csv module reads it (RFC 4180, comma, double quote), record by record and with its errors.
+"""CSV as Python's csv module reads it (RFC 4180), record by record and with its errors.
 
 Lines end at a line feed only: a lone carriage return is not a line end, as the module itself insists outside
-of quotes. A quoted field ends where a comma or a line end follows its quote. Without this (the module's
+of quotes. A quoted field ends where a delimiter or a line end follows its quote. Without this (the module's
 `strict`), a forgotten quote takes the next rows into its field, and quotes inside a field are lost.
 """
 
@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.contract.shown_uri import shown_uri
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
-from airflow_provider_raybatch.job.input.table import check_names
+from airflow_provider_raybatch.job.input.listing import SourceFile
 
 LONGEST_ROW = 128 * 1024 * 1024
 """Bytes of the longest row: one more is taken for a quote that is never closed."""
+OTHER_DELIMITERS = ";\t|"
+"""Than the comma, as tools and countries write them."""
 _BLOCK = 8 * 1024 * 1024
 
 csv.field_size_limit(2**31 - 1)  # the default of 128 KiB is less than many a document
@@ -33,9 +34,9 @@ class OpenQuoteError(ValueError):
         self.offset = offset
 
 
-def records(text: str) -> Iterator[list[str] | BadRow]:
+def records(text: str, delimiter: str = ",") -> Iterator[list[str] | BadRow]:
     """The records of a whole text; blank lines are left out."""
-    reader = csv.reader(io.StringIO(text, newline="\n"), strict=True)
+    reader = csv.reader(io.StringIO(text, newline="\n"), delimiter=delimiter, strict=True)
     lines: list[str] = []
     while True:
         before = reader.line_num
@@ -51,7 +52,7 @@ def records(text: str) -> Iterator[list[str] | BadRow]:
             yield fields
 
 
-def row_ends(stream: BinaryIO, start: int) -> Iterator[tuple[int, bool]]:
+def row_ends(stream: BinaryIO, start: int, delimiter: str = ",") -> Iterator[tuple[int, bool]]:
     """Where each record from byte `start` on ends, and whether it is a row. Exact, and slow.
 
     :raises OpenQuoteError: the last one does not end.
@@ -67,7 +68,7 @@ def row_ends(stream: BinaryIO, start: int) -> Iterator[tuple[int, bool]]:
             yield line.decode("latin-1")  # one character a byte; what csv looks for is ASCII
         is_over = True
 
-    reader = csv.reader(lines(), strict=True)
+    reader = csv.reader(lines(), delimiter=delimiter, strict=True)
     while True:
         first = position
         try:
@@ -81,7 +82,7 @@ def row_ends(stream: BinaryIO, start: int) -> Iterator[tuple[int, bool]]:
         yield position, is_row
 
 
-def line_of_open_quote(stream: BinaryIO, offset: int) -> int:
+def line_of_open_quote(stream: BinaryIO, offset: int, delimiter: str = ",") -> int:
     """The line, counted from 1, of the quote that the row at byte `offset` opens and never closes."""
     stream.seek(offset)
     row = stream.read()
@@ -92,7 +93,7 @@ def line_of_open_quote(stream: BinaryIO, offset: int) -> int:
             if closing < 0:
                 break
             place = closing
-        place = row.find(b",", place) + 1 or len(row)
+        place = row.find(delimiter.encode(), place) + 1 or len(row)
     stream.seek(0)
     left, line = offset + place, 1
     while left and (block := stream.read(min(left, _BLOCK))):
@@ -108,15 +109,15 @@ def _closing_quote(row: bytes, start: int) -> int:
     return place
 
 
-def header(stream: BinaryIO, start: int, uri: str) -> tuple[tuple[str, ...], int]:
-    """Column names, and the byte where the rows begin; no names for an empty file.
+def first_record(stream: BinaryIO, start: int, file: SourceFile) -> tuple[tuple[str, ...], int]:
+    """The fields of the first record, and the byte where the next one begins; none of an empty file.
 
     :param start: first byte, past a byte order mark.
-    :param uri: for messages.
-    :raises PreflightError: the header is not CSV, or has a column twice.
+    :raises PreflightError: it is not CSV, or not with this delimiter.
     """
     stream.seek(start)
     position = start
+    read: list[str] = []
 
     def lines() -> Iterator[str]:
         nonlocal position
@@ -124,17 +125,42 @@ def header(stream: BinaryIO, start: int, uri: str) -> tuple[tuple[str, ...], int
             position += len(line)
             if position - start > LONGEST_ROW:
                 raise csv.Error("a quote is never closed")
-            yield line.decode("utf-8")
+            read.append(line.decode("utf-8"))
+            yield read[-1]
 
+    found: list[str] = []
+    why = ""
     try:
-        found = next((record for record in csv.reader(lines(), strict=True) if record), [])
+        reader = csv.reader(lines(), delimiter=file.delimiter, strict=True)
+        found = next((record for record in reader if record), [])
     except UnicodeDecodeError as error:
         raise PreflightError(
-            f"source: {shown_uri(uri)} is not UTF-8 text ({error.reason}); convert it."
+            f"source: {file.shown} is not UTF-8 text ({error.reason}); convert it, or set "
+            "csv_options={'encoding': ...}."
         ) from error
     except csv.Error as error:
-        raise PreflightError(
-            f"source: the header of {shown_uri(uri)} is not CSV ({error}); mend the file."
-        ) from error
-    check_names(found, uri)
+        why = str(error)
+    if file.csv.header is True and len(found) <= 1 and file.csv.delimiter is None and file.delimiter == ",":
+        _check_delimiter(read, file)
+    if why:
+        raise PreflightError(f"source: the header of {file.shown} is not CSV ({why}); mend the file.")
     return tuple(found), position
+
+
+def _check_delimiter(lines: Sequence[str], file: SourceFile) -> None:
+    """Refuse a header whose fields another delimiter separates."""
+    line = next((line for line in lines if line.strip()), "")
+    fields = {delimiter: _fields(line, delimiter) for delimiter in OTHER_DELIMITERS}
+    other = max(fields, key=lambda delimiter: fields[delimiter])
+    if fields[other] > 1:
+        raise PreflightError(
+            f"source: the header of {file.shown} has one column if commas separate them, and {fields[other]} "
+            f"with {other!r}; set csv_options={{'delimiter': {other!r}}}, or ',' if that is meant."
+        )
+
+
+def _fields(line: str, delimiter: str) -> int:
+    try:
+        return len(next(csv.reader([line], delimiter=delimiter, strict=True), []))
+    except csv.Error:
+        return 0

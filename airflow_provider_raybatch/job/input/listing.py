@@ -9,9 +9,10 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from airflow_provider_raybatch.contract.arguments.input import InputArguments, SourceFormat
+from airflow_provider_raybatch.contract.arguments.input import CsvOptions, InputArguments, SourceFormat
 from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.journal import parse_entry
@@ -35,7 +36,9 @@ _EXTENSIONS: dict[str, SourceFormat] = {
     ".ndjson": "jsonl",
     ".json": "jsonl",
     ".csv": "csv",
+    ".tsv": "csv",
 }
+_PLAIN_CSV = CsvOptions()
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,14 @@ class SourceFile:
 
     :param version: its etag, modification time or digest: it changes with the content.
     :param copy: the URI of what was read at listing, for a URL whose server tells no version.
+    :param csv: how it is written, if it is CSV.
     """
 
     uri: str
     size: int
     version: str
     copy: str = ""
+    csv: CsvOptions = _PLAIN_CSV
 
     @property
     def place(self) -> str:
@@ -67,6 +72,16 @@ class SourceFile:
         lower = _name_of(self.uri).lower()
         return "gzip" if lower.endswith(".gz") else "zstd" if lower.endswith(".zst") else None
 
+    @property
+    def delimiter(self) -> str:
+        """Between the fields of CSV."""
+        return self.csv.delimiter or ("\t" if _unpacked_name(self.uri).endswith(".tsv") else ",")
+
+    @property
+    def other_encoding(self) -> str | None:
+        """Of CSV; ``None`` for UTF-8."""
+        return None if self.csv.encoding in {"utf-8", "utf-8-sig"} else self.csv.encoding
+
 
 @dataclass(frozen=True)
 class Listing:
@@ -77,9 +92,11 @@ class Listing:
 
     @property
     def digest(self) -> str:
-        """32 hex digits that change with any file's name, size or version, and with their order."""
-        content = json.dumps([self.format, [(file.uri, file.size, file.version) for file in self.files]])
-        return hex_digest(content)
+        """32 hex digits that change with any file's name, size or version, with their order and options."""
+        content: list[Any] = [self.format, [(file.uri, file.size, file.version) for file in self.files]]
+        if self.files and self.files[0].csv != _PLAIN_CSV:
+            content.append(self.files[0].csv.model_dump())
+        return hex_digest(json.dumps(content))
 
 
 def resolve(
@@ -111,7 +128,12 @@ def resolve(
                     f"source: {file.shown} has no known extension; set format to 'parquet', 'jsonl' or 'csv'."
                 )
             formats.setdefault(kind, file.shown)
-            files.append(file)
+            files.append(file if wanted.csv_options is None else replace(file, csv=wanted.csv_options))
+            if wanted.csv_options is not None and kind != "csv":
+                raise PreflightError(
+                    f"csv_options: {file.shown} is {kind}, not csv; leave csv_options out, or set "
+                    "format='csv'."
+                )
     if len(formats) > 1:
         examples = " and ".join(f"{uri} is {kind}" for kind, uri in formats.items())
         raise PreflightError(
@@ -284,5 +306,9 @@ def _name_of(uri: str) -> str:
 
 
 def _format_of(name: str) -> SourceFormat | None:
-    lower = _name_of(name).lower().removesuffix(".gz").removesuffix(".zst")
-    return next((kind for extension, kind in _EXTENSIONS.items() if lower.endswith(extension)), None)
+    unpacked = _unpacked_name(name)
+    return next((kind for extension, kind in _EXTENSIONS.items() if unpacked.endswith(extension)), None)
+
+
+def _unpacked_name(uri: str) -> str:
+    return _name_of(uri).lower().removesuffix(".gz").removesuffix(".zst")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import functools
 import gzip
@@ -18,6 +19,7 @@ import pyarrow as pa
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input import http
+from airflow_provider_raybatch.job.input.content import real_format
 from airflow_provider_raybatch.job.input.copies import scratch_error
 from airflow_provider_raybatch.job.input.listing import SourceFile, open_place
 from airflow_provider_raybatch.storage.entry import Entry
@@ -37,16 +39,16 @@ _LOCKS: defaultdict[SourceFile, threading.Lock] = defaultdict(threading.Lock)
 def open_file(file: SourceFile, credentials: AwsCredentials | None, ahead: bool = True) -> BinaryIO:
     """The decompressed content, seekable.
 
-    Compressed files and files behind ``https://`` are unpacked into a scratch file, since neither allows
-    random access; a process keeps its last ones until it ends. They have no name: however it ends, they end
-    with it.
+    Compressed files, files behind ``https://`` and CSV in another encoding than UTF-8 are unpacked into a
+    scratch file, since none of them allows random access; a process keeps its last ones until it ends. They
+    have no name: however it ends, they end with it.
 
     :param ahead: whether a store is asked for megabytes at a time, for a file that is read to its end; else
         each read is a request for exactly its bytes.
     :raises PreflightError: the file is not what its extension says.
     :raises StorageError: it can't be read, or is no longer what was listed.
     """
-    if not http.is_url(file.place) and file.compression is None:
+    if not http.is_url(file.place) and file.compression is None and file.other_encoding is None:
         return _open_plain(file, credentials, ahead)
     with _LOCKS[file]:  # a file is unpacked once, and others meanwhile
         spool = _spool(file, credentials)
@@ -66,7 +68,12 @@ def changed(file: SourceFile) -> StorageError:
 def _spool(file: SourceFile, credentials: AwsCredentials | None) -> IO[bytes]:
     spool = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
     try:
-        _fill(spool, file, credentials)
+        if file.other_encoding is None:
+            _fill(spool, file, credentials)
+        else:
+            with tempfile.TemporaryFile() as encoded:
+                _fill(encoded, file, credentials)
+                _recode(file, encoded, spool)
         spool.flush()
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -86,7 +93,10 @@ def _fill(spool: IO[bytes], file: SourceFile, credentials: AwsCredentials | None
     else:
         try:
             with _open_plain(file, credentials) as packed_file:
-                _unpack(file, packed_file, spool)
+                if file.compression is None:
+                    _copy(file, packed_file, spool)
+                else:
+                    _unpack(file, packed_file, spool)
         finally:  # what was replaced meanwhile may look damaged, or have become a mixture
             _listed(file, credentials)
 
@@ -122,6 +132,13 @@ def _listed(file: SourceFile, credentials: AwsCredentials | None) -> tuple[Folde
 
 
 def _unpack(file: SourceFile, packed: IO[bytes], into: IO[bytes]) -> None:
+    real = real_format(packed)
+    packed.seek(0)
+    if real is not None and real[0] != file.compression:
+        ending = file.uri.partition("?")[0].rpartition(".")[2]
+        raise PreflightError(
+            f"source: {file.shown} is not {file.compression} but {real[0]}; remove .{ending} from its name."
+        )
     try:
         if file.compression == "gzip":
             with gzip.open(packed) as unpacked:
@@ -135,6 +152,21 @@ def _unpack(file: SourceFile, packed: IO[bytes], into: IO[bytes]) -> None:
         raise PreflightError(
             f"source: {file.shown} can't be unpacked as {file.compression} ({error}); check it, or rename it "
             "if it is not compressed."
+        ) from error
+
+
+def _recode(file: SourceFile, encoded: IO[bytes], into: IO[bytes]) -> None:
+    """Write text of another encoding in UTF-8."""
+    encoded.seek(0)
+    decoder = codecs.getincrementaldecoder(str(file.other_encoding))()
+    try:
+        while block := encoded.read(_BLOCK):
+            into.write(decoder.decode(block).encode())
+        into.write(decoder.decode(b"", final=True).encode())
+    except UnicodeError as error:
+        raise PreflightError(
+            f"source: {file.shown} is not {file.csv.encoding} text ({error}); set "
+            "csv_options={'encoding': ...} to its own."
         ) from error
 
 

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.job.input.chunk_rows import BadRow, ChunkRows
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile
 from airflow_provider_raybatch.job.input.opening import changed, open_file
 from airflow_provider_raybatch.job.input.partitions import partitions
-from airflow_provider_raybatch.job.input.plain_types import as_plain
+from airflow_provider_raybatch.job.input.plain_types import as_plain, without_views
 from airflow_provider_raybatch.job.input.prompt_values import mark
 from airflow_provider_raybatch.job.input.survey import Chunk, rows_of_bytes, text_start
 from airflow_provider_raybatch.job.input.text_rows import csv_rows, json_rows
@@ -89,7 +89,10 @@ class Reader:
             stream.seek(chunk.start)
             data = stream.read(chunk.stop - chunk.start)
             header = self._header(chunk.file, stream) if self._listing.format == "csv" else ()
-        rows = csv_rows(data, header) if self._listing.format == "csv" else json_rows(data)
+        if self._listing.format == "csv":
+            rows = csv_rows(data, header, file.delimiter, file.csv.header is True)
+        else:
+            rows = json_rows(data)
         if len(rows) < chunk.rows:
             raise changed(file)
         return rows[: chunk.rows]  # more than that only where `limit` cuts
@@ -236,7 +239,8 @@ def _decoded(parquet: pq.ParquetFile, group: int, columns: Sequence[str] | None)
                 raise
             rows = max(1, rows // 8)
             continue
-        return pa.Table.from_batches(found) if found else parquet.read_row_group(group, columns)
+        table = pa.Table.from_batches(found) if found else parquet.read_row_group(group, columns)
+        return without_views(table)
 
 
 def parquet_rows(table: pa.Table) -> Sequence[dict[str, Any] | BadRow]:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.job.input import csv_records
+from airflow_provider_raybatch.job.input import content, csv_records
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile
 from airflow_provider_raybatch.job.input.opening import open_file
 from airflow_provider_raybatch.job.input.plain_types import plain_schema
@@ -207,10 +207,16 @@ def _look_parquet(file: SourceFile, credentials: AwsCredentials | None) -> _Look
             parquet = pq.ParquetFile(
                 stream, metadata=pq.read_metadata(pa.BufferReader(checked_footer(stream, needed=False)))
             )
-        except (pa.ArrowInvalid, OSError) as error:
-            why = (str(error).strip().splitlines() or ["unknown reason"])[0][:200]
+            schema = parquet.schema_arrow
+        except pa.ArrowNotImplementedError as error:
             raise PreflightError(
-                f"source: {file.shown} is not a readable Parquet file ({why}); write it again."
+                f"source: {file.shown} has a type that Arrow can't read ({_first_line(error)}); cast that "
+                "column to another type, or leave it out."
+            ) from error
+        except (pa.ArrowInvalid, OSError) as error:
+            content.check_parquet(file, stream)
+            raise PreflightError(
+                f"source: {file.shown} is not a readable Parquet file ({_first_line(error)}); write it again."
             ) from error
         meta = parquet.metadata
         for group in range(meta.num_row_groups):
@@ -219,7 +225,7 @@ def _look_parquet(file: SourceFile, credentials: AwsCredentials | None) -> _Look
                 look.starts.append(start)
                 look.sizes.append(min(step, rows - start))
                 look.groups.append(group)
-        look.schema = plain_schema(parquet.schema_arrow)
+        look.schema = plain_schema(schema)
     check_names(look.schema.names, file.uri)
     return look
 
@@ -230,28 +236,36 @@ def rows_of_bytes(meta: pq.FileMetaData, group: int) -> int:
     return max(1, min(_MOST_ROWS, int(CHUNK_BYTES * found.num_rows / max(1, found.total_byte_size))))
 
 
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["unknown reason"])[0][:200]
+
+
 def _look_text(file: SourceFile, is_csv: bool, credentials: AwsCredentials | None) -> _Look:
     look = _Look()
     # A small file may have to feed several replicas; a large one's index must not fill the memory.
     cell_rows = _SMALL_CELL if file.size < _SMALL_FILE else CELL_ROWS
     with open_file(file, credentials) as stream:
+        content.check_text(file, "csv" if is_csv else "jsonl", stream)
         columns, start = text_start(file, stream, is_csv)
+        cells = index(stream, quoted=is_csv, start=start, cell_rows=cell_rows, delimiter=file.delimiter)
         try:
-            for cell in index(stream, quoted=is_csv, start=start, cell_rows=cell_rows):
+            for cell in cells:
                 look.starts.append(cell.start)
                 look.sizes.append(cell.rows)
                 look.end = cell.stop  # where the next one starts
         except LongRowError as error:
-            why = "is a quote never closed?" if is_csv else "JSONL has one object a line."
+            why = "is a quote never closed?" if is_csv else f"JSONL has one object a line; {content.LINES}."
             raise PreflightError(
                 f"source: {file.shown} is not {'CSV' if is_csv else 'JSONL'}, {error}; {why}"
             ) from error
         except csv_records.OpenQuoteError as error:
-            line = csv_records.line_of_open_quote(stream, error.offset)
+            line = csv_records.line_of_open_quote(stream, error.offset, file.delimiter)
             raise PreflightError(
                 f"source: {file.shown} ends inside a quoted field that begins in line {line}; close the "
                 "quote there, or write the file again if it was cut off."
             ) from error
+        if not is_csv:
+            content.check_lines(file, stream, start, sum(look.sizes))
     look.schema = pa.schema([(name, pa.string()) for name in columns]) if is_csv else None
     return look
 
@@ -259,7 +273,20 @@ def _look_text(file: SourceFile, is_csv: bool, credentials: AwsCredentials | Non
 def text_start(file: SourceFile, stream: BinaryIO, is_csv: bool) -> tuple[tuple[str, ...], int]:
     """Columns of a CSV file (none of JSONL), and the byte where the rows begin.
 
-    :raises PreflightError: the header is not CSV.
+    :raises PreflightError: the header is not CSV, has a column twice, or does not fit the rows.
     """
     start = len(_BOM) if stream.read(len(_BOM)) == _BOM else 0
-    return csv_records.header(stream, start, file.uri) if is_csv else ((), start)
+    if not is_csv:
+        return (), start
+    fields, after = csv_records.first_record(stream, start, file)
+    header = file.csv.header
+    if header is True:
+        check_names(fields, file.uri)
+        return fields, after
+    names = header or tuple(f"column_{number}" for number, _ in enumerate(fields, 1))
+    if fields and len(names) != len(fields):
+        raise PreflightError(
+            f"csv_options: header has {len(names)} names, and the first row of {file.shown} has "
+            f"{len(fields)} fields; name each column, or set delimiter."
+        )
+    return names, start

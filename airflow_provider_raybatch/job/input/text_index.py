@@ -46,18 +46,25 @@ class LongRowError(ValueError):
 
 
 def index(
-    stream: BinaryIO, *, quoted: bool, start: int = 0, cell_rows: int = CELL_ROWS, block: int = _BLOCK
+    stream: BinaryIO,
+    *,
+    quoted: bool,
+    start: int = 0,
+    cell_rows: int = CELL_ROWS,
+    block: int = _BLOCK,
+    delimiter: str = ",",
 ) -> Iterator[Cell]:
     """Cut a text file into cells of `cell_rows` rows, or of fewer where rows are long.
 
     :param quoted: whether line feeds inside double quotes are data (CSV).
     :param start: first byte, past a header.
     :param block: bytes looked at in one go.
+    :param delimiter: of the fields of CSV.
     :raises LongRowError: a row is longer than :data:`csv_text.LONGEST_ROW`.
     :raises csv_records.OpenQuoteError: the file ends inside a quoted field.
     """
     open_rows, stop = 0, start
-    for ends, is_row in _lines(stream, quoted, start, block):
+    for ends, is_row in _lines(stream, quoted, start, block, delimiter):
         rows = np.cumsum(is_row)
         count = int(rows[-1])
         for wanted in range(cell_rows - open_rows, count + 1, cell_rows):
@@ -78,16 +85,16 @@ def is_blank(line: bytes) -> bool:
     return len(line) <= _LONGEST_BLANK and not line.strip()
 
 
-def _lines(stream: BinaryIO, quoted: bool, start: int, block: int) -> Iterator[_Ends]:
+def _lines(stream: BinaryIO, quoted: bool, start: int, block: int, delimiter: str) -> Iterator[_Ends]:
     """The ends of all lines, in batches, none of them empty."""
     stream.seek(start)
     offset, data = start, b""  # `data` begins at the byte `offset`, always the start of a line
     while True:
         read = stream.read(block)
         data += read
-        ends = _line_ends(data, quoted, last=not read)
+        ends = _line_ends(data, quoted, delimiter, last=not read)
         if ends is None:
-            yield from _exact(stream, offset)
+            yield from _exact(stream, offset, delimiter)
             return
         if quoted and not read and data.count(b'"') % 2:
             raise csv_records.OpenQuoteError(offset + int(ends[-2] if len(ends) > 1 else 0))
@@ -101,7 +108,7 @@ def _lines(stream: BinaryIO, quoted: bool, start: int, block: int) -> Iterator[_
             raise LongRowError(f"the row at byte {offset} is longer than {csv_records.LONGEST_ROW >> 20} MiB")
 
 
-def _line_ends(data: bytes, quoted: bool, last: bool) -> npt.NDArray[np.int64] | None:
+def _line_ends(data: bytes, quoted: bool, delimiter: str, last: bool) -> npt.NDArray[np.int64] | None:
     """Positions just past each line feed that ends a row; ``None`` where quotes alone don't tell.
 
     :param last: whether the file ends here, so that its last line needs no line feed.
@@ -110,7 +117,7 @@ def _line_ends(data: bytes, quoted: bool, last: bool) -> npt.NDArray[np.int64] |
     ends = np.flatnonzero(codes == 10)
     if quoted:
         quotes = np.flatnonzero(codes == 34)
-        if _is_irregular(data, codes, quotes):
+        if _is_irregular(data, codes, quotes, delimiter):
             return None
         ends = ends[np.searchsorted(quotes, ends) % 2 == 0]
     ends = (ends + 1).astype(np.int64)
@@ -119,7 +126,9 @@ def _line_ends(data: bytes, quoted: bool, last: bool) -> npt.NDArray[np.int64] |
     return ends
 
 
-def _is_irregular(data: bytes, codes: npt.NDArray[np.uint8], quotes: npt.NDArray[np.int64]) -> bool:
+def _is_irregular(
+    data: bytes, codes: npt.NDArray[np.uint8], quotes: npt.NDArray[np.int64], delimiter: str
+) -> bool:
     """Whether csv may see rows elsewhere than the parity of the quotes says.
 
     It does where a quote stands inside of an unquoted field, where text follows a closing quote, at a
@@ -128,15 +137,16 @@ def _is_irregular(data: bytes, codes: npt.NDArray[np.uint8], quotes: npt.NDArray
     opening, closing = quotes[::2], quotes[1::2]
     before = codes[opening[opening > 0] - 1]
     after = codes[closing[closing < len(codes) - 1] + 1]
-    # Line feed, double quote, comma; after a field also carriage return.
-    if not (np.isin(before, (10, 34, 44)).all() and np.isin(after, (10, 13, 34, 44)).all()):
+    # Line feed, double quote, delimiter; after a field also carriage return.
+    around = (10, 34, ord(delimiter))
+    if not (np.isin(before, around).all() and np.isin(after, (13, *around)).all()):
         return True
     returns = data.count(b"\r") - data.endswith(b"\r")
     return returns != data.count(b"\r\n") or b"\0" in data
 
 
-def _exact(stream: BinaryIO, offset: int) -> Iterator[_Ends]:
-    found = csv_records.row_ends(stream, offset)
+def _exact(stream: BinaryIO, offset: int, delimiter: str) -> Iterator[_Ends]:
+    found = csv_records.row_ends(stream, offset, delimiter)
     while batch := list(itertools.islice(found, _SLOW_BATCH)):
         ends, is_row = zip(*batch, strict=True)
         yield np.array(ends, dtype=np.int64), np.array(is_row, dtype=np.bool_)

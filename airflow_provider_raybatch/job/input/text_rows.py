@@ -14,6 +14,7 @@ from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.text_index import is_blank
 
 _LONGEST_SHOWN = 2000
+_NULL = r"\N"
 
 
 def json_rows(data: bytes) -> list[dict[str, Any] | BadRow]:
@@ -50,14 +51,21 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
-def csv_rows(data: bytes, header: tuple[str, ...]) -> list[dict[str, Any] | BadRow]:
-    """CSV has no types, so every value stays text: a leading zero is data."""
+def csv_rows(
+    data: bytes, header: tuple[str, ...], delimiter: str = ",", is_in_file: bool = True
+) -> list[dict[str, Any] | BadRow]:
+    r"""CSV has no types, so every value stays text: a leading zero is data. Databases write null as ``\N``.
+
+    :param is_in_file: whether `header` is a row of the file, which may be there again in joined files.
+    """
+    is_repeated = list(header) if is_in_file and len(header) > 1 else None
+    has_nulls = _NULL.encode() in data
     rows: list[dict[str, Any] | BadRow] = []
     try:
         text, damaged = data.decode("utf-8"), False
     except UnicodeDecodeError:
         text, damaged = data.decode("utf-8", "surrogateescape"), True
-    for fields in csv_records.records(text):
+    for fields in csv_records.records(text, delimiter):
         if isinstance(fields, BadRow):
             rows.append(replace(fields, text=fields.text[:_LONGEST_SHOWN]))
         elif len(fields) != len(header):
@@ -65,9 +73,14 @@ def csv_rows(data: bytes, header: tuple[str, ...]) -> list[dict[str, Any] | BadR
                 BadRow(f"the row has {len(fields)} fields, the header has {len(header)}", _shown(fields))
             )
         elif damaged and any("\udc80" <= character <= "\udcff" for value in fields for character in value):
-            rows.append(BadRow("the row is not UTF-8 text", _shown(fields)))
+            reason = "the row is not UTF-8 text; csv_options has an encoding to set"
+            rows.append(BadRow(reason, _shown(fields)))
+        elif fields == is_repeated:
+            reason = "the row is the header line once more; remove it from the file"
+            rows.append(BadRow(reason, _shown(fields)))
         else:
-            rows.append(dict(zip(header, fields, strict=True)))
+            values = [None if value == _NULL else value for value in fields] if has_nulls else fields
+            rows.append(dict(zip(header, values, strict=True)))
     return rows
 
 

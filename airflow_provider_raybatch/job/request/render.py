@@ -157,7 +157,7 @@ def messages_of(value: Any, what: str) -> list[dict[str, Any]]:
     if not value:
         raise RenderError(f"{what} has no message in it")
     messages = []
-    for message in value:
+    for message in map(_with_objects, value):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise RenderError(f"{what} has a message without a role")
         messages.append(_without_nulls(message))
@@ -194,6 +194,24 @@ def _text_of_part(part: Any) -> str:
     return text
 
 
+def _with_objects(value: Any) -> Any:
+    """A value of a row with an object for each Arrow map: DuckDB and Spark write a chat as a list of maps."""
+    if isinstance(value, list):
+        inner = [_with_objects(one) for one in value]
+        return dict(inner) if _is_map(value) else inner
+    if isinstance(value, tuple):
+        return tuple(map(_with_objects, value))
+    if isinstance(value, dict):
+        return {name: _with_objects(inner) for name, inner in value.items()}
+    return value
+
+
+def _is_map(value: Any) -> bool:
+    """Whether a value of a row was a map, which Python gets as a list of pairs. Nothing else has tuples."""
+    are_pairs = isinstance(value, list) and all(isinstance(one, tuple) and len(one) == 2 for one in value)
+    return bool(value) and are_pairs
+
+
 def _without_nulls(value: Any) -> Any:
     """Arrow gives every struct of a column all fields; an absent one comes as None.
 
@@ -223,8 +241,8 @@ def _sampling_of(value: Any, what: str) -> dict[str, Any]:
             value = json.loads(value)
         except ValueError as error:
             raise RenderError(f"{what} is a string, but no JSON object ({error})") from None
-    if isinstance(value, list) and value and all(isinstance(one, tuple) and len(one) == 2 for one in value):
-        value = dict(value)  # a map in Parquet
+    if _is_map(value):
+        value = dict(value)
     if not isinstance(value, dict):
         raise RenderError(f"{what} is {type(value).__name__}, not an object of sampling parameters")
     if not all(isinstance(name, str) for name in value):

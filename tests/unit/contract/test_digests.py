@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.contract.digest import json_digest
 from tests.support.specs import spec, submitted
 
 
@@ -26,10 +28,17 @@ class TestFingerprint:
             {"engine": "echo", "replicas": 2},
             {"destination": "/data/out", "destination_format": "jsonl"},
             {"preserve_order": True},
+            {"csv_options": {"delimiter": ";"}},
         ],
     )
     def test_arguments_that_change_the_dataset_are_part(self, fields: dict[str, Any]) -> None:
         assert spec(**fields).fingerprint != spec().fingerprint
+
+    def test_an_argument_that_came_later_leaves_other_jobs_as_they_were(self) -> None:
+        """A job that was submitted before the update is still the same job."""
+        fields = spec().model_dump(mode="json", exclude={"submission", "template_time", *Limits.model_fields})
+        assert fields.pop("csv_options") is None
+        assert spec().fingerprint == json_digest(fields)
 
     def test_the_order_of_keys_does_not_matter(self) -> None:
         one, other = {"temperature": 0, "n": 2}, {"n": 2, "temperature": 0}

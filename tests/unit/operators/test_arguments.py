@@ -30,7 +30,8 @@ def spec(**arguments: Any) -> Any:
 
 def test_every_argument_finds_its_place() -> None:
     given = {
-        "source": ["/in/a", "s3://b/*.csv"], "format": "csv", "limit": "5", "id_column": "id",
+        "source": ["/in/a", "s3://b/*.csv"], "format": "csv", "csv_options": {"delimiter": ";"},
+        "limit": "5", "id_column": "id",
         "prompt": "Say {row.x}", "system_prompt": "Be short.",
         "model": "m", "chat_template": "{{ messages }}", "chat_template_kwargs": {"thinking": False},
         "sampling": {"temperature": 0, "n": 2}, "sampling_column": "s", "response_format": "json_object",
@@ -52,6 +53,7 @@ def test_every_argument_finds_its_place() -> None:
         "limit": 5, "destination": "s3://b/out", "reuse": "s3://b/store", "reuse_max_age": 86400.0,
         "flush_interval": 5.0, "no_progress_timeout": 300.0, "cluster_wait": 60.0,
         "orphan_timeout": 3600.0,
+        "csv_options": {"delimiter": ";", "encoding": "utf-8", "header": True},
     }  # fmt: skip
     not_given = dict.fromkeys((
         "messages", "messages_column", "prompt_column", "prompt_function", "prompt_function_digest",

@@ -4,6 +4,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -19,13 +20,16 @@ field = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 table = st.lists(st.lists(field, min_size=2, max_size=2), max_size=30)
 
 
-def cells_of(data: bytes, *, quoted: bool, start: int = 0, cell_rows: int = 3, block: int = 7) -> list[Cell]:
-    return list(index(io.BytesIO(data), quoted=quoted, start=start, cell_rows=cell_rows, block=block))
+def cells_of(
+    data: bytes, *, quoted: bool, start: int = 0, cell_rows: int = 3, block: int = 7, delimiter: str = ","
+) -> list[Cell]:
+    sizes: Any = {"cell_rows": cell_rows, "block": block}
+    return list(index(io.BytesIO(data), quoted=quoted, start=start, delimiter=delimiter, **sizes))
 
 
-def whole_csv(text: str) -> list[list[str] | str]:
+def whole_csv(text: str, delimiter: str) -> list[list[str] | str]:
     """Return all records as the csv module reads them, ``error`` for those that it refuses."""
-    reader = csv.reader(io.StringIO(text, newline="\n"), strict=True)
+    reader = csv.reader(io.StringIO(text, newline="\n"), delimiter=delimiter, strict=True)
     out: list[list[str] | str] = []
     while True:
         try:
@@ -39,16 +43,16 @@ def whole_csv(text: str) -> list[list[str] | str]:
             out.append(fields)
 
 
-def ends_in_a_quote(text: str) -> bool:
+def ends_in_a_quote(text: str, delimiter: str = ",") -> bool:
     try:
-        list(csv.reader(io.StringIO(text, newline="\n"), strict=True))
+        list(csv.reader(io.StringIO(text, newline="\n"), delimiter=delimiter, strict=True))
     except csv.Error as error:
         if "unexpected end of data" in str(error):
             return True
         # One error hides errors of later lines.
         return any(
             isinstance(record, BadRow) and "unexpected end of data" in record.reason
-            for record in csv_records.records(text)
+            for record in csv_records.records(text, delimiter)
         )
     return False
 
@@ -64,27 +68,36 @@ def assert_cells_are_whole(cells: list[Cell], data: bytes, start: int, cell_rows
     assert all(0 < cell.rows <= cell_rows for cell in cells)
 
 
-@given(text=from_csv_alphabet, cell_rows=st.integers(1, 4), block=st.integers(1, 40))
-@example(text='a"b\nc"d\n', cell_rows=1, block=3)  # quotes inside unquoted fields
-@example(text='a\rb,"c\nd"\n', cell_rows=1, block=100)  # csv gives up on the first line
-@example(text='"a""\n"\n', cell_rows=1, block=4)  # a doubled quote at the end of a block
-@example(text='"a"b"\n"\n', cell_rows=1, block=40)
-@example(text='a\r\n"b\r\nc"\r\n', cell_rows=1, block=2)
-@example(text='1,"a\n2,"b"\n3,c\n', cell_rows=1, block=5)  # a forgotten quote
-def test_csv_rows_are_where_the_csv_module_finds_them(text: str, cell_rows: int, block: int) -> None:
+@given(
+    text=from_csv_alphabet,
+    cell_rows=st.integers(1, 4),
+    block=st.integers(1, 40),
+    delimiter=st.sampled_from(",;\t|"),
+)
+@example(text='a"b\nc"d\n', cell_rows=1, delimiter=",", block=3)  # quotes inside unquoted fields
+@example(text='a\rb,"c\nd"\n', cell_rows=1, delimiter=",", block=100)  # csv gives up on the first line
+@example(text='"a""\n"\n', cell_rows=1, delimiter=",", block=4)  # a doubled quote at the end of a block
+@example(text='"a"b"\n"\n', cell_rows=1, delimiter=",", block=40)
+@example(text='a\r\n"b\r\nc"\r\n', cell_rows=1, delimiter=",", block=2)
+@example(text='1,"a\n2,"b"\n3,c\n', cell_rows=1, delimiter=",", block=5)  # a forgotten quote
+def test_csv_rows_are_where_the_csv_module_finds_them(
+    text: str, cell_rows: int, block: int, delimiter: str
+) -> None:
+    text = text.replace(",", delimiter)
     data = text.encode()
-    if ends_in_a_quote(text):
+    cut: Any = {"quoted": True, "cell_rows": cell_rows, "block": block, "delimiter": delimiter}
+    if ends_in_a_quote(text, delimiter):
         with pytest.raises(csv_records.OpenQuoteError):
-            cells_of(data, quoted=True, cell_rows=cell_rows, block=block)
+            cells_of(data, **cut)
         return
-    cells = cells_of(data, quoted=True, cell_rows=cell_rows, block=block)
+    cells = cells_of(data, **cut)
     assert_cells_are_whole(cells, data, 0, cell_rows)
     read = [
         "error" if isinstance(record, BadRow) else record
         for cell in cells
-        for record in csv_records.records(data[cell.start : cell.stop].decode())
+        for record in csv_records.records(data[cell.start : cell.stop].decode(), delimiter)
     ]
-    assert read == whole_csv(text)
+    assert read == whole_csv(text, delimiter)
     assert sum(cell.rows for cell in cells) == len(read)
 
 
@@ -97,8 +110,11 @@ def test_any_table_that_csv_writes_is_cut_between_its_rows(
     text = out.getvalue() if final else out.getvalue().removesuffix(ending)
     data = text.encode()
     cells = cells_of(data, quoted=True, cell_rows=2, block=block)
-    read = [row for cell in cells for row in csv_rows(data[cell.start : cell.stop], ("x", "y"))]
-    assert read == [{"x": x, "y": y} for x, y in rows]
+    read = [
+        row for cell in cells for row in csv_rows(data[cell.start : cell.stop], ("x", "y"), is_in_file=False)
+    ]
+    nulls = {r"\N": None}
+    assert read == [{"x": nulls.get(x, x), "y": nulls.get(y, y)} for x, y in rows]
 
 
 @given(

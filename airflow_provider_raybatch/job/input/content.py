@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a file is by its content, where that is not what its name says."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from typing import Any, BinaryIO
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.input.listing import SourceFile
+
+_HEAD = 4096
+_NAMES = {"csv": "CSV", "jsonl": "JSON Lines", "parquet": "Parquet"}
+_UNPACK = "unpack it"
+_EXPORT = "write it as Parquet, JSON Lines or CSV"
+_NOT_TEXT = rb"[^\t\n\r -~]"
+"""After a mark that text may begin with, too."""
+_SIGNS = [
+    (re.compile(sign, re.DOTALL | re.IGNORECASE), name, remedy)
+    for sign, name, remedy in (
+        (rb"PAR[1E]" + _NOT_TEXT, "Parquet", "set format='parquet'"),
+        (rb"PK(\x03\x04|\x05\x06)", "a zip archive", _UNPACK),
+        (rb"\x1f\x8b", "gzip", "let its name end in .gz"),
+        (rb"\x28\xb5\x2f\xfd", "zstd", "let its name end in .zst"),
+        (rb"BZh[1-9]1AY&SY", "bzip2", _UNPACK),
+        (rb"\xfd7zXZ\0", "xz", _UNPACK),
+        (rb".{257}ustar", "a tar archive", _UNPACK),
+        (rb"ORC" + _NOT_TEXT, "ORC", _EXPORT),
+        (rb"Obj\x01", "Avro", _EXPORT),
+        (rb"ARROW1\0\0", "Arrow IPC (Feather)", _EXPORT),
+        (rb"SQLite format 3\0", "an SQLite database", _EXPORT),
+        (rb".{8}DUCK" + _NOT_TEXT, "a DuckDB database", _EXPORT),
+        (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an Excel workbook", "save it as CSV"),
+        (rb"%PDF-", "PDF", _EXPORT),
+        (rb"\s*<(!doctype html|html)\b", "an HTML page", "check the address, which may ask for a login"),
+        (rb"\s*<\?xml ", "XML", _EXPORT),
+        (rb"version https://git-lfs\.", "a Git LFS pointer", "get the file itself by `git lfs pull`"),
+        (rb"\xff\xfe|\xfe\xff|[^\0]\0[^\0]\0|\0[^\0]\0[^\0]", "UTF-16 text", "convert it to UTF-8"),
+    )
+]
+LINES = (
+    'write one JSON object a line: orient="records", lines=True in pandas, write_ndjson in Polars, no ARRAY '
+    "in DuckDB"
+)
+
+
+def real_format(stream: Any) -> tuple[str, str] | None:
+    """What a file is, and what to do about it; ``None`` for text, and for what is not known.
+
+    :param stream: seekable; it is left at an unknown place.
+    """
+    stream.seek(0)
+    head = stream.read(_HEAD)
+    found = next(((name, remedy) for sign, name, remedy in _SIGNS if sign.match(head)), None)
+    if found and found[0] == "a zip archive":
+        try:
+            is_workbook = any(name.startswith("xl/") for name in zipfile.ZipFile(stream).namelist())
+        except zipfile.BadZipFile:
+            is_workbook = False
+        return ("an Excel workbook", "save it as CSV") if is_workbook else found
+    return found
+
+
+def check_text(file: SourceFile, kind: str, stream: BinaryIO) -> None:
+    """Refuse a file of text that is something else; the stream is at its beginning afterwards.
+
+    :param kind: ``csv`` or ``jsonl``.
+    :raises PreflightError: names what it is.
+    """
+    found = real_format(stream)
+    if found is None and kind == "csv":
+        stream.seek(0)
+        line = stream.readline(_HEAD).strip()
+        if line.startswith(b"{") and isinstance(_parsed(line), dict):
+            found = "JSON Lines", "set format='jsonl'"
+    elif found and found[0] == "UTF-16 text" and kind == "csv":
+        found = found[0], "set csv_options={'encoding': 'utf-16'}"
+    if found:
+        raise PreflightError(f"source: {file.shown} is not {_NAMES[kind]} but {found[0]}; {found[1]}.")
+    stream.seek(0)
+
+
+def check_parquet(file: SourceFile, stream: BinaryIO) -> None:
+    """:raises PreflightError: a file that is not Parquet is something that is known."""
+    found = real_format(stream)
+    stream.seek(0)
+    head = stream.read(_HEAD)
+    if found is None and re.fullmatch(rb"(?!PAR1)[^\0-\x08\x0e-\x1a]+", head):
+        found = "text", "set format to 'csv' or 'jsonl'"
+    if found and found[0] != "Parquet":
+        raise PreflightError(f"source: {file.shown} is not Parquet but {found[0]}; {found[1]}.")
+
+
+def check_lines(file: SourceFile, stream: BinaryIO, start: int, rows: int) -> None:
+    """Refuse JSON that is not one object a line, where its first line tells: later rows may parse by chance.
+
+    :param start: first byte, past a byte order mark.
+    :param rows: of the file.
+    :raises PreflightError: names the layout.
+    """
+    stream.seek(start)
+    line = next((found for found in iter(stream.readline, b"") if found.strip()), b"").strip()
+    layout = ""
+    if line in {b"[", b"{"} and rows > 1:
+        layout = "is JSON over many lines"
+    elif line.startswith(b"[") and (rows == 1 or _parsed(line) is None):
+        layout = "is one JSON list"
+    elif rows == 1 and _is_frame(_parsed(line)):
+        raise PreflightError(
+            f"source: {file.shown} is one object of columns, as pandas' to_json() writes it; write it with "
+            'orient="records", lines=True.'
+        )
+    if layout:
+        raise PreflightError(f"source: {file.shown} {layout}, not JSON Lines; {LINES}.")
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_frame(row: Any) -> bool:
+    """Whether an object is a whole table in one of pandas' layouts.
+
+    One column with one key is too little to tell: a row may have such an object.
+    """
+    if not isinstance(row, dict) or not row:
+        return False
+    if set(row) == {"columns", "index", "data"} or (
+        set(row) == {"schema", "data"} and "fields" in row["schema"]
+    ):
+        return True
+    inner = list(row.values())
+    if not all(isinstance(value, dict) and value.keys() == inner[0].keys() for value in inner):
+        return False
+    keys = [*row, *inner[0]]
+    are_columns, are_rows = map(_are_numbers, (list(inner[0]), list(row)))
+    return len(keys) > 2 and (are_columns or are_rows)
+
+
+def _are_numbers(names: list[str]) -> bool:
+    """Whether names are positions of rows, as pandas gives them."""
+    return bool(names) and all(name.isdecimal() for name in names)

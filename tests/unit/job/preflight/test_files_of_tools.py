@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files as other tools write them: read as meant, or refused by a sentence that names what they are."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.input.survey import Source
+from airflow_provider_raybatch.job.preflight.input_check import look_at_source, sample
+from airflow_provider_raybatch.job.row import Request, RowFailure
+from tests.support.reading import listing_of, read_all
+from tests.support.specs import asking, spec
+
+duckdb = pytest.importorskip("duckdb")
+ROWS = [{"id": 1, "text": "Grüße"}, {"id": 2, "text": "zwei; drei"}]
+
+
+def looked(path: Path, **fields: Any) -> tuple[Source, list[Request], list[RowFailure]]:
+    """Return what preflight makes of a file: the source, requests and failures."""
+    whole = spec(**{"source": [str(path)], **asking("{row.text}", fields), **fields})
+    source = look_at_source(whole, None)
+    requests, failures, _ = sample(whole, source, None)
+    return source, requests, [failure for _, failure in failures]
+
+
+def texts(path: Path, **fields: Any) -> list[str]:
+    """Return the prompts of a file without failures."""
+    _, requests, failures = looked(path, **fields)
+    assert not failures
+    return [str((request.messages or [{}])[-1].get("content")) for request in requests]
+
+
+def refusal(path: Path, **fields: Any) -> str:
+    with pytest.raises(PreflightError) as caught:
+        looked(path, **fields)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).replace(str(path), "FILE")
+
+
+def duck(query: str, path: Path, options: str = "") -> Path:
+    with duckdb.connect() as connection:
+        connection.execute(f"COPY ({query}) TO '{path}' {options}")
+    return path
+
+
+class TestChats:
+    MESSAGES: ClassVar[list[dict[str, Any]]] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi."},
+    ]
+
+    def test_maps_of_duckdb(self, tmp_path: Path) -> None:
+        maps = ", ".join(
+            f"MAP {{'role': '{one['role']}', 'content': '{one['content']}'}}" for one in self.MESSAGES
+        )
+        path = duck(f"SELECT [{maps}] AS chat", tmp_path / "x.parquet")
+        assert looked(path, messages_column="chat")[1] == [Request(self.MESSAGES)]
+
+    def test_maps_of_spark(self, tmp_path: Path) -> None:
+        chat = pa.list_(pa.map_(pa.string(), pa.string()))
+        pairs = [list(message.items()) for message in self.MESSAGES]
+        pq.write_table(pa.table({"chat": pa.array([pairs], chat)}), tmp_path / "x.parquet")
+        assert looked(tmp_path / "x.parquet", messages_column="chat")[1] == [Request(self.MESSAGES)]
+
+    def test_structs_of_polars(self, tmp_path: Path) -> None:
+        pl.DataFrame({"chat": [self.MESSAGES]}).write_parquet(tmp_path / "x.parquet")
+        assert looked(tmp_path / "x.parquet", messages_column="chat")[1] == [Request(self.MESSAGES)]
+
+    def test_json_of_duckdb(self, tmp_path: Path) -> None:
+        path = duck(f"SELECT '{json.dumps(self.MESSAGES)}'::JSON AS chat", tmp_path / "x.parquet")
+        assert looked(path, messages_column="chat")[1] == [Request(self.MESSAGES)]
+
+    def test_a_map_without_a_role_fails_its_row(self, tmp_path: Path) -> None:
+        path = duck("SELECT [MAP {'content': 'x'}] AS chat", tmp_path / "x.parquet")
+        (failure,) = looked(path, messages_column="chat")[2]
+        assert failure.reason == "column 'chat' has a message without a role"
+
+
+class TestJson:
+    @pytest.mark.parametrize(
+        ("layout", "remedy"),
+        [
+            ({}, 'is one object of columns, as pandas\' to_json() writes it; write it with orient="records"'),
+            ({"orient": "split"}, 'write it with orient="records", lines=True'),
+            ({"orient": "table"}, 'write it with orient="records", lines=True'),
+            ({"orient": "index"}, 'write it with orient="records", lines=True'),
+            ({"orient": "records"}, "is one JSON list, not JSON Lines"),
+            ({"orient": "values"}, "is one JSON list, not JSON Lines"),
+            ({"orient": "records", "indent": 2}, "is JSON over many lines"),
+            ({"indent": 2}, "is JSON over many lines"),
+        ],
+    )
+    def test_other_layouts_of_pandas_are_refused(
+        self, tmp_path: Path, layout: dict[str, Any], remedy: str
+    ) -> None:
+        pd.DataFrame(ROWS).to_json(tmp_path / "x.json", **layout)
+        sentence = refusal(tmp_path / "x.json")
+        assert remedy in sentence
+        assert 'orient="records", lines=True' in sentence
+
+    def test_lists_of_polars_and_duckdb_are_refused(self, tmp_path: Path) -> None:
+        pl.DataFrame(ROWS).write_json(tmp_path / "x.json")
+        assert "is one JSON list" in refusal(tmp_path / "x.json")
+        query = "SELECT * FROM (VALUES (1, 'a'), (2, 'b')) AS t(id, text)"
+        assert "is JSON over many lines" in refusal(duck(query, tmp_path / "y.json", "(ARRAY true)"))
+
+    def test_their_lines_are_read(self, tmp_path: Path) -> None:
+        expected = [row["text"] for row in ROWS]
+        pd.DataFrame(ROWS).to_json(tmp_path / "x.json", orient="records", lines=True)
+        pl.DataFrame(ROWS).write_ndjson(tmp_path / "y.ndjson")
+        pd.DataFrame(ROWS).to_csv(tmp_path / "z.csv", index=False)
+        duck(f"SELECT * FROM read_csv('{tmp_path}/z.csv')", tmp_path / "z.json")
+        assert texts(tmp_path / "x.json") == texts(tmp_path / "y.ndjson") == texts(tmp_path / "z.json")
+        assert texts(tmp_path / "x.json") == expected
+
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            [{"text": "a", "scores": {"0": 1}}],  # one row
+            [{"text": {"0": "a"}, "n": {"0": "b"}}, {"text": {"0": "c"}, "n": {"0": "d"}}],  # two
+            [{"text": {"a": 1}, "other": {"a": 1}}],
+        ],
+    )
+    def test_rows_that_only_resemble_one_are_read(self, tmp_path: Path, rows: list[Any]) -> None:
+        (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        assert len(texts(tmp_path / "x.jsonl")) == len(rows)
+
+
+class TestCsv:
+    @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+    def test_another_delimiter_is_named_and_can_be_set(self, tmp_path: Path, delimiter: str) -> None:
+        """Whether names have quotes or not."""
+        expected = [row["text"] for row in ROWS]
+        for quoting in (0, 1):
+            path = tmp_path / "x.csv"
+            pd.DataFrame(ROWS).to_csv(path, sep=delimiter, index=False, quoting=quoting)
+            assert refusal(path) == (
+                "source: the header of FILE has one column if commas separate them, and 2 with "
+                f"{delimiter!r}; set csv_options={{'delimiter': {delimiter!r}}}, or ',' if that is meant."
+            )
+            assert texts(path, csv_options={"delimiter": delimiter}) == expected
+
+    def test_a_name_with_another_delimiter_is_a_name_where_that_is_said(self, tmp_path: Path) -> None:
+        (tmp_path / "x.csv").write_text("text;or so\na\n")
+        assert texts(tmp_path / "x.csv", csv_options={"delimiter": ","}, prompt="{row['text;or so']}") == [
+            "a"
+        ]
+
+    def test_tab_separated_files_by_their_name(self, tmp_path: Path) -> None:
+        for name in ("x.tsv", "x.tsv.gz"):
+            pd.DataFrame(ROWS).to_csv(tmp_path / name, sep="\t", index=False)
+            assert texts(tmp_path / name) == [row["text"] for row in ROWS]
+
+    @pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "utf-16-le", "utf-8-sig", "utf-8"])
+    def test_encodings(self, tmp_path: Path, encoding: str) -> None:
+        pd.DataFrame(ROWS).to_csv(tmp_path / "x.csv", index=False, encoding=encoding)
+        assert texts(tmp_path / "x.csv", csv_options={"encoding": encoding}) == [row["text"] for row in ROWS]
+        if encoding.startswith("utf-16"):
+            assert "is not CSV but UTF-16 text; set csv_options={'encoding': 'utf-16'}" in refusal(
+                tmp_path / "x.csv"
+            )
+
+    def test_text_of_another_encoding_says_what_to_set(self, tmp_path: Path) -> None:
+        pd.DataFrame(ROWS).to_csv(tmp_path / "x.csv", index=False, encoding="cp1252")
+        (failure,) = looked(tmp_path / "x.csv")[2]
+        assert failure.reason == "the row is not UTF-8 text; csv_options has an encoding to set"
+        sentence = refusal(tmp_path / "x.csv", csv_options={"encoding": "ascii"})
+        assert "FILE is not ascii text" in sentence
+        (tmp_path / "y.csv").write_bytes("größe,text\n1,a\n".encode("cp1252"))
+        assert "set csv_options={'encoding': ...}" in refusal(tmp_path / "y.csv")
+
+    def test_files_without_a_header(self, tmp_path: Path) -> None:
+        pd.DataFrame(ROWS).to_csv(tmp_path / "x.csv", index=False, header=False)
+        expected = [row["text"] for row in ROWS]
+        assert texts(tmp_path / "x.csv", csv_options={"header": ["id", "text"]}) == expected
+        assert texts(tmp_path / "x.csv", csv_options={"header": False}, prompt="{row.column_2}") == expected
+        assert refusal(tmp_path / "x.csv", csv_options={"header": ["a", "b", "text"]}) == (
+            "csv_options: header has 3 names, and the first row of FILE has 2 fields; name each column, or "
+            "set delimiter."
+        )
+
+    def test_options_change_the_listing_where_they_are_set(self, tmp_path: Path) -> None:
+        """So that rows of an attempt with others are not taken for the same."""
+        (tmp_path / "x.csv").write_text("id,text\n1,a\n")
+        plain, other = listing_of(tmp_path), listing_of(tmp_path, csv_options={"delimiter": ";"})
+        assert plain.digest != other.digest
+
+    def test_a_repeated_header_is_no_row(self, tmp_path: Path) -> None:
+        """As in files that were joined by `cat`; a single column may have its name as a value."""
+        (tmp_path / "x.csv").write_text("id,text\n1,a\nid,text\n2,b\n")
+        _, requests, failures = looked(tmp_path / "x.csv")
+        assert len(requests) == 2
+        assert [failure.reason for failure in failures] == [
+            "the row is the header line once more; remove it from the file"
+        ]
+        (tmp_path / "y.csv").write_text("text\ntext\n")
+        assert texts(tmp_path / "y.csv") == ["text"]
+
+    def test_a_null_of_databases_is_null(self, tmp_path: Path) -> None:
+        r"""MySQL, PostgreSQL and Hive write `\N`."""
+        (tmp_path / "x.csv").write_text("id,text\n1,\\N\n\\N,b\\N\n")
+        (failure,) = looked(tmp_path / "x.csv")[2]
+        assert failure.reason == "column 'text' is null"
+        _, rows, columns = read_all(listing_of(tmp_path))
+        assert rows == columns == [{"id": "1", "text": None}, {"id": None, "text": "b\\N"}]
+
+    def test_options_of_another_format_are_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "x.jsonl").write_text('{"text": "a"}\n')
+        assert refusal(tmp_path / "x.jsonl", csv_options={"delimiter": ";"}) == (
+            "csv_options: FILE is jsonl, not csv; leave csv_options out, or set format='csv'."
+        )
+
+
+def xlsx(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as file:  # in the order of openpyxl
+        for name in ("docProps/app.xml", "xl/workbook.xml", "[Content_Types].xml"):
+            file.writestr(name, "<x/>")
+
+
+def archive(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("x.csv", "id,text\n1,a\n")
+
+
+def parquet(path: Path) -> None:
+    pl.DataFrame(ROWS).write_parquet(path)
+
+
+def holds(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("write", "real"),
+    [
+        (xlsx, "an Excel workbook; save it as CSV"),
+        (archive, "a zip archive; unpack it"),
+        (parquet, "Parquet; set format='parquet'"),
+        (holds(gzip.compress(b"id,text\n1,a\n")), "gzip; let its name end in .gz"),
+        (holds(b"\x28\xb5\x2f\xfd\x00\x00"), "zstd; let its name end in .zst"),
+        (holds(b"BZh91AY&SY\x00"), "bzip2; unpack it"),
+        (holds(b"ORC\x08\x03"), "ORC; write it as Parquet"),
+        (holds(b"Obj\x01\x04"), "Avro; write it as Parquet"),
+        (lambda path: pl.DataFrame(ROWS).write_ipc(path), "Arrow IPC (Feather); write it as Parquet"),
+        (holds(b"%PDF-1.7\n"), "PDF"),
+        (holds(b"\n<!DOCTYPE html>\n<html>"), "an HTML page; check the address, which may ask for a login"),
+        (
+            holds(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+            "a Git LFS pointer; get the file itself by `git lfs pull`",
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_another_format_under_a_name_of_text_is_named(
+    tmp_path: Path, write: Callable[[Path], object], real: str, kind: str
+) -> None:
+    path = tmp_path / f"x.{kind}"
+    write(path)
+    name = {"csv": "CSV", "jsonl": "JSON Lines"}[kind]
+    assert refusal(path).startswith(f"source: FILE is not {name} but {real}")
+
+
+def test_json_lines_under_a_name_of_csv_are_named(tmp_path: Path) -> None:
+    pl.DataFrame(ROWS).write_ndjson(tmp_path / "x.csv")
+    assert refusal(tmp_path / "x.csv") == "source: FILE is not CSV but JSON Lines; set format='jsonl'."
+
+
+def test_headers_that_begin_like_another_format_are_read(tmp_path: Path) -> None:
+    for number, name in enumerate(("PAR1", "ORCID", "Object", "BZh9", "{curly}", "[x]")):
+        (tmp_path / f"{number}.csv").write_text(f"{name},text\n1,a\n")
+        assert texts(tmp_path / f"{number}.csv") == ["a"]
+
+
+def test_another_format_under_a_name_of_parquet_is_named(tmp_path: Path) -> None:
+    pd.DataFrame(ROWS).to_csv(tmp_path / "x.parquet", index=False)
+    assert (
+        refusal(tmp_path / "x.parquet")
+        == "source: FILE is not Parquet but text; set format to 'csv' or 'jsonl'."
+    )
+    archive(tmp_path / "x.parquet")
+    assert "is not Parquet but a zip archive; unpack it" in refusal(tmp_path / "x.parquet")
+
+
+def test_parquet_that_is_named_as_packed_is_named(tmp_path: Path) -> None:
+    """Many tools name a file after the compression inside of it; one that is packed is read."""
+    parquet(tmp_path / "x.parquet.gz")
+    assert refusal(tmp_path / "x.parquet.gz") == (
+        "source: FILE is not gzip but Parquet; remove .gz from its name."
+    )
+    parquet(tmp_path / "y.parquet")
+    (tmp_path / "x.parquet.gz").write_bytes(gzip.compress((tmp_path / "y.parquet").read_bytes()))
+    assert texts(tmp_path / "x.parquet.gz") == [row["text"] for row in ROWS]
+
+
+def test_types_that_arrow_lacks_are_refused(tmp_path: Path) -> None:
+    """Polars writes integers of 128 bits, which pyarrow can't read."""
+    frame = pl.DataFrame(ROWS).with_columns(pl.col("id").cast(pl.Int128))
+    frame.write_parquet(tmp_path / "x.parquet")
+    assert "has a type that Arrow can't read (Integers with more than 64 bits" in refusal(
+        tmp_path / "x.parquet"
+    )
