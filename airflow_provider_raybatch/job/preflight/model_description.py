@@ -19,7 +19,7 @@ _TOKENIZERS = (
     "tokenizer*.json",
     "*.model*",
     "*.spm",
-    "vocab*",
+    "*vocab*",
     "tekken.json",
     "*.tiktoken",
     "tokenization_*",
