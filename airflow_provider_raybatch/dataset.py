@@ -15,6 +15,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.contract.layout import MANIFESTS, NEWEST_MANIFEST
 from airflow_provider_raybatch.contract.location import split_s3
 from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
+from airflow_provider_raybatch.contract.text import count_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -117,7 +118,7 @@ class Dataset:
 
     def __repr__(self) -> str:
         rows, files = self.manifest.counts.ok, len(self.manifest.files)
-        return f"<Dataset {self.manifest.uri}: {rows:,} rows in {files:,} files>"
+        return f"<Dataset {self.manifest.uri}: {count_of(rows, 'row')} in {count_of(files, 'file')}>"
 
     @property
     def files(self) -> list[str]:
@@ -138,8 +139,8 @@ class Dataset:
                 )
             if there[path] != size:
                 raise DatasetError(
-                    f"files: {path!r} of {self.manifest.uri} has {there[path]:,} bytes, but its manifest "
-                    f"says {size:,}; run the batch inference again."
+                    f"files: {path!r} of {self.manifest.uri} has {count_of(there[path], 'byte')}, but its "
+                    f"manifest says {size:,}; run the batch inference again."
                 )
         if extra := sorted(set(there) - set(listed)):
             raise DatasetError(

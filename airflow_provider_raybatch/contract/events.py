@@ -17,7 +17,7 @@ from airflow_provider_raybatch.contract.base import ContractModel
 from airflow_provider_raybatch.contract.control import is_signed, sign
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary
-from airflow_provider_raybatch.contract.text import all_storable, clean, cut_to
+from airflow_provider_raybatch.contract.text import all_storable, clean, count_of, cut_to
 
 MARKER = "::raybatch:: "
 LONGEST_DOCUMENT = 64 * 1024
@@ -67,6 +67,7 @@ class Progress(ContractModel):
     :param rows_per_second: rows that finished in this job, over a minute; ``None`` unless steady.
     :param output_tokens_per_second: likewise.
     :param eta_seconds: ``None`` unless a rate is known.
+    :param kept: rows with an answer on disk, which the job's end can't lose; ``None`` of an older driver.
     """
 
     event: Literal["progress"] = "progress"
@@ -77,17 +78,18 @@ class Progress(ContractModel):
     rows_per_second: float | None = None
     output_tokens_per_second: float | None = None
     eta_seconds: float | None = None
+    kept: int | None = None
 
     def text(self) -> str:
         """For people."""
         share = f" ({100 * self.done / self.total:.1f} %)" if self.total else ""
-        errors = f", {self.errors:,} in error" if self.errors else ""
+        errors = f", {self.errors:,} failed" if self.errors else ""
         left = None if 0 < self.total <= self.done else self.eta_seconds
         eta = f", about {_duration(left)} left" if left is not None else ""
         rate, tokens = self.rows_per_second, self.output_tokens_per_second
         rates = "" if rate is None else f", {rate:,.{1 if rate >= 1 else 3}f} rows/s"
         rates += "" if tokens is None else f", {tokens:,.0f} tokens/s"
-        return f"{self.done:,} of {self.total:,} rows{share}{errors}{rates}{eta}"
+        return f"{self.done:,} of {count_of(self.total, 'row')}{share}{errors}{rates}{eta}"
 
 
 class Failed(ContractModel):
@@ -115,8 +117,9 @@ class Committed(ContractModel):
     def text(self) -> str:
         """For people."""
         how = "found, committed earlier" if self.reused else "committed"
+        rows, errors = self.summary.rows, self.summary.errors
         return (
-            f"{self.summary.rows:,} rows {how} at {self.summary.uri} ({self.summary.errors:,} in error); "
+            f"{rows:,} of {count_of(rows + errors, 'row')} {how} at {self.summary.uri} ({errors:,} failed); "
             f"manifest {self.summary.manifest_uri}"
         )
 

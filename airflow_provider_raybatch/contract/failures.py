@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from airflow_provider_raybatch.contract.text import clean
+from airflow_provider_raybatch.contract.text import clean, count_of
 
 
 class FailureClass(str, Enum):
@@ -58,6 +58,20 @@ _FINAL = frozenset({
     FailureClass.LIMIT_REACHED,
     FailureClass.POISON_ROW,
 })
+
+
+def rows_kept(kept: int, total: int, failure_class: FailureClass, clear_keeps: bool = True) -> str:
+    """What of a job that ended badly is finished, and what takes it.
+
+    :param kept: rows of `total` that have an answer on disk.
+    :param clear_keeps: whether a clear of the task takes them, too; not with ``on_clear="regenerate"``.
+    """
+    if not kept:
+        return "no row was finished"
+    said = f"{kept:,} of {count_of(total, 'row')} {'is' if kept == 1 else 'are'} kept"
+    if failure_class.retryable:
+        return f"{said}, and the next attempt goes on from there"
+    return f"{said}, and a clear of the task goes on from there" if clear_keeps else said
 
 
 class RaybatchError(Exception):

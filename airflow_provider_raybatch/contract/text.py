@@ -53,8 +53,17 @@ def cut_to(longest: int, text: str) -> str:
     """`text`, cut to `longest` characters with a mark that says how many more there were."""
     if len(text) <= longest:
         return text
-    mark = f" [{len(text) - longest:,} more characters]"
+    mark = f" [{count_of(len(text) - longest, 'more character')}]"
     return text[: max(0, longest - len(mark))] + mark
+
+
+def count_of(count: int, noun: str, plural: str | None = None) -> str:
+    """A count and its noun: "1 row", "1,200 rows".
+
+    :param noun: in the singular, perhaps with a verb after it.
+    :param plural: by default the noun with an "s".
+    """
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def write_utf8() -> None:

@@ -16,6 +16,7 @@ from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.execution import pool, regroup
 from airflow_provider_raybatch.job.execution.cpu_tasks import spread, users_code
@@ -30,7 +31,7 @@ from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.monitor.start_up import StartUp, in_words
 from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.commit import commit, prepare
-from airflow_provider_raybatch.job.output.dead_letters import failures_of, with_dead_letters
+from airflow_provider_raybatch.job.output.dead_letters import failures_of, with_rows_left
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.job.output.publish import Range, Target, publish
 from airflow_provider_raybatch.job.output.report import report
@@ -82,7 +83,7 @@ def run(
         except Exception as error:
             if isinstance(error, DamagedPartError):
                 mark_damaged(ready.job.folder, ready.job.part_folder.rpartition("/")[0])
-            failure = with_dead_letters(error, ready.job, ready.source.rows)
+            failure = with_rows_left(error, ready.job, ready.source.rows)
             if failure is error:
                 raise
             raise failure from error
@@ -123,7 +124,7 @@ def _finish(
         text = f"{damaged} (for example, {job.folder.uri}/{earlier.damaged[0].path})"
         emit(events.Notice(level="warning", message=text))
     if earlier.rows:
-        done = f"{earlier.rows:,} of {source.rows:,} rows were done by earlier submissions"
+        done = f"done by earlier submissions: {earlier.rows:,} of {count_of(source.rows, 'row')}"
         rest = "going on with the rest" if earlier.rows < source.rows else "there is nothing left to ask"
         emit(events.Notice(message=f"{done}; {rest}"))
     if reuse_plan.notice:
@@ -147,7 +148,7 @@ def _finish(
         emit(events.Phase(phase="starting", message=sizing.sentence(remaining)))
         if spec.keep_warm is not None and sizing.spans_nodes:
             emit(events.Notice(level="warning", message="keep_warm has no effect: replicas span nodes"))
-        tracker = Tracker(source.rows, source.rows - remaining, time.time())
+        tracker = Tracker(source.rows, source.rows - remaining, time.time(), earlier.rows + reused.rows)
         paid = spent(spec, job.folder, layout.task_folder(submission))
         of_ray = spec.engine == ray_data_llm.NAME
         unseen = sizing.replicas if of_ray else 0
@@ -169,7 +170,7 @@ def _finish(
                 has_begun = True
                 emit(events.Notice(message=f"first request after {in_words(start_up.phases(reports))}"))
             tolerance.during(reports)
-            budget.check(reports, progress, time.time())
+            budget.check(reports, time.time())
             control.check(progress)
             claim.check()
 

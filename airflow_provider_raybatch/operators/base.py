@@ -204,7 +204,7 @@ class RayOperator(LiteralTextOperator):
             handle = resumption.latest_handle()
             if handle is None:
                 failure_class = known.failure_class or FailureClass.INTERNAL
-                raise self._failure(failure_class, f"{known.state}: {known.message}") from error
+                raise self._failure(context, failure_class, f"{known.state}: {known.message}") from error
             return self._end(context, resumption.recheck(known, handle["submission_id"]), handle)
 
     def on_kill(self) -> None:
@@ -273,17 +273,15 @@ class RayOperator(LiteralTextOperator):
 
     def _deadlines(self, context: Context) -> Deadline:
         began = context["ti"].start_date.timestamp()  # of the attempt, also after a deferral
-        return Deadline(
-            of_attempt=None if self._longest is None else began + self._longest,
-            of_run=parse_deadline(self.deadline),
-        )
-
-    @property
-    def _longest(self) -> float | None:
-        """Seconds of an attempt. Airflow's own bound counts no time in which a task is deferred."""
-        own = self.execution_timeout.total_seconds() if self.deferrable and self.execution_timeout else None
-        bounds: tuple[float | None, ...] = (self.timeout, own)
-        return min((bound for bound in bounds if bound is not None), default=None)
+        of_run, bounds = parse_deadline(self.deadline), {"timeout": self.timeout}
+        if self.deferrable and self.execution_timeout:
+            # Airflow's own bound counts no time in which a task is deferred.
+            bounds["execution_timeout"] = self.execution_timeout.total_seconds()
+        known = {name: seconds for name, seconds in bounds.items() if seconds is not None}
+        if not known:
+            return Deadline(of_run=of_run)
+        name = min(known, key=lambda one: known[one])
+        return Deadline(began + known[name], of_run, f"{name}={known[name]:g} s")
 
     def _submit(self, context: Context, address: ClusterAddress, run: TaskRun, plan: JobPlan) -> Submitted:
         store = context["task_state_store"]
@@ -332,6 +330,7 @@ class RayOperator(LiteralTextOperator):
         self._killing.concerns_nothing()
         if outcome.failure_class is not None:
             raise self._failure(
+                context,
                 outcome.failure_class,
                 f"Job {handle['submission_id']} {outcome.state}: {outcome.message}",
             )
@@ -350,12 +349,12 @@ class RayOperator(LiteralTextOperator):
             log=self.log,
         )
 
-    def _failure(self, failure_class: FailureClass, message: str) -> RayBatchException:
-        if (
-            failure_class is FailureClass.TIMEOUT
-            and Deadline(of_run=parse_deadline(self.deadline)).passed_for_good
-        ):
-            return RayBatchFailException(message, failure_class)
+    def _failure(self, context: Context, failure_class: FailureClass, message: str) -> RayBatchException:
+        if failure_class is FailureClass.TIMEOUT:
+            deadline = self._deadlines(context)
+            message = f"{message} {deadline.remedy}".rstrip()
+            if deadline.passed_for_good:
+                return RayBatchFailException(message, failure_class)
         return airflow_exception(RaybatchError(message, failure_class))
 
     def _succeeded(self, context: Context, handle: Mapping[str, Any], result: dict[str, Any]) -> Any:

@@ -18,15 +18,26 @@ class Deadline:
 
     :param of_attempt: ends the job of this attempt; the next one has its own.
     :param of_run: ends the job of every attempt.
+    :param argument: where `of_attempt` comes from, with its value.
     """
 
     of_attempt: float | None = None
     of_run: float | None = None
+    argument: str = "timeout"
 
     @property
     def earlier(self) -> float | None:
         """The deadline of the job."""
         return min((at for at in (self.of_attempt, self.of_run) if at is not None), default=None)
+
+    @property
+    def remedy(self) -> str:
+        """For the message of a job that it has ended: the argument, and what to do."""
+        if self.earlier is None:
+            return ""
+        if self.of_run is not None and self.earlier == self.of_run:
+            return f"deadline={_shown(self.of_run)} ended it: set a later one, or clear the task in time."
+        return f"{self.argument} ended it: raise it, or leave it out."
 
     @property
     def passed_for_good(self) -> bool:
@@ -39,12 +50,15 @@ class Deadline:
         :raises RayBatchFailException: there is no time left, and a retry would have none either.
         """
         if self.of_run is not None and self.passed_for_good:
-            moment = datetime.fromtimestamp(self.of_run, UTC).isoformat(timespec="seconds")
             raise RayBatchFailException(
-                f"deadline: {moment} has passed already, so nothing was submitted; set a later one, or clear "
-                "the task in time.",
+                f"deadline: {_shown(self.of_run)} has passed already, so nothing was submitted; set a later "
+                "one, or clear the task in time.",
                 FailureClass.TIMEOUT,
             )
+
+
+def _shown(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
 
 
 def parse_deadline(value: datetime | str | None) -> float | None:

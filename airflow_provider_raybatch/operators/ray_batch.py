@@ -15,6 +15,7 @@ from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.arguments.output import OutputFormat
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.contract.submission import Submission
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.arguments import (
     ARGUMENTS,
@@ -351,9 +352,9 @@ class RayBatchInferenceOperator(RayOperator):
         publish_asset_events(context, self.outlets, result)
         if result["errors"]:
             self.log.warning(
-                "%s of %s rows failed; their dead letters with the reasons are at %s.",
+                "%s of %s failed; the dead letters with the reasons are at %s.",
                 f"{result['errors']:,}",
-                f"{result['rows']:,}",
+                count_of(result["rows"] + result["errors"], "row"),
                 result["dead_letter_uri"],
             )
 

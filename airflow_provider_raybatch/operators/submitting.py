@@ -46,6 +46,8 @@ class Submitting:
 
         :raises RayBatchException: it was refused, or the cluster does not answer.
         """
+        from airflow_provider_raybatch.cluster.submit.resolve import FIRST_JOB
+
         run = self.run
         store = None if run.connection.embedded else self.store
         self.killing.concerns(self.address, run.key, store, self.plan.control, run_key=run.mark_key)
@@ -54,8 +56,11 @@ class Submitting:
         if submitted.adopted:
             ended = submitted.info.status.is_terminal
             verb = "Found finished job" if ended else "Re-attached to running job"
+        reason = submitted.reason
+        if reason == FIRST_JOB and run.record.earlier != ():
+            reason = "a new run began, as after each clear"
         where = run.connection.job_page(submitted.submission_id) or self.address.shown
-        self.log.info("%s %s: %s (%s).", verb, submitted.submission_id, where, submitted.reason)
+        self.log.info("%s %s: %s (%s).", verb, submitted.submission_id, where, reason)
         self.killing.end_if_killed(self.log)
         if run.record.earlier != () and stop_earlier_runs(
             self.address, run, submitted.submission_id, self.log

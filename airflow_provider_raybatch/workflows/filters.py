@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.rows import require
 from airflow_provider_raybatch.workflows.sift import Checked, Drop, text_column, with_column
@@ -67,7 +68,7 @@ class Heuristics:
         if text is None or not text.strip():
             return Drop("empty", "the text is empty")
         if self.max_characters is not None and len(text) > self.max_characters:
-            return Drop("too_long", f"{len(text):,} characters, more than {self.max_characters:,}")
+            return Drop("too_long", f"{count_of(len(text), 'character')}, more than {self.max_characters:,}")
         words = text.split()
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return self._of_words(text, words) or self._of_lines(lines) or self._of_phrases(words)
@@ -75,9 +76,9 @@ class Heuristics:
     def _of_words(self, text: str, words: list[str]) -> Drop | None:
         count = len(words)
         if self.min_words is not None and count < self.min_words:
-            return Drop("too_few_words", f"{count:,} words, fewer than {self.min_words:,}")
+            return Drop("too_few_words", f"{count_of(count, 'word')}, fewer than {self.min_words:,}")
         if self.max_words is not None and count > self.max_words:
-            return Drop("too_many_words", f"{count:,} words, more than {self.max_words:,}")
+            return Drop("too_many_words", f"{count_of(count, 'word')}, more than {self.max_words:,}")
         if drop := _above(
             "undecodable",
             len(_CONTROL.findall(text)) / len(text),

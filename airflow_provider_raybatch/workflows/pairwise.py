@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy import stats
 
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.prompts import CHOICES, FIRST, SECOND, TIE
 from airflow_provider_raybatch.workflows.rows import require
@@ -39,8 +40,8 @@ def both_orders(
     known, answers = _both([_texts(batch, (key, response)) for batch in baseline])
     if len(known) != (distinct := pc.count_distinct(known, mode="all").as_py()):
         raise WorkflowError(
-            f"key: {key!r} names {len(known):,} rows of the baseline, and has {distinct:,} values; name a "
-            "column that is unique."
+            f"key: {key!r} names {count_of(len(known), 'row')} of the baseline, and has "
+            f"{count_of(distinct, 'value')}; name a column that is unique."
         )
     for batch in candidate:
         keys, asked, ours = _texts(batch, (key, question, response))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.workflows.statistics import Comparison, Interval, compare, mean_interval
 
 Scores: TypeAlias = Mapping[str, Mapping[str, float]]
@@ -47,7 +48,7 @@ class Candidate:
                 for metric, by_key in scores.items()
                 if whole and baseline is not None and len(baseline.get(metric, ())) == questions
             },
-            None if whole else f"it answered {answered:,} of {questions:,} questions",
+            None if whole else f"it answered {answered:,} of {count_of(questions, 'question')}",
         )
 
 

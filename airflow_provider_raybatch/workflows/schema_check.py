@@ -12,6 +12,7 @@ import jsonschema
 import pyarrow as pa
 from jsonschema.exceptions import best_match
 
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.sift import Checked, Drop, text_column, with_column
 
@@ -73,7 +74,7 @@ class SchemaCheck:
         if text is None or not text.strip():
             return Drop("no_response", "the response is empty")
         if len(text) > _LONGEST_RESPONSE:
-            return Drop("too_long", f"the response has {len(text):,} characters")
+            return Drop("too_long", f"the response has {count_of(len(text), 'character')}")
         try:
             value = json.loads(text, parse_constant=_refuse)
             if "\\ud" in text.lower():
@@ -112,9 +113,9 @@ def clause(error: jsonschema.ValidationError) -> str:
         case "maximum" | "exclusiveMaximum":
             return f"{field} is {value}, more than the greatest value {limit}"
         case "minLength":
-            return f"{field} is {value}, shorter than {limit} characters"
+            return f"{field} is {value}, shorter than {count_of(limit, 'character')}"
         case "maxLength":
-            return f"{field} has {len(error.instance):,} characters, more than {limit:,}"
+            return f"{field} has {count_of(len(error.instance), 'character')}, more than {limit:,}"
         case "pattern":
             return f"{field} is {value}, which does not match {limit!r}"
     return f"{field}: {_short(error.message)}"

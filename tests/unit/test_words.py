@@ -8,6 +8,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,42 @@ def test_prose_uses_plain_words(folder: str) -> None:
 def test_an_avoided_word_is_found() -> None:
     source = 'x = "nobody"  # for whom\n\n\ndef f():\n    """Somebody calls it."""\n'
     assert AVOIDED.findall("\n".join(prose(source))) == ["whom", "Somebody calls it."]
+
+
+PLURAL = re.compile(
+    r" (?:(?:more|failed|different|sampled|stored|other) )?(?:rows|tokens|files|parts|engines|replicas"
+    r"|columns|chunks|prompts|nodes|GPUs|requests|responses|lines|times|characters|bytes|values|words|questions"
+    r"|submissions|attempts)\b(?!/)"
+)
+
+
+def counts_without_singular(source: str) -> Iterator[str]:
+    """Numbers in messages that a plural follows whatever they are; names in capitals are never 1."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.JoinedStr):
+            continue
+        for value, text in pairwise(node.values):
+            if not (isinstance(text, ast.Constant) and isinstance(value, ast.FormattedValue)):
+                continue
+            found, name = PLURAL.match(str(text.value)), ast.unparse(value.value)
+            form = "" if value.format_spec is None else ast.unparse(value.format_spec)
+            is_whole = value.conversion < 0 and form in {"", "f','"}
+            if found and is_whole and not name.rpartition(".")[2].isupper():
+                yield name + found.group()
+
+
+def test_messages_count_in_singular_and_plural() -> None:
+    """No message says "1 rows": `count_of` writes a count with its noun."""
+    found = {
+        path.relative_to(ROOT).as_posix(): counts
+        for path in sorted((ROOT / "airflow_provider_raybatch").rglob("*.py"))
+        if (counts := list(counts_without_singular(path.read_text("utf-8"))))
+    }
+    assert found == {}
+
+
+def test_a_count_without_singular_is_found() -> None:
+    source = (
+        "f'{x:,} of {len(y)} rows, {n:,} failed rows, {MOST:,} rows, {rate:.1f} rows, {n} rows/s, {n!r} rows'"
+    )
+    assert list(counts_without_singular(source)) == ["len(y) rows", "n failed rows"]

@@ -13,6 +13,8 @@ from airflow_provider_raybatch.contract.text import clean
 
 _LONGEST = 600
 _TELLING = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Failure|Timeout|Died))\b.*")
+_KILLED = re.compile(r"Killed|no message|.*exit code 137.*")
+"""The shell's and Ray's own words for it, which say no more."""
 _KILLED_EXIT_CODES = frozenset({-9, 137})
 _TRANSIENT_SETUP = re.compile(
     r"Failed to download runtime_env file package|prematurely been deleted|[Tt]imed? ?out|[Cc]onnection|"
@@ -58,10 +60,11 @@ def reason_of(info: JobInfo, tail: Sequence[str] = ()) -> Diagnosis:
         # Ray accepts a runtime env that it can't read, and fails when it starts the actor.
         failure_class = FailureClass.USER_ERROR
     if info.error_type == "JOB_ENTRYPOINT_COMMAND_ERROR" and info.driver_exit_code in _KILLED_EXIT_CODES:
+        last = "" if _KILLED.fullmatch(message) else f"; its last line: {message.rstrip('.')}"
         return Diagnosis(
             FailureClass.OUT_OF_MEMORY,
             f"The driver was killed (exit code {info.driver_exit_code}), most often because its node ran out "
-            f"of memory; last it said: {message}",
+            f"of memory{last}.",
         )
     if _NO_RAY.search(message) or _NO_RAY.search(info.message):
         return Diagnosis(

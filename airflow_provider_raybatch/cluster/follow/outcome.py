@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from airflow_provider_raybatch.cluster.follow.failure_reason import Diagnosis, reason_of
+from airflow_provider_raybatch.cluster.follow.failure_reason import reason_of
 from airflow_provider_raybatch.cluster.follow.log_tail import digest, first_new
 from airflow_provider_raybatch.cluster.jobs_api.models import TAIL_LINES, JobInfo, JobStatus
 from airflow_provider_raybatch.contract.events import (
@@ -24,9 +24,9 @@ from airflow_provider_raybatch.contract.events import (
     Progress,
     read_line,
 )
-from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.failures import FailureClass, rows_kept
 from airflow_provider_raybatch.contract.manifest import Summary
-from airflow_provider_raybatch.contract.text import all_storable, clean
+from airflow_provider_raybatch.contract.text import all_storable, clean, count_of
 
 State = Literal["succeeded", "failed", "stopped", "lost", "deleted", "unreachable", "timeout"]
 Level = Literal["info", "warning", "error"]
@@ -62,6 +62,7 @@ class FollowState:
     :param unreachable_since: epoch seconds, ``None`` while the cluster answers.
     :param polls_without_log: polls of a finished job whose log could not be read.
     :param events: how many of the job's events were seen; a line with a lower number is a copy.
+    :param progress: the job's latest; ``None`` before the first.
     :param too_long: whether the last poll found a line at the log's end that is too long to be read.
     """
 
@@ -73,6 +74,7 @@ class FollowState:
     unreachable_since: float | None = None
     polls_without_log: int = 0
     events: int = 0
+    progress: Progress | None = None
     too_long: bool = False
 
 
@@ -173,17 +175,27 @@ def judge(
         state = replace(state, unreachable_since=None)
     info = observation.info
     if info is None:
-        return Verdict(state, back, _gone(observation, state))
+        return Verdict(state, back, _with_rows(_gone(observation, state), state))
     lines, state = _new_lines(observation, state, key)
     lines = back + lines
     if not info.status.is_terminal:
         if deadline is not None and observation.at >= deadline:
             message = f"The job was still {info.status.value} at its deadline."
-            return Verdict(state, lines, Outcome("timeout", FailureClass.TIMEOUT, message, info=info))
+            outcome = Outcome("timeout", FailureClass.TIMEOUT, message, info=info)
+            return Verdict(state, lines, _with_rows(outcome, state))
         return Verdict(state, lines)
     if observation.tail is None and state.polls_without_log + 1 < _POLLS_FOR_THE_END:
         return Verdict(replace(state, polls_without_log=state.polls_without_log + 1), lines)
-    return Verdict(state, lines, _ended(info, observation.tail, key))
+    return Verdict(state, lines, _ended(info, observation.tail, key, state))
+
+
+def _with_rows(outcome: Outcome, state: FollowState) -> Outcome:
+    """Add how many rows are kept, for a job that could not say so itself."""
+    known, failure_class = state.progress, outcome.failure_class
+    if known is None or known.kept is None or failure_class is None:
+        return outcome
+    kept = rows_kept(known.kept, known.total, failure_class)
+    return replace(outcome, message=f"{outcome.message.rstrip('.')}; {kept}.")
 
 
 def _no_answer(
@@ -206,7 +218,10 @@ def _no_answer(
     state = replace(state, unreachable_since=since)
     silent = observation.at - since
     if silent >= unreachable_timeout:
-        message = f"The Ray cluster gave no answer for {silent:.0f} s, and the job was left alone. {error}"
+        message = (
+            f"The Ray cluster gave no answer for {silent:.0f} s, so the job was left alone, and a retry "
+            f"follows it. {error}"
+        )
         return Verdict(state, lines, Outcome("unreachable", FailureClass.CLUSTER_UNREACHABLE, message))
     if deadline is not None and observation.at >= deadline:
         message = f"The deadline passed while the Ray cluster gave no answer. {error}"
@@ -229,7 +244,7 @@ def _gone(observation: Observation, state: FollowState) -> Outcome:
     )
 
 
-def _ended(info: JobInfo, tail: tuple[str, ...] | None, key: str | None) -> Outcome:
+def _ended(info: JobInfo, tail: tuple[str, ...] | None, key: str | None, state: FollowState) -> Outcome:
     # If the log can't be read, Ray's message still has its last ten lines.
     lines = tail if tail is not None else tuple(info.message.splitlines())
     signed = (read_line(line, key) for line in reversed(lines))
@@ -245,9 +260,12 @@ def _ended(info: JobInfo, tail: tuple[str, ...] | None, key: str | None) -> Outc
     if info.status is JobStatus.STOPPED and (last is None or last.failure_class is not FailureClass.TIMEOUT):
         stopped = last is not None and last.failure_class is FailureClass.CANCELLED
         message = last.message if last and stopped else "The job was stopped outside of this task."
-        return Outcome("stopped", FailureClass.CANCELLED, message, None, info)
-    why = reason_of(info, lines) if last is None else Diagnosis(last.failure_class, last.message)
-    return Outcome("failed", why.failure_class, why.message, None, info)
+        outcome = Outcome("stopped", FailureClass.CANCELLED, message, None, info)
+        return outcome if stopped else _with_rows(outcome, state)
+    if last is None:
+        why = reason_of(info, lines)
+        return _with_rows(Outcome("failed", why.failure_class, why.message, None, info), state)
+    return Outcome("failed", last.failure_class, last.message, None, info)
 
 
 def _new_lines(
@@ -266,7 +284,7 @@ def _new_lines(
     if not state.log_read and not state.from_start:
         new = _last_progress(tail, key)
     elif start is None:
-        skipped, new = f"More than {len(tail):,} lines", tail
+        skipped, new = f"More than {count_of(len(tail), 'line')}", tail
     else:
         new = tail[start:]
         if not state.seen and len(tail) >= observation.tail_limit:
@@ -274,7 +292,7 @@ def _new_lines(
     if len(new) > TAIL_LINES:
         early, new = new[:-TAIL_LINES], new[-TAIL_LINES:]
         kept = tuple(line for line in early if MARKER in line)
-        skipped = skipped or f"{len(early) - len(kept):,} lines"
+        skipped = skipped or count_of(len(early) - len(kept), "line")
         new = kept + new
     added = digests if start is None or not state.log_read else digests[start:]
     known = () if start is None else state.seen
@@ -282,13 +300,14 @@ def _new_lines(
     expected = min(TAIL_LINES, _LEAST_LINES + 2 * len(added)) if state.log_read else 8 * _LEAST_LINES
     if observation.limited:
         expected = min(expected, 2 * observation.tail_limit)
-    followed, count = _followed(new, key, state.events)
+    followed, count, progress = _followed(new, key, state.events)
     state = replace(
         state,
         seen=(known + added)[-TAIL_LINES:] if added else state.seen,
         expected_lines=expected,
         log_read=True,
         events=count,
+        progress=progress or state.progress,
         too_long=False,
     )
     if skipped:
@@ -305,9 +324,11 @@ def _last_progress(tail: tuple[str, ...], key: str | None) -> tuple[str, ...]:
     return ()
 
 
-def _followed(lines: tuple[str, ...], key: str | None, seen: int) -> tuple[tuple[FollowedLine, ...], int]:
-    """The lines for the task's log, and the number of the job's events seen so far."""
-    followed = []
+def _followed(
+    lines: tuple[str, ...], key: str | None, seen: int
+) -> tuple[tuple[FollowedLine, ...], int, Progress | None]:
+    """The lines for the task's log, the number of the job's events seen so far, and the latest progress."""
+    followed, progress = [], None
     for line in lines:
         found = read_line(line, key)
         if found is None:
@@ -316,7 +337,8 @@ def _followed(lines: tuple[str, ...], key: str | None, seen: int) -> tuple[tuple
         elif found.number >= seen:  # else it was shown before, and this is a copy
             seen = found.number + 1
             followed.append(FollowedLine(clean(found.event.text()), _level(found.event)))
-    return tuple(followed), seen
+            progress = found.event if isinstance(found.event, Progress) else progress
+    return tuple(followed), seen, progress
 
 
 def _level(event: JobEvent) -> Level:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_provider_raybatch.contract.events import LONGEST_DOCUMENT, MARKER
-from airflow_provider_raybatch.contract.text import storable
+from airflow_provider_raybatch.contract.text import count_of, storable
 
 LONGEST_LINE = 16 * 1024
 """Bytes of a line that are kept."""
@@ -60,5 +60,5 @@ def _text(line: bytes) -> str:
     event = line[at:] if at >= max(0, len(line) - LONGEST_DOCUMENT) else b""
     start = line[: min(LONGEST_LINE, len(line) - len(event))]
     left_out = len(line) - len(start) - len(event)
-    mark = f" [{left_out:,} more bytes in this line] " if left_out else ""
+    mark = f" [{count_of(left_out, 'more byte')} in this line] " if left_out else ""
     return storable(start.decode(errors="replace") + mark + event.decode(errors="replace"))

@@ -35,6 +35,9 @@ FINGERPRINT = "raybatch.fingerprint"
 JOB_NAME = "job_name"
 """Ray's own key of a job's name for people."""
 
+FIRST_JOB = "the first job of this run"
+"""The reason to submit one, for the log."""
+
 _WITHOUT_RESULT = {
     JobStatus.FAILED: "failed",
     JobStatus.STOPPED: "was stopped",
@@ -137,7 +140,7 @@ def decide(
         driver may be stopped or die after it has published.
     """
     if latest is None:
-        return Decision(Action.SUBMIT, "this run has no job yet")
+        return Decision(Action.SUBMIT, FIRST_JOB)
     name, status = latest.submission_id, latest.status
     if latest.metadata.get(RUN_TOKEN) != run_token:
         return Decision(Action.SUBMIT, f"job {name} is not of this run")

@@ -25,7 +25,7 @@ from airflow_provider_raybatch.contract.control import (
     read_order,
 )
 from airflow_provider_raybatch.contract.events import Progress
-from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, rows_kept
 
 _EXIT_SECONDS = 3.0
 _LOOK = 1.0
@@ -77,6 +77,7 @@ class Control:
         self._read: Callable[[], Order | None] = lambda: None
         self._stopped = False
         self._drains = False
+        self._progress: Progress | None = None
         self._ending = threading.Lock()
 
     def obey(self, order: Order | None) -> None:
@@ -117,11 +118,11 @@ class Control:
             yield
 
     def check(self, progress: Progress) -> None:
-        """:raises RaybatchError: the job must end; the message has its progress."""
-        so_far = f"after {progress.done:,} of {progress.total:,} rows; the finished rows are kept"
+        """:raises RaybatchError: the job must end."""
+        self._progress = progress
         if self._stopped:
-            raise RaybatchError(f"the job was stopped {so_far}.", FailureClass.CANCELLED)
-        late = self._late(so_far)
+            raise RaybatchError("the job was stopped.", FailureClass.CANCELLED)
+        late = self._late()
         if late is not None:
             raise late
 
@@ -145,22 +146,22 @@ class Control:
             with contextlib.suppress(Exception):
                 self.obey(self._read())
             with self._ending:
-                late = None if over.is_set() else self._late("", _OVERTIME)
+                late = None if over.is_set() else self._late(_OVERTIME)
                 if late is not None:
-                    self._emit(events.Failed(failure_class=late.failure_class, message=str(late)))
+                    kind, known = late.failure_class, self._progress
+                    text = str(late)
+                    if known is not None:
+                        text = f"{text.rstrip('.')}; {rows_kept(known.kept or 0, known.total, kind)}."
+                    self._emit(events.Failed(failure_class=kind, message=text))
                     os._exit(1)
 
-    def _late(self, so_far: str, overtime: float = 0.0) -> RaybatchError | None:
-        kept = f" {so_far}" if so_far else "; the finished rows are kept"
+    def _late(self, overtime: float = 0.0) -> RaybatchError | None:
         if self._deadline is not None and time.time() >= self._deadline + overtime:
-            return RaybatchError(
-                f"timeout: the job's deadline passed{kept}, and an attempt with time left goes on.",
-                FailureClass.TIMEOUT,
-            )
+            return RaybatchError("the job's deadline passed.", FailureClass.TIMEOUT)
         if self._orphan_timeout and self._clock() - self._heard >= self._orphan_timeout + overtime:
             return RaybatchError(
                 f"orphan_timeout: no task has followed the job for {self._orphan_timeout:,.0f} s, so it "
-                f"ended itself{kept}, and a retry or a clear of the task goes on.",
+                "ended itself.",
                 FailureClass.CANCELLED,
             )
         return None

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.row import Request, Response
 
 
@@ -95,5 +96,6 @@ class Renewable(Engine, Protocol):
 def overlong(tokens: int, longest: int) -> str:
     """The reason of a row whose prompt leaves no room for a single generated token."""
     return (
-        f"the prompt has {tokens} tokens and the context holds {longest}, which leaves no room for a response"
+        f"the prompt has {count_of(tokens, 'token')} and the context holds {longest:,}, which leaves no room "
+        "for a response"
     )

@@ -172,7 +172,7 @@ class Gathered:
             # A slice was lost with its node, and the task that made it again has put rows elsewhere.
             raise RaybatchError(
                 "prompt_function: it was called again for rows whose prompts were lost with a node, and made "
-                "others of them; make it give the same for the same row. The finished rows are kept.",
+                "others of them; make it give the same for the same row.",
                 FailureClass.USER_ERROR,
             )
         at: Ordinals = np.asarray(np.searchsorted(self._ordinals, ordinals), np.int64)

@@ -36,13 +36,13 @@ class Pieces:
         counts = np.asarray(rows, dtype=np.int64)
         self.sizes = np.asarray(sizes, dtype=np.int64)
         if len(self.sizes) != len(counts):
-            raise ValueError(f"sizes: {len(self.sizes)} values for {len(counts)} pieces; give one a piece.")
+            raise ValueError(f"sizes: give one a piece; {len(self.sizes)} came, for {len(counts)}.")
         if len(counts) and counts.min() < 1:
             raise ValueError("rows: a piece has no rows; leave it out.")
         self._first = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         total = int(self._first[-1])
         if done is not None and len(done) != total:
-            raise ValueError(f"done: {len(done)} values for {total} rows; give one a row.")
+            raise ValueError(f"done: give one a row; {len(done)} came, for {total}.")
         self._todo = None if done is None else np.packbits(~done)
         self.left: Ordinals = counts
         """Number of unfinished rows of each piece."""

@@ -14,6 +14,7 @@ import ray
 
 from airflow_provider_raybatch.contract.events import Phase, Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.control import seconds_to_drain
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.execution.pipeline import Pipeline
@@ -202,7 +203,8 @@ def _drain(board: Any, pipeline: Pipeline, keeps_engines: bool) -> None:
 
 def _starting(reports: Sequence[ReplicaReport], plan: Plan, seconds: float) -> Phase:
     ready = sum(report.state == "ready" for report in reports)
-    message = f"{ready} of {plan.number_of_replicas} engines ready after {seconds:.0f} s, no row finished yet"
+    noun = "engine" if plan.replicas == 1 else "engines"
+    message = f"{ready} of {plan.number_of_replicas} {noun} ready after {seconds:.0f} s, no row finished yet"
     return Phase(phase="starting", message=message)
 
 
@@ -231,9 +233,10 @@ def _check_moving(
         )
         where = f"no replica has started; free on the cluster: {available or 'nothing'}"
     elif starting:
-        where = f"{starting} of {plan.replicas} replicas are still starting their engine"
+        where = f"{starting} of {count_of(plan.replicas, 'replica')} still starting the engine"
     else:
-        where = f"{ready} replicas are ready, but no row of theirs finishes and no token comes"
+        are_ready = count_of(ready, "replica is", "replicas are")
+        where = f"{are_ready} ready, but no row finishes and no token comes"
     raise RaybatchError(
         f"no_progress_timeout: nothing moved for {longest:g} s ({where}); raise no_progress_timeout if that "
         "is expected.",

@@ -18,6 +18,7 @@ from urllib.parse import quote, urlsplit
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.shown_uri import shown_uri
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input.guarded_http import GuardedRequest, build_opener
 from airflow_provider_raybatch.storage.errors import FULL, StorageError
 
@@ -124,7 +125,7 @@ def _copy(url: str, answer: http.client.HTTPResponse, into: IO[bytes]) -> tuple[
     # Python's client takes a connection that ends early for the end of the file.
     promised = _promised(url, answer)
     if promised is not None and copied != promised:
-        raise OSError(f"only {copied} of {promised} bytes came")
+        raise OSError(f"only {copied} of {count_of(promised, 'byte')} came")
     return copied, digest.hexdigest()[:32]
 
 

@@ -21,6 +21,7 @@ from airflow_provider_raybatch.contract.location import WILDCARDS, local_path, s
 from airflow_provider_raybatch.contract.manifest import parse_manifest
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.shown_uri import shown_uri
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.copies import Copies, scratch_error
 from airflow_provider_raybatch.job.input.tables import Tables
@@ -142,7 +143,7 @@ def resolve(
     (uri, times), *_ = Counter(file.uri for file in files).most_common(1)
     if times > 1:
         raise PreflightError(
-            f"source: {shown_uri(uri)} is named {times} times; its rows would come out as often."
+            f"source: {shown_uri(uri)} is named {count_of(times, 'time')}; its rows would come out as often."
         )
     return Listing(next(iter(formats), wanted.format or "parquet"), tuple(files))
 
@@ -191,7 +192,7 @@ def _expand(
     if not found:
         what = "no file matches" if pattern else "no Parquet, JSONL or CSV file is in"
         raise PreflightError(
-            f"source: {what} {path} ({len(entries)} other files are there); check the path or set format."
+            f"source: {what} {path} (other files there: {len(entries):,}); check the path or set format."
         )
     everything = inside if pattern is None or pattern.startswith("**/") else None
     tables.refuse(path, place, [entry.path for entry in entries], [entry.path for entry in found], everything)

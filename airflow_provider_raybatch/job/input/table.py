@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.shown_uri import shown_uri
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input.json_types import STRING, TEXT, Kind, arrow_type, kind_of
 from airflow_provider_raybatch.storage.checksum import with_footer_checksum
 
@@ -111,7 +112,8 @@ def check_names(names: Sequence[str], uri: str) -> None:
     (name, times) = Counter(names).most_common(1)[0] if names else ("", 0)
     if times > 1:
         raise PreflightError(
-            f"source: {shown_uri(uri)} has the column {name!r} {times} times; rename all but one in the file."
+            f"source: {shown_uri(uri)} has the column {name!r} {count_of(times, 'time')}; rename all "
+            "but one in the file."
         )
 
 

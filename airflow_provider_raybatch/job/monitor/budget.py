@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_provider_raybatch.contract.arguments.limits import Limits
-from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
@@ -36,15 +36,14 @@ class Budget:
     unseen: int = 0
     gpu_hours: float = 0.0
 
-    def check(self, reports: Sequence[ReplicaReport], progress: Progress, now: float) -> None:
-        """:raises RaybatchError: a limit is reached, with how far the job came."""
-        so_far = f"after {progress.done:,} of {progress.total:,} rows; the finished rows are kept"
+    def check(self, reports: Sequence[ReplicaReport], now: float) -> None:
+        """:raises RaybatchError: a limit is reached."""
         tokens = self.spent + sum(report.input_tokens + report.output_tokens for report in reports)
         most = self.limits.max_tokens_total
         if most is not None and tokens >= most:
             raise RaybatchError(
-                f"max_tokens_total: {tokens:,} tokens are paid for, of {most:,} allowed, {so_far}: raise the "
-                "limit and clear the task to go on.",
+                f"max_tokens_total: {count_of(tokens, 'token is', 'tokens are')} paid for, of {most:,} "
+                "allowed; raise the limit and clear the task to go on.",
                 FailureClass.LIMIT_REACHED,
             )
         # A replica that reports has its GPUs, unless it says that it waits. If its node died, it is silent.
@@ -56,7 +55,7 @@ class Budget:
         if self.limits.max_gpu_hours is not None and self.gpu_hours >= self.limits.max_gpu_hours:
             raise RaybatchError(
                 f"max_gpu_hours: {self.gpu_hours:.2f} GPU hours are used, of {self.limits.max_gpu_hours:g} "
-                f"allowed, {so_far}: raise the limit and clear the task to go on.",
+                f"allowed; raise the limit and clear the task to go on.",
                 FailureClass.LIMIT_REACHED,
             )
 

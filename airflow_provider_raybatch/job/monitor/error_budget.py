@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.parts.ledger import Ledger
@@ -48,27 +49,26 @@ class Tolerance:
         """
         if self.exceeded(len(failures)):
             raise self._too_many(
-                f"{len(failures):,} of the first {seen:,} rows fail already, more than {self._rule}: "
-                f"{counted(failures)}; mend them or raise {self._field}."
+                f"{len(failures):,} of the first {count_of(seen, 'row')} fail already, more than "
+                f"{self._rule}: {counted(failures)}; mend them or raise {self._field}."
             )
 
     def during(self, reports: Sequence[ReplicaReport]) -> None:
         """:raises RaybatchError: too many rows failed, or nearly all rows so far."""
         failed, done = sum(report.errors for report in reports), sum(report.written for report in reports)
-        kept = "the finished rows are kept for the next attempt"
         if self.exceeded(self.given_up + failed):
             killers = sum(report.killers for report in reports)
             if killers:
                 raise RaybatchError(
-                    f"{self._field}: {killers:,} of {failed:,} failed rows killed the engine each time, more "
-                    f"than {self._rule}; {kept}; take them out, or raise {self._field}.",
+                    f"{self._field}: {killers:,} of {count_of(failed, 'failed row')} killed the engine each "
+                    f"time, more than {self._rule}; take them out, or raise {self._field}.",
                     FailureClass.POISON_ROW,
                 )
             before = f" and {self.given_up:,} in earlier submissions" if self.given_up else ""
-            raise self._too_many(f"{failed:,} rows failed so far{before}, more than {self._rule}; {kept}.")
+            raise self._too_many(f"{count_of(failed, 'row')} failed so far{before}, more than {self._rule}.")
         share = failed / done if done else 0.0
         if done >= _TELLING_ROWS and share >= _FAILING_EVERYWHERE > self._share:
-            raise self._too_many(f"{failed:,} of the first {done:,} rows failed, nearly all; {kept}.")
+            raise self._too_many(f"{failed:,} of the first {count_of(done, 'row')} failed, nearly all.")
 
     def after(self, ledger: Ledger) -> None:
         """Check the final count, in which rows that another submission finished are good.
@@ -77,10 +77,7 @@ class Tolerance:
         """
         failed = self.rows - ledger.rows
         if self.exceeded(failed):
-            raise self._too_many(
-                f"{failed:,} rows failed, more than {self._rule}; the finished rows are kept for the next "
-                "attempt."
-            )
+            raise self._too_many(f"{count_of(failed, 'row')} failed, more than {self._rule}.")
 
     def postprocessed(self, failed: int, describe: Callable[[], str]) -> None:
         """Check the count after the user's function was called with each row that has a response.
@@ -90,8 +87,8 @@ class Tolerance:
         """
         if self.exceeded(failed):
             raise self._too_many(
-                f"{failed:,} rows failed once postprocess was called, more than {self._rule}; the responses "
-                f"are kept for the next attempt; {describe()}."
+                f"{count_of(failed, 'row')} failed once postprocess was called, more than {self._rule}; "
+                f"{describe()}."
             )
 
     @property
@@ -113,7 +110,9 @@ class Tolerance:
     def _rule(self) -> str:
         if self._field == "max_errors":
             return f"the {self.allowed:,} that max_errors allows"
-        return f"the {self.allowed:,} of {self.rows:,} rows that {self._field}={self._share:g} allows"
+        return (
+            f"the {self.allowed:,} of {count_of(self.rows, 'row')} that {self._field}={self._share:g} allows"
+        )
 
     def _too_many(self, what: str) -> RaybatchError:
         return RaybatchError(f"{self._field}: {what}", FailureClass.TOO_MANY_ERRORS)

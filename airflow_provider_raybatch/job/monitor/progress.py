@@ -18,11 +18,13 @@ class Tracker:
 
     :param total: rows of the input.
     :param resumed: rows that need no request of this job.
+    :param kept: of them, rows whose answer is on disk already.
     """
 
-    def __init__(self, total: int, resumed: int, now: float) -> None:
+    def __init__(self, total: int, resumed: int, now: float, kept: int = 0) -> None:
         self._total = total
         self._resumed = resumed
+        self._kept = kept
         self._rows, self._tokens = Pace(), Pace()
         self._state: tuple[object, ...] = ()
         self.last_change = now
@@ -58,4 +60,5 @@ class Tracker:
             rows_per_second=None if rate is None else round(rate, 2),
             output_tokens_per_second=None if tokens_rate is None else round(tokens_rate, 1),
             eta_seconds=None if eta is None else round(eta, 1),
+            kept=self._kept + sum(max(0, report.written - report.errors) for report in reports),
         )

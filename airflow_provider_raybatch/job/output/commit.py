@@ -25,6 +25,7 @@ from airflow_provider_raybatch.contract.manifest import (
     Tokens,
 )
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input.table import as_parquet
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
@@ -96,8 +97,8 @@ def prepare(
     rows, errors = sum(one.rows for one in done), sum(one.errors for one in done)
     if rows + errors != expected_rows:
         raise RaybatchError(
-            f"commit: {rows + errors} rows are finished, but the input has {expected_rows}; nothing was "
-            "published.",
+            f"commit: {count_of(rows + errors, 'row is', 'rows are')} finished, but the input has "
+            f"{expected_rows:,}; nothing was published.",
             FailureClass.INTERNAL,
         )
     if not rows:

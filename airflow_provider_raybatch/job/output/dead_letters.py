@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 
-from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, rows_kept
 from airflow_provider_raybatch.contract.layout import DEAD_LETTER, data_file
 from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.output.publish import dead_letters
@@ -23,6 +25,7 @@ from airflow_provider_raybatch.storage.in_order import in_order
 
 _FILE_BYTES = 16 * 1024 * 1024
 _COLUMNS = ("ordinal", "ok", "id", "failure", "input")
+_ABOUT_TIME = frozenset({FailureClass.TIMEOUT, FailureClass.LIMIT_REACHED, FailureClass.CANCELLED})
 _ABOUT_FAILED_ROWS = frozenset({FailureClass.TOO_MANY_ERRORS, FailureClass.POISON_ROW})
 
 
@@ -41,29 +44,30 @@ def failures_of(folder: Folder, manifest: BatchManifest) -> str:
     return f"the dead letters are in {place}: {told}"
 
 
-def with_dead_letters(error: Exception, job: Job, rows: int) -> Exception:
-    """Write the dead letters of a job that ends with `error`; the message adds their number and location.
+def with_rows_left(error: Exception, job: Job, rows: int) -> Exception:
+    """Write the dead letters of a job that ends with `error`; the message adds where, and what is kept.
 
     :param rows: rows of the input.
-    :returns: `error` itself if no row failed, or if the letters can't be written.
+    :returns: `error` itself if there is nothing to add, or if the storage gives no answer.
     """
     failure_class, sentence = diagnose(error)
     if failure_class is FailureClass.SUPERSEDED:
         return error  # the destination is another submission's
     run_folder, _, driver = job.part_folder.rpartition("/")
     letters = f"{DEAD_LETTER}/{driver}"
-    try:
+    added = [sentence.rstrip(".")]
+    with suppress(Exception):  # what ended the job matters more than this
         ledger = look_back(job.folder, run_folder, rows)
+        if ledger.rows or failure_class in _ABOUT_TIME:
+            keeps = job.spec.on_clear != "regenerate"
+            added.append(rows_kept(ledger.rows, rows, failure_class, keeps))
         own = [part for part in ledger.parts if part.driver == driver]
-        if failure_class not in _ABOUT_FAILED_ROWS and all(part.ok == part.rows for part in own):
-            return error
-        failed = _write(job.folder, letters, ledger.parts, ledger.failures > 0)
-    except Exception:  # what ended the job matters more than this
-        return error
-    if not failed:
-        return error
-    place = f"the dead letters of {len(failed):,} failed rows are in {job.folder.uri}/{letters}"
-    return RaybatchError(f"{sentence.rstrip('.')}; {place}: {counted(failed)}.", failure_class)
+        if failure_class in _ABOUT_FAILED_ROWS or any(part.ok < part.rows for part in own):
+            failed = _write(job.folder, letters, ledger.parts, ledger.failures > 0)
+            if failed:
+                place = f"{count_of(len(failed), 'failed row')} are in {job.folder.uri}/{letters}"
+                added.append(f"the dead letters of {place}: {counted(failed)}")
+    return RaybatchError(f"{'; '.join(added)}.", failure_class) if len(added) > 1 else error
 
 
 def _write(folder: Folder, path: str, parts: Sequence[Part], failed: RowMask) -> list[tuple[int, RowFailure]]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+from airflow_provider_raybatch.contract.text import count_of
+
 ACCELERATOR = "accelerator_type:"
 UNLIMITED = 1_000_000
 """Nodes, where the autoscaler has no limit."""
@@ -135,7 +137,7 @@ class AutoscalerLimits:
             groups[_MOST_SHOWN:] = [f"{len(groups) - _MOST_SHOWN} more"]
         bounds = {name: amount for name, amount in self.max_resources.items() if name in asked}
         most = sum(group.max_nodes for group in self.groups)
-        limits = [f"{self.max_nodes} nodes"] if self.max_nodes < min(most, UNLIMITED) else []
+        limits = [count_of(self.max_nodes, "node")] if self.max_nodes < min(most, UNLIMITED) else []
         limits += [shown(bounds)] if bounds else []
         text = ", ".join(groups)
         return f"{text}, in all at most {' and '.join(limits)}" if limits else text

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.planning.eager import Workload, why_eager
 from airflow_provider_raybatch.job.planning.node_groups import (
     AutoscalerLimits,
@@ -93,12 +94,13 @@ class Plan:
 
         :param rows: rows to be done.
         """
-        gpus = f" with {self.gpus} GPU{'s' if self.gpus > 1 else ''} each" if self.gpus else " on CPU"
+        gpus = f" with {count_of(self.gpus, 'GPU')} each" if self.gpus else " on CPU"
         gpus += ", over several nodes" if self.spans_nodes else ""
         return (
             f"starting {self.number_of_replicas} {'replica' if self.replicas == 1 else 'replicas'}{gpus} "
-            f"({self.reasons['replicas']}) for {rows:,} rows; {self.rows_per_chunk} rows a chunk "
-            f"({self.reasons['rows_per_chunk']}), {self.rows_in_engine} rows in an engine"
+            f"({self.reasons['replicas']}) for {count_of(rows, 'row')}; "
+            f"{count_of(self.rows_per_chunk, 'row')} a chunk ({self.reasons['rows_per_chunk']}), "
+            f"{count_of(self.rows_in_engine, 'row')} in an engine at a time"
             + (f"; the model is not compiled ({self.reasons['enforce_eager']})" if self.eager else "")
         )
 
@@ -208,7 +210,7 @@ def _cpus(spec: BatchInferenceSpec, cluster: Cluster, gpus: int) -> tuple[float,
         if 0 < smallest < per_node:
             # Ray counts CPUs by ten-thousandths; rounded up, the last replica would find no room.
             share = math.floor(smallest / per_node * 10_000 + 1e-6) / 10_000
-            return share, f"a GPU node has only {smallest:g} CPUs for {per_node:g} replicas"
+            return share, f"a GPU node has only {smallest:g} CPUs for {count_of(int(per_node), 'replica')}"
     return 1.0, "a replica's own process; tokenising takes what is idle besides"
 
 
@@ -257,7 +259,7 @@ def _rows_per_chunk(spec: BatchInferenceSpec, rows: int, replicas: int) -> tuple
     balanced = math.ceil(rows / (replicas * _CHUNKS_PER_REPLICA))
     chunk = max(_FEWEST_ROWS, min(wanted, balanced), min(_LARGEST_CHUNK, math.ceil(rows / _MOST_CHUNKS)))
     if chunk == wanted:
-        return chunk, f"{wanted} for {'short' if short else 'long'} responses"
+        return chunk, f"{wanted}, as responses are {'short' if short else 'long'}"
     if chunk > wanted:
         return chunk, f"the driver keeps track of at most {_MOST_CHUNKS:,} chunks"
     return chunk, f"{_CHUNKS_PER_REPLICA} chunks a replica, so that none idles at the end"
@@ -268,7 +270,8 @@ def _chunks_in_flight(spec: BatchInferenceSpec, gpus: int, chunk: int) -> tuple[
         return max(1, math.ceil(spec.rows_in_flight / chunk)), "set by rows_in_flight"
     sequences = _sequences(spec, gpus)
     return max(2, math.ceil(_IN_FLIGHT_FACTOR * sequences / chunk)), (
-        f"{_IN_FLIGHT_FACTOR} times {sequences} sequences, so that chunks that end together leave no gap"
+        f"{_IN_FLIGHT_FACTOR} times {count_of(sequences, 'sequence')}, so that chunks that end together "
+        "leave no gap"
     )
 
 

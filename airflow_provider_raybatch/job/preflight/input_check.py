@@ -13,6 +13,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.copies import Copies
@@ -84,12 +85,13 @@ def check_rows(
     if failures and not requests:
         _, first = failures[0]
         raise PreflightError(
-            f"prompt: none of the first {seen} rows makes a request; the first fails in step "
+            f"prompt: none of the first {count_of(seen, 'row')} makes a request; the first fails in step "
             f"{first.step!r}: {first.reason}."
         )
     if failures:
         tolerance.before(failures, seen)
-        text = f"{len(failures)} of the first {seen} rows will be dead letters: {counted(failures)}."
+        first_rows = count_of(seen, "row")
+        text = f"{len(failures):,} of the first {first_rows} will be dead letters: {counted(failures)}."
         emit(Notice(level="warning", message=text))
     return requests
 
@@ -127,7 +129,7 @@ def _schema(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | 
     bad = [row for rows in read for row in rows.rows if isinstance(row, BadRow)]
     if bad and len(bad) == sum(len(rows) for rows in read):
         raise PreflightError(
-            f"source: none of the first {len(bad)} lines of {listing.files[0].shown} is a row: "
+            f"source: none of the first {count_of(len(bad), 'line')} of {listing.files[0].shown} is a row: "
             f"{bad[0].reason}; JSONL has one JSON object a line."
         )
     kinds: dict[str, Kind] = {}

@@ -18,6 +18,7 @@ from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, prints_the_date, template_of
@@ -99,7 +100,7 @@ def check_model(
     if failed and not lengths:
         field = "chat_template" if failed[0].step == "template" else "prompt"
         raise PreflightError(
-            f"{field}: none of the first {len(failed)} rows becomes tokens; the first fails: "
+            f"{field}: none of the first {count_of(len(failed), 'row')} becomes tokens; the first fails: "
             f"{failed[0].reason}."
         )
     revisions = _revisions(args, config)
@@ -108,9 +109,9 @@ def check_model(
     overlong = sum(length >= context for length in lengths) if context else 0
     if lengths and overlong == len(lengths):
         raise PreflightError(
-            f"prompt: all of the first {len(lengths)} prompts are longer than the model's context of "
-            f"{context} tokens (the longest has {max(lengths)}); shorten them, or raise max_model_len in "
-            "engine_args if the model allows."
+            f"prompt: all of the first {count_of(len(lengths), 'prompt')} exceed the model's context of "
+            f"{count_of(context, 'token')} (the longest has {max(lengths)}); shorten them, or raise "
+            "max_model_len in engine_args if the model allows."
         )
     return Checked(
         sampled=len(lengths),

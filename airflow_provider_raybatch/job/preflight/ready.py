@@ -23,6 +23,7 @@ from airflow_provider_raybatch.contract.manifest import Digests, Summary
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.engine import echo
 from airflow_provider_raybatch.job.execution import prefixes
@@ -225,8 +226,9 @@ def _check_engine(
         emit(events.Notice(level="warning", message=text))
     if checked.overlong:
         text = (
-            f"{checked.overlong} of {checked.sampled} sampled prompts are longer than the context of "
-            f"{checked.context} tokens (the longest has {checked.longest}); they will be dead letters."
+            f"{checked.overlong:,} of {count_of(checked.sampled, 'sampled prompt')} exceed the context of "
+            f"{count_of(checked.context, 'token')} (the longest has {checked.longest:,}); they will be "
+            "dead letters."
         )
         emit(events.Notice(level="warning", message=text))
     return checked

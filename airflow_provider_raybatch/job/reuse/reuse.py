@@ -11,6 +11,7 @@ import numpy as np
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.events import Notice, Phase
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Source
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask
@@ -60,12 +61,17 @@ class ReusePlan:
     def notice(self) -> str:
         """What is reused, as a sentence; empty if nothing is."""
         words: dict[Origin, str] = {
-            "carried": "have an answer from an earlier input of this task",
-            "stored": "have an answer in the response store",
+            "carried": "from an earlier input of this task",
+            "stored": "in the response store",
         }
-        clauses = [f"{len(one.rows):,} rows {words[one.origin]}" for one in self.found if len(one.rows)]
+        clauses = [
+            f"{count_of(len(one.rows), 'row has', 'rows have')} an answer {words[one.origin]}"
+            for one in self.found
+            if len(one.rows)
+        ]
         if self.followers is not None and len(self.followers):
-            clauses.append(f"{len(self.followers):,} rows ask what another row asks and share its answer")
+            asking = count_of(len(self.followers), "row asks", "rows ask")
+            clauses.append(f"{asking} what another row asks, for the same answer")
         return "; ".join(clauses)
 
     def write_parts(self, job: Job, source: Source) -> list[Part]:
@@ -120,9 +126,9 @@ class ReusePlan:
             remaining = others
         if len(remaining) and job.spec.prompt_function is not None:
             raise RaybatchError(
-                f"prompt_function: {len(remaining):,} rows asked what another row asks, until the "
+                f"prompt_function: {count_of(len(remaining), 'row')} asked what another row asks, until the "
                 "function was called for that one again; make it give the same for the same row, or set "
-                "deduplicate=False. The finished rows are kept.",
+                "deduplicate=False.",
                 FailureClass.USER_ERROR,
             )
         return written
@@ -163,7 +169,8 @@ def plan_reuse(
     if search is None:
         if store is None and not elsewhere and not _may_repeat(job):
             return ReusePlan(no_rows, no_rows)
-        emit(_looking(source.rows))
+        has_answers = store is not None or bool(elsewhere)
+        emit(_looking(source.rows, "reusable answers" if has_answers else "equal requests"))
         own = request_keys(job, work(source, ROWS_PER_CHUNK, no_rows), number, spread)
         search = Search(all_repeats(own), source.rows, frozenset())
     unsearched = search.unsearched(elsewhere)
@@ -178,7 +185,7 @@ def plan_reuse(
     if store is not None:
         found.append(Found(Partitions(CachedRows, number), store, "stored"))
     if found and own is None:
-        emit(_looking(int(np.count_nonzero(~resolved))))
+        emit(_looking(int(np.count_nonzero(~resolved)), "reusable answers"))
         own = request_keys(job, work(source, ROWS_PER_CHUNK, resolved), number, spread)
     settling = Settling(source.rows, resolved, earlier.good, found, job.spec.deduplicate)
     for part, repeats in enumerate(search.repeats):
@@ -211,8 +218,8 @@ def _all(ordinals: Ordinals) -> RowMask:
     return np.ones(len(ordinals), np.bool_)
 
 
-def _looking(rows: int) -> Phase:
-    return Phase(phase="preflight", message=f"Checking {rows:,} rows for reusable answers")
+def _looking(rows: int, found: str) -> Phase:
+    return Phase(phase="preflight", message=f"checking {count_of(rows, 'row')} for {found}")
 
 
 def _misses(uri: str, emit: Callable[[Notice], None]) -> Callable[[str], None]:

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.contract.names import checked_column_name
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.json_types import NULL, TEXT, Kind, arrow_type, join, kind_of
 from airflow_provider_raybatch.job.input.reader import parquet_rows
@@ -138,8 +139,8 @@ def column_types(ranges: Iterable[Mapping[str, Seen]]) -> dict[str, pa.DataType]
             found[name] = _together(name, found.get(name), one)
     if len(found) > MOST_COLUMNS:
         raise _user_error(
-            f"it returned {len(found):,} different columns, and a dataset may have {MOST_COLUMNS:,}; put "
-            "what differs from row to row into one dictionary."
+            f"it returned {count_of(len(found), 'different column')}, and a dataset may have "
+            f"{MOST_COLUMNS:,}; put what differs from row to row into one dictionary."
         )
     by_case: dict[str, str] = {}
     for name in found:
@@ -283,6 +284,4 @@ def _together(name: str, one: Seen | None, other: Seen) -> Seen:
 
 
 def _user_error(text: str) -> RaybatchError:
-    return RaybatchError(
-        f"{STEP}: {text} The responses are kept for the next attempt.", FailureClass.USER_ERROR
-    )
+    return RaybatchError(f"{STEP}: {text}", FailureClass.USER_ERROR)

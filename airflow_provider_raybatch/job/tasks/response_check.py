@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.sampling import asks_json
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.request.json_schema import misfit
 from airflow_provider_raybatch.job.row import Completion, Response, RowFailure
 
@@ -45,7 +46,8 @@ def checked(
     cut_off = any(completion.finish_reason == "length" for completion in response.completions)
     if cut_off and spec.on_truncated == "error":
         tokens = max(completion.output_tokens for completion in response.completions)
-        reason = f"the response was cut off after {tokens} tokens; raise sampling.max_tokens or the context"
+        cut = f"the response was cut off after {count_of(tokens, 'token')}"
+        reason = f"{cut}; raise sampling.max_tokens or the context"
         return _failed("length", reason, response)
     sampling = {**spec.sampling, **row_sampling} if row_sampling else spec.sampling
     structured = sampling["structured_outputs"] if asks_json(sampling) else None

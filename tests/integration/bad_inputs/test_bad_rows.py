@@ -212,7 +212,7 @@ def test_too_many_errors_end_the_job_and_publish_nothing(
     matched = re.fullmatch(
         r"max_error_fraction: \d+ rows failed(?: so far)?, more than the 10 of 1,050 rows that "
         r"max_error_fraction=0.01 allows; "
-        r"the finished rows are kept for the next attempt; "
+        r"[\d,]+ of 1,050 rows are kept, and a clear of the task goes on from there; "
         r"the dead letters of (\d+) failed rows are in (\S+): (\d+) in step 'engine' \(row (\d+): .*\)\.",
         failed.message,
     )

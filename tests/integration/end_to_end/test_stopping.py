@@ -173,7 +173,7 @@ def last_event(jobs, job):
     last = [line for line in jobs.log(job["submission_id"]).splitlines() if "::raybatch:: " in line][-1]
     event = json.loads(last[last.index("{") :])
     assert event["event"] == "failed", event
-    found = re.search(r"after ([\d,]+) of [\d,]+ rows; the finished rows are kept", event["message"])
+    found = re.search(r"; ([\d,]+) of [\d,]+ rows are kept, and the next attempt", event["message"])
     return event["message"], int(found[1].replace(",", ""))
 
 

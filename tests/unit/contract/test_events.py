@@ -124,7 +124,7 @@ def test_other_lines_are_not_events(text: str) -> None:
         ),
         (
             Progress(done=1, total=3, errors=1, eta_seconds=3725.0),
-            "1 of 3 rows (33.3 %), 1 in error, about 1 h 02 min left",
+            "1 of 3 rows (33.3 %), 1 failed, about 1 h 02 min left",
         ),
         (
             Progress(done=7, total=700, rows_per_second=0.0125, eta_seconds=59.6),
@@ -136,7 +136,7 @@ def test_other_lines_are_not_events(text: str) -> None:
         ),
         (
             Progress(done=0, total=1, eta_seconds=5),
-            "0 of 1 rows (0.0 %), about 5 s left",
+            "0 of 1 row (0.0 %), about 5 s left",
         ),
         (
             Progress(done=3, total=3, rows_per_second=1.5, eta_seconds=0),
@@ -145,7 +145,7 @@ def test_other_lines_are_not_events(text: str) -> None:
         (EVENTS[3], "poison_row: x"),
         (
             EVENTS[4],
-            "1,200 rows found, committed earlier at s3://b/out/data/1 (3 in error); "
+            "1,200 of 1,203 rows found, committed earlier at s3://b/out/data/1 (3 failed); "
             "manifest s3://b/out/manifests/1.json",
         ),
         (EVENTS[1], "ü"),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.text import all_storable, clean, cut_to, storable
+from airflow_provider_raybatch.contract.text import all_storable, clean, count_of, cut_to, storable
 from tests.support.refused import HOSTILE, refused, unfit_for_logs
 
 
@@ -46,3 +46,11 @@ def test_plain_data_is_made_storable_at_any_depth() -> None:
 def test_long_text_is_cut_with_a_mark() -> None:
     assert cut_to(30, "x" * 30) == "x" * 30
     assert cut_to(30, "x" * 1031) == "xxxxxx [1,001 more characters]"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 rows are"), (1, "1 row is"), (2, "2 rows are"), (1200, "1,200 rows are")]
+)
+def test_a_count_has_its_noun(count: int, text: str) -> None:
+    assert count_of(count, "row is", "rows are") == text
+    assert count_of(count, "token") == f"{count:,} token{'' if count == 1 else 's'}"

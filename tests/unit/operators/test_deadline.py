@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
+from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from tests.support.airflow_tasks import Clock, Run
-from tests.support.batches import Died, batch, defer, die
+from tests.support.batches import Died, batch, defer, die, failing
 from tests.support.fake_ray import FakeRay, lasting
 
 
@@ -94,11 +95,48 @@ def test_of_the_run_leaves_no_retry(
     if "deadline" in arguments:
         arguments = {"deadline": datetime.now(UTC) + timedelta(hours=1)}
     operator = RayJobOperator(task_id="t", entrypoint="sleep 60", poll_interval=0.05, **arguments)
-    with pytest.raises(RayBatchException, match="still RUNNING at its deadline") as caught:
+    with pytest.raises(RayBatchException, match=r"still RUNNING at its deadline\..* ended it: ") as caught:
         operator.execute(run.context())
     assert caught.value.failure_class is FailureClass.TIMEOUT
     assert isinstance(caught.value, AirflowFailException) is final
     assert not ray.active
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ended_by"),
+    [
+        ({"timeout": 3600}, "timeout=3600 s ended it: raise it, or leave it out."),
+        (
+            {"timeout": 3600, "deadline": "2100-01-31T06:00:00Z"},
+            "timeout=3600 s ended it: raise it, or leave it out.",
+        ),
+        (
+            {"timeout": 3600, "execution_timeout": timedelta(seconds=60), "deferrable": True},
+            "execution_timeout=60 s ended it: raise it, or leave it out.",
+        ),
+        (
+            {"timeout": 10**10, "deadline": "2100-01-31T06:00:00Z"},
+            "deadline=2100-01-31T06:00:00+00:00 ended it: set a later one, or clear the task in time.",
+        ),
+    ],
+)
+def test_the_failure_names_the_argument(
+    ray: FakeRay, run: Run, arguments: dict[str, Any], ended_by: str
+) -> None:
+    """The driver has ended itself; it knows only the moment."""
+    ray.script = failing(FailureClass.TIMEOUT, "the job's deadline passed; 5 of 9 rows are kept.")
+    operator = batch(**arguments)
+    with pytest.raises((RayBatchException, TaskDeferred)) as caught:
+        operator.execute(run.context())
+    if isinstance(caught.value, TaskDeferred):
+        (job,) = ray.jobs
+        outcome = Outcome(
+            "failed", FailureClass.TIMEOUT, "the job's deadline passed; 5 of 9 rows are kept.", ended=True
+        )
+        event = {"outcome": outcome.to_json(), "handle": {"submission_id": job}}
+        with pytest.raises(RayBatchException) as caught:
+            operator.execute_complete(run.context(), event)
+    assert str(caught.value).endswith(f"the job's deadline passed; 5 of 9 rows are kept. {ended_by}")
 
 
 @pytest.mark.parametrize("cancel", [True, False])

@@ -25,6 +25,15 @@ def test_names_the_job_and_its_page(ray: FakeRay, run: Run, capsys: pytest.Captu
     assert f"Found finished job {job}: {ray.url}/#/jobs/{job} (" in capsys.readouterr().out
 
 
+def test_says_why_a_job_was_submitted(ray: FakeRay, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    ray.script = lasting(60)
+    defer(run)
+    assert " (the first job of this run)." in capsys.readouterr().out
+    run.clear()
+    defer(run)
+    assert " (a new run began, as after each clear)." in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("errors", [0, 1])
 def test_failed_rows_are_a_warning(
     ray: FakeRay, run: Run, capsys: pytest.CaptureFixture[str], errors: int
@@ -36,5 +45,5 @@ def test_failed_rows_are_a_warning(
     assert len(warnings) == errors
     for line in warnings:
         assert "[warning" in line
-        assert "1 of 1,200 rows failed" in line
+        assert "1 of 1,201 rows failed" in line
         assert "s3://lake/out/dead_letter/c1" in line

@@ -7,7 +7,7 @@ import time
 
 import ray
 
-from airflow_provider_raybatch.contract.text import write_utf8
+from airflow_provider_raybatch.contract.text import count_of, write_utf8
 from airflow_provider_raybatch.job.execution.kept.roll import Roll
 
 _ANSWER_SECONDS = 30.0
@@ -34,6 +34,6 @@ for name, state in sorted(states.items()):
         with contextlib.suppress(ray.exceptions.RayError):  # it has ended meanwhile
             if ray.get(roll.actor(name).end_if_free.remote(), timeout=_ANSWER_SECONDS):
                 use += "; ending"
-    print(f"{name}: {state.title}, {state.amounts.get('GPU', 0):g} GPUs, {use}")
+    print(f"{name}: {state.title}, {count_of(int(state.amounts.get('GPU', 0)), 'GPU')}, {use}")
 if not listed:
     print("no engine is kept")

@@ -17,6 +17,7 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine import loading
 from airflow_provider_raybatch.job.engine.apart import EngineApart
@@ -160,7 +161,7 @@ class Replica(Workplace):
         if in_vain > most:
             raise RaybatchError(
                 f"max_restarts: the engine died again and again without finishing a row, more often than the "
-                f"{most} times allowed; its log on the cluster says why.",
+                f"{count_of(most, 'time')} allowed; its log on the cluster says why.",
                 FailureClass.ENGINE_DEAD,
             )
 

@@ -7,6 +7,7 @@ import datetime
 from dataclasses import dataclass
 
 from airflow_provider_raybatch.contract.layout import STORE_DATA
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.reuse.store.index import segments, visit
 from airflow_provider_raybatch.job.reuse.store.segment import FOREVER, Segment
 from airflow_provider_raybatch.storage.folder import Folder
@@ -37,9 +38,11 @@ class StoreReport:
     def text(self) -> str:
         """For people."""
         return (
-            f"{self.rows:,} responses ({self.expired:,} expired) of {self.submissions:,} submissions, stored "
+            f"{count_of(self.rows, 'response')} ({self.expired:,} expired) of "
+            f"{count_of(self.submissions, 'submission')}, stored "
             f"{_day(self.oldest)} to {_day(self.newest)}; {self.data_bytes / 1e6:,.1f} MB in "
-            f"{self.data_files:,} data files, {self.index_bytes / 1e6:,.1f} MB in {self.segments:,} segments "
+            f"{count_of(self.data_files, 'data file')}, {self.index_bytes / 1e6:,.1f} MB in "
+            f"{count_of(self.segments, 'segment')} "
             f"of the index ({self.unusable:,} unreadable)"
         )
 

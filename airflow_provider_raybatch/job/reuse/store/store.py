@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.layout import STORE_DATA, STORE_MARK, STORE_WHOLE
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.store import compaction, data, segment
 from airflow_provider_raybatch.job.reuse.store.compaction import Compacted
@@ -91,7 +92,8 @@ class ResponseStore:
             yield table
         if read < len(hits):
             example = f" (for example, {unusable[0]})" if unusable else ""
-            text = f"{len(hits) - read:,} stored responses can't be read and are paid for again{example}."
+            gone = count_of(len(hits) - read, "stored response")
+            text = f"{gone} can't be read; what is asked again is paid for{example}."
             self.emit(Notice(level="warning", message=f"reuse: {text}"))
 
     def holds(self, driver: str) -> bool:

@@ -43,7 +43,7 @@ def test_an_active_job_goes_on(status):
 def test_success_with_a_dataset():
     outcome = judge(observe("SUCCEEDED", ["noise", COMMITTED, "goodbye"]), STATE).outcome
     assert (outcome.state, outcome.failure_class, outcome.summary) == ("succeeded", None, SUMMARY)
-    assert "3 rows committed at /o" in outcome.message
+    assert "3 of 4 rows committed at /o (1 failed)" in outcome.message
 
 
 def test_success_without_a_dataset():
@@ -118,6 +118,35 @@ def test_an_unknown_job_is_deleted_or_lost(session, state, failure_class):
 
 def test_without_a_known_session_an_unknown_job_counts_as_lost():
     assert judge(Observation(at=1), FollowState()).outcome.state == "lost"
+
+
+KEPT = events.line(events.Progress(done=1500, total=3000, kept=1455), KEY, 4)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        observe("FAILED", [KEPT, "Killed"], error_type="JOB_ENTRYPOINT_COMMAND_ERROR", driver_exit_code=137),
+        observe("FAILED", [KEPT], error_type="JOB_SUPERVISOR_ACTOR_DIED", message="gone"),
+        observe("STOPPED", [KEPT]),
+        observe("RUNNING", [KEPT], at=900.0),
+        Observation(at=1, session_name="s1"),
+        Observation(at=1, session_name="s2"),
+    ],
+    ids=["killed", "node", "stopped", "late", "deleted", "lost"],
+)
+def test_an_end_that_the_driver_could_not_tell_says_which_rows_are_kept(end):
+    state = judge(observe(tail=[KEPT]), STATE).state
+    kept = "; 1,455 of 3,000 rows are kept, and the next attempt goes on from there."
+    assert judge(end, state, deadline=800).outcome.message.endswith(kept)
+    if end.info is not None:  # for a follower that has just begun, too
+        begun = FollowState(session_name="s1", from_start=False)
+        assert judge(end, begun, deadline=800).outcome.message.endswith(kept)
+
+
+def test_what_the_driver_told_of_its_end_stays_as_it_is():
+    told = observe("FAILED", [KEPT, FAILED], error_type="JOB_ENTRYPOINT_COMMAND_ERROR", driver_exit_code=1)
+    assert judge(told, STATE).outcome.message == "The bucket is gone."
 
 
 def test_silence_is_tolerated_for_a_limited_time():

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_raybatch.contract.arguments.limits import Limits
-from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.budget import Budget, spent
@@ -18,7 +17,6 @@ from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.publishing import failure, part, response
 
 NOW = 10_000.0
-PROGRESS = Progress(done=1200, total=5000)
 REPORTS = [
     ReplicaReport("a", "n", input_tokens=600, output_tokens=100, seen=NOW),
     ReplicaReport("b", "n", input_tokens=50, seen=NOW),
@@ -27,17 +25,17 @@ REPORTS = [
 
 def reached(limits: Limits, spent_before: int = 0, gpus: int = 8, now: float = NOW) -> RaybatchError:
     with pytest.raises(RaybatchError) as caught:
-        Budget(limits, spent_before, gpus, NOW - 3600).check(REPORTS, PROGRESS, now)
+        Budget(limits, spent_before, gpus, NOW - 3600).check(REPORTS, now)
     return caught.value
 
 
 def test_tokens_of_all_submissions_count() -> None:
     limits = Limits(max_tokens_total=1000)
-    Budget(limits, 249, 8, NOW).check(REPORTS, PROGRESS, NOW)
+    Budget(limits, 249, 8, NOW).check(REPORTS, NOW)
     error = reached(limits, spent_before=250)
     assert str(error) == (
-        "max_tokens_total: 1,000 tokens are paid for, of 1,000 allowed, after 1,200 of 5,000 rows; the "
-        "finished rows are kept: raise the limit and clear the task to go on."
+        "max_tokens_total: 1,000 tokens are paid for, of 1,000 allowed; raise the "
+        "limit and clear the task to go on."
     )
     assert error.failure_class is FailureClass.LIMIT_REACHED
     assert not error.failure_class.retryable
@@ -46,28 +44,28 @@ def test_tokens_of_all_submissions_count() -> None:
 def test_gpu_hours_are_those_that_replicas_hold() -> None:
     """Planned replicas that still wait for nodes don't count."""
     limits = Limits(max_gpu_hours=8)
-    Budget(limits, 0, 4, NOW - 3599).check(REPORTS, PROGRESS, NOW)
-    assert "8.00 GPU hours are used, of 8 allowed, after 1,200 of 5,000 rows" in str(reached(limits, gpus=4))
-    Budget(limits, 0, 0, 0.0).check(REPORTS, PROGRESS, NOW)  # CPUs cost no GPU hours
+    Budget(limits, 0, 4, NOW - 3599).check(REPORTS, NOW)
+    assert "8.00 GPU hours are used, of 8 allowed; raise" in str(reached(limits, gpus=4))
+    Budget(limits, 0, 0, 0.0).check(REPORTS, NOW)  # CPUs cost no GPU hours
     gone = [replace(REPORTS[0], state="ended"), replace(REPORTS[1], seen=NOW - 61)]
-    Budget(limits, 0, 4, 0.0).check(gone, PROGRESS, NOW)
-    Budget(limits, 0, 4, 0.0).check([], PROGRESS, NOW)
+    Budget(limits, 0, 4, 0.0).check(gone, NOW)
+    Budget(limits, 0, 4, 0.0).check([], NOW)
     waiting = [replace(one, state="waiting") for one in REPORTS]  # for kept engines, which others have
-    Budget(limits, 0, 4, 0.0).check(waiting, PROGRESS, NOW)
+    Budget(limits, 0, 4, 0.0).check(waiting, NOW)
 
 
 def test_gpu_hours_add_up_as_replicas_come_and_go() -> None:
     budget = Budget(Limits(max_gpu_hours=100), 0, 4, NOW)
     for hour, held in enumerate([0, 1, 2, 1], start=1):
         now = NOW + hour * 3600
-        budget.check([replace(one, seen=now) for one in REPORTS[:held]], PROGRESS, now)
+        budget.check([replace(one, seen=now) for one in REPORTS[:held]], now)
     assert budget.gpu_hours == 16
 
 
 def test_replicas_that_do_not_report_are_billed_as_planned() -> None:
     budget = Budget(Limits(max_gpu_hours=7), 0, 4, NOW - 3600, unseen=2)
     with pytest.raises(RaybatchError, match=r"8\.00 GPU hours are used, of 7"):
-        budget.check([], PROGRESS, NOW)
+        budget.check([], NOW)
 
 
 def test_what_earlier_submissions_paid_is_read_from_their_parts(tmp_path: Path) -> None:

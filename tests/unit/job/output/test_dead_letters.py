@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.failures.summary import counted
-from airflow_provider_raybatch.job.output.dead_letters import with_dead_letters
+from airflow_provider_raybatch.job.output.dead_letters import with_rows_left
 from airflow_provider_raybatch.job.output.journal import SupersededError
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
@@ -34,7 +34,11 @@ def test_failures_are_counted_by_step_and_reason() -> None:
 
 
 def job_in(folder: Folder, submission: int = 1) -> Any:
-    return SimpleNamespace(folder=folder, part_folder=f"{RUN}/raybatch-x-{submission}")
+    return SimpleNamespace(
+        folder=folder,
+        part_folder=f"{RUN}/raybatch-x-{submission}",
+        spec=SimpleNamespace(on_clear="reuse"),
+    )
 
 
 def letters(folder: Folder, submission: int = 1) -> dict[int, dict[str, Any]]:
@@ -48,7 +52,7 @@ def letters(folder: Folder, submission: int = 1) -> dict[int, dict[str, Any]]:
 
 
 def too_many(failure_class: FailureClass = FailureClass.TOO_MANY_ERRORS) -> RaybatchError:
-    return RaybatchError("max_errors: 3 rows failed; they are kept.", failure_class)
+    return RaybatchError("max_errors: 3 rows failed.", failure_class)
 
 
 def test_dead_letters_of_all_submissions_are_left(folder: Folder) -> None:
@@ -57,11 +61,12 @@ def test_dead_letters_of_all_submissions_are_left(folder: Folder) -> None:
     part(folder, [{"n": 2}], [failure("parse", "no JSON")], ordinals=[2], submission=1)
     part(folder, [{"text": "other columns"}], [failure()], ordinals=[7], submission=1)
     part(folder, [{"n": 99}], [failure()], ordinals=[99], submission=1)  # beyond the end of the input
-    extended = with_dead_letters(too_many(), job_in(folder), 10)
+    extended = with_rows_left(too_many(), job_in(folder), 10)
     assert isinstance(extended, RaybatchError)
     assert extended.failure_class is FailureClass.TOO_MANY_ERRORS
     assert str(extended) == (
-        "max_errors: 3 rows failed; they are kept; the dead letters of 2 failed rows are in "
+        "max_errors: 3 rows failed; 2 of 10 rows are kept, and a clear of the task goes on from there; the "
+        "dead letters of 2 failed rows are in "
         f"{folder.uri}/dead_letter/raybatch-x-1: 1 in step 'engine' (row 7: it broke), 1 in step 'parse' "
         "(row 2: no JSON)."
     )
@@ -83,9 +88,10 @@ def test_every_end_leaves_the_dead_letters_of_its_own_rows(
 ) -> None:
     error = too_many(failure_class)
     part(folder, [{"n": 0}], [failure()], submission=0)
-    assert with_dead_letters(error, job_in(folder), 10) is error  # a row of another input
+    with_rows_left(error, job_in(folder), 10)
+    assert letters(folder) == {}  # a row of an earlier submission
     part(folder, [{"n": 3}], [failure()], ordinals=[3], submission=1)
-    extended = with_dead_letters(error, job_in(folder), 10)
+    extended = with_rows_left(error, job_in(folder), 10)
     assert isinstance(extended, RaybatchError)
     assert extended.failure_class is failure_class
     assert set(letters(folder)) == {0, 3}
@@ -94,7 +100,7 @@ def test_every_end_leaves_the_dead_letters_of_its_own_rows(
 def test_another_submission_destination_is_left_alone(folder: Folder) -> None:
     part(folder, [{"n": 3}], [failure()], submission=1)
     error = SupersededError("destination: it is another's.")
-    assert with_dead_letters(error, job_in(folder), 10) is error
+    assert with_rows_left(error, job_in(folder), 10) is error
     assert not folder.list("dead_letter")
 
 
@@ -102,4 +108,24 @@ def test_the_error_survives_where_no_letter_can_be_written(disk: LocalFolder) ->
     part(disk, [{"n": 3}], [failure()], submission=1)
     disk.write("dead_letter", b"a file in the way")
     error = too_many()
-    assert with_dead_letters(error, job_in(disk), 10) is error
+    assert with_rows_left(error, job_in(disk), 10) is error
+
+
+@pytest.mark.parametrize("failure_class", list(FailureClass))
+def test_every_end_says_which_rows_are_kept(folder: Folder, failure_class: FailureClass) -> None:
+    error = RaybatchError("It went wrong.", failure_class)
+    about_time = {FailureClass.TIMEOUT, FailureClass.LIMIT_REACHED, FailureClass.CANCELLED}
+    none_yet = "; no row was finished" if failure_class in about_time else ""
+    told = [str(with_rows_left(error, job_in(folder), 1_300))]
+    part(folder, [{"n": n} for n in range(1_200)], [response()] * 1_200, submission=0)
+    told.append(str(with_rows_left(error, job_in(folder), 1_300)))
+    if failure_class is FailureClass.SUPERSEDED:
+        assert told == ["It went wrong."] * 2
+        return
+    what = "the next attempt" if failure_class.retryable else "a clear of the task"
+    kept = f"1,200 of 1,300 rows are kept, and {what} goes on from there"
+    assert told == [f"It went wrong{none_yet}.", f"It went wrong; {kept}."]
+    regenerates = job_in(folder)
+    regenerates.spec.on_clear = "regenerate"
+    goes_on = ", and the next attempt goes on from there" if failure_class.retryable else ""
+    assert str(with_rows_left(error, regenerates, 1_300)).endswith(f"1,200 of 1,300 rows are kept{goes_on}.")

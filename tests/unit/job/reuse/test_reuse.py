@@ -118,6 +118,13 @@ class TestResume:
         ]
         assert len(set(keys)) == len(self.TEXTS)
 
+    def test_first_attempt_looks_for_equal_requests(self, tmp_path: Path, store: ResponseStore) -> None:
+        """Without a store and an earlier input there is nothing to reuse."""
+        first = Attempt(tmp_path / "one", self.TEXTS, sampling=GREEDY)
+        assert [phase.message for phase in first.events] == ["checking 5 rows for equal requests"]
+        stored = Attempt(tmp_path / "two", self.TEXTS[:1], store, sampling=GREEDY)
+        assert [phase.message for phase in stored.events] == ["checking 1 row for reusable answers"]
+
     def test_only_the_missing_rows_are_looked_up_in_a_store(
         self, tmp_path: Path, store: ResponseStore
     ) -> None:
@@ -126,7 +133,7 @@ class TestResume:
         night.answer([3]).store_in(store)
         again = Attempt(tmp_path / "one", self.TEXTS, store, number=1, sampling=GREEDY)
         assert again.asked == []
-        assert [phase.message for phase in again.events] == ["Checking 4 rows for reusable answers"]
+        assert [phase.message for phase in again.events] == ["checking 4 rows for reusable answers"]
 
     def test_parts_of_another_input_are_searched_once(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

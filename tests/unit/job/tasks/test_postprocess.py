@@ -177,7 +177,7 @@ def test_a_changed_function_pays_for_nothing(place: Place) -> None:
     text = str(failed.value)
     assert text.startswith(
         "max_error_fraction: 12 rows failed once postprocess was called, more than the 0 of 12 rows that "
-        "max_error_fraction=0 allows; the responses are kept for the next attempt; the dead letters are in "
+        "max_error_fraction=0 allows; the dead letters are in "
     )
     assert text.endswith(": 12 in step 'postprocess' (row 0: IndexError: list index out of range).")
     assert place.folder.head("manifest.json") is None
@@ -236,7 +236,7 @@ def test_values_of_several_types_end_the_job_with_one_sentence(
     place.write(f"def label(row, response): return {source}\n")
     with pytest.raises(RaybatchError) as refused:
         place.job()
-    assert str(refused.value) == f"postprocess: {sentence} The responses are kept for the next attempt."
+    assert str(refused.value) == f"postprocess: {sentence}"
     assert refused.value.failure_class is FailureClass.USER_ERROR
     assert place.folder.head("manifest.json") is None
     place.write("def label(row, response): return {'score': row['id']}\n")
