@@ -119,9 +119,16 @@ class Committed(ContractModel):
         how = "found, committed earlier" if self.reused else "committed"
         rows, errors = self.summary.rows, self.summary.errors
         return (
-            f"{rows:,} of {count_of(rows + errors, 'row')} {how} at {self.summary.uri} ({errors:,} failed); "
-            f"manifest {self.summary.manifest_uri}"
+            f"{rows:,} of {count_of(rows + errors, 'row')} {how} at {self.summary.uri} ({errors:,} failed)"
+            f"{self._cost()}; manifest {self.summary.manifest_uri}"
         )
+
+    def _cost(self) -> str:
+        one = self.summary
+        if one.tokens_paid is None:
+            return ""
+        gpus = f", {one.gpu_seconds:,.0f} GPU seconds" if one.gpu_seconds else ""
+        return f"; {count_of(one.tokens_paid, 'token')} paid, {one.tokens_saved or 0:,} saved{gpus}"
 
 
 Event = Phase | Notice | Progress | Failed | Committed

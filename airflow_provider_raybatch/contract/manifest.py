@@ -53,7 +53,7 @@ class Counts(ContractModel):
 
 
 class Tokens(ContractModel):
-    """Tokens of the delivered rows.
+    """Tokens of the delivered rows, whoever paid for them.
 
     :param cached: of `input`, how many came out of the prefix cache.
     :param output: generated tokens.
@@ -148,6 +148,11 @@ class BatchManifest(ContractModel):
     :param uri: the immutable folder that holds `files` and nothing else.
     :param dead_letter_uri: folder of the failed rows, with reason and request; ``None`` if there are none.
     :param ordered: whether `preserve_order` promised the input's order.
+    :param tokens_paid: input and output tokens that the task's run paid for, over all attempts since the last
+        clear, failed rows included; ``None`` where an older version wrote the manifest.
+    :param tokens_saved: input and output tokens of the delivered rows that the run did not pay for: earlier
+        runs, the response store or equal rows had the answers.
+    :param gpu_seconds: GPUs times seconds for which the replicas of this submission held them.
     :param files: in the order of the dataset.
     :param finish_reasons: completions by finish reason (``stop``, ``length``, ...).
     :param effective_sampling: the model's `generation_config` merged with the user's `sampling`.
@@ -169,6 +174,9 @@ class BatchManifest(ContractModel):
     columns: list[Column] = Field(alias="schema")
     counts: Counts
     tokens: Tokens = Field(default_factory=Tokens)
+    tokens_paid: int | None = Field(default=None, ge=0)
+    tokens_saved: int | None = Field(default=None, ge=0)
+    gpu_seconds: float | None = Field(default=None, ge=0)
     finish_reasons: dict[str, int] = Field(default_factory=dict)
     timing: Timing = Field(default_factory=Timing)
     stages: StageSeconds = Field(default_factory=StageSeconds)
@@ -200,6 +208,9 @@ class BatchManifest(ContractModel):
             reused=self.counts.reused,
             duplicates=self.counts.duplicates,
             tokens=self.tokens,
+            tokens_paid=self.tokens_paid,
+            tokens_saved=self.tokens_saved,
+            gpu_seconds=self.gpu_seconds,
             output_tokens_per_second=self.timing.output_tokens_per_second,
         )
 
@@ -231,4 +242,7 @@ class Summary(ContractModel):
     reused: int = 0
     duplicates: int = 0
     tokens: Tokens
+    tokens_paid: int | None = None
+    tokens_saved: int | None = None
+    gpu_seconds: float | None = None
     output_tokens_per_second: float = 0.0

@@ -177,12 +177,17 @@ class BatchInferenceSpec(
         Sizes, replicas and the destination's format are left out, so a job that is resumed on another
         cluster, or with another plan, keeps the rows it has.
         """
+        return json_digest(self.deciding)
+
+    @property
+    def deciding(self) -> dict[str, Any]:
+        """What :attr:`response_digest` is over, by the arguments' names; `engine` with its own arguments."""
         deciding = {*_names(PromptArguments), *_names(ModelArguments), *_names(SamplingArguments)}
         content = self.model_dump(mode="json", include=deciding - {"template_time"})
         content["engine"] = [self.engine, self.numerics, self.processor_numerics]
         if self.model_task != GENERATE:
             content["model_task"] = self.model_task
-        return json_digest(content)
+        return content
 
     @property
     def numerics(self) -> dict[str, Any]:

@@ -48,3 +48,8 @@ class Submission(ContractModel):
     run_token: str
     submission_id: str
     secrets_package: str | None = None
+
+    @property
+    def run_id(self) -> str:
+        """What the ids of all submissions of the task's run begin with, up to their number."""
+        return self.submission_id.rpartition("-")[0]

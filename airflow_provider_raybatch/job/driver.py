@@ -41,6 +41,7 @@ from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.preflight.ready import Ready, make_ready
 from airflow_provider_raybatch.job.request.repetitions import Repetitions
+from airflow_provider_raybatch.job.reuse.asked import asked_again, keep, keep_in_store
 from airflow_provider_raybatch.job.reuse.remaining import work
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember, remember_committed
 from airflow_provider_raybatch.job.reuse.reuse import parts_of_task, plan_reuse
@@ -129,6 +130,10 @@ def _finish(
         emit(events.Notice(message=f"{done}; {rest}"))
     if reuse_plan.notice:
         emit(events.Notice(message=reuse_plan.notice))
+    stored = None if ready.store is None else ready.store.folder
+    if remaining and (why := asked_again(job, earlier, stored, ready.asked)) is not None:
+        emit(events.Notice(message=why))
+    keep(job, ready.asked)
 
     cached = reuse_plan.write_parts(job, source)
     reuse_plan = replace(reuse_plan, found=(), search=None)  # what is written needs no memory any more
@@ -140,8 +145,10 @@ def _finish(
         # The store's index names them, but their data was gone or unreadable.
         remaining += unreadable
         sizing = launch.plan(spec, remaining)
-    ran = pool.Ran()
+    ran, gpu_seconds = pool.Ran(), 0.0
     if resolved.all():
+        if launch.began:  # for what turned out not to be needed
+            gpu_seconds = sizing.gpus * sizing.replicas * (time.time() - launch.began)
         launch.end()
         emit(events.Notice(message=f"no engine was needed; checks took {in_words(start_up.phases())}"))
     else:
@@ -182,13 +189,20 @@ def _finish(
         # Rows may have failed after the last check; a poison row must still be reported as one.
         tolerance.during(ran.reports)
         ledger += ran.parts
+        gpu_seconds = 3600 * budget.gpu_hours
 
     emit(events.Phase(phase="committing", message="publishing the dataset"))
     ledger += reuse_plan.fan_out(job, source, ledger)
     tolerance.after(add_up(job.folder, ledger, source.rows))
     figures = report(ran, sizing, start_up, preflight_seconds)
     versions = {**ready.versions, **figures.versions}
-    figures = replace(figures, digests=ready.checked.digests, versions=versions, part_folder=job.part_folder)
+    figures = replace(
+        figures,
+        digests=ready.checked.digests,
+        versions=versions,
+        part_folder=job.part_folder,
+        gpu_seconds=gpu_seconds,
+    )
     manifest = prepare(
         spec, job.folder, journal, ledger, source.rows, figures, source.schema, publish_over_the_cluster
     )
@@ -201,6 +215,7 @@ def _finish(
         # After the commit, so that a slow or failing store can't cost the dataset.
         emit(events.Phase(phase="storing", message="adding new responses to the response store"))
         remember(ready.store, job.folder, parts_of_task(job), emit, job.task)
+        keep_in_store(ready.store.folder, job, ready.asked)
     cleanup.collect(job.folder, journal)
     return manifest.summary()
 

@@ -22,7 +22,8 @@ def result_of(summary: Summary, submission_id: str, dashboard_url: str | None) -
     :return: `uri` (the committed, immutable folder), for S3 also `bucket` and `key_prefix` (which ends with a
         slash, so that no other folder begins with it), `manifest_uri`, `dead_letter_uri`, `format`, `rows`,
         of them `resumed`, `reused` and `duplicates`, `errors`, `tokens` (`input`, `cached`, `output`,
-        `filled`), `submission_id`, `dashboard_url`.
+        `filled`) of the delivered rows, `tokens_paid`, `tokens_saved`, `gpu_seconds`, `submission_id`,
+        `dashboard_url`.
     """
     return {
         "uri": summary.uri,
@@ -36,6 +37,9 @@ def result_of(summary: Summary, submission_id: str, dashboard_url: str | None) -
         "duplicates": summary.duplicates,
         "errors": summary.errors,
         "tokens": summary.tokens.model_dump(),
+        "tokens_paid": summary.tokens_paid,
+        "tokens_saved": summary.tokens_saved,
+        "gpu_seconds": summary.gpu_seconds,
         "submission_id": submission_id,
         "dashboard_url": dashboard_url,
     }

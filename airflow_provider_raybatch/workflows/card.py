@@ -16,7 +16,9 @@ from airflow_provider_raybatch.workflows.places import destination
 from airflow_provider_raybatch.workflows.rows import Rows
 
 _LONGEST_CELL = 200
-_COSTS = ("input_tokens", "cached_tokens", "output_tokens", "seconds")
+_COSTS = (
+    "input_tokens", "cached_tokens", "output_tokens", "tokens_paid", "tokens_saved", "gpu_seconds", "seconds",
+)  # fmt: skip
 
 
 @dataclass
@@ -41,7 +43,8 @@ class Card:
     def add_run(self, step: str, result: Result, model: str, aws_conn_id: str | None = None) -> None:
         """Add the rows and the cost of a batch inference, from its manifest.
 
-        Tokens are those of delivered rows; this run did not pay for those of reused and duplicate rows.
+        Input, cached and output tokens are those of the delivered rows. `tokens_paid` and `gpu_seconds` are
+        the run's own; `tokens_saved` are tokens of delivered rows that it did not pay for.
 
         :param result: what the operator returned.
         :param model: name of the model; a manifest has its digest only.
@@ -61,6 +64,9 @@ class Card:
                     "input_tokens": tokens.input,
                     "cached_tokens": tokens.cached,
                     "output_tokens": tokens.output,
+                    "tokens_paid": manifest.tokens_paid,
+                    "tokens_saved": manifest.tokens_saved,
+                    "gpu_seconds": manifest.gpu_seconds,
                     "seconds": round(timing.startup_seconds + timing.generation_seconds, 1),
                 }
             self.runs.append(run)
@@ -80,7 +86,7 @@ class Card:
 
     def as_json(self) -> dict[str, Any]:
         """The card as plain data."""
-        totals = {name: round(sum(run.get(name, 0) for run in self.runs), 1) for name in _COSTS}
+        totals = {name: round(sum(run.get(name) or 0 for run in self.runs), 1) for name in _COSTS}
         return {
             "title": self.title,
             "created_at": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -313,6 +313,9 @@ def summary(uri: str = "s3://lake/out/data/c1", rows: int = 2, errors: int = 1) 
         resumed=rows // 2,
         errors=errors,
         tokens=Tokens(input=10, cached=4, output=6),
+        tokens_paid=9,
+        tokens_saved=8,
+        gpu_seconds=2.5,
     )
 
 
@@ -339,6 +342,9 @@ def expected_result(ray: FakeRay, submission_id: str) -> dict[str, Any]:
         "duplicates": 0,
         "errors": 1,
         "tokens": {"input": 10, "cached": 4, "output": 6, "filled": 0},
+        "tokens_paid": 9,
+        "tokens_saved": 8,
+        "gpu_seconds": 2.5,
         "submission_id": submission_id,
         "dashboard_url": f"{ray.url}/#/jobs/{submission_id}",
     }

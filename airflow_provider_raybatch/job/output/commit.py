@@ -84,6 +84,7 @@ def prepare(
         inputs=input_types(seen, source, task.names.values()),
         task=task,
         own_parts=report.part_folder,
+        run=spec.submission.run_id,
         postprocess=notes,
     )
     decoded = {part.path: footer.decoded for part, footer in zip(parts, seen, strict=True)}
@@ -133,6 +134,11 @@ def prepare(
             output=totals.output_tokens,
             filled=sum(footer.filled for footer in seen),
         ),
+        tokens_paid=sum(
+            footer.paid for part, footer in zip(parts, seen, strict=True) if part.is_of(target.run)
+        ),
+        tokens_saved=sum(one.saved for one in done),
+        gpu_seconds=round(report.gpu_seconds, 1),
         finish_reasons=dict(totals.finish_reasons),
         timing=report.timing.model_copy(update={"commit_seconds": round(time.monotonic() - began, 2)}),
         stages=report.stages,

@@ -54,6 +54,7 @@ class Target:
     :param inputs: type of each input column.
     :param task: what the rows yield, and what its columns are called.
     :param own_parts: folder of the parts of the submission that publishes, relative to the destination.
+    :param run: of the task, as the ids of its submissions begin.
     :param postprocess: the user's function that adds columns, if there is one.
     """
 
@@ -64,6 +65,7 @@ class Target:
     inputs: dict[str, pa.DataType]
     task: Task
     own_parts: str = ""
+    run: str = ""
     postprocess: Postprocess | None = None
 
     @property
@@ -79,7 +81,10 @@ class Target:
 
 @dataclass
 class PublishedRange:
-    """What a range became. `path` is relative to the destination, ``None`` if it holds no good row."""
+    """What a range became. `path` is relative to the destination, ``None`` if it holds no good row.
+
+    :param saved: input and output tokens of good rows that the run did not pay for.
+    """
 
     path: str | None
     bytes: int
@@ -88,6 +93,7 @@ class PublishedRange:
     totals: Totals = field(default_factory=Totals)
     failed_steps: dict[str, int] = field(default_factory=dict)
     origins: dict[str, int] = field(default_factory=dict)
+    saved: int = 0
 
 
 def ranges(
@@ -142,6 +148,8 @@ def publish(range_: Range, target: Target) -> PublishedRange:
         result.path, result.bytes = write_rows(_flatten(good, target), range_.number, target)
         result.totals = target.task.totals(good["output"])
         result.origins = dict(Counter(good["origin"].to_pylist()))
+        others = target.task.totals(good.filter(pc.invert(good["paid"]))["output"])
+        result.saved = others.input_tokens + others.output_tokens
     if bad.num_rows:
         target.folder.write(data_file(target.dead_letter, range_.number, "jsonl"), dead_letters(bad))
         result.failed_steps = dict(Counter(pc.struct_field(bad["failure"], "step").to_pylist()))
@@ -191,6 +199,8 @@ def _select(range_: Range, target: Target) -> pa.Table:
     tables = []
     for age, part in enumerate(sorted(range_.parts, key=lambda part: part.path)):
         rows = _typed(read_between(target.folder, part, range_.first, range_.stop), target)
+        generated = pc.equal(rows["origin"], "generated")
+        rows = rows.append_column("paid", pc.and_(generated, pa.scalar(part.is_of(target.run))))
         if not part.path.startswith(target.own_parts):
             rows = _carried(rows)
         ordinals = rows["ordinal"].to_numpy()

@@ -18,6 +18,7 @@ class Report:
 
     :param part_folder: where this submission kept its parts, relative to the destination: other parts are an
         earlier one's.
+    :param gpu_seconds: GPUs times seconds for which replicas held them.
     """
 
     timing: Timing = field(default_factory=Timing)
@@ -28,6 +29,7 @@ class Report:
     digests: Digests = field(default_factory=Digests)
     versions: dict[str, str] = field(default_factory=dict)
     part_folder: str = ""
+    gpu_seconds: float = 0.0
 
 
 def report(ran: Ran, plan: Plan, start_up: StartUp, preflight_seconds: float) -> Report:

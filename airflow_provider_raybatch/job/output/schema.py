@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.job.input.json_types import NULL, Kind, arrow_type, join
 from airflow_provider_raybatch.job.input.table import as_text, kinds_of
-from airflow_provider_raybatch.job.parts.part import Part, decoded_bytes, filled_tokens
+from airflow_provider_raybatch.job.parts.part import Part, decoded_bytes, filled_tokens, noted_tokens
 from airflow_provider_raybatch.job.parts.reading import read_part
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.in_order import in_order
@@ -33,6 +33,7 @@ class Footer:
     :param decoded: see :func:`~airflow_provider_raybatch.job.parts.part.decoded_bytes`.
     :param kinds: of the input columns, where the source has no types.
     :param filled: tokens of its texts that were filled in instead of generated.
+    :param paid: input and output tokens that its submission paid for.
     """
 
     inputs: pa.StructType | None
@@ -40,6 +41,7 @@ class Footer:
     decoded: bytes
     kinds: dict[str, Kind] = field(default_factory=dict)
     filled: int = 0
+    paid: int = 0
 
 
 def footers(folder: Folder, parts: Sequence[Part]) -> list[Footer]:
@@ -53,7 +55,14 @@ def footers(folder: Folder, parts: Sequence[Part]) -> list[Footer]:
         schema, metadata = file.schema_arrow, file.metadata
         inputs = schema.field("input").type if "input" in schema.names else None
         extreme = frozenset(_extreme_columns(metadata))
-        return Footer(inputs, extreme, decoded_bytes(metadata), kinds_of(schema), filled_tokens(metadata))
+        return Footer(
+            inputs,
+            extreme,
+            decoded_bytes(metadata),
+            kinds_of(schema),
+            filled_tokens(metadata),
+            noted_tokens(metadata),
+        )
 
     return list(in_order(lambda part: read_part(folder, part.path, part.bytes, footer), parts))
 

@@ -91,6 +91,10 @@ class Part:
         """Of the job that wrote it."""
         return self.driver.partition("~")[0]
 
+    def is_of(self, run: str) -> bool:
+        """Whether a submission of the run wrote it; see :attr:`Submission.run_id`."""
+        return self.submission_id.rpartition("-")[0] == run
+
     @property
     def driver(self) -> str:
         """Its driver's folder, see :func:`~airflow_provider_raybatch.contract.layout.driver_folder`."""
@@ -268,14 +272,18 @@ def filled_tokens(metadata: pq.FileMetaData) -> int:
     return int((metadata.metadata or {}).get(_FILLED, 0))
 
 
+def noted_tokens(metadata: pq.FileMetaData) -> int:
+    """Input and output tokens that the submission of a part paid for, by its footer."""
+    return int((metadata.metadata or {}).get(_TOKENS, 0))
+
+
 def paid_tokens(folder: Folder, part: Part) -> int:
-    """Input and output tokens that the submission of a part paid for, by its footer.
+    """As :func:`noted_tokens`.
 
     :raises DamagedPartError: it is damaged.
     :raises StorageError: it can't be read.
     """
-    noted = read_part(folder, part.path, part.bytes, lambda file: file.metadata.metadata or {})
-    return int(noted.get(_TOKENS, 0))
+    return read_part(folder, part.path, part.bytes, lambda file: noted_tokens(file.metadata))
 
 
 def outcomes(folder: Folder, part: Part) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:

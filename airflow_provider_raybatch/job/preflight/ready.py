@@ -50,6 +50,7 @@ from airflow_provider_raybatch.job.preflight.model_files import is_on_disk
 from airflow_provider_raybatch.job.preflight.model_look import look
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.reuse.asked import Asked, asked_by
 from airflow_provider_raybatch.job.reuse.response_store import open_store
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.row import Request
@@ -67,6 +68,7 @@ class Ready:
     :param earlier: what earlier submissions finished of the same input and request configuration.
     :param store: the response store, if there is one.
     :param regenerate: whether existing responses are ignored, because the user asked for new ones.
+    :param asked: what the requests depend on.
     :param prefix: characters by which prompts that begin alike are told apart; 0 where few rows do, or those
         that do lie together.
     :param lengths: a sample of the rows' keys by length of answer; empty where all may be equally long.
@@ -81,6 +83,7 @@ class Ready:
     store: ResponseStore | None
     regenerate: bool
     versions: dict[str, str]
+    asked: Asked
     prefix: int = 0
     lengths: tuple[int, ...] = ()
 
@@ -159,8 +162,9 @@ def make_ready(
     regenerate = spec.on_clear == "regenerate" and journal.is_cleared()
     prefix = prefixes.scattered_prefix(_texts(spec, requests), source.rows)
     lengths = sample_of(requests)
+    asked = asked_by(spec, checked.generation_defaults, checked.digests)
     return Ready(
-        job, source, journal, earlier, tolerance, checked, store, regenerate, versions, prefix, lengths
+        job, source, journal, earlier, tolerance, checked, store, regenerate, versions, asked, prefix, lengths
     )
 
 

@@ -125,8 +125,7 @@ def remember_committed(
         return
     if spec.on_clear == "regenerate":
         # Responses of earlier runs are the ones that the user wants replaced.
-        run = spec.submission.submission_id.rpartition("-")[0]
-        ledger = [part for part in ledger if part.submission_id.rpartition("-")[0] == run]
+        ledger = [part for part in ledger if part.is_of(spec.submission.run_id)]
     if store is not None:
         remember(store, place, ledger, emit, task_of(spec))
 

@@ -148,6 +148,16 @@ def test_other_lines_are_not_events(text: str) -> None:
             "1,200 of 1,203 rows found, committed earlier at s3://b/out/data/1 (3 failed); "
             "manifest s3://b/out/manifests/1.json",
         ),
+        (
+            Committed(summary=SUMMARY.model_copy(update={"tokens_paid": 1, "tokens_saved": 1234})),
+            "1,200 of 1,203 rows committed at s3://b/out/data/1 (3 failed); 1 token paid, 1,234 saved; "
+            "manifest s3://b/out/manifests/1.json",
+        ),
+        (
+            Committed(summary=SUMMARY.model_copy(update={"tokens_paid": 5000, "gpu_seconds": 1234.5})),
+            "1,200 of 1,203 rows committed at s3://b/out/data/1 (3 failed); 5,000 tokens paid, 0 saved, "
+            "1,234 GPU seconds; manifest s3://b/out/manifests/1.json",
+        ),
         (EVENTS[1], "ü"),
     ],
 )

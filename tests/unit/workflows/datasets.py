@@ -57,6 +57,8 @@ def inferred(
             input=len(rows) + len(letters), ok=len(rows), error=len(letters), reused=1 if rows else 0
         ),
         tokens=Tokens(input=10, cached=4, output=5),
+        tokens_paid=12,
+        tokens_saved=3,
         owner=TaskKey(dag_id="d", run_id="r", task_id="t", map_index=map_index),
         run_token="token",
         submission_id="job",

@@ -27,7 +27,7 @@ from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import add_up, look_back
 from airflow_provider_raybatch.job.preflight.ready import request_config_digest
 from airflow_provider_raybatch.job.request.keys import Keyer
-from airflow_provider_raybatch.job.row import Completion, Response
+from airflow_provider_raybatch.job.row import Completion, Response, RowFailure
 from airflow_provider_raybatch.job.tasks.generate import output_type
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.publishing import dead_letters, failure, part, publish, response, rows_of
@@ -82,6 +82,26 @@ def test_filled_tokens_of_all_attempts_are_in_the_manifest(folder: Folder) -> No
     assert not any("filled" in column.name for column in manifest.columns)
 
 
+def test_paid_and_saved_tokens_add_up_to_the_delivered_ones_and_failures(folder: Folder) -> None:
+    """A row costs three prompt tokens and those of its answer; a failed one is paid for, too."""
+    cut_off = RowFailure("length", "cut off", input_tokens=3, output_tokens=20)
+    found = [
+        part(folder, numbered(2), [response("a b"), cut_off]),
+        part(folder, numbered(1, 1), [response("c")], first=1, submission=1),  # a retry of the same run
+    ]
+    manifest = publish(folder, found, 2)
+    assert (manifest.tokens_paid, manifest.tokens_saved) == (5 + 23 + 4, 0)
+    # A clear begins another run, which reuses both rows.
+    cleared = submitted(token="later", destination=folder.uri)
+    later = cleared.submission.model_copy(update={"submission_id": "raybatch-y-0"})
+    cleared = cleared.model_copy(update={"submission": later})
+    again = publish(folder, found[:2], 2, spec=cleared)
+    assert (again.tokens_paid, again.tokens_saved) == (0, 5 + 4)
+    assert again.tokens == manifest.tokens
+    summary = again.summary()
+    assert (summary.tokens_paid, summary.tokens_saved, summary.gpu_seconds) == (0, 9, 0.0)
+
+
 def test_a_row_counts_once_by_how_it_came(disk: LocalFolder) -> None:
     came = [
         (0, "generated", 4), (0, "stored", 2), (0, "carried", 3), (0, "duplicate", 1),
@@ -97,7 +117,10 @@ def test_a_row_counts_once_by_how_it_came(disk: LocalFolder) -> None:
         stem = f"{made.path.rpartition('/')[0]}/{origin}"
         found.append(parts.write_arrays(disk, stem, pa.table({}).select([]), arrays))
     report = Report(part_folder="_raybatch/parts/task/run/raybatch-x-1")
-    counts = publish(disk, found, 20, report=report).counts
+    manifest = publish(disk, found, 20, report=report)
+    counts = manifest.counts
+    # Four tokens a row, of which 9 were generated in this run: 4 in its first submission, 5 in its last.
+    assert manifest.tokens_saved == 4 * (20 - 9)
     assert (counts.ok, counts.resumed, counts.reused, counts.duplicates) == (20, 4 + 3 + 2, 3, 3)
 
 

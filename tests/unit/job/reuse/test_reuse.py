@@ -121,7 +121,7 @@ class TestResume:
     def test_first_attempt_looks_for_equal_requests(self, tmp_path: Path, store: ResponseStore) -> None:
         """Without a store and an earlier input there is nothing to reuse."""
         first = Attempt(tmp_path / "one", self.TEXTS, sampling=GREEDY)
-        assert [phase.message for phase in first.events] == ["checking 5 rows for equal requests"]
+        assert [phase.message for phase in first.events] == ["checking 6 rows for equal requests"]
         stored = Attempt(tmp_path / "two", self.TEXTS[:1], store, sampling=GREEDY)
         assert [phase.message for phase in stored.events] == ["checking 1 row for reusable answers"]
 
@@ -318,7 +318,7 @@ def test_nondeterministic_function_is_reported(tmp_path: Path, monkeypatch: pyte
     assert first.asked == [0, 1]
     first.answer(first.asked)
     with pytest.raises(
-        RaybatchError, match=r"^prompt_function: 1 rows asked what another row asks"
+        RaybatchError, match=r"^prompt_function: 1 row asked what another row asks"
     ) as caught:
         first.reuse_plan.fan_out(first.job, first.source, parts_of_task(first.job))
     assert caught.value.failure_class is FailureClass.USER_ERROR

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the requests of a run depend on, by name: a later run tells from it why rows are asked again.
+
+Only digests are kept. They lie in the run's folder of parts, and in a response store for the task of all
+nights. Nothing but a line of the log depends on them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_raybatch.contract import layout
+from airflow_provider_raybatch.contract.digest import json_digest
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.parts.ledger import Ledger
+from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import Folder
+
+Asked = dict[str, str]
+"""Digests by the name of what they are of."""
+
+_DIGESTS = {"model": "the model's files", "tokenizer": "the tokenizer", "chat_template": "the chat template"}
+
+
+def asked_by(spec: BatchInferenceSpec, defaults: Mapping[str, Any], digests: Any) -> Asked:
+    """What the requests of a job depend on.
+
+    :param defaults: sampling parameters of the model's `generation_config`.
+    :param digests: of what the engine loads.
+    """
+    values = {**spec.deciding, "the model's generation_config": dict(defaults)}
+    values |= {name: getattr(digests, field) for field, name in _DIGESTS.items()}
+    return {name: json_digest(value) for name, value in values.items()}
+
+
+def changed(before: Asked, now: Asked) -> list[str]:
+    """The names of what has changed."""
+    return [name for name, digest in now.items() if before.get(name, digest) != digest]
+
+
+def last_asked(folder: Folder, paths: list[str]) -> Asked | None:
+    """The newest of these files; ``None`` where none can be read."""
+    newest: dict[str, Any] = {}
+    for path in paths:
+        try:
+            found = json.loads(folder.read(path))
+            newest = max(newest, found, key=lambda one: one.get("at", 0.0))
+        except (StorageError, ValueError, AttributeError, TypeError):
+            continue
+    return newest.get("asked")
+
+
+def keep(job: Job, now: Asked) -> None:
+    """Keep it beside the run's parts.
+
+    :raises StorageError: it can't be written.
+    """
+    job.folder.write(f"{_run_folder(job)}/{layout.ASKED}", _document(now))
+
+
+def keep_in_store(store: Folder, job: Job, now: Asked) -> None:
+    """Keep it for the task's next night. A failure means only that the next log says less."""
+    with contextlib.suppress(StorageError):
+        store.write(_in_store(job), _document(now))
+
+
+def asked_again(job: Job, earlier: Ledger, store: Folder | None, now: Asked) -> str | None:
+    """Why rows that this task has asked before are asked again; ``None`` where that is not known.
+
+    :param store: folder of the response store, if the job has one.
+    """
+    configuration = _run_folder(job).rpartition("-")[0]
+    others = [file.path for file in earlier.files if not file.path.startswith(f"{configuration}-")]
+    if len(others) < len(earlier.files):
+        return None  # answers to just these requests were there, and were taken
+    if others and job.spec.on_clear == "regenerate":
+        return "all rows are asked again, since the task was cleared and on_clear is 'regenerate'"
+    before = last_asked(job.folder, [path for path in others if path.endswith(f"/{layout.ASKED}")])
+    if before is None and store is not None:
+        before = last_asked(store, [_in_store(job)])
+    names = [] if before is None else changed(before, now)
+    if not names:
+        return None
+    what = f"{', '.join(names[:-1])} and {names[-1]} have" if len(names) > 1 else f"{names[0]} has"
+    return f"since the task's last run {what} changed: rows whose request is another one now are asked again"
+
+
+def _run_folder(job: Job) -> str:
+    return job.part_folder.rpartition("/")[0]
+
+
+def _in_store(job: Job) -> str:
+    if job.spec.submission is None:
+        raise ValueError("submission: only a submitted job has a task")
+    task = job.spec.submission.task
+    name = json_digest([task.namespace, task.dag_id, task.task_id, task.map_index])
+    return f"{layout.STORE_ASKED}/{name}.json"
+
+
+def _document(now: Asked) -> bytes:
+    return json.dumps({"at": time.time(), "asked": now}).encode()
