@@ -8,6 +8,7 @@ that is too long they keep what follows its last marker, so an event's line is k
 
 from __future__ import annotations
 
+import datetime
 import json
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -36,7 +37,26 @@ Message = Annotated[str, BeforeValidator(_told)]
 """Text for people, from whatever source: it is made fit for a log, and cut to 4,000 characters."""
 
 
-class Phase(ContractModel):
+class _Event(ContractModel):
+    """What all events have.
+
+    :param at: epoch seconds at which the driver wrote it; ``None`` of an older driver.
+    """
+
+    at: float | None = None
+
+    def text(self) -> str:
+        """For people."""
+        raise NotImplementedError
+
+    def timed_text(self) -> str:
+        """For people, behind the driver's time in UTC: a follower writes lines when it polls."""
+        if self.at is None:
+            return self.text()
+        return f"[{datetime.datetime.fromtimestamp(self.at, datetime.timezone.utc):%H:%M:%S}] {self.text()}"
+
+
+class Phase(_Event):
     """The job entered a phase: ``preflight``, ``waiting``, ``starting``, ``committing``, ``storing``."""
 
     event: Literal["phase"] = "phase"
@@ -48,7 +68,7 @@ class Phase(ContractModel):
         return self.message
 
 
-class Notice(ContractModel):
+class Notice(_Event):
     """Something worth knowing that is not a failure; `level` ``warning`` or ``info``."""
 
     event: Literal["notice"] = "notice"
@@ -60,7 +80,7 @@ class Notice(ContractModel):
         return self.message
 
 
-class Progress(ContractModel):
+class Progress(_Event):
     """How far the job is.
 
     :param total: rows of the input.
@@ -92,7 +112,7 @@ class Progress(ContractModel):
         return f"{self.done:,} of {count_of(self.total, 'row')}{share}{errors}{rates}{eta}"
 
 
-class Failed(ContractModel):
+class Failed(_Event):
     """The job ended badly; the last event."""
 
     event: Literal["failed"] = "failed"
@@ -104,7 +124,7 @@ class Failed(ContractModel):
         return f"{self.failure_class.value}: {self.message}"
 
 
-class Committed(ContractModel):
+class Committed(_Event):
     """The dataset stands; the last event.
 
     :param reused: whether an earlier submission had committed it already.
@@ -151,7 +171,7 @@ def line(event: Event, key: str, number: int) -> str:
     """
     # A colon is escaped where the text has a marker, so that the line's last marker is the event's own.
     document = event.model_dump_json(exclude_none=True).replace(_WORD, f"\\u003a{_WORD[1:]}")
-    sentence = " ".join(event.text().split()).replace(_WORD, _WORD[1:])
+    sentence = " ".join(event.timed_text().split()).replace(_WORD, _WORD[1:])
     return f"{sentence} {MARKER}{number} {sign(key, 'event', f'{number} {document}')} {document}"
 
 

@@ -73,7 +73,7 @@ def run(
     start_up = StartUp()
     control = control or Control(spec, emit)
     emit(events.Phase(phase="preflight", message="checking source, prompt, model, destination and cluster"))
-    with Launch() as launch:
+    with Launch() as launch, start_up.saying(emit):
         ready = make_ready(spec, submission, secrets or Secrets(), emit, start_up, launch)
         if not isinstance(ready, Ready):
             emit(events.Committed(summary=ready.summary, reused=True))

@@ -336,7 +336,7 @@ def _followed(
             followed.append(FollowedLine(f"Ray: {text}" if _RAYS_OWN.match(text) else text))
         elif found.number >= seen:  # else it was shown before, and this is a copy
             seen = found.number + 1
-            followed.append(FollowedLine(clean(found.event.text()), _level(found.event)))
+            followed.append(FollowedLine(clean(found.event.timed_text()), _level(found.event)))
             progress = found.event if isinstance(found.event, Progress) else progress
     return tuple(followed), seen, progress
 

@@ -43,9 +43,10 @@ class EventWriter:
 
     def emit(self, event: events.Event) -> None:
         """Write an event for the Airflow side; without a key, as plain text."""
+        event = event.model_copy(update={"at": round(time.time(), 1)})
         with self._lock:
             if self.key is None:
-                text = event.text()
+                text = event.timed_text()
             else:
                 text = events.line(event, self.key, self._number)
                 self._number += 1

@@ -109,6 +109,7 @@ def run(
         pipeline = Pipeline(lambda: ray_data_llm.dataset(job, plan, chunks), job.spec, take)
     watch = _Watch(board, ran)
     began = said = time.time()
+    last = ""
     try:
         while pipeline.is_alive() and not watch.is_over:
             pipeline.join(_POLL)
@@ -121,7 +122,7 @@ def run(
             ):
                 started = progress.done > progress.resumed
                 say(progress if started else _starting(ran.reports, plan, now - began))
-                said = now
+                said, last = now, progress.text()
             _check_moving(job, tracker, ran.reports, plan, now)
             if replicas is not None:
                 replicas.end_unused()
@@ -147,7 +148,8 @@ def run(
         ran.engine = EngineInfo(effective_sampling=dict(job.spec.sampling))
     else:
         ran.engine = replicas.engine()
-    say(tracker.update(ran.reports, ran.flushes, time.time()))
+    if (progress := tracker.update(ran.reports, ran.flushes, time.time())).text() != last:
+        say(progress)
     return ran
 
 

@@ -3,11 +3,25 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
+from airflow_provider_raybatch.contract.events import Phase
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 
+_STEPS = {
+    "source": "reading the source",
+    "prompt": "checking the prompt and the destination",
+    "nodes": "waiting for a node",
+    "model": "checking the model",
+    "earlier": "looking for rows that are done",
+    "claim": "claiming the destination",
+}
+"""What the driver does until each phase has ended, in their order."""
+_SAY_AFTER = 30.0
+_LOOK = 5.0
 _SHOWN = 0.5
 """Seconds of a phase that is named in the log; the manifest has them all."""
 
@@ -19,8 +33,9 @@ class StartUp:
     """
 
     def __init__(self) -> None:
-        self.began = self._last = time.time()
+        self.began = self._last = self._said = time.time()
         self._seconds: dict[str, float] = {}
+        self._steps = list(_STEPS)
 
     @property
     def seconds(self) -> float:
@@ -32,6 +47,38 @@ class StartUp:
         now = time.time()
         self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
         self._last = now
+        if phase in self._steps:
+            self._steps = self._steps[self._steps.index(phase) + 1 :]
+
+    def still(self, now: float) -> Phase | None:
+        """What the driver is doing, each half minute that one step takes; ``None`` if that is not due.
+
+        :param now: epoch seconds.
+        """
+        if not self._steps or now - max(self._last, self._said) < _SAY_AFTER:
+            return None
+        self._said = now
+        text = f"still {_STEPS[self._steps[0]]} ({now - self._last:.0f} s)"
+        return Phase(phase="preflight", message=text)
+
+    @contextmanager
+    def saying(self, emit: Callable[[Phase], None], look: float = _LOOK) -> Iterator[None]:
+        """Emit :meth:`still` from another thread until the last step has ended.
+
+        :param look: seconds between two looks.
+        """
+        over = threading.Event()
+
+        def run() -> None:
+            while self._steps and not over.wait(look):
+                if (phase := self.still(time.time())) is not None:
+                    emit(phase)
+
+        threading.Thread(target=run, name="raybatch-start-up", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
 
     def phases(self, reports: Sequence[ReplicaReport] = ()) -> dict[str, float]:
         """Seconds of each phase in their order.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -195,5 +196,10 @@ def test_events_are_signed_as_soon_as_there_is_a_key(capsys: pytest.CaptureFixtu
     writer.emit(failed)
     writer.emit(failed)
     text, *signed = capsys.readouterr().out.splitlines()
-    assert text == "user_error: source: it is empty."
-    assert [read_line(line, KEY) for line in signed] == [(0, failed), (1, failed)]
+    assert re.fullmatch(r"\[\d\d:\d\d:\d\d\] user_error: source: it is empty\.", text)
+    found = [read_line(line, KEY) for line in signed]
+    assert [one and (one.number, one.event.model_copy(update={"at": None})) for one in found] == [
+        (0, failed),
+        (1, failed),
+    ]
+    assert all(one and abs((one.event.at or 0) - time.time()) < 600 for one in found)

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
 
+from airflow_provider_raybatch.contract.events import Phase
 from airflow_provider_raybatch.job.monitor import start_up as module
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.start_up import StartUp, in_words
@@ -49,6 +51,45 @@ def test_what_is_over_before_the_drivers_phases_takes_no_time(start_up: StartUp)
     phases = start_up.phases(reports)
     assert list(phases.items())[3:] == [("replica", 0.0), ("import", 0.0), ("engine", 12.75), ("rows", 1.0)]
     assert sum(phases.values()) == 1032.0 - start_up.began
+
+
+def test_a_long_step_says_each_half_minute_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(module.time, "time", lambda: now)
+    made, said = StartUp(), []
+    ends = {1010: "source", 1015: "prompt", 1020: "nodes", 1115: "model", 1200: "earlier", 1201: "nodes"}
+    for second in range(1000, 1400):
+        now = float(second)
+        if second in ends:
+            made.ended(ends[second])
+        if second == 1300:
+            made.ended("claim")
+        if (phase := made.still(now)) is not None:
+            said.append((second, phase.message))
+    assert said == [
+        (1050, "still checking the model (30 s)"),
+        (1080, "still checking the model (60 s)"),
+        (1110, "still checking the model (90 s)"),
+        (1145, "still looking for rows that are done (30 s)"),
+        (1175, "still looking for rows that are done (60 s)"),
+        (1231, "still claiming the destination (30 s)"),
+        (1261, "still claiming the destination (60 s)"),
+        (1291, "still claiming the destination (90 s)"),
+    ]
+
+
+def test_a_step_is_told_while_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(range(0, 10**6, 40))
+    monkeypatch.setattr(module.time, "time", lambda: float(next(times)))
+    told, is_told = list[str](), threading.Event()
+
+    def emit(phase: Phase) -> None:
+        told.append(phase.message)
+        is_told.set()
+
+    with StartUp().saying(emit, look=0.001):
+        assert is_told.wait(60)
+    assert told[0] == "still reading the source (40 s)"
 
 
 def test_a_processor_of_ray_has_no_process_of_ours(start_up: StartUp) -> None:

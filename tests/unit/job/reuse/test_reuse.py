@@ -317,8 +317,6 @@ def test_nondeterministic_function_is_reported(tmp_path: Path, monkeypatch: pyte
     first = Attempt(tmp_path, ["a", "b", "a"], **prompt, sampling=GREEDY)
     assert first.asked == [0, 1]
     first.answer(first.asked)
-    with pytest.raises(
-        RaybatchError, match=r"^prompt_function: 1 row asked what another row asks"
-    ) as caught:
+    with pytest.raises(RaybatchError, match=r"^prompt_function: 1 row asked what another row asks") as caught:
         first.reuse_plan.fan_out(first.job, first.source, parts_of_task(first.job))
     assert caught.value.failure_class is FailureClass.USER_ERROR
