@@ -121,7 +121,9 @@ def _finish(
     start_up.ended("claim")
     preflight_seconds = start_up.seconds
     if earlier.damaged:
-        damaged = f"parts: {len(earlier.damaged):,} are damaged, and their rows are asked again"
+        damaged = (
+            f"parts: {count_of(len(earlier.damaged), 'is', 'are')} damaged, and the rows are asked again"
+        )
         text = f"{damaged} (for example, {job.folder.uri}/{earlier.damaged[0].path})"
         emit(events.Notice(level="warning", message=text))
     if earlier.rows:

@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 
 import pyarrow as pa
+from ray.exceptions import RayTaskError
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, rows_kept
 from airflow_provider_raybatch.contract.layout import DEAD_LETTER, data_file
@@ -67,7 +69,14 @@ def with_rows_left(error: Exception, job: Job, rows: int) -> Exception:
             if failed:
                 place = f"{count_of(len(failed), 'failed row')} are in {job.folder.uri}/{letters}"
                 added.append(f"the dead letters of {place}: {counted(failed)}")
-    return RaybatchError(f"{'; '.join(added)}.", failure_class) if len(added) > 1 else error
+    if len(added) == 1:
+        return error
+    text = f"{'; '.join(added)}."
+    if not isinstance(error, RaybatchError) or isinstance(error, RayTaskError):
+        return RaybatchError(text, failure_class)
+    extended = copy(error)  # of the same class
+    extended.args = (text,)
+    return extended
 
 
 def _write(folder: Folder, path: str, parts: Sequence[Part], failed: RowMask) -> list[tuple[int, RowFailure]]:

@@ -55,9 +55,7 @@ def test_rows_of_a_part_that_was_cut_are_asked_again(tmp_path: Path, source: str
     summary = attempt(LocalFolder(str(tmp_path / "out")), 1, source, emitted=emitted)
     assert summary.rows == 12
     assert summary.resumed == 0  # all of them were in one part
-    assert warnings(emitted) == [
-        f"parts: 1 are damaged, and their rows are asked again (for example, {path})"
-    ]
+    assert warnings(emitted) == [f"parts: 1 is damaged, and the rows are asked again (for example, {path})"]
 
 
 @pytest.mark.parametrize("how", OF_CONTENT)
@@ -69,9 +67,7 @@ def test_damage_that_a_commit_finds_costs_one_attempt(tmp_path: Path, source: st
         attempt(LocalFolder(str(tmp_path / "out")), 1, source)
     summary = attempt(LocalFolder(str(tmp_path / "out")), 2, source, emitted=emitted)
     assert (summary.rows, summary.resumed) == (12, 0)
-    assert warnings(emitted) == [
-        f"parts: 1 are damaged, and their rows are asked again (for example, {path})"
-    ]
+    assert warnings(emitted) == [f"parts: 1 is damaged, and the rows are asked again (for example, {path})"]
 
 
 @pytest.mark.parametrize("how", ALL)

@@ -85,7 +85,7 @@ import contextlib, json, resource, shutil, signal, sys
 from pathlib import Path
 import pytest
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.contract.layout import DUPLICATES
+from airflow_provider_raybatch.contract.layout import ASKED, DUPLICATES
 from airflow_provider_raybatch.storage.checksum import checked
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.published import ROWS, published
@@ -127,6 +127,9 @@ for room in range(0, 20_000, 512):
     assert not list(Path(root).rglob(".raybatch-*")), "a scratch file is left"
     for entry in disk.list("_raybatch/parts"):
         content = disk.read(entry.path)
+        if entry.path.endswith(ASKED):
+            assert json.loads(content)["asked"]
+            continue
         assert (checked(content) if entry.path.endswith(DUPLICATES) else content)[-4:] == b"PAR1"
 assert published(disk).summary() == summary
 assert disk.read("manifest.json") == disk.read("manifests/" + summary.manifest_uri.rpartition("/")[2])
