@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.preflight.model_description import ModelDescription, describe
 from airflow_provider_raybatch.job.preflight.model_files import files_of
 from airflow_provider_raybatch.job.preflight.model_version import hub_token
@@ -67,8 +68,8 @@ def _problem(model: ModelDescription, spec: BatchInferenceSpec) -> str | None:
     missing = sorted(set(model.shards) - set(model.weights))
     if loads and missing:
         return (
-            f"lacks {len(missing)} of its {len(model.shards)} files of weights (first {missing[0]!r}); copy "
-            "or download it whole"
+            f"lacks {len(missing)} of its {count_of(len(model.shards), 'file')} of weights (first "
+            f"{missing[0]!r}); copy or download it whole"
         )
     if not model.has_tokenizer and "tokenizer" not in args:
         return (

@@ -119,7 +119,7 @@ def test_a_row_counts_once_by_how_it_came(disk: LocalFolder) -> None:
     report = Report(part_folder="_raybatch/parts/task/run/raybatch-x-1")
     manifest = publish(disk, found, 20, report=report)
     counts = manifest.counts
-    # Four tokens a row, of which 9 were generated in this run: 4 in its first submission, 5 in its last.
+    # Four tokens a row; this run generated 9 rows: 4 in its first submission, 5 in its last.
     assert manifest.tokens_saved == 4 * (20 - 9)
     assert (counts.ok, counts.resumed, counts.reused, counts.duplicates) == (20, 4 + 3 + 2, 3, 3)
 
