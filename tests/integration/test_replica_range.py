@@ -49,7 +49,7 @@ def test_a_replica_whose_node_comes_too_late_opens_no_engine(seen: Any) -> None:
     found = seen["too_late"]
     assert found["engines"] == 1
     assert "starting 1 to 2 replicas with 1 GPU each (set by replicas=(1, 2)" in found["said"][2]
-    assert "after 9 of 10 rows" in found["error"]
+    assert "9 of 10 rows are kept" in found["error"]
 
 
 def test_a_replica_joins_and_leaves_while_the_job_runs(seen: Any) -> None:
@@ -59,7 +59,7 @@ def test_a_replica_joins_and_leaves_while_the_job_runs(seen: Any) -> None:
     assert len(found["answers"]) == 3
     assert min(found["answers"]) > 0
     assert found["prompts"] == sum(found["answers"]) == 120
-    assert "after 120 of 121 rows" in found["error"]
+    assert "120 of 121 rows are kept" in found["error"]
 
 
 def test_a_replica_over_nodes_restarts_when_a_worker_dies(seen: Any) -> None:
@@ -67,7 +67,7 @@ def test_a_replica_over_nodes_restarts_when_a_worker_dies(seen: Any) -> None:
     assert found["nodes"] == [2, 2]
     assert found["gpus"] == [[["0"], ["0"]]] * 2
     assert "with 2 GPUs each, over several nodes (" in found["said"][2]
-    assert "after 16 of 17 rows" in found["error"]
+    assert "16 of 17 rows are kept" in found["error"]
 
 
 def test_a_placement_group_goes_when_its_replica_is_not_needed(seen: Any) -> None:

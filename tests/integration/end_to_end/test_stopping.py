@@ -75,7 +75,7 @@ def with_replica(jobs, task):
 def test_timeout(mode, runs_with_timeout, jobs):
     run = runs_with_timeout[mode].wait("failed", timeout=300)
     # This driver knows its deadline, and ends itself even if no process can stop it.
-    assert_one_sentence(run.task("infer"), "timeout: the job's deadline passed")
+    assert_one_sentence(run.task("infer"), "the job's deadline passed; ")
     (job,) = jobs.of(run.task("infer"))
     assert job["status"] in {"FAILED", "STOPPED"}
     # This driver does not know it.
@@ -226,7 +226,7 @@ def test_output_of_a_prompt_function_is_not_an_event(api, jobs, tmp_path):
     (job,) = jobs.of(task)
     assert job["status"] == "FAILED"
     assert '"uri": "/forged"' in jobs.log(job["submission_id"])
-    assert_one_sentence(task, "max_error_fraction: 1 rows failed so far")
+    assert_one_sentence(task, "max_error_fraction: 1 row failed so far")
     assert "return_value" not in task.xcom_keys()
 
 

@@ -47,7 +47,7 @@ def test_a_poison_row_fails_a_job_that_allows_no_failure(
     task.input(["a", "kill", "b"])
     engine = {"engine": "echo", "engine_args": {"kill_pattern": "kill"}, "replicas": 1}
     sentence = task.refused(FailureClass.POISON_ROW, **engine)
-    assert sentence.startswith("max_error_fraction: 1 of 1 failed rows killed the engine each time")
+    assert sentence.startswith("max_error_fraction: 1 of 1 failed row killed the engine each time")
 
 
 @pytest.mark.turn(1)

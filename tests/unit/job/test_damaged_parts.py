@@ -44,7 +44,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             raise RuntimeError("killed")
 
         patch.setattr(driver, "prepare", die)
-        with pytest.raises(RuntimeError, match="killed"):
+        with pytest.raises(RaybatchError, match="killed; 12 of 12 rows are kept"):
             attempt(LocalFolder(str(tmp_path / "out")), 0, str(path))
     return str(path)
 

@@ -179,7 +179,10 @@ def test_a_changed_function_pays_for_nothing(place: Place) -> None:
         "max_error_fraction: 12 rows failed once postprocess was called, more than the 0 of 12 rows that "
         "max_error_fraction=0 allows; the dead letters are in "
     )
-    assert text.endswith(": 12 in step 'postprocess' (row 0: IndexError: list index out of range).")
+    assert text.endswith(
+        ": 12 in step 'postprocess' (row 0: IndexError: list index out of range); 12 of 12 rows are kept, and "
+        "a clear of the task goes on from there."
+    )
     assert place.folder.head("manifest.json") is None
     assert place.generated() == 12
 
@@ -236,7 +239,8 @@ def test_values_of_several_types_end_the_job_with_one_sentence(
     place.write(f"def label(row, response): return {source}\n")
     with pytest.raises(RaybatchError) as refused:
         place.job()
-    assert str(refused.value) == f"postprocess: {sentence}"
+    kept = "12 of 12 rows are kept, and a clear of the task goes on from there."
+    assert str(refused.value) == f"postprocess: {sentence.rstrip('.')}; {kept}"
     assert refused.value.failure_class is FailureClass.USER_ERROR
     assert place.folder.head("manifest.json") is None
     place.write("def label(row, response): return {'score': row['id']}\n")
