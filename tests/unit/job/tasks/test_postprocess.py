@@ -180,8 +180,8 @@ def test_a_changed_function_pays_for_nothing(place: Place) -> None:
         "max_error_fraction=0 allows; the dead letters are in "
     )
     assert text.endswith(
-        ": 12 in step 'postprocess' (row 0: IndexError: list index out of range); 12 of 12 rows are kept, and "
-        "a clear of the task goes on from there."
+        ": 12 in step 'postprocess' (row 0: IndexError: list index out of range); 12 of 12 rows are kept, "
+        "and a clear of the task goes on from there."
     )
     assert place.folder.head("manifest.json") is None
     assert place.generated() == 12
