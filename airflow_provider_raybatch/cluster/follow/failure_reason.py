@@ -20,6 +20,9 @@ _TRANSIENT_SETUP = re.compile(
     r"Failed to download runtime_env file package|prematurely been deleted|[Tt]imed? ?out|[Cc]onnection|"
     r"[Tt]emporary failure|[Uu]navailable|No space left",
 )
+_OUTPUT = re.compile(r"^Last \d+ lines of std(?:out|err):\n((?: {4}.*\n?|\n)+)", re.MULTILINE)
+"""Of the command that installs packages, as Ray's runtime env agent shows it."""
+_ASIDE = re.compile(r"\[notice\]|note:|hint:|WARNING:|ERROR: ResolutionImpossible")
 _NO_RAY = re.compile(r"No module named 'ray'|\bpython[\d.]*: (?:command )?not found")
 _NO_SCRIPT = re.compile(r"can't open file '([^']+)': \[Errno 2\]")
 
@@ -53,6 +56,12 @@ def reason_of(info: JobInfo, tail: Sequence[str] = ()) -> Diagnosis:
     message = shortened(info.message, tail)
     if info.error_type == "RUNTIME_ENV_SETUP_FAILURE" and _TRANSIENT_SETUP.search(info.message):
         failure_class = FailureClass.INTERNAL
+    if info.error_type == "RUNTIME_ENV_SETUP_FAILURE" and (said := _installer(info.message)):
+        return Diagnosis(
+            failure_class,
+            f"runtime_env: the cluster can't install its packages: {said.rstrip('.')}; correct pip, uv or "
+            "conda in runtime_env.",
+        )
     if info.error_type == "JOB_SUPERVISOR_ACTOR_START_FAILURE" and message.startswith((
         "TypeError",
         "ValueError",
@@ -80,6 +89,22 @@ def reason_of(info: JobInfo, tail: Sequence[str] = ()) -> Diagnosis:
         )
     code = f" (exit code {info.driver_exit_code})" if info.driver_exit_code is not None else ""
     return Diagnosis(failure_class, f"The job failed{code}: {message}")
+
+
+def _installer(message: str) -> str | None:
+    """The last error that pip, uv or conda told, else their last line."""
+    output = _OUTPUT.search(message)
+    if output is None:
+        return None
+    lines = [line.strip() for line in output[1].splitlines()]
+    lines = [line for line in lines if line and not _ASIDE.match(line)]
+    errors = [line for line in lines if re.match(r"ERROR:|╰─▶|\w*Error:", line)]
+    if not lines:
+        return None
+    last = (errors or lines)[-1]
+    if last.startswith("╰─▶"):  # uv goes on in the next lines
+        last = " ".join(lines[lines.index(last) :]).removeprefix("╰─▶ ")
+    return _shown(last)
 
 
 def shortened(message: str, tail: Sequence[str] = ()) -> str:

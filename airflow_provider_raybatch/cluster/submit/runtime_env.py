@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import difflib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,16 @@ from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.submit.package import Package, package_of_folder
 from airflow_provider_raybatch.contract.failures import SpecError
 
+_log = logging.getLogger(__name__)
+
+KNOWN = frozenset({
+    "_inject_current_ray", "_nsight", "_ray_commit", "_ray_release", "_rocprof_sys", "conda", "config",
+    "container", "env_vars", "excludes", "image_uri", "java_jars", "mpi", "nsight", "pip", "py_executable",
+    "py_modules", "rocprof_sys", "uv", "worker_process_setup_hook", "working_dir",
+})  # fmt: skip
+"""Keys that Ray 2.56 to 2.60 know; it ignores all others without a word."""
+KNOWN_OF_CONFIG = frozenset({"eager_install", "log_files", "setup_timeout_seconds"})
+
 
 async def upload_runtime_env(client: RayJobsClient, runtime_env: Mapping[str, Any] | None) -> dict[str, Any]:
     """A copy of `runtime_env` in which local folders are replaced by packages that the cluster has.
@@ -21,11 +33,14 @@ async def upload_runtime_env(client: RayJobsClient, runtime_env: Mapping[str, An
     ``working_dir`` and the entries of ``py_modules`` may be folders of this machine (for ``py_modules`` also
     single ``.py`` files); URIs pass through. Ray's own client does the same, but needs Ray here.
 
-    :raises SpecError: a path doesn't exist here, or an entry is of the wrong type.
+    :raises SpecError: a path doesn't exist here, an entry is of the wrong type, or a key is misspelt.
     :raises PackageError: a folder is too large.
     :raises ClusterError: see :class:`RayJobsClient`.
     """
     prepared = copied(runtime_env)
+    _check_keys(prepared, KNOWN, "runtime_env")
+    if isinstance(config := prepared.get("config"), Mapping):
+        _check_keys(config, KNOWN_OF_CONFIG, "runtime_env.config")
     working_dir = prepared.get("working_dir")
     if working_dir is not None and not _is_uri(working_dir):
         folder = _existing("working_dir", working_dir)
@@ -72,6 +87,17 @@ def copied(runtime_env: Mapping[str, Any] | None) -> dict[str, Any]:
     if not isinstance(runtime_env, Mapping):
         raise SpecError(f"runtime_env: it must be a dictionary, but it is {type(runtime_env).__name__}.")
     return copy.deepcopy(dict(runtime_env))
+
+
+def _check_keys(given: Mapping[str, Any], known: frozenset[str], field: str) -> None:
+    for name in given.keys() - known:
+        if close := difflib.get_close_matches(str(name), known, n=1):
+            raise SpecError(
+                f"{field}.{name}: Ray knows no such key and would ignore it; did you mean {close[0]}?"
+            )
+        _log.warning(
+            "%s.%s: Ray ignores this key, unless the cluster has a plugin of that name.", field, name
+        )
 
 
 def _modules(runtime_env: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
 from airflow_provider_raybatch.cluster.follow.failure_reason import reason_of, shortened
@@ -58,6 +60,79 @@ def test_rays_error_types_become_classes(info, failure_class, retryable):
 )
 def test_a_passing_failure_of_the_runtime_env_may_be_retried(message):
     assert reason_of(failed(message, "RUNTIME_ENV_SETUP_FAILURE", None)).failure_class.retryable
+
+
+SETUP = """runtime_env setup failed: Failed to set up runtime environment.
+Could not create the actor because its associated runtime env failed to be created.
+Traceback (most recent call last):
+  File "/x/ray/_private/runtime_env/agent/runtime_env_agent.py", line 375, in _create_runtime_env_with_retry
+    runtime_env_context = await asyncio.wait_for(
+ray._private.runtime_env.utils.SubprocessCalledProcessError: Run cmd[9] failed with the following details.
+Command '['/tmp/ray/virtualenv/bin/python', '-m', 'pip', 'install', '-r', 'requirements.txt']' returned \
+non-zero exit status 1.
+Last 50 lines of stdout:
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        (
+            """
+            Looking in indexes: https://pypi.org/simple
+            WARNING: Location 'file:///x' is ignored: it is neither a file nor a directory.
+            ERROR: Could not find a version that satisfies the requirement no-such-zz9 (from versions: none)
+            ERROR: No matching distribution found for no-such-zz9
+
+            [notice] A new release of pip is available: 25.0 -> 26.1
+            [notice] To update, run: pip install --upgrade pip
+            """,
+            "ERROR: No matching distribution found for no-such-zz9",
+        ),
+        (
+            """
+            ERROR: Cannot install six==1.15 and six==1.16 because these versions have conflicts.
+
+            The conflict is caused by:
+                The user requested six==1.15
+                The user requested six==1.16
+
+            ERROR: ResolutionImpossible: for help visit https://pip.pypa.io/en/latest/topics
+            """,
+            "ERROR: Cannot install six==1.15 and six==1.16 because these versions have conflicts; correct",
+        ),
+        (
+            """
+            error: subprocess-exited-with-error
+            x Getting requirements to build wheel did not run successfully.
+              OSError: mysql_config not found
+            note: This error originates from a subprocess, and is likely not a problem with pip.
+            """,
+            "OSError: mysql_config not found",
+        ),
+        (
+            "vllm 0.32 has requirement torch==2.9, but you have torch 2.8.",
+            "vllm 0.32 has requirement torch==2.9",
+        ),
+        (
+            """
+              x No solution found when resolving dependencies:
+              ╰─▶ Because no-such-zz9 was not found in the registry and you require no-such-zz9, we can
+                  conclude that your requirements are unsatisfiable.
+            """,
+            "require no-such-zz9, we can conclude that your requirements are unsatisfiable; correct pip",
+        ),
+    ],
+    ids=["missing", "conflict", "build", "check", "uv"],
+)
+def test_packages_that_cannot_be_installed_are_told_by_the_installer(output, told):
+    lines = textwrap.indent(textwrap.dedent(output).strip(), "    ")
+    found = reason_of(failed(SETUP + lines, "RUNTIME_ENV_SETUP_FAILURE", None))
+    assert told in found.message
+    assert found.message.startswith("runtime_env: the cluster can't install its packages: ")
+    assert found.message.endswith("correct pip, uv or conda in runtime_env.")
+    assert "SubprocessCalledProcessError" not in found.message
+    assert found.failure_class is FailureClass.USER_ERROR
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,12 @@ from datetime import date
 
 import pytest
 
-from airflow_provider_raybatch.cluster.submit.runtime_env import upload_runtime_env, with_packages
+from airflow_provider_raybatch.cluster.submit.runtime_env import (
+    KNOWN,
+    KNOWN_OF_CONFIG,
+    upload_runtime_env,
+    with_packages,
+)
 from airflow_provider_raybatch.contract.failures import SpecError
 
 
@@ -91,3 +96,37 @@ def test_our_modules_come_before_the_users():
 def test_a_users_working_dir_is_refused():
     with pytest.raises(SpecError, match=r"^runtime_env\.working_dir: .*'s3://w\.zip' can't be used"):
         with_packages({"working_dir": "s3://w.zip"}, working_dir="gcs://w.zip", py_modules=[])
+
+
+@pytest.mark.parametrize(
+    ("runtime_env", "sentence"),
+    [
+        (
+            {"env_var": {"A": "1"}},
+            "runtime_env.env_var: Ray knows no such key and would ignore it; did you mean env_vars?",
+        ),
+        ({"pips": ["x"]}, "runtime_env.pips: Ray knows no such key and would ignore it; did you mean pip?"),
+        ({"py_module": []}, "did you mean py_modules?"),
+        ({"config": {"setup_timeout": 9}}, "runtime_env.config.setup_timeout: Ray knows no such key"),
+    ],
+)
+async def test_a_key_that_ray_would_ignore_is_refused(client, runtime_env, sentence):
+    with pytest.raises(SpecError) as caught:
+        await upload_runtime_env(client, runtime_env)
+    assert sentence in str(caught.value)
+
+
+async def test_a_plugin_s_key_is_taken_with_a_warning(client, caplog):
+    """A cluster may have plugins, whose keys only it knows."""
+    given = {"team_cache": "/x", "env_vars": {}, "config": {"setup_timeout_seconds": 900}}
+    assert await upload_runtime_env(client, given) == given
+    assert caplog.messages == [
+        "runtime_env.team_cache: Ray ignores this key, unless the cluster has a plugin of that name."
+    ]
+
+
+def test_the_keys_of_this_ray_are_known():
+    runtime_env = pytest.importorskip("ray.runtime_env")
+    known = set(runtime_env.RuntimeEnv.known_fields)
+    assert known <= KNOWN
+    assert set(runtime_env.RuntimeEnvConfig.known_fields) <= KNOWN_OF_CONFIG
