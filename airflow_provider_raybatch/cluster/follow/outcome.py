@@ -6,7 +6,6 @@ Lost, failed, unreachable and stopped are different things with different conseq
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ from pydantic import TypeAdapter
 
 from airflow_provider_raybatch.cluster.follow.failure_reason import reason_of
 from airflow_provider_raybatch.cluster.follow.log_tail import digest, first_new
+from airflow_provider_raybatch.cluster.follow.ray_lines import for_task_log
 from airflow_provider_raybatch.cluster.jobs_api.models import TAIL_LINES, JobInfo, JobStatus
 from airflow_provider_raybatch.contract.events import (
     MARKER,
@@ -31,12 +31,6 @@ from airflow_provider_raybatch.contract.text import all_storable, clean, count_o
 State = Literal["succeeded", "failed", "stopped", "lost", "deleted", "unreachable", "timeout"]
 Level = Literal["info", "warning", "error"]
 
-# What Ray itself writes into a driver's log: its core's lines, its Python loggers' and the autoscaler's.
-_RAYS_OWN = re.compile(
-    r"(\(\w+,? [^)]*\) )?\[\d{4}-\d\d-\d\d [\d:,]+ [A-Z] \d+ \d+\] (\(\w+\) )?\w+\.(cc|h):\d+:"
-    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\t[A-Z]+ \w+\.py:\d+ -- "
-    r"|\(autoscaler \+"
-)
 _POLLS_FOR_THE_END = 3
 _LEAST_LINES = 8
 
@@ -332,8 +326,9 @@ def _followed(
     for line in lines:
         found = read_line(line, key)
         if found is None:
-            text = clean(line)
-            followed.append(FollowedLine(f"Ray: {text}" if _RAYS_OWN.match(text) else text))
+            text = for_task_log(line, batch=key is not None)
+            if text is not None:
+                followed.append(FollowedLine(text))
         elif found.number >= seen:  # else it was shown before, and this is a copy
             seen = found.number + 1
             followed.append(FollowedLine(clean(found.event.timed_text()), _level(found.event)))
