@@ -26,12 +26,15 @@ class RangedFile(io.RawIOBase):
     reads a file to its end puts an ``io.BufferedReader`` of `REQUEST_BYTES` around it.
 
     Holds no connection and no state but its position, so that a read that failed can simply be repeated.
+
+    :param whole: whether the first read takes the whole file into memory.
     """
 
-    def __init__(self, folder: Ranges, entry: Entry) -> None:
+    def __init__(self, folder: Ranges, entry: Entry, whole: bool = False) -> None:
         self._folder = folder
         self._entry = entry
         self._at = 0
+        self._whole = whole
         self._content: bytes | None = None
 
     def load(self) -> None:
@@ -58,6 +61,8 @@ class RangedFile(io.RawIOBase):
         """The next bytes."""
         left = max(0, self._entry.size - self._at)
         length = left if size is None or size < 0 else min(size, left)
+        if self._whole and self._content is None and length:
+            self.load()
         if self._content is not None:
             content = self._content[self._at : self._at + length]
         else:

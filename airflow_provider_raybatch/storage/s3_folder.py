@@ -165,6 +165,18 @@ class S3Folder:
 
         return self._call("read", path, attempt)
 
+    def read_version(self, path: str, start: int, length: int) -> tuple[bytes, str]:
+        """As :meth:`read_range`, with the version of what was read, as :class:`Entry` has it.
+
+        :raises StorageError: see :meth:`Folder.read`.
+        """
+
+        def attempt(store: S3Store, key: str) -> tuple[bytes, str]:
+            found = store.get(key, options={"range": (start, start + length)})
+            return bytes(found.bytes()), str(found.meta["e_tag"] or "")
+
+        return self._call("read", path, lambda store, key: self._ask(store, key, lambda: attempt(store, key)))
+
     def open(self, path: str, size: int | None = None) -> BinaryIO:
         """See :class:`Folder`."""
         if size is None:

@@ -9,7 +9,7 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.input import CsvOptions, InputArguments, SourceFormat
@@ -49,6 +49,7 @@ class SourceFile:
     :param version: its etag, modification time or digest: it changes with the content.
     :param copy: the URI of what was read at listing, for a URL whose server tells no version.
     :param csv: how it is written, if it is CSV.
+    :param content: all of it, as it was read first, where it is small and travels with the job.
     """
 
     uri: str
@@ -56,6 +57,7 @@ class SourceFile:
     version: str
     copy: str = ""
     csv: CsvOptions = _PLAIN_CSV
+    content: bytes | None = field(default=None, compare=False, repr=False)
 
     @property
     def place(self) -> str:

@@ -7,11 +7,13 @@ import codecs
 import contextlib
 import functools
 import gzip
+import io
 import pathlib
 import tempfile
 import threading
 import zlib
 from collections import defaultdict
+from dataclasses import dataclass, replace
 from typing import IO, Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -25,13 +27,17 @@ from airflow_provider_raybatch.job.input.listing import SourceFile, open_place
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder
-from airflow_provider_raybatch.storage.ranged_file import RangedFile
+from airflow_provider_raybatch.storage.ranged_file import REQUEST_BYTES, RangedFile
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 _MOST_SPOOLS = 64
 """As many files open for good, and copies on the scratch disk, has one process of a job of many files."""
 MOST_UNPACKED = 256 * 2**30
 """Bytes of a packed file's content: what is packed tightly would else fill a disk that others need."""
+SMALL_FILE = 1024 * 1024
+"""Bytes of a file in a store that is read by one request; these take less time than a second one."""
+_TINY_FILE = 64 * 1024
+"""The same of a file of which only some rows are wanted."""
 _BLOCK = 1024 * 1024
 _LOCKS: defaultdict[SourceFile, threading.Lock] = defaultdict(threading.Lock)
 
@@ -91,6 +97,7 @@ def _fill(spool: IO[bytes], file: SourceFile, credentials: AwsCredentials | None
             packed.seek(0)
             _unpack(file, packed, spool)
     else:
+        place, path = open_place(file.place, credentials)
         try:
             with _open_plain(file, credentials) as packed_file:
                 if file.compression is None:
@@ -98,7 +105,8 @@ def _fill(spool: IO[bytes], file: SourceFile, credentials: AwsCredentials | None
                 else:
                     _unpack(file, packed_file, spool)
         finally:  # what was replaced meanwhile may look damaged, or have become a mixture
-            _listed(file, credentials)
+            if not isinstance(place, S3Folder):
+                _check_listed(file, place, path)
 
 
 def _fetch(file: SourceFile, into: IO[bytes]) -> None:
@@ -107,28 +115,61 @@ def _fetch(file: SourceFile, into: IO[bytes]) -> None:
 
 
 def _open_plain(file: SourceFile, credentials: AwsCredentials | None, ahead: bool = True) -> BinaryIO:
-    place, path = _listed(file, credentials)
-    if not ahead:
-        return cast(BinaryIO, RangedFile(place, Entry(path, file.size, file.version)))
-    return place.open(path, file.size)
+    if file.content is not None:
+        return io.BytesIO(file.content)
+    place, path = open_place(file.place, credentials)
+    entry = Entry(path, file.size, file.version)
+    if isinstance(place, S3Folder):
+        is_small = file.size <= (SMALL_FILE if ahead else _TINY_FILE)
+        ranges = RangedFile(_AsListed(file, place), entry, whole=is_small)
+        return cast(BinaryIO, io.BufferedReader(ranges, REQUEST_BYTES) if ahead and not is_small else ranges)
+    _check_listed(file, place, path)
+    return place.open(path, file.size) if ahead else cast(BinaryIO, RangedFile(place, entry))
 
 
-def _listed(file: SourceFile, credentials: AwsCredentials | None) -> tuple[Folder, str]:
-    """Where a file lies.
+def with_content(file: SourceFile, credentials: AwsCredentials | None) -> SourceFile:
+    """A small object with all of its content, by one request; any other file as it is.
 
-    :raises StorageError: it is no longer the one that was listed.
+    :raises StorageError: it can't be read, or is no longer what was listed.
     """
     place, path = open_place(file.place, credentials)
+    if http.is_url(file.place) or not isinstance(place, S3Folder) or file.size > SMALL_FILE:
+        return file
+    return replace(file, content=_AsListed(file, place).read_range(path, 0, file.size))
+
+
+@dataclass(frozen=True)
+class _AsListed:
+    """Ranges of an object, as long as it is the one that was listed: the answer to each request tells."""
+
+    file: SourceFile
+    place: S3Folder
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """See :class:`~airflow_provider_raybatch.storage.folder.Folder`."""
+        if not length:
+            return b""
+        try:
+            content, version = self.place.read_version(path, start, length)
+        except StorageError:
+            _check_listed(self.file, self.place, path)  # says so if it is gone, or shorter
+            raise
+        # A copy has its content's digest in its name.
+        if len(content) < length or not (self.file.copy or version == self.file.version):
+            raise changed(self.file)
+        return content
+
+
+def _check_listed(file: SourceFile, place: Folder, path: str) -> None:
+    """:raises StorageError: a file is no longer the one that was listed."""
     found = place.head(path)
-    # A disk's modification time is not compared: not every network file system shows all nodes the same. A
-    # copy has its content's digest in its name.
+    # A disk's modification time is not compared: not every network file system shows all nodes the same.
     if (
         found is None
         or found.size != file.size
         or (isinstance(place, S3Folder) and not file.copy and found.version != file.version)
     ):
         raise changed(file)
-    return place, path
 
 
 def _unpack(file: SourceFile, packed: IO[bytes], into: IO[bytes]) -> None:

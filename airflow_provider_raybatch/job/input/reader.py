@@ -15,7 +15,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow, ChunkRows
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile
-from airflow_provider_raybatch.job.input.opening import changed, open_file
+from airflow_provider_raybatch.job.input.opening import SMALL_FILE, changed, open_file
 from airflow_provider_raybatch.job.input.partitions import partitions
 from airflow_provider_raybatch.job.input.plain_types import as_plain, without_views
 from airflow_provider_raybatch.job.input.prompt_values import mark
@@ -25,8 +25,6 @@ from airflow_provider_raybatch.storage.checksum import checked_footer
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.ranged_file import RangedFile
 
-_SMALL_FILE = 1024 * 1024
-"""Bytes of a Parquet file that is read by one request, whole, and kept for its other row groups."""
 _KNOWN_FILES = 8
 """Whose footer is kept: several chunks are read at the same time."""
 _HEADER_BYTES = 64 * 1024
@@ -162,7 +160,7 @@ class Reader:
         if number in self._known:
             stream.close()
             stream, known = self._known.pop(number)
-        elif isinstance(stream, RangedFile) and self._listing.files[number].size <= _SMALL_FILE:
+        elif isinstance(stream, RangedFile) and self._listing.files[number].size <= SMALL_FILE:
             stream.load()
         if known is None:
             known = pq.read_metadata(pa.BufferReader(checked_footer(stream, needed=False)))

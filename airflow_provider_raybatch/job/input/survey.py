@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from array import array
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input import content, csv_records
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile
-from airflow_provider_raybatch.job.input.opening import open_file
+from airflow_provider_raybatch.job.input.opening import open_file, with_content
 from airflow_provider_raybatch.job.input.plain_types import plain_schema
 from airflow_provider_raybatch.job.input.table import check_names
 from airflow_provider_raybatch.job.input.text_index import CELL_ROWS, LongRowError, index
@@ -26,6 +27,8 @@ from airflow_provider_raybatch.storage.checksum import checked_footer
 from airflow_provider_raybatch.storage.errors import error_prefix
 
 _THREADS = 16
+CARRIED_BYTES = 16 * 1024 * 1024
+"""Of small files that travel with the job, so that no step reads them from a store again."""
 _SMALL_FILE = 4 * 1024 * 1024
 _SMALL_CELL = 8
 CHUNK_BYTES = 64 * 1024 * 1024
@@ -71,6 +74,7 @@ class Surveyed:
     :param groups: of each piece, its Parquet row group; empty for text.
     :param ends: of each text file, one past the last byte of its rows.
     :param schemas: columns of each file; for JSONL unknown until rows are read.
+    :param contents: of each file, its content if it travels with the job.
     """
 
     bounds: Numbers
@@ -79,6 +83,7 @@ class Surveyed:
     groups: Numbers
     ends: Numbers
     schemas: tuple[pa.Schema | None, ...]
+    contents: tuple[bytes | None, ...]
 
     @property
     def rows(self) -> int:
@@ -112,14 +117,24 @@ def survey(listing: Listing, credentials: AwsCredentials | None) -> Surveyed:
     :raises PreflightError: a file is not what its format says.
     :raises StorageError: a file can't be read.
     """
+    room, lock = CARRIED_BYTES, threading.Lock()
 
     def look(file: SourceFile) -> _Look:
+        nonlocal room
+        file = with_content(file, credentials)
         if listing.format == "parquet":
-            return _look_parquet(file, credentials)
-        return _look_text(file, listing.format == "csv", credentials)
+            found = _look_parquet(file, credentials)
+        else:
+            found = _look_text(file, listing.format == "csv", credentials)
+        with lock:
+            if file.content is not None and len(file.content) <= room:
+                room -= len(file.content)
+                found.content = file.content
+        return found
 
     found, bounds, ends = _Look(), array("q", [0]), array("q")
     schemas: list[pa.Schema | None] = []
+    contents: list[bytes | None] = []
     same: dict[pa.Schema, pa.Schema] = {}
     with error_prefix("source"), ThreadPoolExecutor(_THREADS) as pool:
         for one in pool.map(look, listing.files):
@@ -128,6 +143,7 @@ def survey(listing: Listing, credentials: AwsCredentials | None) -> Surveyed:
             found.groups.extend(one.groups)
             bounds.append(len(found.starts))
             ends.append(one.end)
+            contents.append(one.content)
             schemas.append(None if one.schema is None else same.setdefault(one.schema, one.schema))
     return Surveyed(
         np.asarray(bounds),
@@ -136,6 +152,7 @@ def survey(listing: Listing, credentials: AwsCredentials | None) -> Surveyed:
         np.asarray(found.groups),
         np.asarray(ends),
         tuple(schemas),
+        tuple(contents),
     )
 
 
@@ -198,6 +215,7 @@ class _Look:
     groups: array[int] = field(default_factory=lambda: array("i"))
     end: int = 0
     schema: pa.Schema | None = None
+    content: bytes | None = None
 
 
 def _look_parquet(file: SourceFile, credentials: AwsCredentials | None) -> _Look:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -47,6 +48,8 @@ def look_at_source(
     """
     listing = resolve(spec, credentials, copies)
     surveyed = survey(listing, credentials)
+    files = zip(listing.files, surveyed.contents, strict=True)
+    listing = replace(listing, files=tuple(replace(file, content=content) for file, content in files))
     rows = surveyed.rows if spec.limit is None else min(spec.limit, surveyed.rows)
     schema = _with_partitions(_schema(listing, surveyed, credentials), partitions(listing))
     source = Source(listing, surveyed, list(schema.names), schema, rows)

@@ -136,6 +136,22 @@ class TestChangedFiles:
         with pytest.raises(StorageError, match="changed while the job ran"):
             Reader(listing, None, s3_server.credentials).read(found[0])
 
+    @pytest.mark.parametrize("new", [b'{"a": 2}\n' * 200, b"", None], ids=["longer", "empty", "gone"])
+    def test_an_object_changes_between_two_ranges(self, s3_server: S3Server, new: bytes | None) -> None:
+        """Each answer tells whose range it is, so that no rows of two versions are mixed."""
+        place = S3Folder(s3_server.new_bucket(), "", s3_server.credentials)
+        place.write("x.jsonl", b'{"a": 1}\n' * 10_000)
+        listing = resolve(InputArguments(source=[place.uri]), s3_server.credentials)
+        first, *_, last = cut(survey(listing, s3_server.credentials), 1000, None)
+        reader = Reader(listing, None, s3_server.credentials)
+        assert len(reader.read(first)) == first.rows
+        if new is None:
+            place.delete(["x.jsonl"])
+        else:
+            place.write("x.jsonl", new)
+        with pytest.raises(StorageError, match="changed while the job ran"):
+            reader.read(last)
+
     @pytest.mark.parametrize(
         "new", [gzip.compress(b'{"a": 2}\n'), b"no archive"], ids=["an archive", "no archive"]
     )
@@ -152,6 +168,7 @@ class TestChangedFiles:
             unpack(*arguments)
 
         monkeypatch.setattr(opening, "_unpack", slowly)
+        monkeypatch.setattr(opening, "SMALL_FILE", 0)  # smaller ones are read at once
         with pytest.raises(StorageError, match="changed while the job ran"):
             survey(listing, s3_server.credentials)
 

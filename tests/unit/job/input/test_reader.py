@@ -88,6 +88,7 @@ def test_chunks_cover_each_row_once(
         groups=np.array([start // 8 for start, _ in pieces if not text], np.int32),
         ends=np.array(sizes, np.int64),
         schemas=(None,) * len(sizes),
+        contents=(None,) * len(sizes),
     )
     total = sum(sizes) if limit is None else min(limit, sum(sizes))
     found = cut(surveyed, rows_per_chunk, limit)
