@@ -12,6 +12,8 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input.listing import SourceFile
 
 _HEAD = 4096
+_LINE = 1024 * 1024
+"""Bytes of a first line that are kept while a file is read, so that its beginning is not read again."""
 _NAMES = {"csv": "CSV", "jsonl": "JSON Lines", "parquet": "Parquet"}
 _UNPACK = "unpack it"
 _EXPORT = "write it as Parquet, JSON Lines or CSV"
@@ -93,15 +95,23 @@ def check_parquet(file: SourceFile, stream: BinaryIO) -> None:
         raise PreflightError(f"source: {file.shown} is not Parquet but {found[0]}; {found[1]}.")
 
 
-def check_lines(file: SourceFile, stream: BinaryIO, start: int, rows: int) -> None:
+def first_line(stream: BinaryIO, start: int, most: int | None = None) -> bytes:
+    """The first line that is not blank, or its first `most` bytes, by default :data:`_LINE`."""
+    stream.seek(start)
+    return next((line for line in iter(lambda: stream.readline(most or _LINE), b"") if line.strip()), b"")
+
+
+def check_lines(file: SourceFile, stream: BinaryIO, start: int, line: bytes, rows: int) -> None:
     """Refuse JSON that is not one object a line, where its first line tells: later rows may parse by chance.
 
     :param start: first byte, past a byte order mark.
+    :param line: what :func:`first_line` found.
     :param rows: of the file.
     :raises PreflightError: names the layout.
     """
-    stream.seek(start)
-    line = next((found for found in iter(stream.readline, b"") if found.strip()), b"").strip()
+    if rows == 1 and len(line) == _LINE:
+        line = first_line(stream, start, -1)
+    line = line.strip()
     layout = ""
     if line in {b"[", b"{"} and rows > 1:
         layout = "is JSON over many lines"

@@ -265,6 +265,7 @@ def _look_text(file: SourceFile, is_csv: bool, credentials: AwsCredentials | Non
     with open_file(file, credentials) as stream:
         content.check_text(file, "csv" if is_csv else "jsonl", stream)
         columns, start = text_start(file, stream, is_csv)
+        first = b"" if is_csv else content.first_line(stream, start)
         cells = index(stream, quoted=is_csv, start=start, cell_rows=cell_rows, delimiter=file.delimiter)
         try:
             for cell in cells:
@@ -283,7 +284,7 @@ def _look_text(file: SourceFile, is_csv: bool, credentials: AwsCredentials | Non
                 "quote there, or write the file again if it was cut off."
             ) from error
         if not is_csv:
-            content.check_lines(file, stream, start, sum(look.sizes))
+            content.check_lines(file, stream, start, first, sum(look.sizes))
     look.schema = pa.schema([(name, pa.string()) for name in columns]) if is_csv else None
     return look
 

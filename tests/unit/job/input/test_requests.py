@@ -8,7 +8,9 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.job.input import survey
+from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.preflight import input_check
 from airflow_provider_raybatch.storage.folder import folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
@@ -65,3 +67,15 @@ def test_a_file_that_does_not_travel_with_the_job_costs_three_requests(
     counted = run(s3_server, name, id_column=None)
     assert {method for method, _ in counted} == {"GET"}
     assert set(counted.values()) == {1, 3}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_a_large_file_is_surveyed_in_one_pass(s3_server: S3Server, kind: str) -> None:
+    """What it is shows at its beginning, which is not read again for that."""
+    bucket = s3_server.new_bucket()
+    rows = [{"id": number, "text": "x" * 2000} for number in range(700)]
+    S3Folder(bucket, "in", s3_server.credentials).write(f"x.{kind}", WRITERS[kind](rows))
+    with faulty(s3_server) as proxy:
+        listing = resolve(InputArguments(source=[f"s3://{bucket}/in"]), proxy.api.credentials)
+        assert survey.survey(listing, proxy.api.credentials).rows == 700
+        assert requests_of(proxy, bucket) == {("GET", f"/{bucket}/in/x.{kind}"): 1}

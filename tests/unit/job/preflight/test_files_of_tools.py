@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.input import content
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source, sample
 from airflow_provider_raybatch.job.row import Request, RowFailure
@@ -103,11 +104,13 @@ class TestJson:
         ],
     )
     def test_other_layouts_of_pandas_are_refused(
-        self, tmp_path: Path, layout: dict[str, Any], remedy: str
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, Any], remedy: str
     ) -> None:
         pd.DataFrame(ROWS).to_json(tmp_path / "x.json", **layout)
         sentence = refusal(tmp_path / "x.json")
         assert remedy in sentence
+        monkeypatch.setattr(content, "_LINE", 20)  # of large files no more is kept
+        assert refusal(tmp_path / "x.json") == sentence
         assert 'orient="records", lines=True' in sentence
 
     def test_lists_of_polars_and_duckdb_are_refused(self, tmp_path: Path) -> None:
