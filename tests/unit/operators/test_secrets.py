@@ -194,6 +194,15 @@ class TestPrivateRay:
             }
         ]
 
+    @needs_amazon
+    def test_gets_what_no_variable_says_as_package(
+        self, ray: FakeRay, private_ray: type[PrivateRay], run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        extra = {"region_name": "eu-central-1", "verify": False}
+        monkeypatch.setenv("AIRFLOW_CONN_AWS", json.dumps({"conn_type": "aws", **AWS, "extra": extra}))
+        batch(aws_conn_id="aws").execute(run.context())
+        assert travelled(ray) == b'raybatch-plain:{"aws": {"verify": false}}'
+
     def test_always_blocks(self, ray: FakeRay, private_ray: type[PrivateRay], run: Run) -> None:
         result = batch(deferrable=True).execute(run.context())
         assert (result["rows"], result["dashboard_url"]) == (2, None)
