@@ -18,7 +18,10 @@ _CHATTER = re.compile(
     r"|\S+ \S+\tINFO (?:job_manager|packaging|worker)\.py:"
     # Of Ray Data's own actors: their arguments are lost with the driver, and then the job is over anyway.
     rf"|{_OF_CORE}Actor with class name: 'MapWorker\(.* has constructor arguments in the object store"
-    rf"|{_LOGGER}(?:Progress bars disabled|Error occurred during update_\w+\.remote)"
+    # Of Ray Data's progress, the rows of each operator stay.
+    r"|\S+ \S+\tINFO logging_progress\.py:\d+ -- (?:=|Active & requested|  Tasks:|$)"
+    r"|\S+ \S+\tINFO streaming_executor\.py:\d+ -- (?:Starting execution|Execution plan) of"
+    rf"|{_LOGGER}(?:Progress bars disabled|Progress will be logged|Error occurred during update_\w+\.remote)"
     r"|\(autoscaler \+\w+\) Tip: "
 )
 _TOLD_BY_THE_JOB = re.compile(

@@ -10,6 +10,7 @@ import contextlib
 import email.utils
 import hashlib
 import http.client
+import ssl
 import string
 from collections.abc import Iterator
 from datetime import timedelta
@@ -140,6 +141,12 @@ def _check_size(url: str, size: int) -> None:
 
 def _error(url: str, error: Exception) -> StorageError:
     code = getattr(error, "code", None)
+    if isinstance(cause := getattr(error, "reason", error), ssl.SSLCertVerificationError):
+        return StorageError(
+            f"source: {shown_uri(url)} can't be read, its certificate is not trusted "
+            f"({cause.verify_message}); set SSL_CERT_FILE on the nodes to the authority's PEM file.",
+            FailureClass.USER_ERROR,
+        )
     reason = f"the server answered {code}" if code else str(getattr(error, "reason", error))
     lasting = code is not None and 400 <= code < 500 and code not in (408, 429)
     return StorageError(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,18 @@ def test_changed_content_without_validators_is_other_input(web: Web) -> None:
     assert listing_of(URL).digest == before
     web.serve(URL, Answer(NEW))
     assert listing_of(URL).digest != before
+
+
+def test_a_certificate_that_is_not_trusted_is_told_with_its_remedy(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web.serve(URL, Answer(OLD))
+    monkeypatch.setenv("SSL_CERT_FILE", os.devnull)
+    with pytest.raises(StorageError) as caught:
+        listing_of(URL)
+    assert "its certificate is not trusted (self" in str(caught.value)
+    assert "set SSL_CERT_FILE on the nodes to the authority's PEM file." in str(caught.value)
+    assert caught.value.failure_class is FailureClass.USER_ERROR
 
 
 def test_names_that_are_not_ascii_are_read(web: Web) -> None:
