@@ -32,12 +32,14 @@ class Deadline:
 
     @property
     def remedy(self) -> str:
-        """For the message of a job that it has ended: the argument, and what to do."""
+        """For the message of a job that was late: the argument, and what to do."""
         if self.earlier is None:
             return ""
         if self.of_run is not None and self.earlier == self.of_run:
-            return f"deadline={_shown(self.of_run)} ended it: set a later one, or clear the task in time."
-        return f"{self.argument} ended it: raise it, or leave it out."
+            return (
+                f"The limit was deadline={_shown(self.of_run)}: set a later one, or clear the task in time."
+            )
+        return f"The limit was {self.argument}: raise it, or leave it out."
 
     @property
     def passed_for_good(self) -> bool:

@@ -95,7 +95,9 @@ def test_of_the_run_leaves_no_retry(
     if "deadline" in arguments:
         arguments = {"deadline": datetime.now(UTC) + timedelta(hours=1)}
     operator = RayJobOperator(task_id="t", entrypoint="sleep 60", poll_interval=0.05, **arguments)
-    with pytest.raises(RayBatchException, match=r"still RUNNING at its deadline\..* ended it: ") as caught:
+    with pytest.raises(
+        RayBatchException, match=r"still RUNNING at its deadline\..* The limit was "
+    ) as caught:
         operator.execute(run.context())
     assert caught.value.failure_class is FailureClass.TIMEOUT
     assert isinstance(caught.value, AirflowFailException) is final
@@ -105,18 +107,18 @@ def test_of_the_run_leaves_no_retry(
 @pytest.mark.parametrize(
     ("arguments", "ended_by"),
     [
-        ({"timeout": 3600}, "timeout=3600 s ended it: raise it, or leave it out."),
+        ({"timeout": 3600}, "The limit was timeout=3600 s: raise it, or leave it out."),
         (
             {"timeout": 3600, "deadline": "2100-01-31T06:00:00Z"},
-            "timeout=3600 s ended it: raise it, or leave it out.",
+            "The limit was timeout=3600 s: raise it, or leave it out.",
         ),
         (
             {"timeout": 3600, "execution_timeout": timedelta(seconds=60), "deferrable": True},
-            "execution_timeout=60 s ended it: raise it, or leave it out.",
+            "The limit was execution_timeout=60 s: raise it, or leave it out.",
         ),
         (
             {"timeout": 10**10, "deadline": "2100-01-31T06:00:00Z"},
-            "deadline=2100-01-31T06:00:00+00:00 ended it: set a later one, or clear the task in time.",
+            "The limit was deadline=2100-01-31T06:00:00+00:00: set a later one, or clear the task in time.",
         ),
     ],
 )
