@@ -52,7 +52,8 @@ def last_asked(folder: Folder, paths: list[str]) -> Asked | None:
             newest = max(newest, found, key=lambda one: one.get("at", 0.0))
         except (StorageError, ValueError, AttributeError, TypeError):
             continue
-    return newest.get("asked")
+    asked = newest.get("asked")
+    return asked if isinstance(asked, dict) else None
 
 
 def keep(job: Job, now: Asked) -> None:

@@ -67,3 +67,12 @@ def test_a_response_store_tells_it_from_night_to_night(tmp_path: Path, source: s
         task = {**TASK, "run_id": str(night)}
         sentences += told(place, night, source, task=task, prompt=prompt, reuse=str(tmp_path / "store"))
     assert sentences == [f"since the task's last run prompt has changed: {AGAIN}"]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"at": "x"}', b'{"at": 1, "asked": 2}', b"\xff"])
+def test_a_damaged_note_costs_a_line_of_the_log_alone(tmp_path: Path, source: str, content: bytes) -> None:
+    place = LocalFolder(str(tmp_path / "out"))
+    assert told(place, 0, source) == []
+    (note,) = (tmp_path / "out").rglob("asked.json")
+    note.write_bytes(content)
+    assert told(place, 1, source, token="b", prompt="Tell {row.id}") == []
