@@ -150,7 +150,7 @@ def test_bad_judgements() -> None:
     with pytest.raises(WorkflowError, match="columns: 'answer' is not a column of the dataset"):
         settle([rows], response="answer")
     twice = batch(id=[1, 1], response=["a", "b"])
-    with pytest.raises(WorkflowError, match="key: 'id' names 2 rows of the baseline, and has 1 values"):
+    with pytest.raises(WorkflowError, match="key: 'id' names 2 rows of the baseline, and has 1 value;"):
         list(both_orders([], [twice], key="id"))
     with pytest.raises(WorkflowError, match=r"levels: .* has fewer than two scores"):
         Rubric("Is it?", {1: "yes"})
