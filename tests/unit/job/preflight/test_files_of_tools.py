@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,7 +22,10 @@ from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.reading import listing_of, read_all
 from tests.support.specs import asking, spec
 
+# Not there on the cluster's Python.
 duckdb = pytest.importorskip("duckdb")
+pd = pytest.importorskip("pandas")
+pl = pytest.importorskip("polars")
 ROWS = [{"id": 1, "text": "Grüße"}, {"id": 2, "text": "zwei; drei"}]
 
 
