@@ -172,7 +172,7 @@ class TestPlan:
     def test_log_line_of_the_plan(self) -> None:
         assert plan(Cluster((DGX,))).sentence(100_000) == (
             "starting 8 replicas with 1 GPU each (the cluster's nodes hold 8) for 100,000 rows; 128 rows a "
-            "chunk (128 for long responses), 1280 rows in an engine"
+            "chunk (128, as responses are long), 1,280 rows in an engine at a time"
         )
         assert (
             plan(Cluster((DGX,)), replicas=(2, 9))
