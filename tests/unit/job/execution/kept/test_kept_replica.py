@@ -16,7 +16,6 @@ import pytest
 import ray
 
 from airflow_provider_raybatch.contract.arguments.limits import Limits
-from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.execution.calls import Model
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator
@@ -127,7 +126,7 @@ def report_of(board: Coordinator, process: str) -> ReplicaReport:
 def hours(report: ReplicaReport) -> float:
     """Return the GPU hours that an hour of a replica of two GPUs counts, if this is its report."""
     budget = Budget(Limits(), 0, 2, report.seen - HOUR)
-    budget.check([report], Progress(done=0, total=1), report.seen)
+    budget.check([report], report.seen)
     return budget.gpu_hours
 
 
