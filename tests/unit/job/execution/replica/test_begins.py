@@ -65,6 +65,7 @@ def test_a_replica_says_at_once_how_many_rows_it_lets_in(place: Place) -> None:
     async def story() -> None:
         working = asyncio.ensure_future(work(replica))
         await until(lambda: board._queue._ahead.get(replica.process) == 600 - 256)
+        await until(lambda: len(Scripted.asked) == 256)
         replica.draining.set()
         await working
 
