@@ -9,7 +9,7 @@ placeholder. Preflight refuses ``{name}`` where that is a column; ``{'{name}'}``
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_raybatch.contract.prompt_text import BinaryValueError, prompt_text
@@ -23,6 +23,35 @@ _LOOKALIKE = re.compile(r"\{+\s*row\s*[.\[][^{}\n]{0,80}\}")
 
 class RowTemplateError(ValueError):
     """A row has no usable value for a placeholder."""
+
+
+class FilledTemplate(str):
+    """The text of one row, which knows what of it is the row's.
+
+    :param pieces: text of the template and values in turn; the first and the last are the template's.
+    """
+
+    pieces: Sequence[str]
+
+    def __new__(cls, pieces: Sequence[str]) -> FilledTemplate:
+        """Put it together."""
+        made = str.__new__(cls, "".join(pieces))
+        made.pieces = pieces
+        return made
+
+    def __reduce__(self) -> tuple[type[FilledTemplate], tuple[Sequence[str]]]:
+        return FilledTemplate, (self.pieces,)
+
+    @property
+    def values(self) -> Sequence[str]:
+        """What comes from the row."""
+        return self.pieces[1::2]
+
+    def cut(self, characters: int) -> FilledTemplate:
+        """With at most so many characters of each value."""
+        return FilledTemplate([
+            piece[:characters] if number % 2 else piece for number, piece in enumerate(self.pieces)
+        ])
 
 
 class RowTemplate:
@@ -63,7 +92,7 @@ class RowTemplate:
         rest = _ESCAPED.sub("", _PLACEHOLDER.sub("", self.text))
         return {found.group(1): found.group() for found in _BRACED.finditer(rest)}
 
-    def render(self, row: Mapping[str, Any]) -> str:
+    def render(self, row: Mapping[str, Any]) -> FilledTemplate:
         """Fill in one row.
 
         :raises RowTemplateError: a column is missing, null, or has binary in it.
@@ -72,7 +101,7 @@ class RowTemplate:
         for name, literal in zip(self._names, self._literals[1:], strict=True):
             out.append(column_text(name, row))
             out.append(literal)
-        return "".join(out)
+        return FilledTemplate(out)
 
 
 def placeholder(column: str) -> str:
@@ -91,6 +120,8 @@ def column_text(name: str, row: Mapping[str, Any]) -> str:
         value = row[name]
     except KeyError:
         raise RowTemplateError(f"the row has no column {name!r}") from None
+    if isinstance(value, str):
+        return value
     if value is None:
         raise RowTemplateError(f"column {name!r} is null")
     try:

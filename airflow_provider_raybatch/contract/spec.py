@@ -39,6 +39,7 @@ NOT_ARGUMENTS = frozenset({
 """The spec's fields that are not arguments of a batch inference; all others are, under the same name."""
 
 GENERATE = "generate"
+_LATER_CHOICES = ("special_tokens_in_text", "on_overlong")
 _SIZING_ARGS = frozenset({
     "tensor_parallel_size",
     "pipeline_parallel_size",
@@ -59,7 +60,7 @@ _SIZING_ARGS = frozenset({
     "fail_pattern",
     "request_log",
 })
-_YOUNG = ("csv_options",)
+_YOUNG = ("csv_options", *_LATER_CHOICES)
 """Arguments that came after specs were submitted: left out of the fingerprint where they are not given."""
 _MODEL_FOLDERS = ("model", "tokenizer", "hf_config_path", "generation_config", "download_dir")
 """The model, and the engine arguments that may name a folder."""
@@ -134,6 +135,23 @@ class BatchInferenceSpec(
         return self
 
     @model_validator(mode="after")
+    def _prompts_are_tokenised_here(self) -> BatchInferenceSpec:
+        if self.engine != "ray_data_llm":
+            return self
+        if self.on_overlong != "error":
+            raise ValueError(
+                "on_overlong: engine 'ray_data_llm' does not cut prompts; use engine 'vllm', or shorten the "
+                "texts before"
+            )
+        processor = self.processor.get("config", _VLLM_PROCESSOR)
+        if self.special_tokens_in_text != "keep" and not processor.endswith("EngineProcessorConfig"):
+            raise ValueError(
+                f"special_tokens_in_text: processor {processor!r} leaves special tokens to its server; use "
+                "engine 'vllm', or leave special_tokens_in_text out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _source_is_not_destination(self) -> BatchInferenceSpec:
         destination = self.destination
         for path in self.source:
@@ -163,12 +181,20 @@ class BatchInferenceSpec(
         return self
 
     @property
+    def later_choices(self) -> dict[str, str]:
+        """Arguments that request keys are older than, unless they are at their defaults."""
+        return {name: getattr(self, name) for name in _LATER_CHOICES if name not in self._unset}
+
+    @property
+    def _unset(self) -> set[str]:
+        fields = type(self).model_fields
+        return {name for name in _YOUNG if getattr(self, name) == fields[name].default}
+
+    @property
     def fingerprint(self) -> str:
         """32 hex digits over everything that changes what is generated or delivered, and nothing else."""
-        unset = {name for name in _YOUNG if getattr(self, name) is None}
-        return json_digest(
-            self.model_dump(mode="json", exclude={"submission", "template_time", *_names(Limits), *unset})
-        )
+        left_out = {"submission", "template_time", *_names(Limits), *self._unset}
+        return json_digest(self.model_dump(mode="json", exclude=left_out))
 
     @property
     def response_digest(self) -> str:
@@ -183,7 +209,7 @@ class BatchInferenceSpec(
     def deciding(self) -> dict[str, Any]:
         """What :attr:`response_digest` is over, by the arguments' names; `engine` with its own arguments."""
         deciding = {*_names(PromptArguments), *_names(ModelArguments), *_names(SamplingArguments)}
-        content = self.model_dump(mode="json", include=deciding - {"template_time"})
+        content = self.model_dump(mode="json", include=deciding - {"template_time", *self._unset})
         content["engine"] = [self.engine, self.numerics, self.processor_numerics]
         if self.model_task != GENERATE:
             content["model_task"] = self.model_task
@@ -193,9 +219,9 @@ class BatchInferenceSpec(
     def numerics(self) -> dict[str, Any]:
         """The engine's arguments that may change a response, and not only sizes.
 
-        The context length counts where responses may be as long as it leaves room.
+        The context length counts where responses may be as long as it leaves room, and where prompts are cut.
         """
-        bounded = self.sampling.get("max_tokens") is not None
+        bounded = self.sampling.get("max_tokens") is not None and self.on_overlong == "error"
         sizes = _SIZING_ARGS | ({"max_model_len"} if bounded else set())
         return {name: value for name, value in self.engine_args.items() if name not in sizes}
 

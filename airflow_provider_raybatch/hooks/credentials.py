@@ -44,6 +44,23 @@ def job_secrets(aws_conn_id: str | None, hf_conn_id: str | None) -> Secrets | No
     )
 
 
+def as_environment(secrets: Secrets | None) -> dict[str, str]:
+    """Credentials for a private Ray, under the names that S3 and Hugging Face libraries read."""
+    if secrets is None:
+        return {}
+    known = secrets.revealed()
+    aws = known.get("aws", {})
+    values = {
+        "AWS_ACCESS_KEY_ID": aws.get("aws_access_key_id"),
+        "AWS_SECRET_ACCESS_KEY": aws.get("aws_secret_access_key"),
+        "AWS_SESSION_TOKEN": aws.get("aws_session_token"),
+        "AWS_REGION": aws.get("region_name"),
+        "AWS_ENDPOINT_URL": aws.get("endpoint_url"),
+        "HF_TOKEN": known.get("hf_token"),
+    }
+    return {name: value for name, value in values.items() if value}
+
+
 def aws_credentials(aws_conn_id: str) -> AwsCredentials:
     """The connection's credentials as they are now: those of the role it assumes, where it names one.
 

@@ -40,6 +40,7 @@ from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.preflight.ready import Ready, make_ready
+from airflow_provider_raybatch.job.request import special_tokens
 from airflow_provider_raybatch.job.request.repetitions import Repetitions
 from airflow_provider_raybatch.job.reuse.asked import asked_again, keep, keep_in_store
 from airflow_provider_raybatch.job.reuse.remaining import work
@@ -190,6 +191,8 @@ def _finish(
                 launch.end()
         # Rows may have failed after the last check; a poison row must still be reported as one.
         tolerance.during(ran.reports)
+        for text in _told(spec, ran.reports):
+            emit(events.Notice(message=text))
         ledger += ran.parts
         gpu_seconds = 3600 * budget.gpu_hours
 
@@ -220,6 +223,14 @@ def _finish(
         keep_in_store(ready.store.folder, job, ready.asked)
     cleanup.collect(job.folder, journal)
     return manifest.summary()
+
+
+def _told(spec: BatchInferenceSpec, reports: Sequence[ReplicaReport]) -> Iterable[str]:
+    """What became of prompts, by all replicas."""
+    if special := sum(report.special for report in reports):
+        yield f"rows with special tokens in their text: {special:,}, {special_tokens.effect(spec)}"
+    if truncated := sum(report.truncated for report in reports):
+        yield f"prompts cut to the context: {truncated:,}; the column truncated_prompt_tokens has the tokens"
 
 
 def _rows_to_do(ready: Ready, sizing: Plan, resolved: RowMask, repetitions: Repetitions, emit: Emit) -> Input:

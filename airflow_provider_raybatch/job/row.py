@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.row_template import RowTemplateError
@@ -71,11 +71,17 @@ class Completion:
 
 @dataclass(frozen=True)
 class Response:
-    """The response to one request: at least one completion."""
+    """The response to one request: at least one completion.
+
+    :param truncated_prompt_tokens: how many tokens of the prompt were cut off before.
+    :param has_special_tokens: whether the row's text has special tokens of the model.
+    """
 
     completions: tuple[Completion, ...]
     input_tokens: int
     cached_tokens: int = 0
+    truncated_prompt_tokens: int = 0
+    has_special_tokens: bool = False
 
     @property
     def output_tokens(self) -> int:
@@ -100,6 +106,8 @@ class RowFailure:
     reason: str
     input_tokens: int = 0
     output_tokens: int = 0
+    truncated_prompt_tokens: ClassVar[int] = 0
+    has_special_tokens: ClassVar[bool] = False
 
     @classmethod
     def of(cls, step: str, error: BaseException) -> RowFailure:

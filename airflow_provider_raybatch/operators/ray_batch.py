@@ -72,6 +72,10 @@ class RayBatchInferenceOperator(RayOperator):
     :param prompt_column: a column that holds the raw prompt; no chat template is applied.
     :param prompt_function: ``module:function``, called with each row on the cluster; its source travels with
         the job.
+    :param special_tokens_in_text: ``keep`` (default) special tokens of the model in a row's text, such as
+        ``<|im_end|>``, which act as turns; ``escape`` them, or count the row as an ``error``.
+    :param on_overlong: a row whose prompt leaves no room for a response is an ``error`` (default), or
+        ``truncate`` cuts its longest values.
 
     Model and sampling:
 
@@ -186,6 +190,8 @@ class RayBatchInferenceOperator(RayOperator):
         messages_column: str | None = None,
         prompt_column: str | None = None,
         prompt_function: str | None = None,
+        special_tokens_in_text: Literal["keep", "escape", "error"] | None = None,
+        on_overlong: Literal["error", "truncate"] | None = None,
         model: str | None = None,
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
@@ -241,6 +247,8 @@ class RayBatchInferenceOperator(RayOperator):
         self.messages_column = messages_column
         self.prompt_column = prompt_column
         self.prompt_function = prompt_function
+        self.special_tokens_in_text = special_tokens_in_text
+        self.on_overlong = on_overlong
         self.model = model
         self.chat_template = chat_template
         self.chat_template_kwargs = chat_template_kwargs
@@ -285,6 +293,7 @@ class RayBatchInferenceOperator(RayOperator):
     def plan(self, run: TaskRun) -> JobPlan:
         """See :meth:`RayOperator.plan`."""
         from airflow_provider_raybatch.cluster.submit.request import with_source_digest
+        from airflow_provider_raybatch.hooks.credentials import as_environment
 
         spec = with_source_digest(build_spec({name: getattr(self, name) for name in ARGUMENTS}))
         spec = spec.model_copy(update={"deadline": run.deadline.earlier})
@@ -321,7 +330,7 @@ class RayBatchInferenceOperator(RayOperator):
             build=build,
             finished=finished,
             control=partial(self.control, run),
-            environment=_environment(secrets) if embedded else {},
+            environment=as_environment(secrets) if embedded else {},
         )
 
     def control(self, run: TaskRun, submission_id: str) -> Control:
@@ -377,20 +386,3 @@ async def _has_committed(client: RayJobsClient, info: JobInfo, key: str) -> bool
         return any(one is not None and isinstance(one.event, Committed) for one in found)
     except ClusterError:
         return False
-
-
-def _environment(secrets: Secrets | None) -> dict[str, str]:
-    """Credentials for a private Ray, under the names that S3 and Hugging Face libraries read."""
-    if secrets is None:
-        return {}
-    known = secrets.revealed()
-    aws = known.get("aws", {})
-    values = {
-        "AWS_ACCESS_KEY_ID": aws.get("aws_access_key_id"),
-        "AWS_SECRET_ACCESS_KEY": aws.get("aws_secret_access_key"),
-        "AWS_SESSION_TOKEN": aws.get("aws_session_token"),
-        "AWS_REGION": aws.get("region_name"),
-        "AWS_ENDPOINT_URL": aws.get("endpoint_url"),
-        "HF_TOKEN": known.get("hf_token"),
-    }
-    return {name: value for name, value in values.items() if value}

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from airflow_provider_raybatch.contract.base import ContractModel, shown
@@ -10,6 +12,7 @@ from airflow_provider_raybatch.contract.names import ImportPath
 from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder
 
 _PROMPTS = ("prompt", "messages", "messages_column", "prompt_column", "prompt_function")
+_WITH_PLACEHOLDERS = frozenset({"prompt", "messages"})
 _WITH_SYSTEM_PROMPT = frozenset({"prompt", "messages_column", "prompt_function"})
 
 
@@ -33,6 +36,14 @@ class PromptArguments(ContractModel):
         It returns a ``str`` (one user message), a ``list`` of messages, or a ``dict`` with either
         ``messages`` or ``prompt`` (raw) and optionally ``sampling``. Its module or package travels with the
         job as source.
+    :param special_tokens_in_text: what happens to special tokens of the model in a row's text, such as
+        ``<|im_end|>``, which act as turns of the chat: ``keep`` them, ``escape`` them by a space after the
+        first character, or make the row an ``error``. The text of a row template is not the row's; a chat in
+        a column, a raw prompt and what a function returns are.
+    :param on_overlong: whether a row whose prompt leaves no room for a response is an ``error``, or
+        ``truncate`` cuts the ends of its longest values off. Then there is room for `max_tokens`, at most
+        half of the context, or for an eighth of it without `max_tokens`. The output column
+        `truncated_prompt_tokens` says how much was cut.
     :param prompt_function_digest: hash of that source, set at submission, so that changed code is a changed
         job.
     """
@@ -43,6 +54,8 @@ class PromptArguments(ContractModel):
     messages_column: str | None = Field(default=None, min_length=1)
     prompt_column: str | None = Field(default=None, min_length=1)
     prompt_function: ImportPath | None = None
+    special_tokens_in_text: Literal["keep", "escape", "error"] = "keep"
+    on_overlong: Literal["error", "truncate"] = "error"
     prompt_function_digest: str | None = None
 
     @model_validator(mode="after")
@@ -55,6 +68,16 @@ class PromptArguments(ContractModel):
             in_messages = given[0] == "messages"
             remedy = "put a system message into messages" if in_messages else "write it into the column"
             raise ValueError(f"system_prompt: it has no effect together with {given[0]}; {remedy}")
+        return self
+
+    @model_validator(mode="after")
+    def _only_values_are_cut(self) -> PromptArguments:
+        given = next((name for name in _PROMPTS if getattr(self, name) is not None), "")
+        if self.on_overlong == "truncate" and given not in _WITH_PLACEHOLDERS:
+            raise ValueError(
+                f"on_overlong: 'truncate' cuts the values of placeholders, and {given} has none; use prompt "
+                "or messages with placeholders, or shorten the texts before"
+            )
         return self
 
     def row_templates(self) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.job.row import Request, Response
+from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,19 @@ class Renewable(Engine, Protocol):
         """The same engine for another spec, which asks for an equal one. This object is not used any more."""
 
 
-def overlong(tokens: int, longest: int) -> str:
-    """The reason of a row whose prompt leaves no room for a single generated token."""
-    return (
+def overlong(tokens: int, longest: int) -> RowFailure:
+    """The failure of a row whose prompt leaves no room for a single generated token."""
+    return RowFailure(
+        "tokenize",
         f"the prompt has {count_of(tokens, 'token')} and the context holds {longest:,}, which leaves no room "
-        "for a response"
+        "for a response",
     )
+
+
+def most_prompt_tokens(context: int, max_tokens: Any) -> int:
+    """Tokens of a prompt that is cut: it leaves room for `max_tokens`, within bounds.
+
+    :param max_tokens: of the request; the engine refuses what is not a number.
+    """
+    wanted = min(max_tokens, context // 2) if isinstance(max_tokens, int) else context // 8
+    return context - max(1, wanted)

@@ -10,8 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
+from airflow_provider_raybatch.job.engine.base import most_prompt_tokens, overlong
 from airflow_provider_raybatch.job.engine.token_ids import check_token_ids, within
 from airflow_provider_raybatch.job.request.render import text_of
+from airflow_provider_raybatch.job.request.row_text import shortened
+from airflow_provider_raybatch.job.request.special_tokens import SpecialTokens, special_tokens_of
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
 RenderChat = Callable[[list[dict[str, Any]]], "str | list[int]"]
@@ -72,19 +75,63 @@ class ChatEncoder:
 
     :param tokenizer: a Hugging Face tokeniser.
     :param render: renders a chat to text, or to token ids.
+    :param template: the chat template, in so far as it is text.
+    :param special_tokens: what happens to special tokens in the text of rows, and `on_overlong` to prompts
+        that leave no room for a response; see
+        :class:`~airflow_provider_raybatch.contract.arguments.prompt.PromptArguments`.
     :param vocabulary: tokens of the model, if known: a prompt with another fails.
     """
 
-    def __init__(self, tokenizer: Any, render: RenderChat, vocabulary: int | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        render: RenderChat,
+        template: str = "",
+        special_tokens: str = "keep",
+        on_overlong: str = "error",
+        vocabulary: int | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
         self._render = render
         self._vocabulary = vocabulary
+        self.special_tokens = special_tokens_of(tokenizer, template)
+        self._special = SpecialTokens(self.special_tokens)
+        self._in_text = special_tokens
+        self._truncates = on_overlong == "truncate"
+
+    def has_special_tokens(self, request: Request) -> bool:
+        """Whether the row's text has special tokens; a raw prompt may be meant to."""
+        return request.messages is not None and bool(self._special.found(request))
+
+    def fitted(
+        self, request: Request, ids: list[int], context: int, max_tokens: Any
+    ) -> list[int] | RowFailure:
+        """Token ids that leave room for a response: the row's own, those of a cut prompt, or a failure.
+
+        :param ids: of the whole request.
+        """
+        if len(ids) < context:
+            return ids
+        if not self._truncates:
+            return overlong(len(ids), context)
+
+        def tokens_of(cut: Request) -> int:
+            (made,) = self.encode([cut])
+            return 0 if isinstance(made, RowFailure) else len(made)
+
+        cut = shortened(request, tokens_of, len(ids), most_prompt_tokens(context, max_tokens))
+        return overlong(len(ids), context) if cut is None else self.encode([cut])[0]
 
     def encode(self, requests: Sequence[Request]) -> list[list[int] | RowFailure]:
         """Token ids of each request, or why it has none."""
+        if self._in_text == "escape":
+            requests = [self._special.escaped(request) for request in requests]
         out: list[list[int] | RowFailure] = [RowFailure("tokenize", "not tokenised")] * len(requests)
         texts: dict[bool, list[tuple[int, str]]] = {False: [], True: []}
         for position, request in enumerate(requests):
+            if self._in_text == "error" and (failure := self._special.failure(request)) is not None:
+                out[position] = failure
+                continue
             if request.messages is None:
                 texts[True].append((position, request.prompt or ""))
                 continue

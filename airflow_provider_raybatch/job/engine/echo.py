@@ -20,11 +20,17 @@ from pydantic import ConfigDict, Field
 from airflow_provider_raybatch.contract.base import ContractModel, Model, parse
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo, overlong
+from airflow_provider_raybatch.job.engine.base import (
+    EngineDeadError,
+    EngineInfo,
+    most_prompt_tokens,
+    overlong,
+)
 from airflow_provider_raybatch.job.engine.echo_json import fitting
 from airflow_provider_raybatch.job.engine.echo_workers import EchoWorkers
 from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_names
 from airflow_provider_raybatch.job.request.render import text_of
+from airflow_provider_raybatch.job.request.row_text import shortened
 from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
 
 
@@ -103,6 +109,7 @@ class _Encoded:
     prompt: str
     words: int
     sampling: EchoSampling
+    cut: int = 0
 
 
 class EchoEngine:
@@ -131,6 +138,7 @@ class EchoEngine:
         )
         self._options = check_echo(spec)
         self._sampling = dict(spec.sampling)
+        self._truncates = spec.on_overlong == "truncate"
         self._in_flight: dict[object, tuple[float, int]] = {}
         self._slots = asyncio.Semaphore(self._options.max_num_seqs)
         self.info = EngineInfo(
@@ -155,18 +163,20 @@ class EchoEngine:
         return [self._encode_one(request) for request in requests]
 
     def _encode_one(self, request: Request) -> _Encoded | RowFailure:
-        if request.messages is not None:
-            texts = [text_of(message.get("content")) for message in request.messages]
-        else:
-            texts = [request.prompt or ""]
-        words = " ".join(texts).split()
-        if len(words) >= self._options.max_model_len:
-            return RowFailure("tokenize", overlong(len(words), self._options.max_model_len))
         try:
             sampling = _parse("sampling", EchoSampling, {**self._sampling, **request.sampling})
         except SpecError as error:
             return RowFailure("engine", str(error))
-        return _Encoded(texts[-1], " ".join(words), len(words), sampling)
+        texts, context = _texts(request), self._options.max_model_len
+        words = " ".join(texts).split()
+        whole = len(words)
+        if whole >= context:
+            most = most_prompt_tokens(context, sampling.max_tokens)
+            cut = shortened(request, lambda one: len(_words(one)), whole, most) if self._truncates else None
+            if cut is None:
+                return overlong(whole, context)
+            texts, words = _texts(cut), _words(cut)
+        return _Encoded(texts[-1], " ".join(words), len(words), sampling, whole - len(words))
 
     async def generate(self, encoded: Any) -> Any:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
@@ -189,7 +199,7 @@ class EchoEngine:
             if self._workers is not None and not self._workers.is_whole:
                 raise EngineDeadError("A worker process of the echo engine died.")
         self._log.add("end", prompt=prompt)
-        return Response(completions, input_tokens=asked.words)
+        return Response(completions, input_tokens=asked.words, truncated_prompt_tokens=asked.cut)
 
     async def _generate(self, tokens: int) -> None:
         """Take the time that a model of this pace takes."""
@@ -241,6 +251,16 @@ class _RequestLog:
         if self._file is not None:
             line = json.dumps({"at": time.time(), "event": event, **fields})
             os.write(self._file, f"{line}\n".encode())
+
+
+def _texts(request: Request) -> list[str]:
+    if request.messages is None:
+        return [request.prompt or ""]
+    return [text_of(message.get("content")) for message in request.messages]
+
+
+def _words(request: Request) -> list[str]:
+    return " ".join(_texts(request)).split()
 
 
 def _complete(asked: _Encoded, number: int) -> Completion:

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.contract.arguments.engine import check_reasoning
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import fork_server, vllm_compat
-from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo, overlong
+from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, template_of
 from airflow_provider_raybatch.job.engine.detokenize import Detokenizer, Generated
 from airflow_provider_raybatch.job.engine.forced import Choices, Vocabulary, choices_in, why_in_full
@@ -36,12 +36,19 @@ _as_json = json.JSONEncoder(sort_keys=True).encode
 
 @dataclass(frozen=True)
 class _Encoded:
-    """`most` is the limit of tokens that was asked for, where `choices` allow a smaller one in `params`."""
+    """A request of vLLM's.
+
+    :param most: the limit of tokens that was asked for, where `choices` allow a smaller one in `params`.
+    :param cut: tokens of the prompt that were cut off.
+    :param special: whether the row's text has special tokens.
+    """
 
     ids: list[int]
     params: Any
     choices: Choices | None = None
     most: int = 0
+    cut: int = 0
+    special: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,14 @@ class VllmEngine:
         template = template_of(spec, tokenizer)
         render = vllm_compat.chat_renderer(renderer, template, spec.chat_template_kwargs)
         self._tokenizer = tokenizer
-        self._chat = ChatEncoder(tokenizer, render, vllm_compat.vocabulary_size(config.model_config))
+        self._chat = ChatEncoder(
+            tokenizer,
+            render,
+            str(template or getattr(tokenizer, "chat_template", None) or ""),
+            spec.special_tokens_in_text,
+            spec.on_overlong,
+            vllm_compat.vocabulary_size(config.model_config),
+        )
         self._detokenizer = Detokenizer(tokenizer)
         self._known: dict[str, tuple[Any, Choices | None]] = {}
         self.info = EngineInfo(
@@ -124,11 +138,14 @@ class VllmEngine:
             if isinstance(ids, RowFailure):
                 encoded.append(ids)
                 continue
-            if len(ids) >= self._max_model_len:
-                encoded.append(RowFailure("tokenize", overlong(len(ids), self._max_model_len)))
-                continue
             try:
-                encoded.append(self._encoded(ids, request.sampling))
+                max_tokens = {**self._defaults, **request.sampling}.get("max_tokens")
+                fitted = self._chat.fitted(request, ids, self._max_model_len, max_tokens)
+                if isinstance(fitted, RowFailure):
+                    encoded.append(fitted)
+                    continue
+                cut, special = len(ids) - len(fitted), self._chat.has_special_tokens(request)
+                encoded.append(replace(self._encoded(fitted, request.sampling), cut=cut, special=special))
             except (ValueError, RaybatchError) as error:  # parameters of this row alone
                 encoded.append(RowFailure.of("engine", error))
         return encoded
@@ -195,7 +212,7 @@ class VllmEngine:
             return raw
         params = copy.copy(encoded.params)
         params.max_tokens = encoded.most
-        whole = await self._generate(_Encoded(encoded.ids, params))
+        whole = await self._generate(replace(encoded, params=params, choices=None, most=0))
         return whole if isinstance(whole, RowFailure) else replace(whole, cut_off=self.tokens(raw)[1])
 
     async def _generate(self, encoded: _Encoded) -> _Raw | RowFailure:
@@ -243,6 +260,8 @@ class VllmEngine:
                 ),
                 input_tokens=len(item.output.prompt_token_ids or ()),
                 cached_tokens=int(item.output.num_cached_tokens or 0),
+                truncated_prompt_tokens=item.asked.cut,
+                has_special_tokens=item.asked.special,
             )
             for row, item in enumerate(raw)
         ]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -14,15 +14,15 @@ _Mark: TypeAlias = Callable[[Any], Any]
 _FLOATS: dict[pa.DataType, _Mark] = {pa.float16(): Float16, pa.float32(): Float32}
 
 
-def mark(rows: list[dict[str, Any]], schema: pa.Schema, columns: Collection[str]) -> None:
+def mark(rows: Sequence[Any], schema: pa.Schema, columns: Collection[str]) -> None:
     """Replace such values of these columns by equal ones that know it.
 
-    :param rows: the rows as Python values.
+    :param rows: the rows as Python values; what is not a ``dict`` is left alone.
     """
     for column in schema:
         marked = _mark(column.type) if column.name in columns else None
         if marked is not None:
-            for row in rows:
+            for row in [one for one in rows if isinstance(one, dict)]:
                 row[column.name] = marked(row[column.name])
 
 

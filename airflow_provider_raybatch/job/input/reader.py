@@ -123,7 +123,7 @@ class Reader:
         wanted = self._of_file(file, self._columns)
         needed = table if wanted is None else table.select(wanted)
         rows = parquet_rows(needed) if needed.num_columns else [{} for _ in range(count)]
-        mark([row for row in rows if isinstance(row, dict)], needed.schema, self._texts)
+        mark(rows, needed.schema, self._texts)
         if any(isinstance(row, BadRow) for row in rows):
             readable = [place if isinstance(row, dict) else None for place, row in enumerate(rows)]
             table = as_plain(table).take(pa.array(readable, pa.int64()))

@@ -39,6 +39,8 @@ class ReplicaReport:
     :param errors: of the written rows, those that failed. A process that ends suddenly may not have reported
         the last ones, so this is a lower bound.
     :param killers: of the errors, rows that crash the engine.
+    :param special: of the written rows, those whose text has special tokens; `truncated`, those with a
+        prompt that was cut.
     :param failure: failure class and message of what ended it.
     :param seen: epoch seconds of its latest report.
     """
@@ -50,6 +52,8 @@ class ReplicaReport:
     written: int = 0
     errors: int = 0
     killers: int = 0
+    special: int = 0
+    truncated: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     tokens_in_flight: int = 0

@@ -40,17 +40,19 @@ class Tolerance:
         """Whether this many failed rows are too many."""
         return failed > self.allowed
 
-    def before(self, failures: Sequence[tuple[int, RowFailure]], seen: int) -> None:
+    def before(self, failures: Sequence[tuple[int, RowFailure]], seen: int, remedy: str = "") -> None:
         """Judge the first rows.
 
-        :param failures: of those that make no request, each with the row's position in the input.
+        :param failures: of those that make no prompt, each with the row's position in the input.
         :param seen: how many rows were read.
+        :param remedy: one more, besides to mend the rows or to allow more failures.
         :raises RaybatchError: too many rows fail.
         """
         if self.exceeded(len(failures)):
             raise self._too_many(
                 f"{len(failures):,} of the first {count_of(seen, 'row')} fail already, more than "
-                f"{self._rule}: {counted(failures)}; mend them or raise {self._field}."
+                f"{self._rule}: {counted(failures)}; mend them{f', {remedy},' if remedy else ''} or raise "
+                f"{self._field}."
             )
 
     def during(self, reports: Sequence[ReplicaReport]) -> None:
@@ -110,9 +112,10 @@ class Tolerance:
     def _rule(self) -> str:
         if self._field == "max_errors":
             return f"the {self.allowed:,} that max_errors allows"
-        return (
-            f"the {self.allowed:,} of {count_of(self.rows, 'row')} that {self._field}={self._share:g} allows"
-        )
+        allowed = f"the {self.allowed:,} of {count_of(self.rows, 'row')}"
+        if self.limits.max_error_fraction is None:
+            return f"{allowed} that may fail where {self._field} is not set"
+        return f"{allowed} that {self._field}={self._share:g} allows"
 
     def _too_many(self, what: str) -> RaybatchError:
         return RaybatchError(f"{self._field}: {what}", FailureClass.TOO_MANY_ERRORS)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -34,8 +35,18 @@ from airflow_provider_raybatch.job.tasks.registry import task_of
 _SAMPLE_ROWS = 1000
 _SAMPLE_CHUNK = 128
 
-Sample = tuple[list[Request], list[tuple[int, RowFailure]], int]
-"""Requests of the first rows, failures with their ordinals, and the number of rows read."""
+
+class Sample(NamedTuple):
+    """The first rows: their requests, the failures of the others by ordinal, and how many there are."""
+
+    requests: list[Request]
+    failures: list[tuple[int, RowFailure]]
+    rows: int
+
+    def ordinals(self) -> list[int]:
+        """Of the rows that make a request."""
+        failed = {ordinal for ordinal, _ in self.failures}
+        return [ordinal for ordinal in range(self.rows) if ordinal not in failed]
 
 
 def look_at_source(
@@ -66,7 +77,7 @@ def check_rows(
     tolerance: Tolerance,
     emit: Callable[[Notice], None],
     take: Callable[[BatchInferenceSpec, Source, AwsCredentials | None], Sample] | None = None,
-) -> list[Request]:
+) -> Sample:
     """Render the first rows; the model check uses their requests.
 
     :param take: runs :func:`sample`; by default in this process.
@@ -84,8 +95,9 @@ def check_rows(
                     ),
                 )
             )
-    requests, failures, seen = (take or sample)(spec, source, credentials)
-    if failures and not requests:
+    found = (take or sample)(spec, source, credentials)
+    failures, seen = found.failures, found.rows
+    if failures and not found.requests:
         _, first = failures[0]
         raise PreflightError(
             f"prompt: none of the first {count_of(seen, 'row')} makes a request; the first fails in step "
@@ -96,7 +108,7 @@ def check_rows(
         first_rows = count_of(seen, "row")
         text = f"{len(failures):,} of the first {first_rows} will be dead letters: {counted(failures)}."
         emit(Notice(level="warning", message=text))
-    return requests
+    return found
 
 
 def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials | None) -> Sample:
@@ -116,7 +128,7 @@ def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials
                 failures.append((ordinal, made))
             else:
                 requests.append(made)
-    return requests, failures, len(requests) + len(failures)
+    return Sample(requests, failures, len(requests) + len(failures))
 
 
 def _schema(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | None) -> pa.Schema:

@@ -109,7 +109,8 @@ def _is_lasting(found: Checked, spec: BatchInferenceSpec, version: Version) -> b
     """Whether a later check would find the same: not if the model's branch has moved meanwhile."""
     return (
         not found.prints_date
-        and not found.overlong
+        and not found.failures
+        and not found.truncated
         and found.revisions == version.revisions
         and model_version.was_read(spec.model, spec.engine_args, version)
     )

@@ -46,7 +46,10 @@ _HARMONY = "analysis, commentary, final"
 class Checked:
     """What the check found.
 
-    :param overlong: of the sampled prompts, how many leave no room for a response.
+    :param failures: of the sampled requests, those without a prompt that leaves room for a response, each
+        with its place.
+    :param truncated: how many prompts are cut to leave room.
+    :param special_tokens: texts that the tokenizer takes for special tokens.
     :param longest: tokens of the longest sampled prompt.
     :param revisions: engine arguments that hold the engine to the version of the model that was looked at.
     :param surplus_tokens: of the tokenizer, which the model lacks.
@@ -55,7 +58,9 @@ class Checked:
     """
 
     sampled: int = 0
-    overlong: int = 0
+    failures: tuple[tuple[int, RowFailure], ...] = ()
+    truncated: int = 0
+    special_tokens: tuple[str, ...] = ()
     longest: int = 0
     context: int = 0
     generation_defaults: dict[str, Any] = field(default_factory=dict)
@@ -94,7 +99,11 @@ def check_model(
     template = str(spec.chat_template or getattr(tokenizer, "chat_template", None) or "")
     chats = _Chats(spec, config, tokenizer)
     _check_reasoning(spec, chats, requests)
-    encoded = ChatEncoder(tokenizer, chats.renderer(), vocabulary=vocabulary).encode(requests)
+    defaults = vllm_compat.sampling_defaults(config)
+    encoder = ChatEncoder(
+        tokenizer, chats.renderer(), template, spec.special_tokens_in_text, spec.on_overlong, vocabulary
+    )
+    encoded = encoder.encode(requests)
     lengths = [len(ids) for ids in encoded if not isinstance(ids, RowFailure)]
     failed = [ids for ids in encoded if isinstance(ids, RowFailure)]
     if failed and not lengths:
@@ -106,19 +115,30 @@ def check_model(
     revisions = _revisions(args, config)
     commit = revisions["revision"]
     prints_date = prints_the_date(spec, tokenizer)
-    overlong = sum(length >= context for length in lengths) if context else 0
-    if lengths and overlong == len(lengths):
+    fitted = [
+        ids
+        if isinstance(ids, RowFailure)
+        else encoder.fitted(
+            request, ids, context, {**defaults, **spec.sampling, **request.sampling}.get("max_tokens")
+        )
+        for request, ids in zip(requests, encoded, strict=True)
+    ]
+    if lengths and all(isinstance(ids, RowFailure) for ids in fitted) and min(lengths) >= context:
         raise PreflightError(
             f"prompt: all of the first {count_of(len(lengths), 'prompt')} exceed the model's context of "
-            f"{count_of(context, 'token')} (the longest has {max(lengths)}); shorten them, or raise "
-            "max_model_len in engine_args if the model allows."
+            f"{count_of(context, 'token')} (the longest has {max(lengths):,}); shorten them, raise "
+            "max_model_len in engine_args if the model allows, or cut values with on_overlong='truncate'."
         )
     return Checked(
         sampled=len(lengths),
-        overlong=overlong,
+        failures=tuple((place, ids) for place, ids in enumerate(fitted) if isinstance(ids, RowFailure)),
+        truncated=sum(
+            ids is not whole for ids, whole in zip(fitted, encoded, strict=True) if isinstance(ids, list)
+        ),
+        special_tokens=tuple(encoder.special_tokens),
         longest=max(lengths, default=0),
         context=context,
-        generation_defaults=vllm_compat.sampling_defaults(config),
+        generation_defaults=defaults,
         digests=Digests(
             model=model_digest(spec.model, commit or str(args.get("revision") or ""))
             + _digest_of_generation_config(args, config),

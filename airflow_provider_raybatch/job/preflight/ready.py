@@ -23,7 +23,6 @@ from airflow_provider_raybatch.contract.manifest import Digests, Summary
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
-from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.engine import echo
 from airflow_provider_raybatch.job.execution import prefixes
@@ -48,6 +47,7 @@ from airflow_provider_raybatch.job.preflight.input_check import check_rows, look
 from airflow_provider_raybatch.job.preflight.model_check import Checked
 from airflow_provider_raybatch.job.preflight.model_files import is_on_disk
 from airflow_provider_raybatch.job.preflight.model_look import look
+from airflow_provider_raybatch.job.preflight.prompt_check import check_prompts
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.reuse.asked import Asked, asked_by
@@ -131,7 +131,8 @@ def make_ready(
     if spec.id_column is not None:
         check_ids(source, spec.id_column, known.aws)
     start_up.ended("source")
-    requests = check_rows(spec, source, known.aws, tolerance, emit, apart_if_users_code(spec, sample))
+    sampled = check_rows(spec, source, known.aws, tolerance, emit, apart_if_users_code(spec, sample))
+    requests = sampled.requests
     journal.check_conditional_writes()
     store = open_store(spec, known.aws, emit)
     environment = credentials.environment(known)
@@ -142,6 +143,7 @@ def make_ready(
         _wait_for_engine_node(spec, journal.began_before(), emit)
         start_up.ended("nodes")
         checked = _check_engine(spec, requests, environment, emit, launch)
+        check_prompts(spec, sampled, checked, tolerance, emit)
         launch.load(Model(_as_checked(spec, checked), f"{checked.digests.model}-{checked.digests.tokenizer}"))
         start_up.ended("model")
     else:  # an empty night needs neither nodes nor the model
@@ -226,13 +228,6 @@ def _check_engine(
         text = (
             f"model: its tokenizer is longer than its vocabulary, by {len(surplus):,} (first "
             f"{surplus[0]!r}); rows with such a token will be dead letters."
-        )
-        emit(events.Notice(level="warning", message=text))
-    if checked.overlong:
-        text = (
-            f"{checked.overlong:,} of {count_of(checked.sampled, 'sampled prompt')} exceed the context of "
-            f"{count_of(checked.context, 'token')} (the longest has {checked.longest:,}); they will be "
-            "dead letters."
         )
         emit(events.Notice(level="warning", message=text))
     return checked

@@ -62,6 +62,7 @@ class Keyer:
             self._shared["renders"] = 2
         if spec.model_task != GENERATE:  # whose keys are older than the field
             self._shared["model_task"] = spec.model_task
+        self._shared |= spec.later_choices
         self._sampling = {**defaults, **spec.sampling}
         self._prefix = self._prefix_of(self._sampling)
         self._prefixes: dict[str, bytes] = {}

@@ -17,18 +17,20 @@ from airflow_provider_raybatch.job.tasks.response_check import checked
 COMPLETION = pa.struct([("text", pa.string()), ("finish_reason", pa.string()), ("output_tokens", pa.int64())])
 
 
-def output_type(keeps_completions: bool) -> pa.StructType:
+def output_type(keeps_completions: bool, cuts_prompts: bool = False) -> pa.StructType:
     """The output columns, in their order.
 
     ``response`` and ``finish_reason`` are those of the first completion; tokens count all of them.
     """
     completions = [("completions", pa.list_(COMPLETION))] if keeps_completions else []
+    cut = [("truncated_prompt_tokens", pa.int64())] if cuts_prompts else []
     return pa.struct([
         ("response", pa.string()),
         ("finish_reason", pa.string()),
         ("input_tokens", pa.int64()),
         ("cached_tokens", pa.int64()),
         ("output_tokens", pa.int64()),
+        *cut,
         *completions,
     ])
 
@@ -44,14 +46,18 @@ class Generate(Task):
         return int(spec.sampling.get("n", 1)) > 1 or several_at_times
 
     @property
+    def _cuts_prompts(self) -> bool:
+        return self.spec.on_overlong == "truncate"
+
+    @property
     def output_type(self) -> pa.StructType:
         """See :func:`output_type`."""
-        return output_type(self.keeps_completions)
+        return output_type(self.keeps_completions, self._cuts_prompts)
 
     @property
     def stored_type(self) -> pa.StructType:
         """With all completions, since another job may have a column for them."""
-        return output_type(True)
+        return output_type(True, self._cuts_prompts)
 
     def output(self, response: Response) -> dict[str, Any]:
         """See :meth:`Task.output`."""
@@ -62,6 +68,7 @@ class Generate(Task):
             "input_tokens": response.input_tokens,
             "cached_tokens": response.cached_tokens,
             "output_tokens": response.output_tokens,
+            "truncated_prompt_tokens": response.truncated_prompt_tokens,
             "completions": [
                 {"text": c.text, "finish_reason": c.finish_reason, "output_tokens": c.output_tokens}
                 for c in response.completions

@@ -12,6 +12,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.row_template import RowTemplate
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Request
 from tests.support.turn import TURNS
@@ -174,6 +175,13 @@ def test_some_prompts_too_long_are_counted(place: Place) -> None:
     spec = parse(BatchInferenceSpec, json.dumps(place.document(**vllm())))
     chats = [Request(messages=[{"role": "user", "content": text}]) for text in ("hi", "word " * 5000, "ho")]
     checked = check_model(spec, chats, {})
-    assert (checked.sampled, checked.overlong) == (3, 1)
+    assert (checked.sampled, len(checked.failures)) == (3, 1)
     assert checked.longest > checked.context > 0
     assert checked.digests.model
+    assert checked.special_tokens
+    cuts = spec.model_copy(update={"on_overlong": "truncate", "special_tokens_in_text": "error"})
+    filled = RowTemplate("Say {row.text}")
+    texts = ("hi", "word " * 5000, f"ho {checked.special_tokens[-1]}")
+    chats = [Request(messages=[{"role": "user", "content": filled.render({"text": text})}]) for text in texts]
+    checked = check_model(cuts, chats, {})
+    assert (checked.truncated, [place for place, _ in checked.failures]) == (1, [2])

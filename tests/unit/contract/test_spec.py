@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from tests.support.specs import document, spec, submitted
+from tests.support.specs import document, spec, spec_error, submitted
 
 
 def test_a_spec_survives_its_way_through_json() -> None:
@@ -46,6 +46,36 @@ def test_specs_are_frozen() -> None:
 )
 def test_json_is_checked_where_it_was_asked_for(fields: dict[str, Any], needs: bool) -> None:
     assert spec(**fields).needs_json is needs
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (
+            {"prompt_column": "p", "on_overlong": "truncate"},
+            "on_overlong: 'truncate' cuts the values of placeholders, and prompt_column has none; use "
+            "prompt or "
+            "messages with placeholders, or shorten the texts before",
+        ),
+        (
+            {"engine": "ray_data_llm", "on_overlong": "truncate"},
+            "on_overlong: engine 'ray_data_llm' does not cut prompts; use engine 'vllm', or shorten the "
+            "texts",
+        ),
+        (
+            {
+                "engine": "ray_data_llm",
+                "processor": {"config": "HttpRequestProcessorConfig", "url": "http://x"},
+                "special_tokens_in_text": "escape",
+            },
+            "special_tokens_in_text: processor 'HttpRequestProcessorConfig' leaves special tokens to its "
+            "server",
+        ),
+        ({"special_tokens_in_text": "drop"}, "special_tokens_in_text: "),
+    ],
+)
+def test_what_has_no_effect_on_prompts_is_refused(fields: dict[str, Any], sentence: str) -> None:
+    assert spec_error(**fields).startswith(sentence)
 
 
 def test_gpus_of_a_replica() -> None:

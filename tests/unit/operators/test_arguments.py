@@ -33,6 +33,7 @@ def test_every_argument_finds_its_place() -> None:
         "source": ["/in/a", "s3://b/*.csv"], "format": "csv", "csv_options": {"delimiter": ";"},
         "limit": "5", "id_column": "id",
         "prompt": "Say {row.x}", "system_prompt": "Be short.",
+        "special_tokens_in_text": "escape", "on_overlong": "error",
         "model": "m", "chat_template": "{{ messages }}", "chat_template_kwargs": {"thinking": False},
         "sampling": {"temperature": 0, "n": 2}, "sampling_column": "s", "response_format": "json_object",
         "on_truncated": "error",
@@ -79,8 +80,8 @@ def test_engines_may_be_kept() -> None:
     ],
 )
 def test_five_ways_to_ask(arguments: dict[str, Any]) -> None:
-    built = spec(**{"prompt": None, **arguments}).model_dump(include=set(PromptArguments.model_fields))
-    assert {name: value for name, value in built.items() if value is not None} == arguments
+    built = spec(**{"prompt": None, **arguments})
+    assert built.model_dump(include=set(PromptArguments.model_fields), exclude_defaults=True) == arguments
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def _encoded(
         places = [place for place in places if encoded[place] is None]
         wanted = {"tokenizer": job.spec.model, **job.spec.engine_args}
         model = job.spec.model_dump_json(include=set(ModelArguments.model_fields))
-        chat = _chat_encoder(json.dumps(wanted), model)
+        chat = _chat_encoder(json.dumps(wanted), model, job.spec.special_tokens_in_text)
         asked = [request for place in places if isinstance(request := requests[place], Request)]
         for place, ids in zip(places, chat.encode(asked), strict=True):
             encoded[place] = ids
@@ -87,7 +87,7 @@ def _encoded(
 
 
 @functools.lru_cache(maxsize=4)
-def _chat_encoder(args: str, model: str) -> ChatEncoder:
+def _chat_encoder(args: str, model: str, special_tokens: str) -> ChatEncoder:
     """Cached per worker process, since loading a tokeniser takes seconds.
 
     :param args: the engine's arguments as JSON; some of them select the tokeniser.
@@ -108,8 +108,10 @@ def _chat_encoder(args: str, model: str) -> ChatEncoder:
     with contextlib.suppress(Exception):  # vLLM knows configs that transformers doesn't
         config = AutoConfig.from_pretrained(of_spec.model, revision=revision, trust_remote_code=trust)
         vocabulary = config.get_text_config().vocab_size
-    render = hf_renderer(tokenizer, template_of(of_spec, tokenizer), of_spec.chat_template_kwargs)
-    return ChatEncoder(tokenizer, render, vocabulary=vocabulary)
+    template = template_of(of_spec, tokenizer)
+    render = hf_renderer(tokenizer, template, of_spec.chat_template_kwargs)
+    text = str(template or tokenizer.chat_template or "")
+    return ChatEncoder(tokenizer, render, text, special_tokens, vocabulary=vocabulary)
 
 
 def before(row: dict[str, Any], kind: str) -> dict[str, Any]:

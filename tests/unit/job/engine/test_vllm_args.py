@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import psutil
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.row_template import RowTemplate
+from airflow_provider_raybatch.job.engine.base import overlong
+from airflow_provider_raybatch.job.engine.chat import ChatEncoder
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.specs import spec
 
@@ -194,7 +198,6 @@ class WordsTokenizer:
 @pytest.fixture
 def engine(vllm_args: Any) -> Any:
     """A VllmEngine whose engine counts as running, to test the steps before a request."""
-    from airflow_provider_raybatch.job.engine.chat import ChatEncoder
     from airflow_provider_raybatch.job.engine.detokenize import Detokenizer
     from airflow_provider_raybatch.job.engine.vllm import VllmEngine
 
@@ -239,6 +242,26 @@ class TestEncode:
             "tokenize",
             "the prompt has 8 tokens and the context holds 8, which leaves no room for a response",
         )
+
+    def test_prompts_without_room_are_cut_where_that_is_asked(self, engine: Any) -> None:
+        """The response gets the room that it asks for, at most half of the context."""
+        engine._chat = ChatEncoder(WordsTokenizer(), lambda chat: chat[0]["content"], on_overlong="truncate")
+        content = RowTemplate("Say {row.text}").render({"text": "a " * 100})
+        long = Request(messages=[{"role": "user", "content": content}])
+        made = engine.encode([
+            long,
+            replace(long, sampling={"max_tokens": 2}),
+            replace(long, sampling={"max_tokens": 100}),
+            Request(prompt="a b"),
+            Request(prompt="a " * 8),
+        ])
+        assert [(len(one.ids), one.params.max_tokens, one.cut) for one in made[:4]] == [
+            (7, 1, 94),
+            (6, 2, 95),
+            (4, 4, 97),
+            (2, 6, 0),
+        ]
+        assert made[4] == overlong(8, 8)
 
     def test_each_request_has_parameters_of_its_own(self, engine: Any) -> None:
         # vLLM makes no copy of them here, and writes the end-of-sequence token into them.

@@ -31,7 +31,7 @@ def sampled(path: Path, fraction: float = 0.5, **fields: Any) -> tuple[list[Requ
     notices: list[Notice] = []
     return check_rows(
         whole, source, None, Tolerance(Limits(max_error_fraction=fraction), source.rows), notices.append
-    ), notices
+    ).requests, notices
 
 
 def jsonl(folder: Path, rows: list[Any], name: str = "x.jsonl") -> Path:

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.job.preflight import known_models, model_check, model_version
 from airflow_provider_raybatch.job.preflight.model_check import Checked
 from airflow_provider_raybatch.job.preflight.model_version import Version
-from airflow_provider_raybatch.job.row import Request
+from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.specs import spec
 
 FOUND = Checked(sampled=1, longest=7, context=400, generation_defaults={"temperature": 0.6, "top_k": 20})
@@ -184,10 +184,11 @@ def test_changed_files_and_versions_are_checked_anew(checks: Checks, monkeypatch
     "found",
     [
         dataclasses.replace(FOUND, prints_date=True),
-        dataclasses.replace(FOUND, overlong=1),
+        dataclasses.replace(FOUND, failures=((0, RowFailure("tokenize", "too long")),)),
+        dataclasses.replace(FOUND, truncated=1),
         dataclasses.replace(FOUND, generation_defaults={"a": (1, 2)}),  # JSON would make a list of it
     ],
-    ids=["another day", "too long prompts", "not JSON"],
+    ids=["another day", "too long prompts", "cut prompts", "not JSON"],
 )
 def test_some_outcomes_are_not_kept(checks: Checks, found: Checked) -> None:
     checks.found = found

@@ -91,6 +91,24 @@ def test_what_decides_the_answer_decides_the_key() -> None:
     assert len(set(made)) == len(made)
 
 
+def test_later_arguments_change_no_key_until_they_are_used() -> None:
+    """Keys and digests of jobs that existed before them stay."""
+    default = spec(special_tokens_in_text="keep", on_overlong="error")
+    assert keyer(special_tokens_in_text="keep", on_overlong="error").key(ASKED) == keyer().key(ASKED)
+    assert (default.fingerprint, default.response_digest) == (spec().fingerprint, spec().response_digest)
+    changes: list[dict[str, Any]] = [
+        {"special_tokens_in_text": "escape"},
+        {"special_tokens_in_text": "error"},
+        {"on_overlong": "truncate"},
+        {"on_overlong": "truncate", "engine_args": {"max_model_len": 100}},  # which decides what is cut
+    ]
+    specs = [spec(), *(spec(**fields) for fields in changes)]
+    assert len({keyer(**fields).key(ASKED) for fields in ({}, *changes)}) == len(specs)
+    assert (
+        len({one.fingerprint for one in specs}) == len({one.response_digest for one in specs}) == len(specs)
+    )
+
+
 def test_a_row_has_the_same_key_whatever_rows_came_before_it() -> None:
     values: list[Any] = [1, 1.0, True, "1", [1], {"seed": 1}, 1]
     asked = [Request(prompt="p", sampling={"top_k": value}) for value in values]

@@ -142,6 +142,15 @@ class TestTolerance:
         with pytest.raises(RaybatchError, match=r"^max_errors: 4 rows failed so far, more than the 3 that"):
             Tolerance(Limits(max_error_fraction=0.5, max_errors=3), 100).during([report(errors=4)])
 
+    def test_a_limit_that_was_not_set_is_not_quoted(self) -> None:
+        """It said that max_error_fraction=0 allows 0, to users who had never heard of it."""
+        with pytest.raises(RaybatchError) as caught:
+            Tolerance(Limits(), 300).during([report(errors=4)])
+        assert str(caught.value).startswith(
+            "max_error_fraction: 4 rows failed so far, more than the 0 of 300 rows that may fail where "
+            "max_error_fraction is not set"
+        )
+
     def test_a_job_that_fails_everywhere_ends_early(self) -> None:
         tolerance = Tolerance(Limits(max_error_fraction=0.5), 1_000_000)
         tolerance.during([report(written=999, errors=999)])

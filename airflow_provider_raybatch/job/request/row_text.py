@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The texts of a request: what comes from the row in them, and requests with other texts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_raybatch.contract.row_template import FilledTemplate
+from airflow_provider_raybatch.job.row import Request
+
+_TRIES = 16
+_BY_RATIO = 4
+"""Of them, so many guess by the ratio of characters and tokens; the others halve what is left."""
+_NEAR = 0.01
+"""Share of the tokens that may stay unused, so that few tries are needed."""
+
+
+def texts_of(request: Request) -> Iterator[str]:
+    """All texts of a request: a raw prompt, or the strings of its messages."""
+    if request.messages is None:
+        yield request.prompt or ""
+    else:
+        yield from _strings(request.messages)
+
+
+def with_texts(request: Request, change: Callable[[str], str]) -> Request:
+    """The request with `change` applied to each text."""
+    if request.messages is None:
+        return replace(request, prompt=change(request.prompt or ""))
+    return replace(request, messages=_changed(request.messages, change))
+
+
+def shortened(
+    request: Request, tokens_of: Callable[[Request], int], tokens: int, most: int
+) -> Request | None:
+    """The request with the ends of its longest values cut off: all values keep at most as many characters.
+
+    :param tokens_of: counts the tokens of a request.
+    :param tokens: that the whole request has.
+    :param most: tokens that the result may have.
+    :returns: ``None`` if the template alone has more.
+    """
+    longest = max((len(value) for text in texts_of(request) for value in _values(text)), default=0)
+
+    def cut(characters: int) -> Request:
+        return with_texts(
+            request, lambda text: text.cut(characters) if isinstance(text, FilledTemplate) else text
+        )
+
+    fits, too_long = 0, longest
+    fitting, exceeding = tokens_of(cut(0)), tokens
+    for number in range(_TRIES):
+        if fitting > most or too_long - fits <= 1 or most - fitting <= most * _NEAR:
+            break
+        ratio = (most - fitting) / max(1, exceeding - fitting) if number < _BY_RATIO else 0.5
+        guess = min(max(fits + int((too_long - fits) * ratio), fits + 1), too_long - 1)
+        found = tokens_of(cut(guess))
+        if found <= most:
+            fits, fitting = guess, found
+        else:
+            too_long, exceeding = guess, found
+    return cut(fits) if fits else None
+
+
+def _values(text: str) -> Sequence[str]:
+    return text.values if isinstance(text, FilledTemplate) else ()
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _strings(inner)
+
+
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {name: _changed(inner, change) for name, inner in value.items()}
+    return [_changed(inner, change) for inner in value] if isinstance(value, (list, tuple)) else value
