@@ -126,7 +126,7 @@ def _copy(url: str, answer: http.client.HTTPResponse, into: IO[bytes]) -> tuple[
     # Python's client takes a connection that ends early for the end of the file.
     promised = _promised(url, answer)
     if promised is not None and copied != promised:
-        raise OSError(f"only {copied} of {count_of(promised, 'byte')} came")
+        raise OSError(f"only {copied:,} of {count_of(promised, 'byte')} came")
     return copied, digest.hexdigest()[:32]
 
 

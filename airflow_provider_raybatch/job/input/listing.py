@@ -193,9 +193,8 @@ def _expand(
     found = [entry for entry in entries if is_meant(entry.path[start:])]
     if not found:
         what = "no file matches" if pattern else "no Parquet, JSONL or CSV file is in"
-        raise PreflightError(
-            f"source: {what} {path} (other files there: {len(entries):,}); check the path or set format."
-        )
+        others = count_of(len(entries), "other file is", "other files are")
+        raise PreflightError(f"source: {what} {path} ({others} there); check the path or set format.")
     everything = inside if pattern is None or pattern.startswith("**/") else None
     tables.refuse(path, place, [entry.path for entry in entries], [entry.path for entry in found], everything)
     return [SourceFile(_uri(place, entry.path), entry.size, entry.version) for entry in found]

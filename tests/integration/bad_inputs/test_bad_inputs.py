@@ -92,7 +92,7 @@ PREFLIGHT = [
         "glob without a match",
         lambda p: {"source": [f"{Path(p.jsonl(*GOOD)[0]).parent}/*.parquet"]},
         "no file matches",
-        "1 other files are there",
+        "1 other file is there",
     ),
     case(
         "folder without data",

@@ -129,7 +129,7 @@ VLLM = [
     case(
         "every prompt too long",
         lambda p: vllm(source=p.jsonl(*[{"text": "word " * 5000}] * 3)),
-        "all of the first 3 prompts are longer than the model's context of",
+        "all of the first 3 prompts exceed the model's context of",
         "shorten them, or raise max_model_len",
     ),
 ]

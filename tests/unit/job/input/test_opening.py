@@ -250,7 +250,7 @@ class TestWeb:
     def test_truncated_download_is_refused(self, web: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Web, "files", {"/x.jsonl": as_jsonl(ROWS)})
         monkeypatch.setattr(Web, "promise_more", True)
-        with pytest.raises(StorageError, match=r"only \d+ of \d+ bytes came") as caught:
+        with pytest.raises(StorageError, match=r"only [\d,]+ of [\d,]+ bytes came") as caught:
             survey(listing_of(f"{web}/x.jsonl"), None)
         assert caught.value.failure_class is FailureClass.STORAGE
 
