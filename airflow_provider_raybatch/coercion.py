@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from datetime import timedelta
 from typing import Any
-
-from airflow.sdk import XComArg
 
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.durations import seconds_of
@@ -40,9 +40,56 @@ ENGINE_ARG_TYPES: Mapping[str, type] = {
 """Of vLLM's engine arguments and the echo engine's, the common ones that have one type."""
 
 
-def is_template(value: object) -> bool:
-    """Whether an argument may become something else before the task runs."""
-    return isinstance(value, XComArg) or (isinstance(value, str) and "{" in value)
+def listed(value: Any) -> Any:
+    """`value` with a list for each generator and dictionary view in it; never the caller's own.
+
+    A generator can be read once only, Airflow renders no text in it, and its address would change the
+    serialised DAG on each parse.
+    """
+    try:
+        return _listed(value)
+    except RecursionError:
+        return value
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, (Iterator, KeysView, ValuesView, ItemsView)):
+        value = list(value)
+    if value.__class__ is dict:
+        made = {name: _listed(inner) for name, inner in value.items()}
+        return value if all(made[name] is inner for name, inner in value.items()) else made
+    if value.__class__ is list or value.__class__ is tuple:
+        items = [_listed(inner) for inner in value]
+        same = all(made is inner for made, inner in zip(items, value, strict=True))
+        return value if same else value.__class__(items)
+    return value
+
+
+def from_text(value: Any) -> Any:
+    """The list or dictionary whose text a template has left; anything else as it is."""
+    text = value.strip() if isinstance(value, str) else ""
+    if text[:1] in ("[", "{", "("):
+        for read in (json.loads, ast.literal_eval):
+            try:
+                found = read(text)
+            except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+                continue
+            if isinstance(found, (list, tuple, dict)):
+                return found
+    return value
+
+
+def given_mapping(value: Any, name: str) -> Mapping[str, Any] | None:
+    """A dictionary, also as text; ``None`` where it counts as not given.
+
+    :raises SpecError: it is something else.
+    """
+    found = None if is_absent(value) else from_text(value)
+    if found is not None and not isinstance(found, Mapping):
+        raise SpecError(f"{name}: it must be a dictionary, but it is {shown(value)}.")
+    return found
 
 
 def is_absent(value: object) -> bool:
@@ -53,9 +100,11 @@ def is_absent(value: object) -> bool:
 def typed(value: Any, kind: type, name: str) -> Any:
     """`value` as a ``bool``, ``int`` or ``float``; text is converted, other types stay as they are.
 
-    :raises SpecError: the text is not such a value.
+    :raises SpecError: the text is not such a value, or it is a list or a dictionary.
     """
     if not isinstance(value, str):
+        if isinstance(value, (Mapping, list, tuple)):
+            raise SpecError(f"{name}: it must be {_WHAT[kind]}, but it is {shown(value)}.")
         return value
     text = value.strip()
     if kind is bool and text.lower() in _BOOLEANS:
@@ -71,12 +120,16 @@ def typed(value: Any, kind: type, name: str) -> Any:
 
 
 def typed_values(values: Any, kinds: Mapping[str, type], field: str) -> Any:
-    """A dictionary with its text values converted where `kinds` knows their type; never the caller's own."""
+    """A dictionary with its text values converted where `kinds` knows their type; never the caller's own.
+
+    A text that counts as not given is left out.
+    """
     if not isinstance(values, Mapping):
         return values
     return {
         name: typed(value, kinds[name], f"{field}: {name}") if name in kinds else value
         for name, value in values.items()
+        if not (name in kinds and isinstance(value, str) and is_absent(value))
     }
 
 

@@ -107,7 +107,7 @@ class BatchInferenceSpec(
 
     @model_validator(mode="after")
     def _model_folders_are_absolute(self) -> BatchInferenceSpec:
-        if self.processor.get("config", _VLLM_PROCESSOR) != _VLLM_PROCESSOR:
+        if not self.has_vllm_sampling:
             return self  # a server's model names look like paths
         for name, value in [("model", self.model), *self.engine_args.items()]:
             check = check_absolute if name == "download_dir" else check_model_folder
@@ -189,6 +189,11 @@ class BatchInferenceSpec(
     def _unset(self) -> set[str]:
         fields = type(self).model_fields
         return {name for name in _YOUNG if getattr(self, name) == fields[name].default}
+
+    @property
+    def has_vllm_sampling(self) -> bool:
+        """Whether vLLM, or what stands for it, takes the sampling, and not SGLang or a server."""
+        return bool(self.processor.get("config", _VLLM_PROCESSOR) == _VLLM_PROCESSOR)
 
     @property
     def fingerprint(self) -> str:

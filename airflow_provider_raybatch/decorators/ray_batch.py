@@ -15,12 +15,15 @@ from airflow.sdk.bases.decorator import (
 from airflow.sdk.definitions._internal.types import SET_DURING_EXECUTION
 from airflow.sdk.definitions.context import context_merge
 
+from airflow_provider_raybatch.coercion import listed
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.decorators.returned import keep, kept
 from airflow_provider_raybatch.exceptions import RayBatchFailException
-from airflow_provider_raybatch.operators.arguments import ARGUMENTS, check_names
+from airflow_provider_raybatch.operators.arguments import ARGUMENTS
+from airflow_provider_raybatch.operators.misplaced import check_names
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from airflow_provider_raybatch.operators.set_fields import only_set
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -31,14 +34,14 @@ _RETURNABLE = (*ARGUMENTS, "runtime_env", "aws_conn_id", "hf_conn_id")
 class RayBatchDecoratedOperator(DecoratedOperator, RayBatchInferenceOperator):
     """The operator behind ``@task.ray_batch``."""
 
-    template_fields: Sequence[str] = (
+    template_fields: Sequence[str] = only_set((
         *DecoratedOperator.template_fields,
         *RayBatchInferenceOperator.template_fields,
-    )
-    template_fields_renderers: ClassVar[dict[str, str]] = {
+    ))
+    template_fields_renderers: ClassVar[dict[str, str]] = only_set({
         **DecoratedOperator.template_fields_renderers,
         **RayBatchInferenceOperator.template_fields_renderers,
-    }
+    })
     custom_operator_name: str = "@task.ray_batch"
     overwrite_rtif_after_execution: bool = True
 
@@ -53,6 +56,11 @@ class RayBatchDecoratedOperator(DecoratedOperator, RayBatchInferenceOperator):
         for name in ("source", "destination"):
             kwargs.setdefault(name, SET_DURING_EXECUTION)
         super().__init__(python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs)
+
+    def check_known(self, unknown: Collection[str]) -> None:
+        """Check what the decorator was given; the function may return all that it was not."""
+        absent = {name for name in ARGUMENTS if getattr(self, name) in (None, SET_DURING_EXECUTION)}
+        super().check_known({*unknown, *absent, "engine"})
 
     def execute(self, context: Context) -> Any:
         """Call the function, take its word for the arguments, and go on as the operator does."""
@@ -97,7 +105,7 @@ class RayBatchDecoratedOperator(DecoratedOperator, RayBatchInferenceOperator):
             ) from error
         # Values are final: what the function returns is not a template.
         for argument, value in returned.items():
-            setattr(self, argument, value)
+            setattr(self, argument, listed(value))
         for argument in ("source", "destination"):
             if getattr(self, argument) is SET_DURING_EXECUTION:
                 setattr(self, argument, None)

@@ -7,7 +7,7 @@ import copy
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from airflow.sdk import ObjectStoragePath
@@ -16,18 +16,28 @@ from pydantic_core import to_json
 from airflow_provider_raybatch.coercion import (
     ENGINE_ARG_TYPES,
     SAMPLING_TYPES,
+    from_text,
     is_absent,
+    listed,
     typed_values,
 )
+from airflow_provider_raybatch.contract.arguments.vllm_sampling import check_vllm_sampling
 from airflow_provider_raybatch.contract.base import parse, shown
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
+from airflow_provider_raybatch.operators.misplaced import check_names
 
 ARGUMENTS = tuple(name for name in BatchInferenceSpec.model_fields if name not in NOT_ARGUMENTS)
 """The arguments that make up the spec, in the order of the documentation."""
 
 TEMPLATED = tuple(name for name in ARGUMENTS if name != "chat_template")
 """Those that Airflow renders; a chat template is Jinja of the model's."""
+
+TEXTS = frozenset({
+    "id_column", "prompt", "system_prompt", "messages_column", "prompt_column", "prompt_function", "model",
+    "sampling_column", "accelerator_type", "output_prefix", "response_column", "postprocess",
+})  # fmt: skip
+"""Those that are text whatever it looks like."""
 
 _ENGINES_WITH_MODEL = ("vllm", "ray_data_llm")
 _LOCATIONS = ("destination", "reuse")
@@ -37,15 +47,10 @@ _NEEDED = {
     "model": "name a Hugging Face id or a folder",
 }
 """What must be given, each with how."""
-_KEPT_AS_TEXT = frozenset({
-    "source", "prompt", "messages", "messages_column", "prompt_column", "prompt_function", "model",
-    "destination", "chat_template",
-})  # fmt: skip
-"""Arguments whose text may be anything, so that "None" is a value of theirs."""
-_NEVER_EMPTY = frozenset({"id_column", "response_column"})
-"""Names of columns: an empty one is a mistake."""
 _TYPED = {"sampling": SAMPLING_TYPES, "engine_args": ENGINE_ARG_TYPES}
 _FREE_FORM = ("csv_options", "sampling", "engine_args", "processor", "chat_template_kwargs")
+_COLLECTIONS = ("source", "messages", *_FREE_FORM)
+"""Arguments whose text is that of a list or a dictionary, where it looks like one."""
 _PATHS = (str, os.PathLike, ObjectStoragePath)
 _OBJECT_STORAGE_CONNECTION = re.compile(r"^(s3://)[^/@]*@")
 
@@ -56,11 +61,13 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
     :param arguments: some or all of :data:`ARGUMENTS`; ``None`` counts as not given.
     :raises SpecError: the first mistake, in the operator's words.
     """
-    check_names(arguments)
-    given = {name: _absent_if_empty(name, value) for name, value in arguments.items()}
-    given = {name: value for name, value in given.items() if value is not None}
+    check_names(arguments, ARGUMENTS)
+    given = {name: listed(value) for name, value in arguments.items() if not is_absent(value)}
     for name, value in given.items():
         _check_text(value, name)
+    given |= {name: from_text(given[name]) for name in _COLLECTIONS if name in given}
+    if "sampling" in given:
+        given["sampling"] = _with_structures(given["sampling"])
     for name in _FREE_FORM:
         _check_plain(given.get(name), name)
     for name, types in _TYPED.items():
@@ -75,27 +82,27 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
     paths, format_of_source = _source(given["source"])
     # A copy, since pydantic keeps nested dictionaries of the caller as they are.
     data = copy.deepcopy({**_some(format=format_of_source), **given, "source": paths})
-    return parse(BatchInferenceSpec, data)
+    spec = parse(BatchInferenceSpec, data)
+    if spec.has_vllm_sampling:
+        try:
+            check_vllm_sampling(spec.sampling)
+        except ValueError as error:
+            raise SpecError(
+                f"sampling: {str(error).rstrip('.')}{'' if str(error)[-1] == '?' else '.'}"
+            ) from None
+    return spec
 
 
-def check_names(arguments: Iterable[str], known: Sequence[str] = ARGUMENTS) -> None:
-    """Refuse names that are not arguments.
-
-    :raises SpecError: names the first unknown one and the likeliest meant.
-    """
-    import difflib
-
-    for name in arguments:
-        if name not in known:
-            close = difflib.get_close_matches(str(name), known, n=1)
-            remedy = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}."
-            raise SpecError(f"{name}: there is no such argument; {remedy}")
-
-
-def _absent_if_empty(name: str, value: Any) -> Any:
-    # "{{ params.limit or '' }}" renders to an empty text where the template means nothing.
-    kept = name in _KEPT_AS_TEXT or (value == "" and name in _NEVER_EMPTY)
-    return None if is_absent(value) and not kept else value
+def _with_structures(sampling: Any) -> Any:
+    """With the dictionaries and lists of `structured_outputs` that were given as text."""
+    if not isinstance(sampling, Mapping) or "structured_outputs" not in sampling:
+        return sampling
+    outputs = from_text(sampling["structured_outputs"])
+    if isinstance(outputs, Mapping):
+        outputs = {
+            name: from_text(value) if name in ("json", "choice") else value for name, value in outputs.items()
+        }
+    return {**sampling, "structured_outputs": None if is_absent(outputs) else outputs}
 
 
 def _check_text(value: Any, name: str) -> None:
@@ -109,8 +116,7 @@ def _check_text(value: Any, name: str) -> None:
 
 def _check_plain(value: Any, name: str) -> None:
     try:
-        # Through text, as it travels: iterators are not plain data, though pydantic takes them.
-        to_json(copy.deepcopy(value))
+        to_json(value)  # as it travels
         parts = list(_parts(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise SpecError(

@@ -5,24 +5,18 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk import BaseOperatorLink
-from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
 
 from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
-from airflow_provider_raybatch.coercion import (
-    boolean,
-    is_absent,
-    is_template,
-    positive_seconds,
-)
+from airflow_provider_raybatch.coercion import listed
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.contract.submission import OnStaleState
 from airflow_provider_raybatch.exceptions import (
@@ -35,6 +29,7 @@ from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
 from airflow_provider_raybatch.operators.attempt import Attempt
 from airflow_provider_raybatch.operators.deadline import Deadline, parse_deadline
+from airflow_provider_raybatch.operators.followed import DEFERRABLE, FOLLOWED, followed
 from airflow_provider_raybatch.operators.killing import Killing
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
@@ -51,10 +46,8 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo
     from airflow_provider_raybatch.cluster.submit.resolve import Submitted
 
-_SETTLED = (
-    "deferrable", "poll_interval", "timeout", "cancel_on_kill", "cancel_on_timeout", "on_stale_state",
-)  # fmt: skip
-TEMPLATED_OF_ALL = ("ray_conn_id", "deadline", *_SETTLED)
+
+TEMPLATED_OF_ALL = tuple(name for name in FOLLOWED if name != "wait_for_completion")
 """The template fields that all operators have."""
 _DEFERRAL_GRACE = 300.0
 _LONGEST_DEFERRAL = 10 * 365 * 86400.0  # Airflow adds it to the present, which must stay a date
@@ -83,10 +76,11 @@ class RayOperator(LiteralTextOperator):
     :param cancel_on_timeout: stop the job when its deadline passes; default yes.
     :param on_stale_state: what to do about a job of the same run that was submitted with other arguments:
         ``replace`` it (default), ``adopt`` it, or ``fail`` without a retry.
-    :raises SpecError: `poll_interval`, `timeout` or `on_stale_state` can't be used, and isn't a template.
+    :raises SpecError: an argument can't be used, and no template or XCom decides it.
 
     All of them are template fields and take XComs. Text that a template leaves for a number, a duration or a
-    truth is converted; where it leaves ``None`` or nothing, an argument counts as not given.
+    truth is converted; where it leaves ``None`` or nothing, an argument counts as not given. Generators
+    become lists.
     """
 
     operator_extra_links: Sequence[BaseOperatorLink] = (RayDashboardLink(),)
@@ -100,7 +94,7 @@ class RayOperator(LiteralTextOperator):
         self,
         *,
         ray_conn_id: str = DEFAULT_CONN_ID,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        deferrable: bool = DEFERRABLE,
         poll_interval: float | str = 10.0,
         timeout: timedelta | float | str | None = None,
         deadline: datetime | str | None = None,
@@ -119,25 +113,44 @@ class RayOperator(LiteralTextOperator):
         self.cancel_on_timeout = cancel_on_timeout
         self.on_stale_state = on_stale_state
         self._killing = Killing()
-        if not any(is_template(getattr(self, name)) for name in _SETTLED):
-            try:
-                self._settle()  # what a DAG's author writes down is refused while the DAG is parsed
-            except SpecError as error:
-                raise SpecError(f"Task {self.task_id!r}: {error}") from None
 
-    def _settle(self) -> None:
+    def _parsed(self) -> None:
+        """Check what no template decides; the last step of each operator's ``__init__``.
+
+        :raises SpecError: an argument can't be used.
+        """
+        unknown = set()
+        for name in self.template_fields:
+            value = getattr(self, name)
+            if (plain := listed(value)) is not value:
+                setattr(self, name, plain)
+            if self.depends_on_run(plain):
+                unknown.add(name)
+        if getattr(self, "_BaseOperator__from_mapped", False):
+            return  # a task runs: execute() refuses in words that Airflow doesn't retry
+        try:
+            self._settle(unknown)
+            self.check_known(unknown)
+        except SpecError as error:
+            raise SpecError(f"Task {self.task_id!r}: {error}") from None
+
+    def check_known(self, unknown: Collection[str]) -> None:
+        """Check the arguments of the kind of job, but for those that are not known while the DAG is parsed.
+
+        :param unknown: their names.
+        :raises SpecError: an argument can't be used.
+        """
+
+    def _settle(self, unknown: Collection[str] = ()) -> None:
         """Give the rendered arguments their types.
 
         :raises SpecError: one can't be used.
         """
-        for name in ("deferrable", "cancel_on_kill", "cancel_on_timeout", "wait_for_completion"):
-            setattr(self, name, boolean(getattr(self, name), name))
-        self.poll_interval = positive_seconds(self.poll_interval, "poll_interval")
-        self.timeout = None if is_absent(self.timeout) else positive_seconds(self.timeout, "timeout")
-        if self.on_stale_state not in get_args(OnStaleState):
-            raise SpecError(
-                f"on_stale_state: {self.on_stale_state!r} is unknown; use 'replace', 'adopt' or 'fail'."
-            )
+        for name in FOLLOWED:
+            if name not in unknown:
+                given = getattr(self, name)
+                if (value := followed(name, given)) is not given:
+                    setattr(self, name, value)
 
     @abstractmethod
     def plan(self, run: TaskRun) -> JobPlan:

@@ -6,13 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Asset
+from airflow.sdk import Asset, AssetAlias
+from airflow.sdk.definitions.asset import AssetRef
 
+from airflow_provider_raybatch.contract.layout import MANIFESTS
 from airflow_provider_raybatch.contract.location import s3_prefix
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+    from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo
     from airflow_provider_raybatch.contract.manifest import Summary
 
 
@@ -46,9 +50,27 @@ def result_of(summary: Summary, submission_id: str, dashboard_url: str | None) -
 
 
 def publish_asset_events(context: Context, outlets: list[Any], result: Mapping[str, Any]) -> None:
-    """Put manifest and counts into `extra` of the event of each outlet :class:`~airflow.sdk.Asset`."""
+    """Put manifest and counts into `extra` of each outlet's event.
+
+    An :class:`~airflow.sdk.AssetAlias` gets an event of the asset with the destination's URI.
+    """
     kept_back = {"bucket", "key_prefix", "dashboard_url"}
     extra = {name: value for name, value in result.items() if name not in kept_back}
     for outlet in outlets:
-        if isinstance(outlet, Asset):
+        if isinstance(outlet, AssetAlias):
+            destination = str(result["manifest_uri"]).rpartition(f"/{MANIFESTS}/")[0]
+            context["outlet_events"][outlet].add(Asset(uri=destination), extra=extra)
+        elif isinstance(outlet, (Asset, AssetRef)):
             context["outlet_events"][outlet].extra.update(extra)
+
+
+async def has_committed(client: RayJobsClient, info: JobInfo, key: str) -> bool:
+    """Whether a job that has ended tells its dataset; if not, the next job finds the dataset in seconds."""
+    from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
+    from airflow_provider_raybatch.contract.events import Committed, read_line
+
+    try:
+        found = (read_line(line, key) for line in (await client.log_tail(info)).lines)
+        return any(one is not None and isinstance(one.event, Committed) for one in found)
+    except ClusterError:
+        return False

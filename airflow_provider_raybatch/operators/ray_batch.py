@@ -3,29 +3,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from inspect import signature
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow_provider_raybatch.coercion import is_absent, seconds
+from airflow.sdk import BaseOperator
+
+from airflow_provider_raybatch.coercion import given_mapping, is_absent, seconds
 from airflow_provider_raybatch.contract.arguments.input import SourceFormat
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.arguments.output import OutputFormat
-from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
+from airflow_provider_raybatch.contract.arguments.vllm_sampling import unknown_names
+from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.exceptions import RayBatchException
-from airflow_provider_raybatch.operators.arguments import (
-    ARGUMENTS,
-    TEMPLATED,
-    build_spec,
-)
+from airflow_provider_raybatch.operators.arguments import ARGUMENTS, TEMPLATED, TEXTS, build_spec
 from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperator
-from airflow_provider_raybatch.operators.handover import publish_asset_events, result_of
+from airflow_provider_raybatch.operators.handover import has_committed, publish_asset_events, result_of
+from airflow_provider_raybatch.operators.misplaced import check_names
+from airflow_provider_raybatch.operators.parse_check import check_known, check_lease
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun, fingerprint
 from airflow_provider_raybatch.operators.retry_pause import longest_pause
+from airflow_provider_raybatch.operators.set_fields import only_set
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -37,17 +40,16 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.contract.secrets import Secrets
 
 
-_POLLS_A_LEASE = 3
-
-
 class RayBatchInferenceOperator(RayOperator):
     """Asks a model about each row of a dataset, and hands over a complete, validated dataset.
 
     Returns a small dictionary, see :func:`~airflow_provider_raybatch.operators.handover.result_of`; the event
-    of each outlet ``Asset`` carries manifest and counts in its `extra`.
+    of each outlet ``Asset`` carries manifest and counts in its `extra`. An outlet ``AssetAlias`` gets an
+    event of the asset with the destination's URI.
 
-    Arguments are checked when the task runs, after rendering. All but `chat_template` are template fields and
-    take XComs; a number, a duration or a truth may come as text, and text that renders to ``None`` counts as
+    Arguments that no template decides are checked while the DAG is parsed, the others when the task runs,
+    after rendering. All but `chat_template` are template fields and take XComs; a number, a duration, a
+    truth, a list or a dictionary may come as text, and text that renders to ``None`` or to nothing counts as
     not given. ``{{ ... }}`` is Airflow's; ``{row.name}`` and ``{row['any name']}`` are filled in on the
     cluster, and every other brace is text. Text without an expression never goes through Jinja; where literal
     text looks like one, wrap it in ``airflow.sdk.literal``.
@@ -166,14 +168,15 @@ class RayBatchInferenceOperator(RayOperator):
     The other parameters are those of :class:`~airflow_provider_raybatch.operators.base.RayOperator`.
     """
 
-    template_fields: Sequence[str] = (
+    template_fields: Sequence[str] = only_set((
         *TEMPLATED, "runtime_env", "aws_conn_id", "hf_conn_id", *TEMPLATED_OF_ALL,
-    )  # fmt: skip
+    ))  # fmt: skip
+    text_fields: ClassVar[frozenset[str]] = frozenset({*TEXTS, "aws_conn_id", "hf_conn_id", "ray_conn_id"})
     has_key: ClassVar[bool] = True
-    template_fields_renderers: ClassVar[dict[str, str]] = dict.fromkeys((
+    template_fields_renderers: ClassVar[dict[str, str]] = only_set(dict.fromkeys((
         "csv_options", "messages", "sampling", "engine_args", "processor", "chat_template_kwargs",
         "runtime_env",
-    ), "json")  # fmt: skip
+    ), "json"))  # fmt: skip
 
     def __init__(
         self,
@@ -234,7 +237,13 @@ class RayBatchInferenceOperator(RayOperator):
         runtime_env: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        try:
+            super().__init__(**kwargs)
+        except TypeError:
+            check_names(
+                kwargs, [*ARGUMENTS, *self.template_fields, *signature(BaseOperator.__init__).parameters]
+            )
+            raise
         self.source = source
         self.destination = destination
         self.format = format
@@ -289,6 +298,16 @@ class RayBatchInferenceOperator(RayOperator):
         self.aws_conn_id = aws_conn_id
         self.hf_conn_id = hf_conn_id
         self.runtime_env = runtime_env
+        self._parsed()
+
+    def check_known(self, unknown: Collection[str]) -> None:
+        """See :meth:`RayOperator.check_known`."""
+        given = {name: value for name in ARGUMENTS if (value := getattr(self, name)) is not None}
+        spec = check_known(given, unknown, self.depends_on_run)
+        if not {"orphan_timeout", "poll_interval"}.intersection(unknown):
+            check_lease(spec.orphan_timeout, self.poll_interval)
+        if "runtime_env" not in unknown:
+            given_mapping(self.runtime_env, "runtime_env")
 
     def plan(self, run: TaskRun) -> JobPlan:
         """See :meth:`RayOperator.plan`."""
@@ -297,12 +316,13 @@ class RayBatchInferenceOperator(RayOperator):
 
         spec = with_source_digest(build_spec({name: getattr(self, name) for name in ARGUMENTS}))
         spec = spec.model_copy(update={"deadline": run.deadline.earlier})
-        if 0 < spec.orphan_timeout < _POLLS_A_LEASE * self.poll_interval:
-            raise SpecError(
-                f"orphan_timeout: {spec.orphan_timeout:g} s is less than {_POLLS_A_LEASE} times the "
-                f"poll_interval of {self.poll_interval:g} s, so a followed job could end itself; raise it "
-                "or lower poll_interval."
+        check_lease(spec.orphan_timeout, self.poll_interval)
+        if spec.has_vllm_sampling and (names := unknown_names(spec.sampling)):
+            self.log.warning(
+                "sampling: this provider knows no %s; whether vLLM has it, the cluster will say.",
+                " and no ".join(map(repr, names)),
             )
+        runtime_env = given_mapping(self.runtime_env, "runtime_env")
         secrets = self._secrets()
         embedded = run.connection.embedded
         travels = secrets.for_no_environment() if secrets and embedded else secrets
@@ -319,14 +339,14 @@ class RayBatchInferenceOperator(RayOperator):
                 key=run.key_of_job(submission_id),
                 secrets=travels,
                 seal_key=run.connection.secret_seal_key,
-                runtime_env=self.runtime_env,
+                runtime_env=runtime_env,
             )
 
         async def finished(client: RayJobsClient, info: JobInfo) -> bool:
-            return await _has_committed(client, info, run.key_of_job(info.submission_id))
+            return await has_committed(client, info, run.key_of_job(info.submission_id))
 
         return JobPlan(
-            fingerprint=fingerprint([spec.fingerprint, self.runtime_env]),
+            fingerprint=fingerprint([spec.fingerprint, runtime_env]),
             build=build,
             finished=finished,
             control=partial(self.control, run),
@@ -374,15 +394,3 @@ class RayBatchInferenceOperator(RayOperator):
         from airflow_provider_raybatch.hooks.credentials import job_secrets
 
         return job_secrets(aws, hub)
-
-
-async def _has_committed(client: RayJobsClient, info: JobInfo, key: str) -> bool:
-    """Whether a job that has ended tells its dataset; if not, the next job finds the dataset in seconds."""
-    from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
-    from airflow_provider_raybatch.contract.events import Committed, read_line
-
-    try:
-        found = (read_line(line, key) for line in (await client.log_tail(info)).lines)
-        return any(one is not None and isinstance(one.event, Committed) for one in found)
-    except ClusterError:
-        return False

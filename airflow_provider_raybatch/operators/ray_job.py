@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_provider_raybatch.coercion import is_absent, typed
+from airflow_provider_raybatch.coercion import given_mapping, is_absent, typed, typed_values
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperator
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun, fingerprint
+from airflow_provider_raybatch.operators.set_fields import only_set
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome
@@ -46,15 +47,16 @@ class RayJobOperator(RayOperator):
     The other parameters are those of :class:`~airflow_provider_raybatch.operators.base.RayOperator`.
     """
 
-    template_fields: Sequence[str] = (
+    template_fields: Sequence[str] = only_set((
         "entrypoint", "runtime_env", *_RESERVED, "entrypoint_resources", "entrypoint_label_selector",
         "metadata", "wait_for_completion", *TEMPLATED_OF_ALL,
-    )  # fmt: skip
-    template_fields_renderers: ClassVar[dict[str, str]] = {
+    ))  # fmt: skip
+    text_fields: ClassVar[frozenset[str]] = frozenset({"entrypoint", "ray_conn_id", "on_stale_state"})
+    template_fields_renderers: ClassVar[dict[str, str]] = only_set({
         "entrypoint": "bash",
         "runtime_env": "json",
         "metadata": "json",
-    }
+    })
 
     def __init__(
         self,
@@ -81,35 +83,42 @@ class RayJobOperator(RayOperator):
         self.metadata = metadata
         self.wait_for_completion = wait_for_completion
 
+        self._parsed()
+
+    def check_known(self, unknown: Collection[str]) -> None:
+        """See :meth:`RayOperator.check_known`."""
+        if "entrypoint" not in unknown:
+            _command(self.entrypoint)
+        if "metadata" not in unknown:
+            _texts(self.metadata)
+        for name in _RESERVED:
+            if name not in unknown:
+                _amount(getattr(self, name), name)
+        if "entrypoint_resources" not in unknown:
+            _resources(self.entrypoint_resources)
+        for name in ("runtime_env", "entrypoint_label_selector"):
+            if name not in unknown:
+                given_mapping(getattr(self, name), name)
+
     def plan(self, run: TaskRun) -> JobPlan:
         """See :meth:`RayOperator.plan`."""
-        entrypoint: object = self.entrypoint
-        if not isinstance(entrypoint, str) or not entrypoint.strip():
-            raise SpecError(f"entrypoint: {shown(entrypoint)} is not a command; give it as text.")
-        metadata: object = self.metadata or {}
-        if not isinstance(metadata, Mapping):
-            raise SpecError(f"metadata: {shown(metadata)} is not a dictionary; give texts by name.")
+        entrypoint, texts = _command(self.entrypoint), _texts(self.metadata)
+        env = given_mapping(self.runtime_env, "runtime_env")
+        labels = given_mapping(self.entrypoint_label_selector, "entrypoint_label_selector")
         driver: dict[str, Any] = {
-            **{
-                name: None if is_absent(value := getattr(self, name)) else typed(value, kind, name)
-                for name, kind in _RESERVED.items()
-            },
+            **{name: _amount(getattr(self, name), name) for name in _RESERVED},
             "entrypoint_resources": _resources(self.entrypoint_resources),
-            "entrypoint_label_selector": self.entrypoint_label_selector,
+            "entrypoint_label_selector": labels,
         }
-        # Ray takes text alone here; a number out of a template or an XCom is meant as its text.
-        texts = {str(name): str(value) for name, value in metadata.items()}
 
         async def build(client: RayJobsClient, submission_id: str) -> JobRequest:
             from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
             from airflow_provider_raybatch.cluster.submit.runtime_env import upload_runtime_env
 
-            runtime_env = await upload_runtime_env(client, self.runtime_env)
-            return JobRequest(self.entrypoint, submission_id, runtime_env, texts, **driver)
+            runtime_env = await upload_runtime_env(client, env)
+            return JobRequest(entrypoint, submission_id, runtime_env, texts, **driver)
 
-        return JobPlan(
-            fingerprint=fingerprint([self.entrypoint, self.runtime_env, texts, driver]), build=build
-        )
+        return JobPlan(fingerprint=fingerprint([entrypoint, env, texts, driver]), build=build)
 
     def hand_over(self, outcome: Outcome, handle: Mapping[str, Any]) -> dict[str, Any]:
         """See :meth:`RayOperator.hand_over`."""
@@ -120,10 +129,26 @@ class RayJobOperator(RayOperator):
         return _result(handle, info.status.value)
 
 
-def _resources(value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    return {name: typed(amount, float, f"entrypoint_resources: {name}") for name, amount in value.items()}
+def _command(value: Any) -> str:
+    if not isinstance(value, str) or is_absent(value):
+        raise SpecError(f"entrypoint: {shown(value)} is not a command; give it as text.")
+    return value
+
+
+def _texts(value: Any) -> dict[str, str]:
+    # Ray takes text alone here; a number out of a template or an XCom is meant as its text.
+    return {str(name): str(text) for name, text in (given_mapping(value, "metadata") or {}).items()}
+
+
+def _amount(value: Any, name: str) -> Any:
+    return None if is_absent(value) else typed(value, _RESERVED[name], name)
+
+
+def _resources(value: Any) -> dict[str, Any] | None:
+    named = given_mapping(value, "entrypoint_resources")
+    kinds = dict.fromkeys(named or (), float)
+    amounts: dict[str, Any] | None = typed_values(named, kinds, "entrypoint_resources")
+    return amounts
 
 
 def _result(handle: Mapping[str, Any], status: str) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import os
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, ObjectStoragePath
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchFailException
@@ -18,12 +20,54 @@ if TYPE_CHECKING:
 _OF_LOGICAL_DATE = re.compile(r"'(ds|ds_nodash|ts|ts_nodash|ts_nodash_with_tz|logical_date)' is undefined")
 
 
+_STARTS = ("{{", "{%", "{#")
+_NUMBERS = (bool, int, float)
+_PLAIN = (str, bytes, int, float, type(None), os.PathLike)
+
+
 class LiteralTextOperator(BaseOperator):
     """Keeps text without a Jinja expression away from Jinja.
 
     A choice of ten thousand categories or a large JSON schema then costs nothing, and text keeps its last
     line feed and its type. Where literal text looks like an expression, wrap it in ``airflow.sdk.literal``.
     """
+
+    text_fields: ClassVar[frozenset[str]] = frozenset()
+    """Template fields that are always text: where a DAG renders native objects, ``"3.10"`` stays as it is."""
+
+    def depends_on_run(self, value: Any) -> bool:
+        """Whether Airflow makes something else of an argument when the task runs, or of a part of it."""
+        if value.__class__ in _NUMBERS:
+            return False
+        own_jinja = self.dag.jinja_environment_kwargs if self._dag is not None else None
+        # With delimiters of the DAG's own, any text may be an expression.
+        starts = ("",) if own_jinja else _STARTS
+        try:
+            return callable(value) or _changes(value, starts, tuple(self.template_ext))
+        except RecursionError:
+            return True
+
+    def _do_render_template_fields(
+        self,
+        parent: Any,
+        template_fields: Iterable[str],
+        context: Context,
+        jinja_env: jinja2.Environment,
+        seen_oids: set[int],
+    ) -> None:
+        fields = list(template_fields)
+        if parent is self and self._should_render_native(self.get_dag()):
+            # The messages of a chat are texts, too; where one template makes all of them, it makes a list.
+            messages = {"messages"} if isinstance(getattr(self, "messages", None), (list, tuple)) else set()
+            texts = [name for name in fields if name in self.text_fields | messages]
+            fields = [name for name in fields if name not in texts]
+            native, self.render_template_as_native_obj = self.render_template_as_native_obj, False
+            try:
+                env = self.get_template_env()
+                super()._do_render_template_fields(parent, texts, context, env, seen_oids)
+            finally:
+                self.render_template_as_native_obj = native
+        super()._do_render_template_fields(parent, fields, context, jinja_env, seen_oids)
 
     def render_template(
         self,
@@ -58,6 +102,20 @@ class LiteralTextOperator(BaseOperator):
 
     def before_failing(self, error: BaseException, context: Context) -> None:
         """Called with what ends an attempt before it has begun."""
+
+
+def _changes(value: Any, starts: tuple[str, ...], extensions: tuple[str, ...]) -> bool:
+    if isinstance(value, ObjectStoragePath):
+        value = str(value)
+    if isinstance(value, str):
+        return any(start in value for start in starts) or (bool(extensions) and value.endswith(extensions))
+    if isinstance(value, _PLAIN):
+        return False
+    if isinstance(value, (Mapping, list, tuple, set, frozenset)):
+        inner = value.values() if isinstance(value, Mapping) else value
+        return any(_changes(one, starts, extensions) for one in inner)
+    # An XComArg, a MappedArgument, a DagParam, a literal; or an object with templates of its own.
+    return hasattr(value, "resolve") or hasattr(value, "template_fields")
 
 
 def _sentence(error: jinja2.TemplateError) -> str:

@@ -23,6 +23,13 @@ def batch(**arguments: Any) -> RayBatchInferenceOperator:
     return RayBatchInferenceOperator(**{**defaults, **arguments})
 
 
+def left(operator: Any, **arguments: Any) -> Any:
+    """`operator` with what templates have left: values that can't be judged while the DAG is parsed."""
+    for name, value in arguments.items():
+        setattr(operator, name, value)
+    return operator
+
+
 def defer(run: Run) -> None:
     """Run an attempt up to its deferral."""
     with pytest.raises(TaskDeferred):

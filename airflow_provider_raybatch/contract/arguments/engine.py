@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
+from airflow_provider_raybatch.contract.arguments.accelerators import AcceleratorType
 from airflow_provider_raybatch.contract.base import ContractModel, requirement, shown
 
 _GPU_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size")
@@ -47,7 +48,7 @@ class EngineArguments(ContractModel):
     engine: Literal["vllm", "ray_data_llm", "echo"] = "vllm"
     engine_args: dict[str, Any] = Field(default_factory=dict)
     replicas: _AtLeastOne | tuple[_AtLeastOne, _AtLeastOne] | None = None
-    accelerator_type: str | None = None
+    accelerator_type: AcceleratorType | None = None
     num_cpus: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     rows_in_flight: int | None = Field(default=None, ge=1)
     batch_size: int | None = Field(default=None, ge=1)

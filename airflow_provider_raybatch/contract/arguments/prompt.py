@@ -11,7 +11,7 @@ from airflow_provider_raybatch.contract.base import ContractModel, shown
 from airflow_provider_raybatch.contract.names import ImportPath
 from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder
 
-_PROMPTS = ("prompt", "messages", "messages_column", "prompt_column", "prompt_function")
+PROMPTS = ("prompt", "messages", "messages_column", "prompt_column", "prompt_function")
 _WITH_PLACEHOLDERS = frozenset({"prompt", "messages"})
 _WITH_SYSTEM_PROMPT = frozenset({"prompt", "messages_column", "prompt_function"})
 
@@ -60,10 +60,10 @@ class PromptArguments(ContractModel):
 
     @model_validator(mode="after")
     def _one_way_to_ask(self) -> PromptArguments:
-        given = [name for name in _PROMPTS if getattr(self, name) is not None]
+        given = [name for name in PROMPTS if getattr(self, name) is not None]
         if len(given) != 1:
             what = f"{' and '.join(given)} are given together" if given else "none is given"
-            raise ValueError(f"prompt: exactly one of {', '.join(_PROMPTS)} is needed, but {what}")
+            raise ValueError(f"prompt: exactly one of {', '.join(PROMPTS)} is needed, but {what}")
         if self.system_prompt is not None and given[0] not in _WITH_SYSTEM_PROMPT:
             in_messages = given[0] == "messages"
             remedy = "put a system message into messages" if in_messages else "write it into the column"
@@ -72,7 +72,7 @@ class PromptArguments(ContractModel):
 
     @model_validator(mode="after")
     def _only_values_are_cut(self) -> PromptArguments:
-        given = next((name for name in _PROMPTS if getattr(self, name) is not None), "")
+        given = next((name for name in PROMPTS if getattr(self, name) is not None), "")
         if self.on_overlong == "truncate" and given not in _WITH_PLACEHOLDERS:
             raise ValueError(
                 f"on_overlong: 'truncate' cuts the values of placeholders, and {given} has none; use prompt "

@@ -44,6 +44,19 @@ class SamplingArguments(ContractModel):
     response_format: Literal["text", "json_object"] = "text"
     on_truncated: Literal["keep", "error"] = "keep"
 
+    @field_validator("response_format", mode="before")
+    @classmethod
+    def _openais_form(cls, value: Any) -> Any:
+        kind = value.get("type") if isinstance(value, dict) else None
+        if kind in ("text", "json_object"):
+            return kind
+        if kind == "json_schema":
+            raise ValueError(
+                "'json_schema' is OpenAI's; write sampling={'structured_outputs': {'json': {...}}} with the "
+                "schema itself"
+            )
+        return value
+
     @field_validator("sampling")
     @classmethod
     def _known_sampling(cls, value: dict[str, Any]) -> dict[str, Any]:

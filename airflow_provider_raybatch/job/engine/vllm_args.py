@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.sampling import check_sampling
+from airflow_provider_raybatch.contract.arguments.vllm_sampling import OTHER_SYSTEMS
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
@@ -161,6 +162,8 @@ def _check_names(where: str, values: Mapping[str, Any], known: Collection[str]) 
 
 
 def _meant(name: str, known: Collection[str]) -> str:
+    if name in OTHER_SYSTEMS and "structured_outputs" in known:
+        return f"; write {OTHER_SYSTEMS[name]}"
     near = difflib.get_close_matches(name, known, n=1)
     if near:
         return f"; did you mean {near[0]!r}"

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from airflow_provider_raybatch.job.planning.node_groups import request, shown
+from airflow_provider_raybatch.contract.arguments.accelerators import close_types
+from airflow_provider_raybatch.job.planning.node_groups import ACCELERATOR, request, shown
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 
 _NODES_STARTED = 900.0
@@ -72,6 +73,7 @@ def assess(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
         f"replicas: the job asks for {plan.number_of_replicas} {_noun(plan)} of {shown(asked)} {where}, and "
         f"the cluster has room for {placed} (largest node: {shown(room)})"
     )
+    situation += _missing_type(plan.accelerator_type, cluster)
     remedy = "ask for fewer replicas or smaller ones, or add nodes"
     if not autoscaling:
         return Fit("never", situation, f"{remedy}, or set cluster_wait if they are about to join")
@@ -80,6 +82,22 @@ def assess(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
         groups = cluster.autoscaler.sentence(asked)
         return Fit("never", f"{situation}; {added}: {groups}", f"{remedy}, or change the node groups")
     return Fit("wait", situation, f"waiting for {missing} more from the autoscaler")
+
+
+def _missing_type(wanted: str | None, cluster: Cluster) -> str:
+    """What tells a misspelt accelerator type from one whose nodes are missing."""
+    present = {
+        name.removeprefix(ACCELERATOR)
+        for node in cluster.nodes
+        for name in node
+        if name.startswith(ACCELERATOR)
+    }
+    if wanted is None or wanted in present:
+        return ""
+    found = f"they have {', '.join(sorted(present))}" if present else "they have none"
+    close = ", ".join(map(repr, close_types(wanted, sorted(present))))
+    near = f"; close to it: {close}" if close else ""
+    return f"; no node has accelerator_type {wanted!r} ({found}{near})"
 
 
 def _noun(plan: Plan) -> str:

@@ -23,9 +23,10 @@ from ...support.documents import DOCS, PAGES, ROOT, Block, blocks
 PARSE_DAGS = Path(__file__).with_name("parse_dags.py")
 PYTHON = blocks("python")
 DAGS = [block for block in PYTHON if "@dag" in block.text]
-MODULES = [block for block in PYTHON if block.text.startswith("# ")]
+TESTS = [block for block in PYTHON if "def test_" in block.text]
+MODULES = [block for block in PYTHON if block.text.startswith("# ") and block not in TESTS]
 # The blocks of workflows.md are one program; tests/unit/workflows/test_page.py runs it.
-READERS = [b for b in PYTHON if b not in [*DAGS, *MODULES] and b.page.name != "workflows.md"]
+READERS = [b for b in PYTHON if b not in [*DAGS, *MODULES, *TESTS] and b.page.name != "workflows.md"]
 SHELL = blocks("bash")
 NAME = re.compile(r"# (\w+\.py)\n")
 
@@ -82,9 +83,11 @@ def test_a_wrong_argument_in_an_example_is_noticed(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "wrong.py").write_text(block.text.replace('"echo"', '"ecko"'), encoding="utf-8")
     (folder / "unknown.py").write_text(block.text.replace("prompt=", "promt="), encoding="utf-8")
+    (folder / "rendered.py").write_text(block.text.replace('"echo"', "\"{{ 'ecko' }}\""), encoding="utf-8")
     found = parsed(folder, tmp_path)
+    errors = {Path(name).stem: error for name, error in found["errors"].items()}
+    assert ("engine: " in errors["wrong"], "promt" in errors["unknown"]) == (True, True)
     assert ["engine: " in problem for problem in found["problems"]] == [True]
-    assert ["promt" in error for error in found["errors"].values()] == [True]
 
 
 @pytest.mark.parametrize("block", READERS, ids=lambda block: block.name)
@@ -112,6 +115,24 @@ def dataset(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
     (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     return {"uri": manifest["uri"], "manifest_uri": manifest["manifest_uri"]}
+
+
+def test_tests_in_examples_find_a_mistake(tmp_path: Path) -> None:
+    (block,), (dag,) = TESTS, [block for block in DAGS if block.page.name == "quickstart.md"]
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "test_dags.py").write_text(block.text, encoding="utf-8")
+    (tmp_path / "dags/right.py").write_text(dag.text, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path)}
+    found = []
+    for engine in ("echo", "{{ 'ecko' }}"):
+        (tmp_path / "dags/right.py").write_text(dag.text.replace('"echo"', f'"{engine}"'), encoding="utf-8")
+        done = subprocess.run(
+            [*command, str(tmp_path / "test_dags.py")],
+            env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+        found.append((done.returncode, "engine: it must be" in done.stdout))
+    assert found == [(0, False), (1, True)]
 
 
 def test_functions_in_examples_make_requests() -> None:

@@ -50,8 +50,10 @@ def test_template_fields_keep_their_order() -> None:
         "cancel_on_timeout", "on_stale_state",
     )  # fmt: skip
     fields = (
-        "source", "format", "limit", "id_column", "prompt", "system_prompt", "messages", "messages_column",
-        "prompt_column", "prompt_function", "model", "chat_template_kwargs", "sampling", "sampling_column",
+        "source", "format", "csv_options", "limit", "id_column", "prompt", "system_prompt", "messages",
+        "messages_column", "prompt_column", "prompt_function", "special_tokens_in_text", "on_overlong",
+        "model", "chat_template_kwargs", "sampling",
+        "sampling_column",
         "response_format", "on_truncated", "engine", "engine_args", "replicas", "accelerator_type",
         "num_cpus", "rows_in_flight", "batch_size", "processor", "max_restarts", "destination",
         "destination_format", "rows_per_part", "on_destination_owned", "output_prefix", "response_column",
@@ -189,7 +191,7 @@ def test_arguments_are_never_changed_by_a_run(ray: FakeRay, run: Run) -> None:
 def test_bulk_text_never_goes_through_jinja() -> None:
     choices = [f"category {number} with a }} brace and a {{ brace\n" for number in range(100_000)]
     operator = RayBatchInferenceOperator(
-        task_id="t", source="/in", prompt="p", model="m", destination="/out",
+        task_id="t", source="/in", prompt="{row.x}", model="m", destination="/out",
         sampling={"structured_outputs": {"choice": choices}},
     )  # fmt: skip
     started = time.monotonic()
@@ -202,7 +204,7 @@ def test_bulk_text_never_goes_through_jinja() -> None:
 def test_text_like_an_expression_can_be_kept_literally() -> None:
     schema = {"pattern": "^{{.*}}$"}
     operator = RayBatchInferenceOperator(
-        task_id="t", source="/in", prompt="p", model="m", destination="/out", sampling=literal(schema)
+        task_id="t", source="/in", prompt="{row.x}", model="m", destination="/out", sampling=literal(schema)
     )
     assert rendered(operator).sampling == schema
 
@@ -210,7 +212,7 @@ def test_text_like_an_expression_can_be_kept_literally() -> None:
 def test_a_chat_template_is_left_alone() -> None:
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     operator = RayBatchInferenceOperator(
-        task_id="t", source="/in", prompt="p", model="m", destination="/out", chat_template=template
+        task_id="t", source="/in", prompt="{row.x}", model="m", destination="/out", chat_template=template
     )
     assert rendered(operator).chat_template == template
 
@@ -226,7 +228,7 @@ def test_line_statements_of_the_dags_own_jinja_still_work() -> None:
 def test_default_args_reach_every_argument() -> None:
     defaults = {"model": "m", "deferrable": True, "ray_conn_id": "other", "max_error_fraction": 0.5}
     with DAG("d", schedule=None, default_args=defaults):
-        operator = RayBatchInferenceOperator(task_id="t", source="/in", prompt="p", destination="/out")
+        operator = RayBatchInferenceOperator(task_id="t", source="/in", prompt="{row.x}", destination="/out")
     assert (operator.model, operator.deferrable, operator.ray_conn_id) == ("m", True, "other")
     assert operator.max_error_fraction == 0.5
 
@@ -235,7 +237,11 @@ def test_results_can_be_sources() -> None:
     with DAG("d", schedule=None):
         first = RayBatchInferenceOperator(task_id="first", **ARGUMENTS)
         second = RayBatchInferenceOperator(
-            task_id="second", source=first.output, prompt="p", model="m", destination=first.output["uri"]
+            task_id="second",
+            source=first.output,
+            prompt="{row.x}",
+            model="m",
+            destination=first.output["uri"],
         )
     assert second.upstream_task_ids == {"first"}
 

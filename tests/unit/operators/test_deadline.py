@@ -16,7 +16,7 @@ from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFail
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from tests.support.airflow_tasks import Clock, Run
-from tests.support.batches import Died, batch, defer, die, failing
+from tests.support.batches import Died, batch, defer, die, failing, left
 from tests.support.fake_ray import FakeRay, lasting
 
 
@@ -62,7 +62,7 @@ def test_may_be_a_text(ray: FakeRay, run: Run) -> None:
 )
 def test_that_cant_be_kept_is_refused(ray: FakeRay, run: Run, deadline: Any, sentence: str) -> None:
     with pytest.raises(RayBatchFailException) as caught:
-        batch(deadline=deadline).execute(run.context())
+        left(batch(), deadline=deadline).execute(run.context())
     assert str(caught.value).startswith(sentence)
     assert str(caught.value).endswith(".")
     assert not ray.jobs
@@ -81,9 +81,9 @@ def test_that_has_passed_does_not_hold_back_a_result(
     with monkeypatch.context() as patched:
         patched.setattr(RayBatchInferenceOperator, "_end", die)
         with pytest.raises(Died):
-            batch(deadline=deadline).execute(run.context())
+            left(batch(), deadline=deadline).execute(run.context())
     clock.forward(3600)
-    assert batch(deadline=deadline).execute(run.context())["rows"] == 2
+    assert left(batch(), deadline=deadline).execute(run.context())["rows"] == 2
 
 
 @pytest.mark.parametrize(("arguments", "final"), [({"deadline": True}, True), ({"timeout": 3600}, False)])

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_raybatch.exceptions import RayBatchFailException
 from tests.support.airflow_tasks import Run
-from tests.support.batches import batch, defer
+from tests.support.batches import batch, defer, left
 from tests.support.fake_ray import FakeRay, lasting
 
 
@@ -42,5 +42,5 @@ def test_unstopped_job_is_stopped_by_an_attempt_that_is_refused(ray: FakeRay, ru
     defer(run)
     run.clear()
     with pytest.raises(RayBatchFailException, match="limit"):
-        batch(limit=0).execute(run.context())
+        left(batch(), limit=0).execute(run.context())
     assert not ray.active

@@ -19,7 +19,7 @@ from airflow_provider_raybatch.exceptions import (
 from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from tests.support.airflow_tasks import Run, connection
-from tests.support.batches import batch, failing
+from tests.support.batches import batch, failing, left
 from tests.support.fake_ray import FakeRay, committing, lasting
 
 
@@ -83,7 +83,7 @@ def test_a_lost_cluster_is_worth_a_retry(ray: FakeRay, run: Run) -> None:
 
 def test_bad_arguments_fail_before_any_request(ray: FakeRay, run: Run) -> None:
     with pytest.raises(RayBatchFailException, match=r"^limit: it must be at least 1"):
-        batch(limit=0).execute(run.context())
+        left(batch(), limit=0).execute(run.context())
     assert ray.requests == []
 
 
@@ -128,7 +128,7 @@ def test_misuse_is_found_when_the_dag_is_parsed(arguments: dict[str, Any], sente
     ("arguments", "sentence"),
     [
         ({"entrypoint": " "}, "entrypoint: ' ' is not a command"),
-        ({"entrypoint": "x", "metadata": "m"}, "metadata: 'm' is not a dictionary"),
+        ({"entrypoint": "x", "metadata": "m"}, "metadata: it must be a dictionary, but it is 'm'."),
         (
             {"entrypoint": "x", "runtime_env": {"working_dir": "/no/such"}},
             "working_dir: '/no/such' does not",
@@ -139,5 +139,5 @@ def test_bad_arguments_of_any_entrypoint(
     ray: FakeRay, run: Run, arguments: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(RayBatchFailException, match=sentence):
-        RayJobOperator(task_id="t", **arguments).execute(run.context())
+        left(RayJobOperator(task_id="t", entrypoint="x"), **arguments).execute(run.context())
     assert not ray.jobs

@@ -22,7 +22,7 @@ from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOpera
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 from tests.support.airflow_tasks import Run, connection
-from tests.support.batches import Died, batch, defer, die, failing, job_ids
+from tests.support.batches import Died, batch, defer, die, failing, job_ids, left
 from tests.support.fake_ray import NO_ANSWER, FakeRay, Script, committing, lasting
 
 
@@ -102,7 +102,7 @@ def test_retry_of_a_task_that_only_submits_keeps_its_job(
 ) -> None:
     ray.script = lambda ray, body: Script(seconds=60)
     first, second = (
-        RayJobOperator(task_id="t", wait_for_completion=False, **{"entrypoint": "sleep 60", **changed})
+        left(RayJobOperator(task_id="t", wait_for_completion=False, entrypoint="sleep 60"), **changed)
         for changed in ({}, arguments)
     )
     submitted = first.execute(run.context())
@@ -365,7 +365,7 @@ def test_lease_shorter_than_the_poll_interval_is_refused(ray: FakeRay, run: Run)
     with pytest.raises(
         RayBatchFailException, match="orphan_timeout: 20 s is less than 3 times the poll_interval"
     ):
-        batch(orphan_timeout=20, poll_interval=10).execute(run.context())
+        left(batch(poll_interval=10), orphan_timeout=20).execute(run.context())
     assert not ray.jobs
 
 
@@ -375,7 +375,7 @@ def test_retry_that_cannot_submit_leaves_no_orphan(ray: FakeRay, run: Run, argum
     defer(run)
     run.try_number = 2
     with pytest.raises(RayBatchFailException, match=next(iter(arguments))):
-        batch(**arguments).execute(run.context())
+        left(batch(), **arguments).execute(run.context())
     assert not ray.active
 
 

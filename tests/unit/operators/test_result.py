@@ -6,13 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from airflow.sdk import Asset
+from airflow.sdk import Asset, AssetAlias
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
 from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from tests.support.airflow_tasks import Run
-from tests.support.batches import batch, defer
+from tests.support.batches import batch, defer, left
 from tests.support.fake_ray import FakeRay, Script, committing, expected_result, lasting
 
 
@@ -35,6 +36,17 @@ def test_goes_to_each_outlet_asset(ray: FakeRay, run: Run) -> None:
     assert extra["manifest_uri"] == result["manifest_uri"]
     assert (extra["rows"], extra["resumed"], extra["errors"], extra["tokens"]["output"]) == (2, 1, 1, 6)
     assert not {"bucket", "key_prefix", "dashboard_url"} & set(extra)
+
+
+def test_goes_to_each_outlet_alias(ray: FakeRay, run: Run) -> None:
+    for destination in ("s3://lake/out/", "/out"):
+        alias, accessor = AssetAlias(destination), OutletEventAccessors()
+        context = {**run.context(), "outlet_events": accessor}
+        result = batch(outlets=[alias], destination=destination).execute(context)
+        (event,) = accessor[alias].asset_alias_events
+        assert event.dest_asset_key.uri == destination.rstrip("/")
+        assert (event.extra["manifest_uri"], event.extra["rows"]) == (result["manifest_uri"], 2)
+        run.clear()
 
 
 def test_of_any_entrypoint(ray: FakeRay, run: Run) -> None:
@@ -70,7 +82,7 @@ def test_without_a_link_the_job_is_followed_all_the_same(ray: FakeRay, run: Run)
 
 
 def test_no_link_is_shown_without_a_job(ray: FakeRay, run: Run) -> None:
-    operator = batch(limit=0)
+    operator = left(batch(), limit=0)
     with pytest.raises(RayBatchFailException):
         operator.execute(run.context())
     assert RayDashboardLink().get_link(operator, ti_key=None) == ""  # type: ignore[arg-type]

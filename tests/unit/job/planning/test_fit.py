@@ -43,6 +43,13 @@ class TestFit:
                 "1 replica of 1 CPU and 1 GPU and an H200 on one node each, and the cluster has room for 0",
             ),
             (Cluster((HEAD, H200)), {"accelerator_type": "H200"}, False, "fits", ""),
+            (
+                Cluster((HEAD, H200)),
+                {"accelerator_type": "H200-141GB"},
+                False,
+                "never",
+                "; no node has accelerator_type 'H200-141GB' (they have H200; close to it: 'H200'",
+            ),
             # A range fits where its fewest do.
             (
                 Cluster((DGX,)),

@@ -188,8 +188,8 @@ def test_templates_and_xcoms_in_every_kind_of_argument(ray: FakeRay, dag_test: R
     "arguments",
     [
         {"prompt": "Name {{ row.name }}"},
-        {"prompt": "Name {name}"},
-        {"destination": "out"},
+        {"prompt": "{{ 'Name {name}' }}"},
+        {"destination": "{{ 'out' }}"},
         {"destination": "/out/{{ nothing }}"},
     ],
 )

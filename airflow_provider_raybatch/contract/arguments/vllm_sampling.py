@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names and types of vLLM's sampling parameters, known where there is no vLLM: before a Ray job starts.
+
+The cluster's vLLM has the last word: a name that only it knows is let through, unless it is nearly a known
+one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_raybatch.contract.base import shown
+
+VLLM_SAMPLING = frozenset({
+    "allowed_token_ids", "bad_words", "detokenize", "extra_args", "flat_logprobs", "frequency_penalty",
+    "ignore_eos", "include_stop_str_in_output", "logit_bias", "logprob_token_ids", "logprobs", "max_tokens",
+    "min_p", "min_tokens", "n", "output_kind", "presence_penalty", "prompt_logprob_start",
+    "prompt_logprob_token_ids", "prompt_logprobs", "repetition_detection", "repetition_penalty",
+    "routed_experts_prompt_start", "seed", "skip_clone", "skip_reading_prefix_cache", "skip_special_tokens",
+    "spaces_between_special_tokens", "stop", "stop_token_ids", "stream_interval", "structured_outputs",
+    "temperature", "thinking_token_budget", "top_k", "top_p", "trace_decode_token_ids",
+    "truncate_prompt_tokens",
+})  # fmt: skip
+"""Of vLLM 0.26 and newer, https://docs.vllm.ai/en/latest/api/vllm/sampling_params/."""
+
+_CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+_FLAGS = ("json_object", "disable_any_whitespace", "disable_additional_properties")
+_INSIDE = frozenset({*_CONSTRAINTS, *_FLAGS, "whitespace_pattern", "disable_fallback"})
+_CLOSE = 0.85
+
+_STRUCTURED = "sampling={{'structured_outputs': {{'{0}': ...}}}}"
+OTHER_SYSTEMS: Mapping[str, str] = {
+    **{f"guided_{kind}": _STRUCTURED.format(kind) for kind in ("json", "choice", "regex", "grammar")},
+    "guided_decoding": _STRUCTURED.format("json"),
+    "guided_json_object": _STRUCTURED.format("json_object"),
+    "guided_whitespace_pattern": _STRUCTURED.format("whitespace_pattern"),
+    "guided_decoding_backend": "engine_args={'structured_outputs_config': {'backend': ...}}",
+    "json_schema": _STRUCTURED.format("json"),
+    "choices": _STRUCTURED.format("choice"),
+    "regex": _STRUCTURED.format("regex"),
+    "ebnf": _STRUCTURED.format("grammar"),
+    **dict.fromkeys(
+        ("max_completion_tokens", "max_new_tokens", "max_output_tokens", "max_length"),
+        "sampling={'max_tokens': ...}",
+    ),
+    **dict.fromkeys(("num_return_sequences", "best_of"), "sampling={'n': ...}"),
+    "stop_sequences": "sampling={'stop': [...]}",
+    "random_seed": "sampling={'seed': ...}",
+    "do_sample": "sampling={'temperature': 0} for the likeliest tokens",
+    "extra_body": "its items in sampling",
+    "response_format": (
+        "the argument response_format='json_object', or for a schema " + _STRUCTURED.format("json")
+    ),
+    "chat_template_kwargs": "the argument chat_template_kwargs={...}",
+    "enable_thinking": "the argument chat_template_kwargs={'enable_thinking': ...}",
+    **dict.fromkeys(("system", "instructions"), "the argument system_prompt"),
+    **{name: f"the argument {name}" for name in ("model", "prompt", "messages", "system_prompt")},
+}  # fmt: skip
+"""Names of OpenAI, Transformers, SGLang and older vLLM, each with what to write instead."""
+
+
+def meant(name: str) -> str | None:
+    """What to write instead of `name` among the sampling parameters; ``None`` where nothing is known.
+
+    It follows a semicolon.
+    """
+    if name in OTHER_SYSTEMS:
+        return f"write {OTHER_SYSTEMS[name]}"
+    plain = str(name).lower().replace("-", "_")
+    close = difflib.get_close_matches(plain, sorted(VLLM_SAMPLING), n=1, cutoff=_CLOSE)
+    return f"did you mean {close[0]!r}?" if close else None
+
+
+def unknown_names(values: Mapping[str, Any]) -> list[str]:
+    """Names that only the cluster's vLLM can judge."""
+    return [name for name in values if name not in VLLM_SAMPLING]
+
+
+def check_vllm_sampling(values: Mapping[str, Any]) -> None:
+    """Refuse names of other systems, misspelt names, and types that vLLM refuses in `structured_outputs`.
+
+    :raises ValueError: one sentence, without the name of the argument.
+    """
+    for name in values:
+        if name not in VLLM_SAMPLING and (remedy := meant(name)) is not None:
+            raise ValueError(f"{name}: vLLM has no such sampling parameter; {remedy}")
+    structured = values.get("structured_outputs")
+    if structured is None:
+        return
+    try:
+        _check_structured(structured)
+    except ValueError as error:
+        raise ValueError(f"structured_outputs: {error}") from None
+
+
+def _check_structured(structured: Any) -> None:
+    if not isinstance(structured, Mapping):
+        raise ValueError(
+            f"it must be a dictionary such as {{'choice': ['yes', 'no']}}, but it is {shown(structured)}"
+        )
+    given = {name: value for name, value in structured.items() if value is not None}
+    for name in given.keys() - _INSIDE:
+        if close := difflib.get_close_matches(str(name), sorted(_INSIDE), n=1):
+            raise ValueError(f"there is no {name!r}; did you mean {close[0]!r}?")
+    kinds = [name for name in _CONSTRAINTS if name in given]
+    if len(kinds) > 1:
+        raise ValueError(f"{' and '.join(kinds)} are given together; keep one of them")
+    if not kinds and _INSIDE.issuperset(given):
+        raise ValueError(f"no constraint is given; give one of {', '.join(_CONSTRAINTS)}")
+    for name, value in given.items():
+        if requirement := _refused(name, value):
+            raise ValueError(f"{name}: it must be {requirement}, but it is {shown(value)}")
+
+
+def _refused(name: str, value: Any) -> str | None:
+    """What a value must be, if it is not."""
+    if name == "choice":
+        texts = isinstance(value, (list, tuple)) and all(isinstance(one, str) and one for one in value)
+        return None if texts and value else "a list of at least one text, none of them empty"
+    if name in _FLAGS:
+        return None if isinstance(value, bool) else "true or false"
+    if name in _INSIDE - {"json"}:  # the schema is checked for all engines
+        return None if isinstance(value, str) and value else "a text that is not empty"
+    return None

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an unknown argument may mean: a misspelt one, one that belongs elsewhere, or another system's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from airflow_provider_raybatch.coercion import ENGINE_ARG_TYPES
+from airflow_provider_raybatch.contract.arguments.vllm_sampling import OTHER_SYSTEMS, VLLM_SAMPLING
+from airflow_provider_raybatch.contract.failures import SpecError
+
+_OF_ENGINES = frozenset({
+    *ENGINE_ARG_TYPES, "dtype", "quantization", "max_model_len", "kv_cache_dtype", "tokenizer", "revision",
+    "load_format", "reasoning_parser", "structured_outputs_config", "enable_prefix_caching", "hf_overrides",
+})  # fmt: skip
+_OURS = {
+    **dict.fromkeys(("output", "output_path", "output_uri"), "destination"),
+    **dict.fromkeys(("input", "input_path", "path", "inputs", "dataset"), "source"),
+    **dict.fromkeys(("num_replicas", "concurrency"), "replicas"),
+    **dict.fromkeys(("conn_id", "ray_conn", "connection_id"), "ray_conn_id"),
+    "model_id": "model", "model_name": "model", "output_column": "response_column",
+}  # fmt: skip
+
+
+def check_names(arguments: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse names that are not arguments.
+
+    :raises SpecError: names the first unknown one, and the likeliest meant.
+    """
+    for name in arguments:
+        if name not in known:
+            raise SpecError(f"{name}: there is no such argument; {_remedy(str(name), known)}")
+
+
+def _remedy(name: str, known: Sequence[str]) -> str:
+    import difflib
+
+    if name in OTHER_SYSTEMS:
+        return f"write {OTHER_SYSTEMS[name]}."
+    if name in VLLM_SAMPLING:
+        return f"put it into sampling={{{name!r}: ...}}."
+    if name in _OF_ENGINES:
+        return f"put it into engine_args={{{name!r}: ...}}."
+    close = [_OURS[name]] if name in _OURS else difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}."

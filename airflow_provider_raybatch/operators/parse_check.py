@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check, while a DAG is parsed, the arguments of a batch inference that no template decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.operators.arguments import build_spec
+
+_STAND_INS = {
+    "source": "s3://unknown-source",
+    "destination": "s3://unknown-destination",
+    "reuse": "s3://unknown-reuse",
+    "model": "unknown/model",
+}
+"""Values for unknown arguments with which no check of the known ones fails."""
+_TOGETHER = {"processor": ("engine",), "model": ("processor",), "sampling": ("engine", "processor")}
+"""Arguments that can't be judged while one of the others is unknown."""
+
+
+_BY_ITEM = ("sampling", "engine_args")
+"""Dictionaries whose known items are judged without the others."""
+_POLLS_A_LEASE = 3
+
+
+def check_known(
+    arguments: Mapping[str, Any], unknown: Collection[str], changes: Callable[[Any], bool]
+) -> BatchInferenceSpec:
+    """Refuse what would fail whatever the unknown arguments turn out to be.
+
+    :param arguments: those of the batch inference that are given.
+    :param unknown: names of those that a template, an XCom or a decorated function decides, whole or in part.
+    :param changes: whether a value is decided so.
+    :return: a spec with stand-ins for what is unknown.
+    :raises SpecError: the first mistake.
+    """
+    for name in _BY_ITEM:
+        if name in unknown and isinstance(values := arguments.get(name), Mapping):
+            items = {key: value for key, value in values.items() if not changes(value)}
+            arguments, unknown = {**arguments, name: items}, set(unknown) - {name}
+    known = {
+        name: value
+        for name, value in arguments.items()
+        if name not in unknown and not any(other in unknown for other in _TOGETHER.get(name, ()))
+    }
+    left_out = {*unknown, *arguments} - known.keys()
+    known |= {name: value for name, value in _STAND_INS.items() if name in left_out}
+    asks = any(known.get(name) is not None for name in PROMPTS)
+    if not asks and left_out.intersection(PROMPTS):
+        known["prompt"] = "{row.unknown}"
+    if left_out.intersection(("system_prompt", "sampling_column", *PROMPTS)):
+        known["sampling_column"] = (
+            known.get("sampling_column") or "unknown"
+        )  # a request may depend on its row
+    if "engine" in left_out:
+        known["model"] = known.get("model") or _STAND_INS["model"]
+    return build_spec(known)
+
+
+def check_lease(orphan_timeout: float, poll_interval: float) -> None:
+    """Refuse a job that would end itself while it is followed.
+
+    :raises SpecError: `orphan_timeout` is less than three times `poll_interval`.
+    """
+    if 0 < orphan_timeout < _POLLS_A_LEASE * poll_interval:
+        raise SpecError(
+            f"orphan_timeout: {orphan_timeout:g} s is less than {_POLLS_A_LEASE} times the poll_interval of "
+            f"{poll_interval:g} s, so a followed job could end itself; raise it or lower poll_interval."
+        )

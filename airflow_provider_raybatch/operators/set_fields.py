@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Template fields of a class: all of them on the class, on a task only those that are set."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def only_set(fields: Sequence[str] | Mapping[str, str]) -> Any:
+    """A class attribute with the names of template fields, or a dictionary by their names.
+
+    Airflow writes the attribute and each field that it names into the serialised DAG, for every task. So a
+    field that has its default is not named. Mapped tasks and subclasses read the class.
+
+    :param fields: all names, or what belongs to each.
+    """
+    return _OnlySet(fields)
+
+
+class _OnlySet:
+    def __init__(self, fields: Sequence[str] | Mapping[str, str]) -> None:
+        self._fields = fields
+
+    def __get__(self, task: Any, owner: type | None = None) -> Any:
+        if task is None:
+            return self._fields
+        defaults, values = _defaults(type(task)), vars(task)
+        names = [
+            name
+            for name in self._fields
+            if (value := values.get(name)) is not (default := defaults.get(name)) and _differs(value, default)
+        ]
+        if isinstance(self._fields, Mapping):
+            return {name: self._fields[name] for name in names}
+        return tuple(names)
+
+
+def _differs(value: Any, default: Any) -> bool:
+    # An XCom or an array has comparisons of its own.
+    return value.__class__ is not default.__class__ or bool(value != default)
+
+
+_known_defaults: dict[type, dict[str, Any]] = {}
+
+
+def _defaults(operator: type) -> dict[str, Any]:
+    """Default of each argument, by name, over all classes of an operator."""
+    if operator not in _known_defaults:
+        _known_defaults[operator] = {
+            name: parameter.default
+            for each in reversed(operator.__mro__)
+            if "__init__" in vars(each)
+            for name, parameter in inspect.signature(vars(each)["__init__"]).parameters.items()
+        }
+    return _known_defaults[operator]

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments in another form: as text, as a generator, by the names and the spelling of other systems."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.operators.arguments import build_spec
+
+GOOD: dict[str, Any] = {"source": "/in", "prompt": "Say {row.x}", "model": "m", "destination": "/out"}
+
+
+def spec(**arguments: Any) -> Any:
+    return build_spec({**GOOD, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("argument", "text", "value"),
+    [
+        ("source", "['/a', '/b']", ["/a", "/b"]),
+        ("source", '["/a"]', ["/a"]),
+        ("source", "{'uri': '/a', 'format': 'jsonl'}", ["/a"]),
+        ("sampling", "{'temperature': 0, 'stop': None}", {"temperature": 0, "stop": None}),
+        ("sampling", '{"seed": "7"}', {"seed": 7}),
+        ("engine_args", '{"enforce_eager": true}', {"enforce_eager": True}),
+        ("chat_template_kwargs", "{'enable_thinking': False}", {"enable_thinking": False}),
+        (
+            "sampling",
+            {"structured_outputs": {"json": '{"type": "object"}'}},
+            {"structured_outputs": {"json": {"type": "object"}}},
+        ),
+        ("sampling", {"structured_outputs": "{'choice': ['a']}"}, {"structured_outputs": {"choice": ["a"]}}),
+        ("sampling", {"structured_outputs": {"choice": "['a']"}}, {"structured_outputs": {"choice": ["a"]}}),
+    ],
+)
+def test_lists_and_dictionaries_may_be_text(argument: str, text: Any, value: Any) -> None:
+    assert getattr(spec(**{argument: text}), argument) == value
+
+
+def test_messages_may_be_text() -> None:
+    (message,) = spec(prompt=None, messages="[{'role': 'user', 'content': '{row.x}'}]").messages
+    assert (message.role, message.content) == ("user", "{row.x}")
+
+
+def test_generators_count_as_lists() -> None:
+    assert spec(source=(path for path in ["/a"])).source == ["/a"]
+    assert spec(sampling={"stop": (one for one in "ab")}).sampling == {"stop": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "sentence"),
+    [
+        (
+            {"guided_json": {}},
+            "guided_json: vLLM has no such sampling parameter; write sampling={'structured_",
+        ),
+        (
+            {"guided_choice": []},
+            "guided_choice: vLLM has no such sampling parameter; write sampling={'struct",
+        ),
+        ({"response_format": {}}, "response_format: vLLM has no such sampling parameter; write the argument"),
+        (
+            {"chat_template_kwargs": {}},
+            "chat_template_kwargs: vLLM has no such sampling parameter; write the",
+        ),
+        (
+            {"max_completion_tokens": 7},
+            "max_completion_tokens: vLLM has no such sampling parameter; write sa",
+        ),
+        ({"temprature": 0}, "temprature: vLLM has no such sampling parameter; did you mean 'temperature'?"),
+        ({"Top-P": 0}, "Top-P: vLLM has no such sampling parameter; did you mean 'top_p'?"),
+        (
+            {"structured_outputs": ["a"]},
+            "structured_outputs: it must be a dictionary such as {'choice': ['ye",
+        ),
+        ({"structured_outputs": {}}, "structured_outputs: no constraint is given; give one of json, regex,"),
+        ({"structured_outputs": {"chioce": ["a"]}}, "structured_outputs: there is no 'chioce'; did you mean"),
+        (
+            {"structured_outputs": {"choice": "yes"}},
+            "structured_outputs: choice: it must be a list of at lea",
+        ),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs: choice: it must be a list of at least"),
+        (
+            {"structured_outputs": {"choice": [1, 2]}},
+            "structured_outputs: choice: it must be a list of at le",
+        ),
+        (
+            {"structured_outputs": {"json": [1]}},
+            "structured_outputs: json: it must be a JSON schema, an obj",
+        ),
+        ({"structured_outputs": {"json": "{'type"}}, "structured_outputs: json: the text is not JSON"),
+        ({"structured_outputs": {"regex": 7}}, "structured_outputs: regex: it must be a text that is not em"),
+        ({"structured_outputs": {"json_object": "yes"}}, "structured_outputs: json_object: it must be true"),
+        (
+            {"structured_outputs": {"json": {"type": "object"}, "choice": ["a"]}},
+            "structured_outputs: json and choice are given together; keep one of them.",
+        ),
+    ],
+)
+def test_sampling_that_vllm_refuses_is_found_before_a_job(sampling: Any, sentence: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        spec(sampling=sampling)
+    assert str(caught.value).startswith(f"sampling: {sentence}")
+    assert str(caught.value).endswith((".", "?"))
+
+
+def test_openais_response_format_names_ours() -> None:
+    with pytest.raises(SpecError, match=r"^response_format: 'json_schema' is OpenAI's; write"):
+        spec(response_format={"type": "json_schema", "json_schema": {"schema": {}}})
+    assert spec(response_format={"type": "json_object"}).response_format == "json_object"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("h100", "H100"),
+        ("NVIDIA-H100", "H100"),
+        ("A100 80GB", "A100-80G"),
+        ("Tesla T4", "T4"),
+        ("l40s", "L40S"),
+    ],
+)
+def test_accelerator_types_in_another_form(given: str, meant: str) -> None:
+    with pytest.raises(SpecError, match=f"^accelerator_type: Ray calls {given!r} {meant!r}; write it so.$"):
+        spec(accelerator_type=given)
+    for name in (meant, "B900", "TPU-V9"):
+        assert spec(accelerator_type=name).accelerator_type == name

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes that no template decides are import errors of the DAG, and what may still change is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, literal, task, task_group
+from airflow.sdk.definitions.dag import dag as make_dag
+
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.decorators.ray_batch import ray_batch_task
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from airflow_provider_raybatch.operators.ray_job import RayJobOperator
+
+GOOD: dict[str, Any] = {
+    "task_id": "t", "source": "/in/{{ ds }}", "prompt": "Say {row.x}", "model": "m",
+    "destination": "/out/{{ ds }}",
+}  # fmt: skip
+
+
+def decide() -> dict[str, Any]:
+    return {}
+
+
+def parsed(**arguments: Any) -> RayBatchInferenceOperator:
+    with DAG("d", schedule=None):
+        return RayBatchInferenceOperator(**{**GOOD, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"prompt": None}, "prompt: exactly one of"),
+        ({"prompt_column": "c"}, "prompt: exactly one of"),
+        ({"prompt": "Say it"}, "prompt: 'Say it' names no column"),
+        ({"engine": "vlm"}, "engine: it must be 'vllm', 'ray_data_llm' or 'echo', but it is 'vlm'; did you"),
+        ({"max_error_fraction": 5}, "max_error_fraction: it must be at most 1, but it is 5."),
+        ({"replicas": -1}, "replicas: it must be at least 1, but it is -1."),
+        ({"destination": "out"}, "destination: 'out' is relative"),
+        ({"source": ["/in", "in"]}, "source: 'in' is relative"),
+        ({"model": None}, "model: a value is needed here"),
+        ({"sampling": {"max_token": 7, "top_k": "{{ params.k }}"}}, "sampling: max_token: vLLM has no such"),
+        ({"engine_args": {"tensor_parallel_size": 0, "x": "{{ ds }}"}}, "engine_args: tensor_parallel_size"),
+        ({"reuse_max_age": 60}, "reuse_max_age: it has no effect without reuse"),
+        ({"orphan_timeout": 20}, "orphan_timeout: 20 s is less than 3 times the poll_interval"),
+        ({"runtime_env": "pip"}, "runtime_env: it must be a dictionary, but it is 'pip'."),
+        ({"deadline": "tomorrow"}, "deadline: 'tomorrow' is not a point in time"),
+        ({"timeout": "x", "deferrable": "{{ params.d }}"}, "timeout: 'x' is not a duration"),
+        ({"ray_conn_id": 7}, "ray_conn_id: 7 is not the id of a connection"),
+    ],
+)
+def test_a_mistake_is_found_while_the_dag_is_parsed(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parsed(**arguments)
+    assert str(caught.value).startswith(f"Task 't': {sentence}")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"prompt": "{{ params.prompt }}"},
+        {"prompt": "{{ params.a }}", "prompt_column": "{{ params.b }}"},
+        {"prompt": "{{ params.a }}", "prompt_column": "c"},
+        {"prompt": None, "messages": [{"role": "user", "content": "{{ params.a }}"}]},
+        {"prompt": "Say it", "system_prompt": "{{ params.s }}"},
+        {"prompt": "Say it", "sampling_column": "{{ params.c }}"},
+        {"prompt": None, "prompt_column": "c", "system_prompt": "{{ params.s or '' }}"},
+        {"model": None, "engine": "{{ params.engine }}"},
+        {"engine": "{{ params.engine }}", "processor": {"batch_size": 3}},
+        {"engine": "ray_data_llm", "processor": {"config": "{{ params.c }}"}, "model": "./served"},
+        {"engine": "ray_data_llm", "processor": {"config": "{{ params.c }}"}, "sampling": {"max_length": 7}},
+        {"engine": "ray_data_llm", "processor": {"config": "HttpRequestProcessorConfig"},
+         "sampling": {"max_completion_tokens": 7}},
+        {"reuse": "{{ params.store }}", "reuse_max_age": 60},
+        {"orphan_timeout": "{{ params.x }}", "poll_interval": 86400},
+        {"replicas": "{{ params.n }}", "num_cpus": "{{ params.n }}"},
+        {"sampling": {"n": "{{ params.n }}", "structured_outputs": "{{ params.s }}"}},
+        {"sampling": literal({"stop": "{{ x }}"})},
+        {"source": lambda context, jinja_env: "/in"},
+        {"sampling": {"a_name_of_tomorrows_vllm": 1}},
+        {"poll_interval": "None", "timeout": "", "deferrable": "", "cancel_on_kill": " ", "deadline": "None",
+         "on_stale_state": "None", "ray_conn_id": "", "limit": ""},
+    ],
+)  # fmt: skip
+def test_what_may_still_be_right_is_let_through(arguments: dict[str, Any]) -> None:
+    assert parsed(**arguments).task_id == "t"
+
+
+def test_jinja_delimiters_of_the_dag_make_any_text_a_template() -> None:
+    with DAG("d", schedule=None, jinja_environment_kwargs={"variable_start_string": "<<"}):
+        given = {"replicas": "<< params.n >>", "prompt": "<< params.prompt >>"}
+        assert RayBatchInferenceOperator(**{**GOOD, **given}).replicas == "<< params.n >>"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["deferrable", "poll_interval", "timeout", "cancel_on_kill", "cancel_on_timeout", "on_stale_state",
+     "deadline", "ray_conn_id", "replicas", "prompt", "sampling"],
+)  # fmt: skip
+def test_any_argument_takes_what_is_resolved_later(name: str) -> None:
+    """A DAG's parameter and the item of a mapped group, besides XComs."""
+
+    @make_dag(schedule=None)
+    def parameters(value: Any = 1) -> None:
+        RayBatchInferenceOperator(**{**GOOD, name: value})
+
+    @task_group
+    def group(value: Any) -> None:
+        RayBatchInferenceOperator(**{**GOOD, name: value})
+
+    assert parameters().task_ids == ["t"]
+    with DAG("d", schedule=None) as dag:
+        group.expand(value=[1, 2])
+    assert dag.task_ids == ["group.t"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"entrypoint": " "}, "entrypoint: ' ' is not a command; give it as text."),
+        ({"metadata": "m"}, "metadata: it must be a dictionary, but it is 'm'."),
+        ({"entrypoint_memory": "much"}, "entrypoint_memory: it must be a whole number, but it is 'much'."),
+        ({"entrypoint_resources": {"disk": "x"}}, "entrypoint_resources: disk: it must be a number, but it"),
+        ({"runtime_env": ["pip"]}, "runtime_env: it must be a dictionary, but it is ['pip']."),
+        ({"entrypoint_label_selector": "x"}, "entrypoint_label_selector: it must be a dictionary"),
+        ({"wait_for_completion": "x"}, "wait_for_completion: it must be true or false"),
+    ],
+)
+def test_mistakes_of_a_raw_job(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        RayJobOperator(**{"task_id": "t", "entrypoint": "x", **arguments})
+    assert str(caught.value).startswith(f"Task 't': {sentence}")
+    RayJobOperator(**{"task_id": "t", "entrypoint": "x", **dict.fromkeys(arguments, "{{ params.x }}")})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"prompt": "Say it", "reuse_max_age": 60, "processor": {"x": 1}},
+        {"system_prompt": "s"},
+    ],
+)
+def test_what_a_decorated_function_may_return_is_unknown(arguments: dict[str, Any]) -> None:
+    with DAG("d", schedule=None):
+        assert ray_batch_task(decide, **arguments)().operator.task_id == "decide"
+
+
+def test_a_mistake_in_the_decorator_is_found_while_parsed() -> None:
+    with DAG("d", schedule=None), pytest.raises(SpecError, match=r"^Task 'decide': replicas: it must be at"):
+        ray_batch_task(decide, replicas=-1)()
+
+
+def test_a_mapped_task_is_refused_when_it_runs() -> None:
+    """Else Airflow would retry what fails while it makes the task of a map index."""
+    with DAG("d", schedule=None):
+        mapped = RayBatchInferenceOperator.partial(
+            task_id="t", model="m", prompt="{row.x}", destination="/out"
+        ).expand(source=["in"])
+    assert mapped.unmap({"source": "in"}).source == "in"
+
+
+def test_generators_become_lists() -> None:
+    @task
+    def find() -> str:
+        return "/x"
+
+    paths = {"/in/{{ ds }}": 1}
+    operator = parsed(
+        source=(f"/in/{n}" for n in range(2)),
+        sampling={"structured_outputs": {"choice": (one for one in "ab")}},
+        engine_args={"plugins": map(str, [1, 2])},
+    )
+    assert operator.source == ["/in/0", "/in/1"]
+    assert operator.sampling == {"structured_outputs": {"choice": ["a", "b"]}}
+    assert operator.engine_args == {"plugins": ["1", "2"]}
+    viewed = parsed(source=paths.keys())
+    viewed.render_template_fields({"ds": "2026-01-01"})  # type: ignore[typeddict-item]  # all that is needed
+    assert viewed.source == ["/in/2026-01-01"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "sentence"),
+    [
+        ("guided_json", "write sampling={'structured_outputs': {'json': ...}}."),
+        ("guided_choice", "write sampling={'structured_outputs': {'choice': ...}}."),
+        ("max_completion_tokens", "write sampling={'max_tokens': ...}."),
+        ("temperature", "put it into sampling={'temperature': ...}."),
+        ("max_model_len", "put it into engine_args={'max_model_len': ...}."),
+        ("promt", "did you mean 'prompt'?"),
+        ("output_path", "did you mean 'destination'?"),
+    ],
+)
+def test_arguments_of_other_systems_name_ours(argument: str, sentence: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parsed(**{argument: 1})
+    assert str(caught.value) == f"{argument}: there is no such argument; {sentence}"
+    with DAG("d", schedule=None), pytest.raises(SpecError, match=f"^{argument}: there is no such argument"):
+        ray_batch_task(decide, **{argument: 1})()
