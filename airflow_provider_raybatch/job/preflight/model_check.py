@@ -26,7 +26,7 @@ from airflow_provider_raybatch.job.engine.token_ids import check_token_ids, surp
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.preflight.model_bucket import check_bucket, is_in_bucket
 from airflow_provider_raybatch.job.preflight.model_loader import check_loader
-from airflow_provider_raybatch.job.preflight.model_look import look, no_text
+from airflow_provider_raybatch.job.preflight.model_look import no_text, refuse_by_files
 from airflow_provider_raybatch.job.preflight.model_version import COMMIT, model_digest
 from airflow_provider_raybatch.job.preflight.sampling_check import check_sampling, compact_json
 from airflow_provider_raybatch.job.row import Request, RowFailure
@@ -82,7 +82,7 @@ def check_model(
     if is_in_bucket(spec.model):
         check_bucket(spec.model)
     _check_folder(spec.model)
-    look(spec, environment)
+    refuse_by_files(spec, environment)
     _check_version()
     from airflow_provider_raybatch.job.engine.vllm_args import engine_args
 

@@ -23,8 +23,8 @@ _PLAIN_FORMATS = {"auto", "hf", "safetensors"}
 _SHOWN = 3
 
 
-def look(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr]) -> None:
-    """Look at the model's files, where this node sees them.
+def refuse_by_files(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr]) -> None:
+    """Refuse a model by its files, where this node sees them.
 
     :param environment: the job's, with its token for the hub.
     :raises PreflightError: vLLM can't load the model, or it generates no text.

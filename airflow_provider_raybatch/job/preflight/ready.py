@@ -46,7 +46,7 @@ from airflow_provider_raybatch.job.preflight import known_models
 from airflow_provider_raybatch.job.preflight.input_check import check_rows, look_at_source, sample
 from airflow_provider_raybatch.job.preflight.model_check import Checked
 from airflow_provider_raybatch.job.preflight.model_files import is_on_disk
-from airflow_provider_raybatch.job.preflight.model_look import look
+from airflow_provider_raybatch.job.preflight.model_look import refuse_by_files
 from airflow_provider_raybatch.job.preflight.prompt_check import check_prompts
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.request.keys import Keyer
@@ -244,7 +244,7 @@ def _checked_model(
         if known is not None:
             return known
     if is_here or not is_on_disk(spec.model):
-        look(spec, environment)
+        refuse_by_files(spec, environment)
     check = known_models.check_model
     checked: Checked | None = launch.ask(check, spec, requests, environment)
     if checked is not None:

@@ -34,7 +34,7 @@ class TestFingerprint:
     def test_arguments_that_change_the_dataset_are_part(self, fields: dict[str, Any]) -> None:
         assert spec(**fields).fingerprint != spec().fingerprint
 
-    def test_an_argument_that_came_later_leaves_other_jobs_as_they_were(self) -> None:
+    def test_later_argument_leaves_other_jobs_digests(self) -> None:
         """A job that was submitted before the update is still the same job."""
         fields = spec().model_dump(mode="json", exclude={"submission", "template_time", *Limits.model_fields})
         assert fields.pop("csv_options") is None

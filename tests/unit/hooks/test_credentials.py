@@ -55,7 +55,7 @@ def test_verify_is_honoured_where_the_job_runs(
         assert folder("s3://bucket/out", unseal(seal(secrets, None), None).aws).head("x") is None
 
 
-def test_a_connection_without_extras_needs_no_package_in_a_private_ray(lake: Any) -> None:
+def test_private_ray_without_extras_needs_no_package(lake: Any) -> None:
     secrets = job_secrets(lake(verify=True), None)
     assert secrets is not None
     assert secrets.for_no_environment() is None

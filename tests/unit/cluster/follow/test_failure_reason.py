@@ -125,7 +125,7 @@ Last 50 lines of stdout:
     ],
     ids=["missing", "conflict", "build", "check", "uv"],
 )
-def test_packages_that_cannot_be_installed_are_told_by_the_installer(output, told):
+def test_failed_installation_is_told_by_the_installer(output, told):
     lines = textwrap.indent(textwrap.dedent(output).strip(), "    ")
     found = reason_of(failed(SETUP + lines, "RUNTIME_ENV_SETUP_FAILURE", None))
     assert told in found.message

@@ -135,7 +135,7 @@ KEPT = events.line(events.Progress(done=1500, total=3000, kept=1455), KEY, 4)
     ],
     ids=["killed", "node", "stopped", "late", "deleted", "lost"],
 )
-def test_an_end_that_the_driver_could_not_tell_says_which_rows_are_kept(end):
+def test_end_without_the_drivers_word_says_which_rows_are_kept(end):
     state = judge(observe(tail=[KEPT]), STATE).state
     kept = "; 1,455 of 3,000 rows are kept, and the next attempt goes on from there."
     assert judge(end, state, deadline=800).outcome.message.endswith(kept)

@@ -69,7 +69,7 @@ def shown(log: str, batch: bool) -> list[str]:
     return [text for line in log.splitlines() if (text := for_task_log(line, batch)) is not None]
 
 
-def test_of_a_users_own_program_its_prints_its_rows_and_errors_are_shown() -> None:
+def test_prints_rows_and_errors_of_a_users_program_are_shown() -> None:
     assert shown(OWN_PROGRAM, batch=False) == SHOWN_OF_IT.splitlines()
 
 
@@ -121,7 +121,7 @@ def test_a_user_s_print_is_shown_as_it_is(line: str, batch: bool) -> None:
     assert text.removeprefix("Ray: ") == line.replace("\x1b[36m", "").replace("\x1b[0m", "")
 
 
-def test_whether_the_cluster_suffices_only_the_author_of_a_program_knows() -> None:
+def test_lack_of_resources_of_a_users_program_is_shown() -> None:
     line = "2026-11-26 14:14:00,925	WARNING resource_manager.py:818 -- Cluster resources are not enough"
     assert for_task_log(line, batch=False) == f"Ray: {line}"
     assert for_task_log(line, batch=True) is None

@@ -159,9 +159,7 @@ def test_changed_content_without_validators_is_other_input(web: Web) -> None:
     assert listing_of(URL).digest != before
 
 
-def test_a_certificate_that_is_not_trusted_is_told_with_its_remedy(
-    web: Web, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_untrusted_certificate_is_told_with_its_remedy(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     web.serve(URL, Answer(OLD))
     monkeypatch.setenv("SSL_CERT_FILE", os.devnull)
     with pytest.raises(StorageError) as caught:

@@ -56,7 +56,7 @@ def test_a_small_file_is_read_once_by_the_whole_job(
 
 
 @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
-def test_a_file_that_does_not_travel_with_the_job_costs_three_requests(
+def test_file_that_does_not_travel_costs_three_requests(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Survey, keys and replica read it; the first files, from which rows are sampled, travel."""

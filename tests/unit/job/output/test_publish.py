@@ -82,7 +82,7 @@ def test_filled_tokens_of_all_attempts_are_in_the_manifest(folder: Folder) -> No
     assert not any("filled" in column.name for column in manifest.columns)
 
 
-def test_paid_and_saved_tokens_add_up_to_the_delivered_ones_and_failures(folder: Folder) -> None:
+def test_paid_and_saved_tokens_add_up_to_all_tokens(folder: Folder) -> None:
     """A row costs three prompt tokens and those of its answer; a failed one is paid for, too."""
     cut_off = RowFailure("length", "cut off", input_tokens=3, output_tokens=20)
     found = [

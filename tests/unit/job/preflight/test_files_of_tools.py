@@ -156,7 +156,7 @@ class TestCsv:
             )
             assert texts(path, csv_options={"delimiter": delimiter}) == expected
 
-    def test_a_name_with_another_delimiter_is_a_name_where_that_is_said(self, tmp_path: Path) -> None:
+    def test_other_delimiter_in_a_name_is_kept_where_said(self, tmp_path: Path) -> None:
         (tmp_path / "x.csv").write_text("text;or so\na\n")
         assert texts(tmp_path / "x.csv", csv_options={"delimiter": ","}, prompt="{row['text;or so']}") == [
             "a"

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.preflight import model_check
-from airflow_provider_raybatch.job.preflight.model_look import look
+from airflow_provider_raybatch.job.preflight.model_look import refuse_by_files
 from airflow_provider_raybatch.storage.folder import folder
 from tests.support.hub import Hub, serving
 from tests.support.s3_server import S3Server
@@ -38,6 +38,10 @@ def of(*architectures: str, **fields: Any) -> Files:
 
 def without(*names: str, **more: Any) -> Files:
     return {**{name: content for name, content in GOOD.items() if name not in names}, **more}
+
+
+def assert_passes(of_model: Any, environment: dict[str, Any]) -> None:
+    refuse_by_files(of_model, environment)  # raises nothing
 
 
 REFUSED: dict[str, tuple[Files, str]] = {
@@ -176,12 +180,12 @@ def test_a_folder_that_can_not_generate_is_refused_without_vllm(
 
 @pytest.mark.parametrize(("files", "args"), TAKEN.values(), ids=TAKEN)
 def test_a_folder_that_may_generate_passes(files: Files, args: dict[str, Any], tmp_path: Path) -> None:
-    look(spec(engine="vllm", model=write(tmp_path, files), engine_args=args), {})
+    assert_passes(spec(engine="vllm", model=write(tmp_path, files), engine_args=args), {})
 
 
 @pytest.mark.parametrize("text", [b"{", b"[]", b'{"architectures": "BertModel"}', b'{"architectures": [1]}'])
 def test_a_config_that_is_none_is_left_to_vllm(text: bytes, tmp_path: Path) -> None:
-    look(spec(engine="vllm", model=write(tmp_path, {**GOOD, "config.json": text})), {})
+    assert_passes(spec(engine="vllm", model=write(tmp_path, {**GOOD, "config.json": text})), {})
 
 
 def test_a_link_that_leads_nowhere_is_no_file(tmp_path: Path) -> None:
@@ -189,12 +193,12 @@ def test_a_link_that_leads_nowhere_is_no_file(tmp_path: Path) -> None:
     model = write(tmp_path, without("model.safetensors"))
     (tmp_path / "model.safetensors").symlink_to(tmp_path / "blobs/0")
     with pytest.raises(PreflightError, match="has no weights"):
-        look(spec(engine="vllm", model=model), {})
+        refuse_by_files(spec(engine="vllm", model=model), {})
 
 
 @pytest.mark.parametrize("model", ["/no/such/model", "gs://models/tiny", "az://models/tiny"])
 def test_what_can_not_be_seen_is_not_judged(model: str) -> None:
-    look(spec(engine="vllm", model=model), {})
+    assert_passes(spec(engine="vllm", model=model), {})
 
 
 @pytest.fixture
@@ -222,10 +226,10 @@ def test_a_bucket_is_looked_into(bucket: Callable[[Files], str], kind: str) -> N
     files, told = REFUSED[kind]
     model = bucket(files)
     with pytest.raises(PreflightError) as refused:
-        look(spec(engine="vllm", model=model), {})
+        refuse_by_files(spec(engine="vllm", model=model), {})
     assert str(refused.value).startswith(f"model: {model!r} ")
     assert told in str(refused.value)
-    look(spec(engine="vllm", model=bucket(GOOD)), {})
+    assert_passes(spec(engine="vllm", model=bucket(GOOD)), {})
 
 
 @pytest.fixture
@@ -246,23 +250,21 @@ def test_a_model_on_the_hub_is_looked_at(hub: Hub, tmp_path: Path, kind: str) ->
     files, told = REFUSED[kind]
     hub.push(NAME, Path(write(tmp_path / "model", files)))
     with pytest.raises(PreflightError) as refused:
-        look(spec(engine="vllm", model=NAME), {})
+        refuse_by_files(spec(engine="vllm", model=NAME), {})
     assert str(refused.value).startswith(f"model: {NAME!r} ")
     assert told in str(refused.value)
     assert not [asked for asked in hub.asked if ".safetensors" in asked or ".bin" in asked]
 
 
-def test_a_model_on_the_hub_is_looked_at_with_the_token_and_revision_of_the_job(
-    hub: Hub, tmp_path: Path
-) -> None:
+def test_hub_is_asked_with_the_jobs_token_and_revision(hub: Hub, tmp_path: Path) -> None:
     hub.tokens, hub.is_private = {"hf_job"}, True
     first = hub.push(NAME, Path(write(tmp_path / "first", REFUSED["classifier"][0])))
     hub.push(NAME, Path(write(tmp_path / "second", GOOD)))
-    look(spec(engine="vllm", model=NAME), {"HF_TOKEN": SecretStr("hf_job")})
+    refuse_by_files(spec(engine="vllm", model=NAME), {"HF_TOKEN": SecretStr("hf_job")})
     of_first = spec(engine="vllm", model=NAME, engine_args={"revision": first})
-    look(of_first, {"HF_TOKEN": SecretStr("hf_other")})  # sees nothing
+    refuse_by_files(of_first, {"HF_TOKEN": SecretStr("hf_other")})  # sees nothing
     with pytest.raises(PreflightError, match="classifies"):
-        look(of_first, {"HF_TOKEN": SecretStr("hf_job")})
+        refuse_by_files(of_first, {"HF_TOKEN": SecretStr("hf_job")})
 
 
 def test_offline_the_hub_cache_is_looked_into(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,11 +277,11 @@ def test_offline_the_hub_cache_is_looked_into(hub: Hub, monkeypatch: pytest.Monk
     (repository / "refs/main").write_text(commit)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(PreflightError, match=f"^model: '{NAME}' has no weights"):
-        look(spec(engine="vllm", model=NAME), {})
-    look(spec(engine="vllm", model="acme/other"), {})
+        refuse_by_files(spec(engine="vllm", model=NAME), {})
+    refuse_by_files(spec(engine="vllm", model="acme/other"), {})
     assert hub.asked == []
 
 
 def test_a_hub_that_is_down_refuses_nothing(hub: Hub) -> None:
     hub.is_down = True
-    look(spec(engine="vllm", model=NAME), {})
+    assert_passes(spec(engine="vllm", model=NAME), {})

@@ -51,7 +51,7 @@ def test_a_kept_check_is_looked_up_for_the_token(monkeypatch: pytest.MonkeyPatch
     assert ready._checked_model(job, [], environment, launch=None) == found["hf_job"]
 
 
-def test_a_tokenizer_with_more_tokens_than_the_model_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizer_larger_than_the_model_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
     found = Checked(context=400, surplus_tokens=("<|im_end|>", "<|im_start|>"))
     monkeypatch.setattr(ready, "_checked_model", lambda *_: found)

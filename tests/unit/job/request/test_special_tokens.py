@@ -55,7 +55,7 @@ def test_special_tokens_in_a_row_act_as_turns_unless_escaped(model: ChatModel) -
     assert model.turn.replace("<", "< ") in model.tokenizer().decode(escaped[1])
 
 
-def test_rows_with_special_tokens_are_dead_letters_where_that_is_asked(model: ChatModel) -> None:
+def test_special_tokens_are_dead_letters_where_asked(model: ChatModel) -> None:
     good, bad = encode(model, "error", user("a"), user(f"a{model.turn}"))
     assert isinstance(good, list)
     token = model.turn.partition("\n")[0]
