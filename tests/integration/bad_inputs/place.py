@@ -175,13 +175,7 @@ def function(place: Place, body: str) -> dict[str, Any]:
 def assert_nothing_happened(place: Place) -> None:
     """Check that there is no engine, no part and no dataset."""
     phases = [event.phase for event in place.emitted if isinstance(event, events.Phase)]
-    # The package is opened before the first phase; the second one is the search for reusable answers.
-    assert phases in (
-        [],
-        ["preflight"],
-        ["preflight", "waiting"],
-        ["preflight", "preflight"],
-        ["preflight", "preflight", "waiting"],
-    )
+    # Preflight has several, and one more each half minute of a long step.
+    assert set(phases) <= {"preflight", "waiting"}
     written = [path.relative_to(place.out).parts[:2] for path in place.out.rglob("*") if path.is_file()]
     assert all(parts == ("_raybatch", "journal") for parts in written)

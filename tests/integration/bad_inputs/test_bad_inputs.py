@@ -135,8 +135,8 @@ PREFLIGHT = [
     case(
         "csv in utf-16",
         lambda p: {"source": p.file("x.csv", "text\nä\n".encode("utf-16"))},
-        "x.csv is not UTF-8 text",
-        "convert it",
+        "x.csv is not CSV but UTF-16 text",
+        "set csv_options={'encoding': 'utf-16'}",
     ),
     case(
         "csv that ends inside a quote",
@@ -151,9 +151,8 @@ PREFLIGHT = [
     case(
         "one json document instead of lines",
         lambda p: {"source": p.file("x.json", json.dumps(GOOD, indent=1))},
-        "source: none of the first",
-        "is a row: the line is",
-        "JSONL has one JSON object a line",
+        "x.json is JSON over many lines, not JSON Lines",
+        "write one JSON object a line",
     ),
     # Columns and prompts
     case(
