@@ -7,7 +7,9 @@ prefix of a choice. Once it is a prefix of only one, the rest is known. So a req
 the grammar is complete, so the model would have to take others.
 
 The model need not take the usual tokens. A text is completed only where a generation in full could end in no
-other way; else the request is generated again, in full.
+other way; else it goes on from the tokens that are there.
+
+A choice that is cut off is worth nothing, so `max_tokens` never is less than the longest choice may need.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -36,7 +38,9 @@ _WRITTEN_ALIKE = re.compile(r"[ -~]*")
 _ESCAPED = frozenset('"\\/')
 _MOST_BYTES = 32_768
 """Of all choices together. It takes seconds to prepare larger ones."""
-_KEPT = 64
+_KEPT = 1024
+_COST_OF_A_MISS = 3
+"""In tokens: what goes on is a request of its own, whose last block of the prompt is computed again."""
 _TOLERATED_MISSES = 256
 
 
@@ -64,6 +68,19 @@ def _is_written_alike(value: Any) -> bool:
     return isinstance(value, str) and bool(_WRITTEN_ALIKE.fullmatch(value)) and _ESCAPED.isdisjoint(value)
 
 
+def whole(sampling: Mapping[str, Any], spec: BatchInferenceSpec) -> dict[str, Any]:
+    """The parameters, with a `max_tokens` that cuts no choice off, though each of its bytes took a token.
+
+    :param sampling: all parameters of a request, defaults included.
+    """
+    most, choices = sampling.get("max_tokens"), choices_in(sampling.get("structured_outputs"))
+    texts = [choice for choice in choices if isinstance(choice, str)]
+    if not isinstance(most, int) or not texts or sampling.get("ignore_eos") or spec.reasoning_parser:
+        return dict(sampling)
+    longest = max(len(text.encode(errors="replace")) for text in texts)
+    return {**sampling, "max_tokens": max(most, longest + 1)}
+
+
 def why_in_full(sampling: Mapping[str, Any], spec: BatchInferenceSpec) -> str:
     """Why a request is generated in full; empty where its choice may be filled in.
 
@@ -83,9 +100,8 @@ def why_in_full(sampling: Mapping[str, Any], spec: BatchInferenceSpec) -> str:
         return f"{(others or ['reasoning_parser'])[0]} may change the text or its end"
     if not all(isinstance(choice, str) and choice and _is_unicode(choice) for choice in choices):
         return "a choice is empty or not valid text"
-    if any(after.startswith(before) for before, after in pairwise(_encoded(choices))):
-        return "a choice begins with another one"
-    return "the choices are too large" if sum(map(len, _encoded(choices))) > _MOST_BYTES else ""
+    encoded = {choice.encode() for choice in choices}
+    return "the choices are too large" if sum(map(len, encoded)) > _MOST_BYTES else ""
 
 
 def _is_xgrammar(spec: BatchInferenceSpec) -> bool:
@@ -97,10 +113,6 @@ def _is_xgrammar(spec: BatchInferenceSpec) -> bool:
 
 def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _encoded(choices: Sequence[str]) -> list[bytes]:
-    return sorted({choice.encode() for choice in choices})
 
 
 class Vocabulary:
@@ -160,65 +172,80 @@ class Choices:
         self._sorted = list(self._usual)
         self._vocabulary = vocabulary
         self._longest = max(map(len, self._sorted))
-        self._most_usual = max(map(len, self._usual.values()))
-        self._first_cap = functools.lru_cache(_KEPT)(self._find_cap)
         self._tried: Counter[int] = Counter()
         self._missed: Counter[int] = Counter()
 
-    def cap(self, most: int, repeatable: bool) -> int | None:
+    def cap(self, most: int, may_miss: bool) -> int | None:
         """How many tokens to generate; ``None`` for all.
 
-        :param most: `max_tokens` of the request.
-        :param repeatable: whether a second generation gives the same tokens. Elsewhere no text may need one:
-            it would make rare texts rarer.
+        :param most: `max_tokens` of the request. Where it could cut a choice off, all are generated.
+        :param may_miss: whether a text that is still open may get more tokens later.
         """
-        cap = self._first_cap(min(most, self._longest + 1), repeatable)
-        while self._missed[cap] * 8 > self._tried[cap] + _TOLERATED_MISSES:
+        if most <= self._longest:  # at worst each byte takes a token, and the end of the text one more
+            return None
+        cap = self._usually_enough if may_miss else self._always_enough
+        while self._missed[cap] * _COST_OF_A_MISS > self._tried[cap] + _TOLERATED_MISSES:
             cap += 1  # this model takes shorter tokens than usual
-        return cap if cap < most and cap <= self._most_usual else None
+        return cap if cap < most else None
 
     def count(self, cap: int, missed: bool) -> None:
         """Learn how often a cap was too small."""
         self._tried[cap] += 1
         self._missed[cap] += missed
 
-    def complete(self, ids: Sequence[int], most: int) -> str | None:
-        """The choice that begins with `ids`; ``None`` if several do, or `most` tokens may be too few."""
+    def complete(self, ids: Sequence[int]) -> str | None:
+        """The choice that begins with `ids`; ``None`` if several do."""
+        found = self._beginning_with(self._vocabulary.text(ids))
+        return found[0].decode() if len(found) == 1 else None
+
+    def rest(self, ids: Sequence[int]) -> list[str]:
+        """What may follow `ids`, one text for each choice; empty if they end inside of a character."""
         text = self._vocabulary.text(ids)
-        if text is None:
-            return None
-        place = bisect_left(self._sorted, text)
-        found = [choice for choice in self._sorted[place : place + 2] if choice.startswith(text)]
-        # At worst each byte left takes a token, and the end of the text one more.
-        if len(found) != 1 or len(ids) + len(found[0]) - len(text) + 1 > most:
-            return None
-        return found[0].decode()
+        with suppress(UnicodeDecodeError):
+            return [choice[len(text or b"") :].decode() for choice in self._beginning_with(text)]
+        return []
 
     def filled(self, choice: str, ids: Sequence[int]) -> int:
         """Tokens that usually follow `ids`, the end of the text included."""
         return max(0, len(self._usual[choice.encode()]) + 1 - len(ids))
 
-    def _find_cap(self, most: int, repeatable: bool) -> int:
-        if repeatable:
-            caps = range(1, self._most_usual + 1)
-            return next((cap for cap in caps if self._is_usually_enough(cap, most)), self._most_usual + 1)
-        return self._always_enough() if self._longest < most else self._most_usual + 1
+    @functools.cached_property
+    def may_split_characters(self) -> bool:
+        """Whether an open text may end inside of a character."""
+        return any(text.decode(errors="ignore").encode() != text for text in self._shared)
 
-    def _is_usually_enough(self, cap: int, most: int) -> bool:
-        return all(self.complete(ids[:cap], most) is not None for ids in self._usual.values())
+    def _beginning_with(self, text: bytes | None) -> list[bytes]:
+        if text is None:
+            return []
+        first = bisect_left(self._sorted, text)
+        return list(takewhile(lambda choice: choice.startswith(text), self._sorted[first:]))
 
+    @functools.cached_property
+    def _usually_enough(self) -> int:
+        """What costs least if each choice is written as usual, and as often as the others."""
+        return min(range(1, 2 + max(map(len, self._usual.values()))), key=self._cost)
+
+    def _cost(self, cap: int) -> int:
+        missed = (self.complete(ids[:cap]) is None for ids in self._usual.values() if len(ids) >= cap)
+        return sum(min(cap, len(ids) + 1) for ids in self._usual.values()) + _COST_OF_A_MISS * sum(missed)
+
+    @functools.cached_property
     def _always_enough(self) -> int:
         """One more than the most tokens by which a text can be spelled that several choices begin with."""
-        shared = {
-            before[:size]
-            for before, after in pairwise(self._sorted)
-            for size in range(1, len(before))
-            if after.startswith(before[:size])
-        }
         tokens = {b"": 0}
-        for text in sorted(shared, key=len):
+        for text in sorted(self._shared, key=len):
             lasts = (size for size in range(len(text)) if text[size:] in self._vocabulary.ids)
             before = [tokens[text[:size]] for size in lasts if text[:size] in tokens]
             if before:
                 tokens[text] = 1 + max(before)
         return 1 + max(tokens.values())
+
+    @functools.cached_property
+    def _shared(self) -> set[bytes]:
+        """Texts that several choices begin with."""
+        return {
+            before[:size]
+            for before, after in pairwise(self._sorted)
+            for size in range(1, len(before) + 1)
+            if after.startswith(before[:size])
+        }

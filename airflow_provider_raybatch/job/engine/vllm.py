@@ -8,12 +8,13 @@ waiting.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import functools
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.engine import check_reasoning
@@ -23,7 +24,7 @@ from airflow_provider_raybatch.job.engine import fork_server, vllm_compat
 from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, template_of
 from airflow_provider_raybatch.job.engine.detokenize import Detokenizer, Generated
-from airflow_provider_raybatch.job.engine.forced import Choices, Vocabulary, choices_in, why_in_full
+from airflow_provider_raybatch.job.engine.forced import Choices, Vocabulary, choices_in, whole, why_in_full
 from airflow_provider_raybatch.job.engine.own_log import OwnLog
 from airflow_provider_raybatch.job.engine.vllm_args import engine_args, sampling_params
 from airflow_provider_raybatch.job.failures.diagnosis import reason_of, start_failure
@@ -39,6 +40,7 @@ class _Encoded:
     """A request of vLLM's.
 
     :param most: the limit of tokens that was asked for, where `choices` allow a smaller one in `params`.
+    :param sampling: the request's own parameters.
     :param cut: tokens of the prompt that were cut off.
     :param special: whether the row's text has special tokens.
     """
@@ -47,17 +49,18 @@ class _Encoded:
     params: Any
     choices: Choices | None = None
     most: int = 0
+    sampling: Mapping[str, Any] = field(default_factory=dict)
     cut: int = 0
     special: bool = False
 
 
 @dataclass(frozen=True)
 class _Raw:
-    """`cut_off` are tokens of a first try whose text was not decided."""
+    """`thrown_away` are tokens of a first try that could not go on."""
 
     output: Any
     asked: _Encoded
-    cut_off: int = 0
+    thrown_away: int = 0
 
 
 class VllmEngine:
@@ -160,8 +163,9 @@ class VllmEngine:
         if choices is None:
             return _Encoded(ids, params)
         most, repeatable = params.max_tokens, params.temperature == 0 or params.seed is not None
-        params.max_tokens = choices.cap(most, repeatable) or most
-        return _Encoded(ids, params, choices if params.max_tokens < most else None, most)
+        may_miss = repeatable or (_may_go_on(params) and not choices.may_split_characters)
+        params.max_tokens = choices.cap(most, may_miss) or most
+        return _Encoded(ids, params, choices if params.max_tokens < most else None, most, overrides)
 
     def _params(self, overrides: Mapping[str, Any]) -> tuple[Any, Choices | None]:
         """VLLM's parameters of one request, and the choices whose forced tokens may be filled in."""
@@ -179,7 +183,7 @@ class VllmEngine:
         return copy.copy(params), choices
 
     def _made(self, overrides: Mapping[str, Any]) -> tuple[Any, Choices | None]:
-        merged = {**self._defaults, **overrides}
+        merged = whole({**self._defaults, **overrides}, self._spec)
         merged.setdefault("max_tokens", None)
         if merged.get("structured_outputs"):
             check_reasoning(self._spec.reasoning_parser)
@@ -204,16 +208,39 @@ class VllmEngine:
         choices = encoded.choices
         if choices is None or isinstance(raw, RowFailure):
             return raw
-        undecided = any(
-            _cut(one) and not choices.complete(one.token_ids, encoded.most) for one in raw.output.outputs
-        )
-        choices.count(encoded.params.max_tokens, undecided)
+        undecided = [
+            one for one in raw.output.outputs if _cut(one) and choices.complete(one.token_ids) is None
+        ]
+        choices.count(encoded.params.max_tokens, bool(undecided))
         if not undecided:
             return raw
+        rests = [choices.rest(one.token_ids) for one in undecided]
+        if not _may_go_on(encoded.params) or not all(rests):
+            return await self._repeat(encoded, raw)
+        steps = (self._go_on(encoded, one, rest) for one, rest in zip(undecided, rests, strict=True))
+        further = await asyncio.gather(*steps)
+        failed = next((one for one in further if isinstance(one, RowFailure)), None)
+        return failed or replace(raw, thrown_away=sum(one.thrown_away for one in further))
+
+    async def _go_on(self, encoded: _Encoded, begun: Any, rest: list[str]) -> Any:
+        """Add what follows to a completion that has begun; the tokens that it has are a prompt's then.
+
+        :param rest: texts that may follow.
+        """
+        sampling = {**encoded.sampling, "n": 1, "structured_outputs": {"choice": rest}}
+        further = await self.generate(self._encoded([*encoded.ids, *begun.token_ids], sampling))
+        if not isinstance(further, RowFailure):
+            (added,) = further.output.outputs
+            begun.token_ids = [*begun.token_ids, *added.token_ids]
+            begun.finish_reason = added.finish_reason
+        return further
+
+    async def _repeat(self, encoded: _Encoded, raw: _Raw) -> _Raw | RowFailure:
+        """Generate all tokens of a request whose first ones could not be kept."""
         params = copy.copy(encoded.params)
         params.max_tokens = encoded.most
-        whole = await self._generate(replace(encoded, params=params, choices=None, most=0))
-        return whole if isinstance(whole, RowFailure) else replace(whole, cut_off=self.tokens(raw)[1])
+        again = await self._generate(replace(encoded, params=params, choices=None, most=0))
+        return again if isinstance(again, RowFailure) else replace(again, thrown_away=self.tokens(raw)[1])
 
     async def _generate(self, encoded: _Encoded) -> _Raw | RowFailure:
         final = None
@@ -235,7 +262,7 @@ class VllmEngine:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         output = raw.output
         generated = sum(len(one.token_ids) for one in output.outputs)
-        return len(output.prompt_token_ids or ()), generated + raw.cut_off
+        return len(output.prompt_token_ids or ()), generated + raw.thrown_away
 
     def tokens_in_flight(self) -> int:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
@@ -274,10 +301,19 @@ class VllmEngine:
 def _completion(asked: _Encoded, generated: Any, text: str) -> Completion:
     reason, tokens, filled = str(generated.finish_reason or "unknown"), len(generated.token_ids), 0
     if asked.choices is not None and _cut(generated):
-        text, reason = asked.choices.complete(generated.token_ids, asked.most) or "", "stop"
+        text, reason = asked.choices.complete(generated.token_ids) or "", "stop"
         filled = asked.choices.filled(text, generated.token_ids)
     return Completion(text, reason, tokens, filled)
 
 
 def _cut(completion: Any) -> bool:
     return bool(completion.finish_reason == "length")
+
+
+def _may_go_on(params: Any) -> bool:
+    """Whether tokens that lie in the prompt are followed by what would have followed them as a response.
+
+    A seed's random numbers would begin again, and such penalties don't count a prompt's tokens.
+    """
+    seeded = params.temperature != 0 and params.seed is not None
+    return not (seeded or params.frequency_penalty or params.presence_penalty)
