@@ -165,7 +165,7 @@ def test_texts_end_where_vllm_ends_them(llm: Any, engine: Any) -> None:
         {"temperature": 1.0, "seed": 5, "n": 3, "max_tokens": 12},
         *({**LONG, "max_tokens": most} for most in (1, 2, 3)),
         *(
-            {"temperature": 0, "max_tokens": most, "structured_outputs": {"choice": [text]}}
+            {"temperature": 0, "max_tokens": most, "structured_outputs": {"regex": text}}
             for text in HALVES
             for most in range(1, 13)
         ),
@@ -205,6 +205,8 @@ def test_choices_are_completed_to_the_text_in_full(llm: Any, engine: Any) -> Non
         {"choice": ["a very long text that nothing in the question asks for", "a very short one"]},
         {"choice": ['"quoted"', "back\\slash", "日本語"]},
         {"choice": ["agriculture and forestry", "agriculture", "banking"]},
+        {"choice": ["1", "10", "100", "2"]},
+        {"choice": ["ähnlich", "öfter", "日本語", "日本人"]},
         {"json": {"enum": ["agriculture and forestry", "agriculture", "banking"]}},
     ],
 )
@@ -216,6 +218,8 @@ def test_any_choices_and_samplings_end_as_in_full(
         *({"temperature": 0, "max_tokens": most, **outputs} for most in (1, 2, 5, 9, 30, 60)),
         *({"temperature": 2.0, "seed": seed, "max_tokens": 60, **outputs} for seed in range(20)),
         {"temperature": 1.0, "seed": 3, "n": 3, **outputs},
+        {"temperature": 0, "frequency_penalty": 0.5, **outputs},
+        {"temperature": 0, "repetition_penalty": 1.5, **outputs},
         {"temperature": 0, "min_tokens": 2, "max_tokens": 60, **outputs},
         {"temperature": 0, "stop": ["e"], "max_tokens": 60, **outputs},
     ]
@@ -228,16 +232,20 @@ def test_any_choices_and_samplings_end_as_in_full(
 
 
 def test_random_texts_keep_their_shares(engine: Any) -> None:
-    """Without a seed no text is generated twice, so each text is a choice after one request."""
-    sampling = {
-        "temperature": 2.0,
-        "structured_outputs": {"choice": ["agriculture", "banking", "construction"]},
-    }
-    encoded = engine.encode([Request(messages=INDUSTRY, sampling=sampling)] * 50)
-    assert {one.params.max_tokens for one in encoded} == {1}
-    for response in ours(engine, *[Request(messages=INDUSTRY, sampling=sampling)] * 50):
-        assert response.completions[0].text in sampling["structured_outputs"]["choice"]  # type: ignore[index]
-        assert (response.completions[0].finish_reason, response.output_tokens) == ("stop", 1)
+    """Without a seed no token is generated twice: a text that is still open goes on."""
+    texts = ["very good", "very bad", "neither"]
+    sampling = {"temperature": 2.0, "n": 2, "structured_outputs": {"choice": texts}}
+
+    async def generate(encoded: list[Any]) -> list[Any]:
+        return await asyncio.gather(*(engine.generate(one) for one in encoded))
+
+    raw = engine.loop.run_until_complete(
+        generate(engine.encode([Request(messages=INDUSTRY, sampling=sampling)] * 20))
+    )
+    for one, response in zip(raw, engine.decode(raw), strict=True):
+        assert engine.tokens(one)[1] == response.output_tokens
+        assert {completion.text for completion in response.completions} <= set(texts)
+        assert {completion.finish_reason for completion in response.completions} == {"stop"}
 
 
 def test_a_grammar_that_the_engine_can_not_take_is_no_good_row(engine: Any) -> None:

@@ -38,6 +38,7 @@ _WRITTEN_ALIKE = re.compile(r"[ -~]*")
 _ESCAPED = frozenset('"\\/')
 _MOST_BYTES = 32_768
 """Of all choices together. It takes seconds to prepare larger ones."""
+_SHOWN = 60
 _KEPT = 1024
 _COST_OF_A_MISS = 3
 """In tokens: what goes on is a request of its own, whose last block of the prompt is computed again."""
@@ -68,17 +69,38 @@ def _is_written_alike(value: Any) -> bool:
     return isinstance(value, str) and bool(_WRITTEN_ALIKE.fullmatch(value)) and _ESCAPED.isdisjoint(value)
 
 
-def whole(sampling: Mapping[str, Any], spec: BatchInferenceSpec) -> dict[str, Any]:
+def whole(sampling: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters, with a `max_tokens` that cuts no choice off, though each of its bytes took a token.
 
     :param sampling: all parameters of a request, defaults included.
     """
-    most, choices = sampling.get("max_tokens"), choices_in(sampling.get("structured_outputs"))
-    texts = [choice for choice in choices if isinstance(choice, str)]
-    if not isinstance(most, int) or not texts or sampling.get("ignore_eos") or spec.reasoning_parser:
+    needed = _bytes(_longest_choice(sampling)) + 1
+    most = sampling.get("max_tokens")
+    if not isinstance(most, int) or most >= needed or sampling.get("ignore_eos"):
         return dict(sampling)
-    longest = max(len(text.encode(errors="replace")) for text in texts)
-    return {**sampling, "max_tokens": max(most, longest + 1)}
+    return {**sampling, "max_tokens": needed}
+
+
+def lengthened(sampling: Mapping[str, Any]) -> str:
+    """What :func:`whole` changes, as a sentence; empty if it changes nothing."""
+    given, needed = sampling.get("max_tokens"), whole(sampling).get("max_tokens")
+    if given == needed:
+        return ""
+    longest = _longest_choice(sampling)
+    shown = longest if len(longest) <= _SHOWN else longest[:_SHOWN] + "..."
+    return (
+        f"sampling: max_tokens={given} could cut off the choice {shown!r}; responses may have {needed} "
+        "tokens, so that each is a whole choice"
+    )
+
+
+def _longest_choice(sampling: Mapping[str, Any]) -> str:
+    texts = (choice for choice in choices_in(sampling.get("structured_outputs")) if isinstance(choice, str))
+    return max(texts, key=_bytes, default="")
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode(errors="replace"))
 
 
 def why_in_full(sampling: Mapping[str, Any], spec: BatchInferenceSpec) -> str:
@@ -147,9 +169,10 @@ class Vocabulary:
     def _usual(self, choice: str) -> list[int]:
         ids, text = self._encode(choice), choice.encode()
         # Some tokenizers put a space before each text, which the grammar does not allow.
-        return ids if self.text(ids) == text else self._longest_tokens(text)
+        return ids if self.text(ids) == text else self.longest_tokens(text)
 
-    def _longest_tokens(self, text: bytes) -> list[int]:
+    def longest_tokens(self, text: bytes) -> list[int]:
+        """The text in tokens, each as long as possible; empty if it has none."""
         ids = []
         while text:
             sizes = range(min(len(text), self._longest), 0, -1)
@@ -207,7 +230,10 @@ class Choices:
 
     def filled(self, choice: str, ids: Sequence[int]) -> int:
         """Tokens that usually follow `ids`, the end of the text included."""
-        return max(0, len(self._usual[choice.encode()]) + 1 - len(ids))
+        usual, text = self._usual[choice.encode()], self._vocabulary.text(ids) or b""
+        if list(usual[: len(ids)]) == list(ids):
+            return len(usual) + 1 - len(ids)
+        return len(self._vocabulary.longest_tokens(choice.encode()[len(text) :])) + 1
 
     @functools.cached_property
     def may_split_characters(self) -> bool:

@@ -142,7 +142,7 @@ class VllmEngine:
                 encoded.append(ids)
                 continue
             try:
-                max_tokens = {**self._defaults, **request.sampling}.get("max_tokens")
+                max_tokens = whole({**self._defaults, **request.sampling}).get("max_tokens")
                 fitted = self._chat.fitted(request, ids, self._max_model_len, max_tokens)
                 if isinstance(fitted, RowFailure):
                     encoded.append(fitted)
@@ -183,7 +183,7 @@ class VllmEngine:
         return copy.copy(params), choices
 
     def _made(self, overrides: Mapping[str, Any]) -> tuple[Any, Choices | None]:
-        merged = whole({**self._defaults, **overrides}, self._spec)
+        merged = whole({**self._defaults, **overrides})
         merged.setdefault("max_tokens", None)
         if merged.get("structured_outputs"):
             check_reasoning(self._spec.reasoning_parser)

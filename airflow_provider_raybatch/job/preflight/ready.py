@@ -24,7 +24,7 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.control import private_package as credentials
-from airflow_provider_raybatch.job.engine import echo
+from airflow_provider_raybatch.job.engine import echo, forced
 from airflow_provider_raybatch.job.execution import prefixes
 from airflow_provider_raybatch.job.execution.calls import Model
 from airflow_provider_raybatch.job.execution.cpu_tasks import apart_if_users_code
@@ -144,6 +144,7 @@ def make_ready(
         start_up.ended("nodes")
         checked = _check_engine(spec, requests, environment, emit, launch)
         check_prompts(spec, sampled, checked, tolerance, emit)
+        _tell_of_choices(spec, checked, requests, emit)
         launch.load(Model(_as_checked(spec, checked), f"{checked.digests.model}-{checked.digests.tokenizer}"))
         start_up.ended("model")
     else:  # an empty night needs neither nodes nor the model
@@ -231,6 +232,17 @@ def _check_engine(
         )
         emit(events.Notice(level="warning", message=text))
     return checked
+
+
+def _tell_of_choices(
+    spec: BatchInferenceSpec, checked: Checked, requests: Sequence[Request], emit: Emit
+) -> None:
+    """Say once where responses may have more tokens than `max_tokens`. The echo engine cuts no choice."""
+    defaults = {**checked.generation_defaults, **spec.sampling}
+    told = (forced.lengthened({**defaults, **request.sampling}) for request in requests)
+    text = next(filter(None, told), "")
+    if text and spec.engine != "echo":
+        emit(events.Notice(message=text))
 
 
 def _checked_model(

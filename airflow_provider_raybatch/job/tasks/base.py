@@ -95,6 +95,10 @@ class Task(ABC):
         ]
         return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=pc.is_null(found))
 
+    def reusable(self, outputs: pa.StructArray) -> pa.Array:
+        """Which stored outputs serve a job of today; the others count as misses."""
+        return pa.repeat(pa.scalar(True), len(outputs))
+
     @property
     def names(self) -> dict[str, str]:
         """What each output column is called in the dataset, by its own name, in the order of the dataset."""

@@ -92,6 +92,20 @@ class Generate(Task):
             dict(Counter(reasons.to_pylist())),
         )
 
+    def reusable(self, outputs: pa.StructArray) -> pa.Array:
+        """See :meth:`Task.reusable`: no choice that `max_tokens` cut off, as it did once."""
+        sampling = self.spec.sampling
+        most, structured = sampling.get("max_tokens"), sampling.get("structured_outputs")
+        chooses = isinstance(structured, Mapping) and structured.get("choice")
+        if not chooses or most is None or sampling.get("ignore_eos"):
+            return super().reusable(outputs)
+        completions = pc.struct_field(self.adapted(outputs, self.stored_type), "completions")
+        reasons, tokens = pc.list_flatten(completions).flatten()[1:]
+        cut = pc.list_parent_indices(completions).filter(
+            pc.and_(pc.equal(reasons, "length"), pc.equal(tokens, most))
+        )
+        return pc.invert(pc.is_in(pa.array(range(len(outputs)), cut.type), value_set=cut))
+
     def adapted(self, found: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
         """See :meth:`Task.adapted`; read beside an output with completions, one without them has none."""
         whole = super().adapted(found, kind)

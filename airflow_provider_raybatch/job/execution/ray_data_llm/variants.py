@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from airflow_provider_raybatch.contract.failures import PreflightError, SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine.forced import whole
 from airflow_provider_raybatch.job.engine.vllm_args import cpu_defaults
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
@@ -73,7 +74,7 @@ class VllmVariant:
 
     def __init__(self, spec: BatchInferenceSpec) -> None:
         self._spec = spec
-        self._max_tokens = spec.sampling.get("max_tokens")
+        self._max_tokens = whole(spec.sampling).get("max_tokens")
 
     def config(self, plan: Plan) -> Any:
         """See :class:`Variant`."""
@@ -124,8 +125,7 @@ class VllmVariant:
         return {"prompt": "", "tokenized_prompt": ids or [0], "sampling_params": self._sampling()}
 
     def _sampling(self) -> dict[str, Any]:
-        sampling = dict(self._spec.sampling)
-        sampling.setdefault("max_tokens", None)
+        sampling = {**self._spec.sampling, "max_tokens": self._max_tokens}
         structured = sampling.get("structured_outputs")
         if isinstance(structured, Mapping) and isinstance(structured.get("json"), (dict, list)):
             # As a dict, Arrow would give each branch of an anyOf the keys of the others.
@@ -186,7 +186,7 @@ class HttpVariant:
 
     def columns(self, request: Request | None, ids: list[int] | None) -> dict[str, Any]:
         """See :class:`Variant`. The payload goes as JSON text and is read back by :func:`payload_of`."""
-        body = {"model": self._spec.model, **self._spec.sampling}
+        body = {"model": self._spec.model, **whole(self._spec.sampling)}
         if request is not None and request.messages is not None:
             body["messages"] = request.messages
         elif request is not None:

@@ -333,16 +333,9 @@ def test_a_limit_that_could_cut_a_choice_is_kept() -> None:
 def test_max_tokens_is_as_long_as_the_longest_choice_needs(sampling: dict[str, Any], most: Any) -> None:
     """Whatever else keeps it from being filled in. What is not for us to judge stays as it is."""
     given = {"structured_outputs": {"choice": ["gut", "sehr schön"]}, **sampling}
-    made = whole(given, spec())
+    made = whole(given)
     assert made.get("max_tokens") == most
     assert {**made, "max_tokens": given.get("max_tokens")} == {"max_tokens": None, **given}
-
-
-def test_a_model_that_reasons_needs_the_tokens_that_it_was_given() -> None:
-    reasons = spec(engine="vllm", model="m", engine_args={"reasoning_parser": "qwen3"})
-    assert (
-        whole({"max_tokens": 4, "structured_outputs": {"choice": ["positive"]}}, reasons)["max_tokens"] == 4
-    )
 
 
 def test_a_model_that_takes_other_tokens_gets_more_of_them() -> None:
@@ -363,6 +356,10 @@ def test_filled_tokens_are_those_left_and_the_end() -> None:
     choices = choices_of(SECTORS)
     ids = TOKENIZERS["demo model"].encode("Real Estate", add_special_tokens=False)
     assert [choices.filled("Real Estate", ids[:size]) for size in (1, len(ids))] == [len(ids), 1]
+    unusual = VOCABULARIES["demo model"].ids[b"R"]
+    assert choices.filled("Real Estate", [unusual]) == 1 + len(
+        VOCABULARIES["demo model"].longest_tokens(b"eal Estate")
+    )
 
 
 def test_a_tokenizer_without_known_bytes_completes_nothing() -> None:

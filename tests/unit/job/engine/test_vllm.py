@@ -149,7 +149,7 @@ def test_a_text_that_is_still_open_goes_on(name: str, given: dict[str, Any]) -> 
     """A model that takes one letter after the other: no token is generated twice, and most texts are cut."""
     model = Model(eager=0.0)
     sampling = {"structured_outputs": {"choice": LABELS[name]}, **given}
-    found, tokens = generated(engine_of(model), sampling)
+    found, tokens = generated(engine_of(model), sampling, 12)
     assert tokens == sum(one.output_tokens for row in found for one in row)
     assert {text for row in ends(found) for text, _ in row} <= set(LABELS[name])
     assert any(one.filled_tokens for row in found for one in row)

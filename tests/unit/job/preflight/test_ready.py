@@ -7,14 +7,17 @@ import datetime
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.layout import JOURNAL
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.preflight.model_check import Checked
+from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.storage.folder import Folder, folder
 from tests.support.specs import spec, submitted
 
@@ -96,3 +99,25 @@ def test_the_date_of_a_run_is_that_of_its_first_claim(tmp_path: Path) -> None:
     assert (timed.response_digest, timed.fingerprint) == (first.response_digest, first.fingerprint)
     # Another run of the task has a date of its own.
     assert Journal(destination, submitted(2, "cleared").submission, take_over=False).run_began() is None
+
+
+def test_one_line_says_that_choices_are_whole() -> None:
+    ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
+    sampling = {"max_tokens": 8, "structured_outputs": {"choice": ["very positive", "negative"]}}
+    told: list[str] = []
+
+    def tell(spec: BatchInferenceSpec, *sampling: dict[str, Any]) -> list[str]:
+        told.clear()
+        requests = [Request(prompt="x", sampling=one) for one in sampling]
+        ready._tell_of_choices(spec, Checked(), requests, lambda event: told.append(event.message))
+        return told
+
+    line = (
+        "sampling: max_tokens=8 could cut off the choice 'very positive'; responses may have 14 tokens, so "
+        "that each is a whole choice"
+    )
+    job = spec(engine="vllm", model="m", sampling=sampling)
+    assert tell(job, {}, {}) == [line]
+    assert tell(spec(engine="vllm", model="m"), {}, sampling, sampling) == [line]
+    assert tell(spec(sampling=sampling), {}) == []
+    assert tell(job, {"max_tokens": 20}) == []

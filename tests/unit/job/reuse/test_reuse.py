@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,8 +22,10 @@ from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.work import in_sequence
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
+from tests.support import attempts
 from tests.support.attempts import GREEDY, Attempt
 from tests.support.faulty_s3 import FaultyS3
+from tests.support.publishing import response
 
 pytestmark = pytest.mark.usefixtures("ranges")
 
@@ -228,6 +231,25 @@ class TestFromNightToNight:
         assert table.select(["origin", "paid_by"]).to_pylist() == [
             {"origin": "stored", "paid_by": "raybatch-x-0"}
         ]
+
+    def test_a_choice_that_was_cut_off_is_asked_again_once(
+        self, tmp_path: Path, store: ResponseStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The key stays, since all whole choices do; what is asked anew is the newer response."""
+        choices = {"choice": ["positive", "negative"]}
+        fields = {"sampling": {**GREEDY, "max_tokens": 1, "structured_outputs": choices}}
+        first = Attempt(tmp_path / "one", ["a", "b"], **fields)
+        first.answer([0])
+        with monkeypatch.context() as patched:
+            patched.setattr(attempts, "response", lambda _: response("pos", reason="length"))
+            first.answer([1]).store_in(replace(store, clock=lambda: 1e9))
+        night = Attempt(tmp_path / "two", ["a", "b"], store, **fields)
+        assert night.asked == []
+        assert [row["ordinal"] for row in _rows(night, night.write_parts())] == [0]
+        night.answer([1]).store_in(replace(store, clock=lambda: 1e9 + 86400))
+        later = Attempt(tmp_path / "three", ["a", "b"], store, **fields)
+        rows = _rows(later, later.write_parts())
+        assert [row["output"]["response"] for row in rows] == ["r0", "r1"]
 
     def test_lost_stored_answer_is_asked_for_under_its_own_key(
         self, tmp_path: Path, store: ResponseStore
