@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 ROWS = 40
 TEMPLATE = (
-    "{% for message in messages %}<start_of_turn>{{ message['role'] }}\n{{ message['content'] }}<end_of_turn>\n"
-    "{% endfor %}<start_of_turn>model\n"
+    "{% for message in messages %}<start_of_turn>{{ message['role'] }}\n"
+    "{{ message['content'] }}<end_of_turn>\n{% endfor %}<start_of_turn>model\n"
 )
 SETS: dict[str, tuple[int, str, list[str]]] = {
     "sentiment": (4, "Is this review positive, negative or neutral?", ["positive", "negative", "neutral"]),
@@ -61,7 +61,7 @@ SETS: dict[str, tuple[int, str, list[str]]] = {
         "Wie zufrieden ist der Kunde?",
         ["sehr zufrieden", "zufrieden", "unentschieden", "unzufrieden", "sehr verärgert", "ärgerlich"],
     ),
-    "CJK": (4, "这条评论的情感是什么？", ["非常积极", "积极", "中性", "消极", "非常消极"]),
+    "CJK": (4, "这条评论的情感是什么", ["非常积极", "积极", "中性", "消极", "非常消极"]),
 }  # fmt: skip
 """Name -> `max_tokens` as users set it, the question, the labels."""
 THINGS = ["The camera", "Our hotel in Lyon", "Das Fahrrad", "The new branch of my bank", "这家餐厅"]
@@ -74,40 +74,34 @@ REMARKS = [
 
 def main() -> None:
     if sys.argv[1:2] == ["--measure"]:
-        _, _, way, model, number, path = sys.argv
-        Path(path).write_text(json.dumps(asyncio.run(measure(way == "filled", model, int(number)))))
+        _, _, model, number, path = sys.argv
+        Path(path).write_text(json.dumps(asyncio.run(measure(model, int(number)))))
         return
     model, rows = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else ROWS
-    full, filled = measured("full", model, rows), measured("filled", model, rows)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        path = str(Path(folder) / "measured.json")
+        command = [sys.executable, __file__, "--measure", model, str(rows), path]
+        # A process of its own, because vLLM's log is its output.
+        subprocess.run(command, env={**os.environ, "HF_HUB_OFFLINE": "1"}, stdout=sys.stderr, check=True)
+        found = json.loads(Path(path).read_text())
     print("# Sets of labels as users write them\n")
+    print(f"{rows} greedy rows a set, vLLM {found['vllm']} on {os.cpu_count()} CPU cores.")
+    print("Made by `python benchmarks/label_sets.py MODEL`.\n")
     print(
-        f"{rows} greedy rows a set, the model {Path(model).name}, vLLM {full['vllm']} on {os.cpu_count()} CPU"
+        "| labels | `max_tokens` | rows filled | cut off | tokens | tokens in full | requests a row | equal |"
     )
-    print("cores. Made by `python benchmarks/label_sets.py MODEL`.\n")
-    print("| labels | max_tokens | rows filled | tokens in full | generated | requests | cut off | equal |")
     print("|---|---|---|---|---|---|---|---|")
     for name, (most, _, _) in SETS.items():
-        one, other = filled["sets"][name], full["sets"][name]
-        equal = sum(a == b for a, b in zip(one["answers"], other["answers"], strict=True))
-        cut = sum(reason == "length" for _, reason in one["answers"])
-        print(
-            f"| {name} | {most} | {one['filled']} | {other['tokens']} | {one['tokens']} | {one['requests']} | "
-            f"{cut} | {equal} |"
-        )
+        full, filled = found["full"][name], found["filled"][name]
+        equal = sum(one == other for one, other in zip(filled["answers"], full["answers"], strict=True))
+        cut = sum(reason == "length" for _, reason in filled["answers"])
+        counts = (f"{100 * filled['rows'] / rows:.0f} %", f"{100 * cut / rows:.0f} %", filled["tokens"])
+        more = (full["tokens"], f"{filled['requests'] / rows:.2f}", f"{100 * equal / rows:.0f} %")
+        print(f"| {name} | {most} | {' | '.join(map(str, counts + more))} |")
 
 
-def measured(way: str, model: str, rows: int) -> dict[str, Any]:
-    """Run one variant in a fresh process, whose output is vLLM's log."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        path = Path(folder) / "measured.json"
-        command = [sys.executable, __file__, "--measure", way, model, str(rows), str(path)]
-        subprocess.run(command, env={**os.environ, "HF_HUB_OFFLINE": "1"}, stdout=sys.stderr, check=True)
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
-
-
-async def measure(fill_in: bool, model: str, rows: int) -> dict[str, Any]:
-    """Return answers, tokens and requests of each set."""
+async def measure(model: str, rows: int) -> dict[str, Any]:
+    """Return answers, tokens and requests of each set, generated in full and with filled tokens."""
     import vllm
 
     from airflow_provider_raybatch.contract.base import parse
@@ -120,12 +114,19 @@ async def measure(fill_in: bool, model: str, rows: int) -> dict[str, Any]:
         "model": model,
         "engine": "vllm",
         "chat_template": TEMPLATE,
-        "engine_args": {"max_model_len": 512},
+        "engine_args": {"max_model_len": 512, "max_num_seqs": 64},
         "sampling": {"temperature": 0},
         "destination": "/out",
     }
-    engine = VllmEngine(parse(BatchInferenceSpec, json.dumps(document)), fill_in=fill_in)
-    return {"sets": {name: await of_one(engine, name, rows) for name in SETS}, "vllm": vllm.__version__}
+    spec = parse(BatchInferenceSpec, json.dumps(document))
+    engine = VllmEngine(spec)
+    found: dict[str, Any] = {"vllm": vllm.__version__}
+    for way in ("filled", "full"):
+        engine._fill_in = way == "filled"
+        engine._serve(spec)  # forgets what is known of sampling parameters
+        found[way] = {name: await of_one(engine, name, rows) for name in SETS}
+        print(way, {name: one["answers"] for name, one in found[way].items()}, flush=True)
+    return found
 
 
 async def of_one(engine: Any, name: str, rows: int) -> dict[str, Any]:
@@ -144,7 +145,7 @@ async def of_one(engine: Any, name: str, rows: int) -> dict[str, Any]:
     return {
         "answers": [(one.completions[0].text, one.completions[0].finish_reason) for one in responses],
         "tokens": sum(engine.tokens(one)[1] for one in raw),
-        "filled": sum(one.filled_tokens > 0 for one in responses),
+        "rows": sum(one.filled_tokens > 0 for one in responses),
         "requests": asked,
     }
 
