@@ -217,6 +217,26 @@ def test_a_schema_travels_as_text_that_arrow_leaves_alone() -> None:
 
 
 @pytest.mark.parametrize(
+    "processor", [{}, {"config": "HttpRequestProcessorConfig", "url": "http://server/v1/chat/completions"}]
+)
+def test_max_tokens_cuts_no_choice_off(processor: dict[str, Any]) -> None:
+    from airflow_provider_raybatch.job.execution.ray_data_llm.variants import variant
+
+    document = {
+        "source": ["/in.jsonl"],
+        "messages_column": "messages",
+        "model": "m",
+        "sampling": {"max_tokens": 2, "structured_outputs": {"choice": CHOICES}},
+        "engine": "ray_data_llm",
+        "processor": processor,
+        "destination": "/out",
+    }
+    columns = variant(parse(BatchInferenceSpec, document)).columns(None, [1])
+    asked = json.loads(columns["body"]) if processor else columns["sampling_params"]
+    assert asked["max_tokens"] == len("Zebra") + 1
+
+
+@pytest.mark.parametrize(
     ("fields", "sentence"),
     [
         ({"sampling": {"n": 3}}, "sampling: engine 'ray_data_llm' keeps one of n=3 completions"),
