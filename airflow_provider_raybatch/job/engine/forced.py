@@ -42,7 +42,7 @@ _SHOWN = 60
 _KEPT = 1024
 _COST_OF_A_MISS = 3
 """In tokens: what goes on is a request of its own, whose last block of the prompt is computed again."""
-_TOLERATED_MISSES = 256
+_TOLERATED_MISSES = 64
 
 
 def choices_in(structured: Any) -> list[Any]:

@@ -153,8 +153,11 @@ class VllmEngine:
                 encoded.append(RowFailure.of("engine", error))
         return encoded
 
-    def _encoded(self, ids: list[int], overrides: Mapping[str, Any]) -> _Encoded:
-        """As in vLLM's server, `max_tokens` is what the context leaves unless set."""
+    def _encoded(self, ids: list[int], overrides: Mapping[str, Any], goes_on: bool = False) -> _Encoded:
+        """As in vLLM's server, `max_tokens` is what the context leaves unless set.
+
+        :param goes_on: whether its first tokens did not decide a choice; then these shall.
+        """
         params, choices = self._params(overrides)
         room = self._max_model_len - len(ids)
         if params.max_tokens is None or params.max_tokens > room:
@@ -164,7 +167,7 @@ class VllmEngine:
             return _Encoded(ids, params)
         most, repeatable = params.max_tokens, params.temperature == 0 or params.seed is not None
         may_miss = repeatable or (_may_go_on(params) and not choices.may_split_characters)
-        params.max_tokens = choices.cap(most, may_miss) or most
+        params.max_tokens = choices.cap(most, may_miss and not goes_on) or most
         return _Encoded(ids, params, choices if params.max_tokens < most else None, most, overrides)
 
     def _params(self, overrides: Mapping[str, Any]) -> tuple[Any, Choices | None]:
@@ -228,7 +231,7 @@ class VllmEngine:
         :param rest: texts that may follow.
         """
         sampling = {**encoded.sampling, "n": 1, "structured_outputs": {"choice": rest}}
-        further = await self.generate(self._encoded([*encoded.ids, *begun.token_ids], sampling))
+        further = await self.generate(self._encoded([*encoded.ids, *begun.token_ids], sampling, goes_on=True))
         if not isinstance(further, RowFailure):
             (added,) = further.output.outputs
             begun.token_ids = [*begun.token_ids, *added.token_ids]

@@ -344,7 +344,7 @@ def test_a_model_that_takes_other_tokens_gets_more_of_them() -> None:
     assert first is not None
     for _ in range(1000):
         choices.count(first, missed=False)
-    for _ in range(600):
+    for _ in range(500):
         choices.count(first, missed=True)
     assert choices.cap(ROOM, True) == first
     for _ in range(100):
