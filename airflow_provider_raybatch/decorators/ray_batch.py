@@ -59,8 +59,8 @@ class RayBatchDecoratedOperator(DecoratedOperator, RayBatchInferenceOperator):
 
     def check_known(self, unknown: Collection[str]) -> None:
         """Check what the decorator was given; the function may return all that it was not."""
-        absent = {name for name in ARGUMENTS if getattr(self, name) in (None, SET_DURING_EXECUTION)}
-        super().check_known({*unknown, *absent, "engine"})
+        absent = {name for name in ("source", "destination") if getattr(self, name) is SET_DURING_EXECUTION}
+        super().check_known({*unknown, *absent})
 
     def execute(self, context: Context) -> Any:
         """Call the function, take its word for the arguments, and go on as the operator does."""

@@ -121,7 +121,7 @@ class RayOperator(LiteralTextOperator):
         """
         unknown = set()
         for name in self.template_fields:
-            value = getattr(self, name)
+            value = getattr(self, name, None)  # a subclass may set a field of its own later
             if (plain := listed(value)) is not value:
                 setattr(self, name, plain)
             if self.depends_on_run(plain):

@@ -303,6 +303,9 @@ class RayBatchInferenceOperator(RayOperator):
     def check_known(self, unknown: Collection[str]) -> None:
         """See :meth:`RayOperator.check_known`."""
         given = {name: value for name in ARGUMENTS if (value := getattr(self, name)) is not None}
+        if type(self) is not RayBatchInferenceOperator:
+            # A subclass, or a decorated function, may give the others later.
+            unknown = {*unknown, *ARGUMENTS} - (given.keys() - {*unknown, "engine"})
         spec = check_known(given, unknown, self.depends_on_run)
         if not {"orphan_timeout", "poll_interval"}.intersection(unknown):
             check_lease(spec.orphan_timeout, self.poll_interval)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 
@@ -23,10 +24,13 @@ class _OnlySet:
     def __init__(self, fields: Sequence[str] | Mapping[str, str]) -> None:
         self._fields = fields
 
+    def __set_name__(self, operator: type, _: str) -> None:
+        self._operator = operator
+
     def __get__(self, task: Any, owner: type | None = None) -> Any:
         if task is None:
             return self._fields
-        defaults, values = _defaults(type(task)), vars(task)
+        defaults, values = self._defaults, vars(task)
         names = [
             name
             for name in self._fields
@@ -36,22 +40,17 @@ class _OnlySet:
             return {name: self._fields[name] for name in names}
         return tuple(names)
 
+    @cached_property
+    def _defaults(self) -> dict[str, Any]:
+        """Default of each argument, by name; not a subclass's own, which may be a template."""
+        return {
+            name: parameter.default
+            for each in reversed(self._operator.__mro__)
+            if "__init__" in vars(each)
+            for name, parameter in inspect.signature(vars(each)["__init__"]).parameters.items()
+        }
+
 
 def _differs(value: Any, default: Any) -> bool:
     # An XCom or an array has comparisons of its own.
     return value.__class__ is not default.__class__ or bool(value != default)
-
-
-_known_defaults: dict[type, dict[str, Any]] = {}
-
-
-def _defaults(operator: type) -> dict[str, Any]:
-    """Default of each argument, by name, over all classes of an operator."""
-    if operator not in _known_defaults:
-        _known_defaults[operator] = {
-            name: parameter.default
-            for each in reversed(operator.__mro__)
-            if "__init__" in vars(each)
-            for name, parameter in inspect.signature(vars(each)["__init__"]).parameters.items()
-        }
-    return _known_defaults[operator]
