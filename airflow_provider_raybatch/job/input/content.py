@@ -28,7 +28,7 @@ _SIGNS = [
         (rb"\x28\xb5\x2f\xfd", "zstd", "let its name end in .zst"),
         (rb"BZh[1-9]1AY&SY", "bzip2", _UNPACK),
         (rb"\xfd7zXZ\0", "xz", _UNPACK),
-        (rb".{257}ustar", "a tar archive", _UNPACK),
+        (rb".{257}ustar(\0|  \0)", "a tar archive", _UNPACK),
         (rb"ORC" + _NOT_TEXT, "ORC", _EXPORT),
         (rb"Obj\x01", "Avro", _EXPORT),
         (rb"ARROW1\0\0", "Arrow IPC (Feather)", _EXPORT),
@@ -140,11 +140,11 @@ def _is_frame(row: Any) -> bool:
     """
     if not isinstance(row, dict) or not row:
         return False
-    if set(row) == {"columns", "index", "data"} or (
-        set(row) == {"schema", "data"} and "fields" in row["schema"]
-    ):
-        return True
     inner = list(row.values())
+    if set(row) == {"columns", "index", "data"}:
+        return all(isinstance(value, list) for value in inner)
+    if set(row) == {"schema", "data"} and isinstance(row["data"], list):
+        return isinstance(row["schema"], dict) and "fields" in row["schema"]
     if not all(isinstance(value, dict) and value.keys() == inner[0].keys() for value in inner):
         return False
     keys = [*row, *inner[0]]

@@ -154,10 +154,16 @@ class _AsListed:
         except StorageError:
             _check_listed(self.file, self.place, path)  # says so if it is gone, or shorter
             raise
-        # A copy has its content's digest in its name.
-        if len(content) < length or not (self.file.copy or version == self.file.version):
+        if len(content) < length or _is_other(self.file, version):
             raise changed(self.file)
         return content
+
+
+def _is_other(file: SourceFile, etag: str) -> bool:
+    """Whether an object is not the one that was listed. A store may write one ETag in several forms."""
+    # A copy has its content's digest in its name.
+    listed, found = (one.removeprefix("W/").strip('"') for one in (file.version, etag))
+    return not file.copy and listed != found
 
 
 def _check_listed(file: SourceFile, place: Folder, path: str) -> None:
@@ -167,7 +173,7 @@ def _check_listed(file: SourceFile, place: Folder, path: str) -> None:
     if (
         found is None
         or found.size != file.size
-        or (isinstance(place, S3Folder) and not file.copy and found.version != file.version)
+        or (isinstance(place, S3Folder) and _is_other(file, found.version))
     ):
         raise changed(file)
 

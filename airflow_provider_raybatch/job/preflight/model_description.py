@@ -51,7 +51,7 @@ class ModelDescription:
     :param weights: the files of weights that vLLM would load.
     :param shards: all files of weights that its index names; empty without an index.
     :param has_tokenizer: whether it has a vocabulary, or needs none.
-    :param pointers: which of config, weights and the tokenizer's files are pointers of Git LFS.
+    :param pointers: which of config, weights and the tokenizer's own files are pointers of Git LFS.
     """
 
     architectures: tuple[str, ...] = ()
@@ -74,7 +74,8 @@ def describe(files: ModelFiles) -> ModelDescription:
     weights = _weights(names)
     tokenizer = [name for name in names if _matches(name, _TOKENIZERS)]
     of_tokenizer = [name for name in tokenizer if not name.endswith(_TOKENIZER_CONFIG)]
-    pointers = tuple(name for name in (*weights, *of_tokenizer, *_CONFIG) if _is_pointer(files, name))
+    loaded = [*weights, *(name for name in of_tokenizer if "/" not in name), *_CONFIG]
+    pointers = tuple(name for name in loaded if _is_pointer(files, name))
     architectures = _architectures(_mapping(files, "config.json"))
     return ModelDescription(
         architectures=architectures,

@@ -136,6 +136,24 @@ class TestChangedFiles:
         with pytest.raises(StorageError, match="changed while the job ran"):
             Reader(listing, None, s3_server.credentials).read(found[0])
 
+    @pytest.mark.parametrize("form", ["W/{}", "{}"], ids=["weak", "as it is"])
+    @pytest.mark.parametrize("stripped", ["", '"'], ids=["quoted", "bare"])
+    def test_an_object_is_the_same_whatever_form_its_etag_has(
+        self, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, form: str, stripped: str
+    ) -> None:
+        """Gateways and proxies write it in one form in listings, and in another one over an object."""
+        place = S3Folder(s3_server.new_bucket(), "", s3_server.credentials)
+        place.write("x.jsonl", b'{"a": 1}\n')
+        listing = resolve(InputArguments(source=[place.uri]), s3_server.credentials)
+        read = S3Folder.read_version
+
+        def read_in_other_form(*arguments: Any) -> tuple[bytes, str]:
+            content, version = read(*arguments)
+            return content, form.format(version.strip(stripped))
+
+        monkeypatch.setattr(S3Folder, "read_version", read_in_other_form)
+        assert survey(listing, s3_server.credentials).rows == 1
+
     @pytest.mark.parametrize("new", [b'{"a": 2}\n' * 200, b"", None], ids=["longer", "empty", "gone"])
     def test_an_object_changes_between_two_ranges(self, s3_server: S3Server, new: bytes | None) -> None:
         """Each answer tells whose range it is, so that no rows of two versions are mixed."""

@@ -287,6 +287,19 @@ def test_headers_that_begin_like_another_format_are_read(tmp_path: Path) -> None
         assert texts(tmp_path / f"{number}.csv") == ["a"]
 
 
+def test_rows_that_look_like_another_format_are_read(tmp_path: Path) -> None:
+    """The sign of an archive is a part of "mustard", and columns may have the names that pandas uses."""
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps({"text": "x" * 246 + "mustard"}) + "\n")
+    assert path.read_bytes()[257:262] == b"ustar"
+    assert texts(path) == ["x" * 246 + "mustard"]
+    for row in ({"schema": None, "data": "a"}, {"schema": {"fields": []}, "data": "a"}):
+        path.write_text(json.dumps(row))
+        assert texts(path, prompt="{row.data}") == ["a"]
+    path.write_text(json.dumps({"columns": "a", "index": 3, "data": "b"}))
+    assert texts(path, prompt="{row.data}") == ["b"]
+
+
 def test_another_format_under_a_name_of_parquet_is_named(tmp_path: Path) -> None:
     pd.DataFrame(ROWS).to_csv(tmp_path / "x.parquet", index=False)
     assert (

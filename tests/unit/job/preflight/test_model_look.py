@@ -124,6 +124,10 @@ TAKEN: dict[str, tuple[Files, dict[str, Any]]] = {
     ),
     "weights in a folder": (without("model.safetensors", **{"transformer/model.safetensors": b"w"}), {}),
     "another file that is a pointer": ({**GOOD, "pytorch_model.bin": POINTER, "a.onnx": POINTER}, {}),
+    "files in folders that are pointers": (
+        {**GOOD, "original/tokenizer.model": POINTER, "original/consolidated.00.pth": POINTER},
+        {},
+    ),
     "merged, with its adapter": ({**GOOD, "adapter_config.json": {}, "adapter_model.bin": b"weights"}, {}),
     "vocabulary": (without("tokenizer.json", **{"vocab.json": {}, "merges.txt": b""}), {}),
     "sentencepiece": (without("tokenizer.json", **{"spiece.model": b"tokens"}), {}),
