@@ -74,8 +74,9 @@ def _verify(conn_id: str, value: bool | str | None) -> tuple[bool, str | None]:
     except SpecError:
         pass
     try:
-        authorities = Path(str(value)).read_text(encoding="utf-8")
-        ssl.create_default_context(cadata=authorities)
+        # Bundles have comments in any encoding.
+        authorities = Path(str(value)).read_text(encoding="utf-8", errors="replace")
+        ssl.create_default_context(cafile=str(value))
     except (OSError, ValueError) as error:
         raise RayConnectionError(
             f"Connection {conn_id!r}, field verify in extra: {value!r} is not a PEM file on this machine; "

@@ -57,10 +57,12 @@ def reason_of(info: JobInfo, tail: Sequence[str] = ()) -> Diagnosis:
     if info.error_type == "RUNTIME_ENV_SETUP_FAILURE" and _TRANSIENT_SETUP.search(info.message):
         failure_class = FailureClass.INTERNAL
     if info.error_type == "RUNTIME_ENV_SETUP_FAILURE" and (said := _installer(info.message)):
+        remedy = "correct pip, uv or conda in runtime_env"
+        if failure_class.retryable:
+            remedy = f"a retry installs them anew; if it fails, too, {remedy}"
         return Diagnosis(
             failure_class,
-            f"runtime_env: the cluster can't install its packages: {said.rstrip('.')}; correct pip, uv or "
-            "conda in runtime_env.",
+            f"runtime_env: the cluster can't install its packages: {said.rstrip('.')}; {remedy}.",
         )
     if info.error_type == "JOB_SUPERVISOR_ACTOR_START_FAILURE" and message.startswith((
         "TypeError",

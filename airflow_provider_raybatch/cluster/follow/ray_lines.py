@@ -15,13 +15,14 @@ _OF_CORE = r".*\] (?:\(\w+\) )?\w+\.(?:cc|h):\d+: "
 _CHATTER = re.compile(
     # The lowest levels, of Ray's core and of what connects a driver.
     r"\[\d{4}-\d\d-\d\d [\d:,]+ [DI] "
-    r"|\S+ \S+\tINFO (?:job_manager|packaging|worker)\.py:"
+    r"|\S+ \S+\tINFO (?:job_manager|packaging|worker)\.py:\d+ -- (?:Runtime env is setting up|Using address "
+    r"|Connect(?:ing|ed) to |Pushing file package|Successfully pushed|Creating a file package)"
     # Of Ray Data's own actors: their arguments are lost with the driver, and then the job is over anyway.
     rf"|{_OF_CORE}Actor with class name: 'MapWorker\(.* has constructor arguments in the object store"
     # Of Ray Data's progress, the rows of each operator stay.
     r"|\S+ \S+\tINFO logging_progress\.py:\d+ -- (?:=|Active & requested|  Tasks:|$)"
     r"|\S+ \S+\tINFO streaming_executor\.py:\d+ -- (?:Starting execution|Execution plan) of"
-    rf"|{_LOGGER}(?:Progress bars disabled|Progress will be logged|Error occurred during update_\w+\.remote)"
+    rf"|{_LOGGER}(?:Progress bars disabled|Progress will be logged)"
     r"|\(autoscaler \+\w+\) Tip: "
 )
 _TOLD_BY_THE_JOB = re.compile(

@@ -90,8 +90,10 @@ def copied(runtime_env: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _check_keys(given: Mapping[str, Any], known: frozenset[str], field: str) -> None:
+    # A less close one may be a plugin's, such as `conda_pack`; `config` has none.
+    cutoff = 0.85 if known is KNOWN else 0.6
     for name in given.keys() - known:
-        if close := difflib.get_close_matches(str(name), known, n=1):
+        if close := difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=cutoff):
             raise SpecError(
                 f"{field}.{name}: Ray knows no such key and would ignore it; did you mean {close[0]}?"
             )

@@ -37,8 +37,12 @@ def lake(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_verify_is_honoured_where_the_job_runs(
     lake: Any, tmp_path: Path, verify: Any, embedded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is on Airflow's machine only; a private Ray gets keys by its environment."""
+    """The file is on Airflow's machine only; a private Ray gets keys by its environment.
+
+    As bundles of systems do, it names its authorities in comments of any encoding.
+    """
     authority = Authority(tmp_path)
+    authority.pem.write_bytes("# Főtanúsítvány, ".encode() + b"Autorit\xe9\n" + authority.pem.read_bytes())
     with answering(404, pem=authority.server()) as url:
         secrets = job_secrets(
             lake(endpoint_url=url, verify=str(authority.pem) if verify == "file" else verify), None

@@ -135,6 +135,17 @@ def test_failed_installation_is_told_by_the_installer(output, told):
     assert found.failure_class is FailureClass.USER_ERROR
 
 
+def test_an_installation_that_a_network_broke_is_retried():
+    """pip says at its end that there is no such package."""
+    lines = """\
+    WARNING: Retrying after connection broken by 'NewConnectionError': Failed to establish a new connection
+    ERROR: No matching distribution found for six
+"""
+    found = reason_of(failed(SETUP + lines, "RUNTIME_ENV_SETUP_FAILURE", None))
+    assert found.failure_class.retryable
+    assert "found for six; a retry installs them anew; if it fails, too, correct pip" in found.message
+
+
 @pytest.mark.parametrize(
     ("message", "tail", "line"),
     [

@@ -83,6 +83,9 @@ TELLING = [
     "[2026-11-26 14:13:00,430 C 26068 26724] gcs_rpc_client.h:151: Failed to connect to GCS within 60 s",
     "2026-11-26 14:13:00,431	ERROR streaming_executor_state.py:583 -- An exception was raised from a task",
     "2026-11-26 14:13:00,431	WARNING streaming_executor.py:31 -- Operator is slow",
+    "2026-11-26 14:13:00,431	WARNING stats.py:1172 -- Error occurred during update_execution_metrics",
+    "2026-11-26 14:13:00,431	INFO worker.py:2038 -- Started a local Ray instance.",
+    "2026-11-26 14:13:00,431	INFO worker.py:3090 -- Put failed since the value was either too large",
     "(autoscaler +4s) Error: No available node types can fulfill resource request {'GPU': 8.0}",
     "Traceback (most recent call last):",
     "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
@@ -109,6 +112,7 @@ PRINTED = [
     "(raylet) is a word",
     "Running entrypoint for job of mine",
     "2026-11-26 14:12:25,698	INFO main.py:5 -- by the logger `ray`, as its documentation shows",
+    "2026-11-26 14:12:25,698	INFO worker.py:5 -- by the logger `ray`, in a file of that name",
     "",
 ]
 

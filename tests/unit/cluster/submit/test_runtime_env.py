@@ -107,6 +107,7 @@ def test_a_users_working_dir_is_refused():
         ),
         ({"pips": ["x"]}, "runtime_env.pips: Ray knows no such key and would ignore it; did you mean pip?"),
         ({"py_module": []}, "did you mean py_modules?"),
+        ({"Conda": "x"}, "did you mean conda?"),
         ({"config": {"setup_timeout": 9}}, "runtime_env.config.setup_timeout: Ray knows no such key"),
     ],
 )
@@ -118,10 +119,12 @@ async def test_a_key_that_ray_would_ignore_is_refused(client, runtime_env, sente
 
 async def test_a_plugin_s_key_is_taken_with_a_warning(client, caplog):
     """A cluster may have plugins, whose keys only it knows."""
-    given = {"team_cache": "/x", "env_vars": {}, "config": {"setup_timeout_seconds": 900}}
+    plugins = ["team_cache", "conda_pack", "my_pip", "container_mounts", "hf_config"]
+    given = {**dict.fromkeys(plugins, "/x"), "env_vars": {}, "config": {"setup_timeout_seconds": 900}}
     assert await upload_runtime_env(client, given) == given
-    assert caplog.messages == [
-        "runtime_env.team_cache: Ray ignores this key, unless the cluster has a plugin of that name."
+    assert sorted(caplog.messages) == [
+        f"runtime_env.{name}: Ray ignores this key, unless the cluster has a plugin of that name."
+        for name in sorted(plugins)
     ]
 
 
