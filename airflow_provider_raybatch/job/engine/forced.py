@@ -25,6 +25,7 @@ from itertools import pairwise, takewhile
 from typing import Any
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import count_of
 
 _HARMLESS = frozenset({
     "frequency_penalty", "max_tokens", "min_p", "n", "presence_penalty", "repetition_penalty", "seed",
@@ -89,8 +90,8 @@ def lengthened(sampling: Mapping[str, Any]) -> str:
     longest = _longest_choice(sampling)
     shown = longest if len(longest) <= _SHOWN else longest[:_SHOWN] + "..."
     return (
-        f"sampling: max_tokens={given} could cut off the choice {shown!r}; responses may have {needed} "
-        "tokens, so that each is a whole choice"
+        f"sampling: max_tokens={given} could cut off the choice {shown!r}; responses may have "
+        f"{count_of(needed, 'token')}, so that each is a whole choice"
     )
 
 

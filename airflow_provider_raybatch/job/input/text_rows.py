@@ -15,6 +15,8 @@ from airflow_provider_raybatch.job.input.text_index import is_blank
 
 _LONGEST_SHOWN = 2000
 _NULL = r"\N"
+_MARK = "\ufeff"
+"""Of the byte order, where a file begins that was joined to another one."""
 
 
 def json_rows(data: bytes) -> list[dict[str, Any] | BadRow]:
@@ -58,7 +60,7 @@ def csv_rows(
 
     :param is_in_file: whether `header` is a row of the file, which may be there again in joined files.
     """
-    is_repeated = list(header) if is_in_file and len(header) > 1 else None
+    last = list(header[-1:]) if is_in_file and len(header) > 1 else None
     has_nulls = _NULL.encode() in data
     rows: list[dict[str, Any] | BadRow] = []
     try:
@@ -75,7 +77,7 @@ def csv_rows(
         elif damaged and any("\udc80" <= character <= "\udcff" for value in fields for character in value):
             reason = "the row is not UTF-8 text; csv_options has an encoding to set"
             rows.append(BadRow(reason, _shown(fields)))
-        elif fields == is_repeated:
+        elif fields[-1:] == last and [fields[0].removeprefix(_MARK), *fields[1:]] == list(header):
             reason = "the row is the header line once more; remove it from the file"
             rows.append(BadRow(reason, _shown(fields)))
         else:

@@ -212,6 +212,18 @@ class TestCsv:
         (tmp_path / "y.csv").write_text("text\ntext\n")
         assert texts(tmp_path / "y.csv") == ["text"]
 
+    @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+    def test_a_header_with_its_mark_is_repeated_where_files_are_joined(
+        self, tmp_path: Path, encoding: str
+    ) -> None:
+        """Excel begins each file with a byte order mark."""
+        (tmp_path / "x.csv").write_bytes("id,text\n1,a\n".encode(encoding) * 2)
+        _, requests, failures = looked(tmp_path / "x.csv", csv_options={"encoding": encoding})
+        assert len(requests) == 2
+        assert [failure.reason for failure in failures] == [
+            "the row is the header line once more; remove it from the file"
+        ]
+
     def test_a_null_of_databases_is_null(self, tmp_path: Path) -> None:
         r"""MySQL, PostgreSQL and Hive write `\N`."""
         (tmp_path / "x.csv").write_text("id,text\n1,\\N\n\\N,b\\N\n")
