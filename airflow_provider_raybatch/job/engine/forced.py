@@ -91,7 +91,7 @@ def lengthened(sampling: Mapping[str, Any]) -> str:
     shown = longest if len(longest) <= _SHOWN else longest[:_SHOWN] + "..."
     return (
         f"sampling: max_tokens={given} could cut off the choice {shown!r}; responses may have "
-        f"{count_of(needed, 'token')}, so that each is a whole choice"
+        f"{count_of(needed or 0, 'token')}, so that each is a whole choice"
     )
 
 
