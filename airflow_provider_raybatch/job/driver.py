@@ -109,6 +109,9 @@ def _finish(
     store = None if ready.store is None or ready.regenerate else StoredResponses(ready.store)
     reuse_plan = plan_reuse(job, source, earlier, resolved, store, keys_over_the_cluster, emit)
     remaining = int(np.count_nonzero(~(resolved | reuse_plan.rows)))
+    if ready.refusal is not None:
+        ready.refusal.unless(earlier.good | reuse_plan.rows)
+        launch.load(ready.model)
     sizing = launch.plan(spec, remaining)
     start_up.ended("earlier")
     if remaining and not launch.began:  # early replicas have found room

@@ -4,15 +4,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.preflight.input_check import Sample
 from airflow_provider_raybatch.job.preflight.model_check import Checked
 from airflow_provider_raybatch.job.request.special_tokens import SpecialTokens, effect
+from airflow_provider_raybatch.job.row import RowFailure
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Of a job whose first rows fail more often than they may, unless they have an answer.
+
+    The context may have been larger when they were answered, and is not part of a request's key.
+
+    :param failures: by ordinal.
+    :param rows: how many were read.
+    """
+
+    tolerance: Tolerance
+    failures: list[tuple[int, RowFailure]]
+    rows: int
+    remedy: str
+
+    def unless(self, answered: RowMask) -> None:
+        """:raises RaybatchError: too many of them have none."""
+        left = [one for one in self.failures if not answered[one[0]]]
+        self.tolerance.before(left, self.rows, self.remedy)
 
 
 def check_prompts(
@@ -21,10 +45,10 @@ def check_prompts(
     checked: Checked,
     tolerance: Tolerance,
     emit: Callable[[Notice], None],
-) -> None:
+) -> Refusal | None:
     """Say what the first rows tell of all.
 
-    :raises RaybatchError: more of them fail than `tolerance` allows for the whole input.
+    :returns: a refusal where more of them fail than `tolerance` allows for the whole input.
     """
     rows = count_of(sample.rows, "row")
     special = SpecialTokens(checked.special_tokens)
@@ -42,7 +66,9 @@ def check_prompts(
         remedy = ""
         if spec.on_overlong == "error" and any("leaves no room" in failure.reason for _, failure in failed):
             remedy = "cut long values with on_overlong='truncate'"
-        tolerance.before(sorted([*sample.failures, *failed]), sample.rows, remedy)
+        together = sorted([*sample.failures, *failed])
+        if tolerance.exceeded(len(together)):
+            return Refusal(tolerance, together, sample.rows, remedy)
         text = f"{len(failed):,} of the first {rows} will be dead letters: {counted(failed)}."
         emit(Notice(level="warning", message=text))
     if checked.truncated:
@@ -56,3 +82,4 @@ def check_prompts(
         shown = ", ".join(map(repr, list(dict.fromkeys(marked))[:3]))
         text = f"{len(marked):,} of the first {rows} have special tokens in their text ({shown})"
         emit(Notice(level="warning", message=f"{text}, {effect(spec)}."))
+    return None

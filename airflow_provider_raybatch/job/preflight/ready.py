@@ -47,7 +47,7 @@ from airflow_provider_raybatch.job.preflight.input_check import check_rows, look
 from airflow_provider_raybatch.job.preflight.model_check import Checked
 from airflow_provider_raybatch.job.preflight.model_files import is_on_disk
 from airflow_provider_raybatch.job.preflight.model_look import refuse_by_files
-from airflow_provider_raybatch.job.preflight.prompt_check import check_prompts
+from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_prompts
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.reuse.asked import Asked, asked_by
@@ -69,6 +69,8 @@ class Ready:
     :param store: the response store, if there is one.
     :param regenerate: whether existing responses are ignored, because the user asked for new ones.
     :param asked: what the requests depend on.
+    :param refusal: if more of the first rows fail than may, unless they have an answer; until that is known,
+        no engine starts.
     :param prefix: characters by which prompts that begin alike are told apart; 0 where few rows do, or those
         that do lie together.
     :param lengths: a sample of the rows' keys by length of answer; empty where all may be equally long.
@@ -84,8 +86,14 @@ class Ready:
     regenerate: bool
     versions: dict[str, str]
     asked: Asked
+    refusal: Refusal | None = None
     prefix: int = 0
     lengths: tuple[int, ...] = ()
+
+    @property
+    def model(self) -> Model:
+        """What engines load."""
+        return _model(self.job.spec, self.checked)
 
 
 @dataclass(frozen=True)
@@ -137,15 +145,16 @@ def make_ready(
     store = open_store(spec, known.aws, emit)
     environment = credentials.environment(known)
     start_up.ended("prompt")
-    spec = _with_time(spec, journal)
+    spec, refusal = _with_time(spec, journal), None
     if source.rows:
         launch.early(spec, environment, destination, source.rows, workload_of(spec, requests))
         _wait_for_engine_node(spec, journal.began_before(), emit)
         start_up.ended("nodes")
         checked = _check_engine(spec, requests, environment, emit, launch)
-        check_prompts(spec, sampled, checked, tolerance, emit)
+        refusal = check_prompts(spec, sampled, checked, tolerance, emit)
         _tell_of_choices(spec, checked, requests, emit)
-        launch.load(Model(_as_checked(spec, checked), f"{checked.digests.model}-{checked.digests.tokenizer}"))
+        if refusal is None:
+            launch.load(_model(_as_checked(spec, checked), checked))
         start_up.ended("model")
     else:  # an empty night needs neither nodes nor the model
         checked = _unchecked(spec)
@@ -163,12 +172,18 @@ def make_ready(
     )
     earlier = look_back(destination, run_folder, source.rows)
     regenerate = spec.on_clear == "regenerate" and journal.is_cleared()
+    if refusal is not None and store is None and not earlier.files:
+        refusal.unless(earlier.good)  # at once, without the keys of all rows
     prefix = prefixes.scattered_prefix(_texts(spec, requests), source.rows)
     lengths = sample_of(requests)
     asked = asked_by(spec, checked.generation_defaults, checked.digests)
-    return Ready(
-        job, source, journal, earlier, tolerance, checked, store, regenerate, versions, asked, prefix, lengths
-    )
+    found = (job, source, journal, earlier, tolerance, checked, store, regenerate, versions, asked)
+    return Ready(*found, refusal, prefix, lengths)
+
+
+def _model(spec: BatchInferenceSpec, checked: Checked) -> Model:
+    """:param spec: as it was checked."""
+    return Model(spec, f"{checked.digests.model}-{checked.digests.tokenizer}")
 
 
 def _texts(spec: BatchInferenceSpec, requests: Sequence[Request]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from airflow_provider_raybatch.contract.arguments.limits import Limits
@@ -32,7 +33,9 @@ def sample(*texts: str | None) -> Sample:
 def told(rows: Sample, checked: Checked, limits: Limits | None = None, **fields: Any) -> list[str]:
     notices: list[Notice] = []
     tolerance = Tolerance(limits or Limits(max_error_fraction=0.5), rows.rows)
-    check_prompts(spec(**fields), rows, checked, tolerance, notices.append)
+    refusal = check_prompts(spec(**fields), rows, checked, tolerance, notices.append)
+    if refusal is not None:
+        refusal.unless(np.zeros(rows.rows, np.bool_))
     return [notice.message for notice in notices]
 
 
