@@ -20,8 +20,11 @@ def server_lookup() -> Iterator[None]:
 
     In a task, a trigger or a DAG file, Airflow's supervisor answers, and this changes nothing.
     """
+    if getattr(sys.modules.get(_TASK_RUNNER), "SUPERVISOR_COMMS", None):
+        yield  # without the lock: the supervisor may need this process meanwhile
+        return
     with _lock:  # another thread would remove what this one needs
-        if getattr(sys.modules.get(_TASK_RUNNER), "SUPERVISOR_COMMS", None) or _CONTEXT in os.environ:
+        if _CONTEXT in os.environ:
             yield
             return
         os.environ[_CONTEXT] = "server"

@@ -240,9 +240,8 @@ class RayBatchInferenceOperator(RayOperator):
         try:
             super().__init__(**kwargs)
         except TypeError:
-            check_names(
-                kwargs, [*ARGUMENTS, *self.template_fields, *signature(BaseOperator.__init__).parameters]
-            )
+            of_all = signature(BaseOperator.__init__).parameters
+            check_names(kwargs, [*ARGUMENTS, *type(self).template_fields, *of_all])
             raise
         self.source = source
         self.destination = destination
