@@ -28,7 +28,7 @@ from airflow_provider_raybatch.job.execution.replica.replica import Replica
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.parts.part import Part
-from airflow_provider_raybatch.job.row import Request, RowFailure
+from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
 from .search_begun import BegunInMemory
 from .stepped_loop import AT_ONCE, SteppedLoop
@@ -118,11 +118,11 @@ class Stepped(Replica):
     def encode(self, requests: Sequence[Request]) -> list[int]:
         return [int(request.prompt or "") for request in requests]
 
-    async def generate(self, row: int) -> int:
+    async def generate(self, row: int) -> Response:
         self.world.asked(self, row)
         await self.loop.create_future()
         self.world.answered.add(row)
-        return row
+        return Response((), 0)
 
     def tokens(self, raw: Any) -> tuple[int, int]:
         return 0, 0

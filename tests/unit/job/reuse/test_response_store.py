@@ -89,7 +89,7 @@ def test_a_response_that_is_gone_is_asked_for_again(
     for path in Path(store.folder.uri).glob("v1/data/s1/*.parquet"):
         path.unlink()
     assert found(responses, "a", "b") == {1: ("B", "s2")}
-    assert "paid for again" in notices[0].message
+    assert "what is asked again is paid for" in notices[0].message
 
 
 def test_store_failure_at_the_end_keeps_the_dataset(

@@ -90,7 +90,8 @@ def test_rows_of_a_lost_or_damaged_data_file_are_misses(shop: Shop, content: byt
     assert set(shop.answers([1, 2, 3])) == {3}
     assert len(shop.notices) == 1
     assert shop.notices[0].startswith(
-        f"reuse: 2 stored responses can't be read and are paid for again (for example, {stored('s')} "
+        "reuse: 2 stored responses can't be read; what is asked again is paid for "
+        f"(for example, {stored('s')} "
     )
 
 
@@ -116,7 +117,7 @@ def test_a_row_counts_only_under_its_own_key(shop: Shop) -> None:
     shop.folder.write(stored("s"), shop.folder.read(stored("t")))
     shop.folder.delete([indexed("t")])
     assert shop.answers([1, 2, 3]) == {3: ("to 3", "s")}
-    assert shop.notices == ["reuse: 2 stored responses can't be read and are paid for again."]
+    assert shop.notices == ["reuse: 2 stored responses can't be read; what is asked again is paid for."]
 
 
 def test_an_index_that_points_past_the_end(local: Shop) -> None:
