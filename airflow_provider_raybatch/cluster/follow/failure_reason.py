@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo
+from airflow_provider_raybatch.contract.events import MARKER
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.text import clean
 
@@ -120,5 +121,5 @@ def shortened(message: str, tail: Sequence[str] = ()) -> str:
 
 
 def _shown(line: str) -> str:
-    line = clean(line)
+    line = clean(line.partition(MARKER)[0].rstrip())  # of an event, the sentence for people
     return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."

@@ -144,6 +144,15 @@ def test_end_without_the_drivers_word_says_which_rows_are_kept(end):
         assert judge(end, begun, deadline=800).outcome.message.endswith(kept)
 
 
+@pytest.mark.parametrize("code", [-9, 1])
+def test_a_last_line_that_is_an_event_is_told_by_its_sentence(code):
+    """Ray's message ends with the log, and a killed driver's log most often with its progress."""
+    message = f"Job entrypoint command failed with exit code {code}, last available logs:\n{KEPT}\n"
+    error = {"error_type": "JOB_ENTRYPOINT_COMMAND_ERROR", "driver_exit_code": code, "message": message}
+    told = judge(observe("FAILED", [KEPT], **error), STATE).outcome.message
+    assert ": 1,500 of 3,000 rows (50.0 %); 1,455 of 3,000 rows are kept" in told
+
+
 def test_what_the_driver_told_of_its_end_stays_as_it_is():
     told = observe("FAILED", [KEPT, FAILED], error_type="JOB_ENTRYPOINT_COMMAND_ERROR", driver_exit_code=1)
     assert judge(told, STATE).outcome.message == "The bucket is gone."
