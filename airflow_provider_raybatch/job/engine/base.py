@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.job.engine.sampling_values import whole_number
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
 
@@ -107,5 +108,6 @@ def most_prompt_tokens(context: int, max_tokens: Any) -> int:
 
     :param max_tokens: of the request; the engine refuses what is not a number.
     """
-    wanted = min(max_tokens, context // 2) if isinstance(max_tokens, int) else context // 8
+    most = whole_number(max_tokens)
+    wanted = min(most, context // 2) if isinstance(most, int) else context // 8
     return context - max(1, wanted)

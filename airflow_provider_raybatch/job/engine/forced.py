@@ -26,6 +26,7 @@ from typing import Any
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.job.engine.sampling_values import whole_number
 
 _HARMLESS = frozenset({
     "frequency_penalty", "max_tokens", "min_p", "n", "presence_penalty", "repetition_penalty", "seed",
@@ -76,7 +77,7 @@ def whole(sampling: Mapping[str, Any]) -> dict[str, Any]:
     :param sampling: all parameters of a request, defaults included.
     """
     needed = _bytes(_longest_choice(sampling)) + 1
-    most = sampling.get("max_tokens")
+    most = whole_number(sampling.get("max_tokens"))
     if not isinstance(most, int) or most >= needed or sampling.get("ignore_eos"):
         return dict(sampling)
     return {**sampling, "max_tokens": needed}

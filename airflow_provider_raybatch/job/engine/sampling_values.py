@@ -34,13 +34,14 @@ def tidied(values: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any
         elif isinstance(value, list):
             value = [inner for inner in value if inner is not None]
         if _WHOLE.search(str(types.get(name))):
-            value = [_whole(inner) for inner in value] if isinstance(value, list) else _whole(value)
+            value = list(map(whole_number, value)) if isinstance(value, list) else whole_number(value)
         if value is not None or name == "max_tokens":  # which has no limit then
             made[name] = value
     return made
 
 
-def _whole(value: Any) -> Any:
+def whole_number(value: Any) -> Any:
+    """A whole number that is written as a float as what it is; anything else as it is."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

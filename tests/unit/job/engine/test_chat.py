@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
+from airflow_provider_raybatch.job.engine.base import most_prompt_tokens
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, hf_renderer, template_of
 from airflow_provider_raybatch.job.execution.ray_data_llm import stages
 from airflow_provider_raybatch.job.row import Request, RowFailure
@@ -208,3 +209,11 @@ def test_ray_stages_know_the_vocabulary_of_the_model(extended: Any, tmp_path: Pa
     assert good == [1, 2]
     assert isinstance(bad, RowFailure)
     assert "(id 4)" in bad.reason
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "room"), [(1000, 1000), (1000.0, 1000), (9999, 2048), (None, 512), (float("nan"), 512)]
+)
+def test_a_cut_prompt_leaves_room_for_max_tokens(max_tokens: Any, room: int) -> None:
+    """Also where pandas wrote a row's number as a float."""
+    assert most_prompt_tokens(4096, max_tokens) == 4096 - room

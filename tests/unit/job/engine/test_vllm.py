@@ -160,10 +160,10 @@ def test_a_text_that_is_still_open_goes_on(name: str, given: dict[str, Any]) -> 
     assert all(any(ids[: len(first)] == first for first in firsts) for ids, _ in further)
 
 
-@pytest.mark.parametrize("most", [1, 4, 13])
+@pytest.mark.parametrize("most", [1, 4, 13, 4.0])
 @pytest.mark.parametrize("fill_in", [True, False])
 @pytest.mark.parametrize("outputs", [{"choice": LABELS["shades"]}, {"json": {"enum": LABELS["shades"]}}])
-def test_max_tokens_cuts_no_choice_off(most: int, fill_in: bool, outputs: dict[str, Any]) -> None:
+def test_max_tokens_cuts_no_choice_off(most: float, fill_in: bool, outputs: dict[str, Any]) -> None:
     engine = engine_of(Model(eager=0.0), fill_in)
     (encoded,) = engine.encode([
         Request(prompt="Review:", sampling={"max_tokens": most, "structured_outputs": outputs})
