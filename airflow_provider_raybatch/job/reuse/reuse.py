@@ -177,7 +177,7 @@ def plan_reuse(
     found: list[Found] = []
     if unsearched:
         carried = LedgerResponses(
-            job.folder, unsearched, ranges=number, damaged=_misses(job.folder.uri, emit)
+            job.folder, unsearched, ranges=number, damaged=_misses(job.folder.uri, emit), task=job.task
         )
         found.append(Found(Partitions(CachedRows, number), carried, "carried"))
         search = search.after(unsearched)

@@ -95,6 +95,11 @@ class Task(ABC):
         ]
         return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=pc.is_null(found))
 
+    @property
+    def reuses_all(self) -> bool:
+        """Whether :meth:`reusable` leaves none out."""
+        return True
+
     def reusable(self, outputs: pa.StructArray) -> pa.Array:
         """Which stored outputs serve a job of today; the others count as misses."""
         return pa.repeat(pa.scalar(True), len(outputs))

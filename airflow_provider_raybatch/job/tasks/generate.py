@@ -92,17 +92,22 @@ class Generate(Task):
             dict(Counter(reasons.to_pylist())),
         )
 
+    @property
+    def reuses_all(self) -> bool:
+        """See :attr:`Task.reuses_all`."""
+        sampling = self.spec.sampling
+        structured = sampling.get("structured_outputs")
+        chooses = isinstance(structured, Mapping) and bool(structured.get("choice"))
+        return not chooses or sampling.get("max_tokens") is None or bool(sampling.get("ignore_eos"))
+
     def reusable(self, outputs: pa.StructArray) -> pa.Array:
         """See :meth:`Task.reusable`: no choice that `max_tokens` cut off, as it did once."""
-        sampling = self.spec.sampling
-        most, structured = sampling.get("max_tokens"), sampling.get("structured_outputs")
-        chooses = isinstance(structured, Mapping) and structured.get("choice")
-        if not chooses or most is None or sampling.get("ignore_eos"):
+        if self.reuses_all:
             return super().reusable(outputs)
         completions = pc.struct_field(self.adapted(outputs, self.stored_type), "completions")
         reasons, tokens = pc.list_flatten(completions).flatten()[1:]
         cut = pc.list_parent_indices(completions).filter(
-            pc.and_(pc.equal(reasons, "length"), pc.equal(tokens, most))
+            pc.and_(pc.equal(reasons, "length"), pc.equal(tokens, self.spec.sampling["max_tokens"]))
         )
         return pc.invert(pc.is_in(pa.array(range(len(outputs)), cut.type), value_set=cut))
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -250,6 +251,28 @@ class TestFromNightToNight:
         later = Attempt(tmp_path / "three", ["a", "b"], store, **fields)
         rows = _rows(later, later.write_parts())
         assert [row["output"]["response"] for row in rows] == ["r0", "r1"]
+
+    def test_a_cut_choice_of_an_earlier_input_is_asked_again_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Parts of both answers stay, in folders whose names have no order."""
+        choices = {"choice": ["positive", "negative"]}
+        fields = {"sampling": {**GREEDY, "max_tokens": 1, "structured_outputs": choices}}
+        found = []
+        for number in range(6):
+            place, texts = tmp_path / str(number), ["a", str(number)]
+            first = Attempt(place, texts, **fields)
+            with monkeypatch.context() as patched:
+                patched.setattr(attempts, "response", lambda _: response("pos", reason="length"))
+                first.answer([0])
+            for path in (place / "out").rglob("*.parquet"):
+                os.utime(path, (1e9, 1e9))
+            second = Attempt(place, [*texts, "b"], **fields)
+            assert _rows(second, second.write_parts()) == []
+            second.answer([0])
+            third = Attempt(place, [*texts, "b", "c"], **fields)
+            found.append([row["output"]["response"] for row in _rows(third, third.write_parts())])
+        assert found == [["r0"]] * 6
 
     def test_lost_stored_answer_is_asked_for_under_its_own_key(
         self, tmp_path: Path, store: ResponseStore
