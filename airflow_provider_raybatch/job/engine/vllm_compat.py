@@ -323,8 +323,8 @@ def generates(config: Any) -> bool:
 
 
 def vocabulary_size(config: Any) -> int:
-    """How many tokens a model has, by its config of :func:`model_config`."""
-    return int(config.get_vocab_size())
+    """How many tokens a model has, by its config of :func:`model_config`; no bound where that doesn't say."""
+    return int(config.get_vocab_size() or sys.maxsize)
 
 
 def loader(args: Mapping[str, Any]) -> Any:

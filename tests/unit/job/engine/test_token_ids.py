@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.engine.token_ids import check_token_ids, surplus_tokens
+from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.job.engine.token_ids import check_token_ids, surplus_tokens, within
 
 WORDS = {"a": 0, " a": 1, "<|im_end|>": 100, "<|im_start|>": 101}
 
@@ -49,3 +50,10 @@ def test_tokens_that_the_model_lacks_are_named_in_their_order() -> None:
     assert surplus_tokens(Tokenizer(), 100) == ["<|im_end|>", "<|im_start|>"]
     assert surplus_tokens(Tokenizer(), 101) == ["<|im_start|>"]
     assert surplus_tokens(Tokenizer(), 102) == []
+
+
+@pytest.mark.parametrize("said", [0, None, 8])
+def test_a_config_without_a_size_refuses_no_prompt(said: int | None) -> None:
+    """Where the config of a model has no `vocab_size`, vLLM says 0."""
+    size = vllm_compat.vocabulary_size(SimpleNamespace(get_vocab_size=lambda: said))
+    assert within([7], None, size) == [7]
