@@ -259,7 +259,9 @@ def test_a_grammar_that_the_engine_can_not_take_is_no_good_row(engine: Any) -> N
 
 def test_a_token_that_the_model_lacks_is_no_good_row(engine: Any) -> None:
     """vLLM takes an id that the tokenizer alone has: it ends the engine, with all its requests."""
-    extended = copy.deepcopy(engine._tokenizer)
+    from vllm.tokenizers import get_tokenizer
+
+    extended = copy.deepcopy(get_tokenizer(str(MODEL)))  # the engine's own has copies of itself
     size = len(extended)
     extended.add_tokens(["<|extra|>"])
     with pytest.MonkeyPatch.context() as patch:

@@ -214,7 +214,7 @@ def test_stopped_job_keeps_its_finished_rows(api, jobs, tmp_path):
     task.mark("failed")
     job = jobs.wait_for_one(task, "STOPPED", timeout=60)
     message, done = last_event(jobs, job)
-    assert message.startswith("the job was stopped after")
+    assert message.startswith(f"the job was stopped; {done:,} of ")
     # They are written although flush_interval has not passed.
     assert kept(task.run) >= done > 0
 
