@@ -23,7 +23,7 @@ _REFUSED = {
     "use_dualstack_endpoint": ", or set endpoint_url",
     "use_fips_endpoint": ", or set endpoint_url",
 }
-"""Settings of botocore that say whom a request reaches and how, with what else helps. All others that are not
+"""Settings of botocore that say where a request goes and how, with what else helps. All others that are not
 honoured are about times, repetitions and pools, and a job has its own."""
 _S3_REFUSED = {"use_accelerate_endpoint", "use_dualstack_endpoint", "use_arn_region"}
 

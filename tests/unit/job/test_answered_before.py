@@ -67,7 +67,7 @@ def test_rows_that_have_an_answer_end_no_job(
 
 
 @pytest.mark.parametrize("answered", [0, 3], ids=["none", "some"])
-def test_too_many_rows_without_an_answer_end_the_job_before_an_engine_starts(
+def test_too_many_rows_without_an_answer_end_the_job(
     tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch, answered: int
 ) -> None:
     store = str(tmp_path / "store")

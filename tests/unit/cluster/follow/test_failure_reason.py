@@ -79,7 +79,7 @@ Last 50 lines of stdout:
     [
         (
             """
-            Looking in indexes: https://pypi.org/simple
+            Looking in indexes: https://index.example/simple
             WARNING: Location 'file:///x' is ignored: it is neither a file nor a directory.
             ERROR: Could not find a version that satisfies the requirement no-such-zz9 (from versions: none)
             ERROR: No matching distribution found for no-such-zz9

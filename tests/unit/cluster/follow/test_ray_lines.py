@@ -105,7 +105,7 @@ PRINTED = [
     "Progress bars disabled",
     "100%|##########| 5/5 [00:01<00:00,  4.00it/s]",
     "[12] core_worker.cc:1: mine",
-    "The job may hang forever unless somebody comes",
+    "The job may hang forever unless help comes",
     "2026-11-22 04:15:41 INFO worker.py:3 -- mine",
     "INFO:mine:Runtime env is setting up.",
     "\x1b[36m(f pid=123)\x1b[0m task 1 says hello",

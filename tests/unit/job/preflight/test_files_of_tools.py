@@ -213,9 +213,7 @@ class TestCsv:
         assert texts(tmp_path / "y.csv") == ["text"]
 
     @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-    def test_a_header_with_its_mark_is_repeated_where_files_are_joined(
-        self, tmp_path: Path, encoding: str
-    ) -> None:
+    def test_a_repeated_header_with_its_mark_is_a_dead_letter(self, tmp_path: Path, encoding: str) -> None:
         """Excel begins each file with a byte order mark."""
         (tmp_path / "x.csv").write_bytes("id,text\n1,a\n".encode(encoding) * 2)
         _, requests, failures = looked(tmp_path / "x.csv", csv_options={"encoding": encoding})
