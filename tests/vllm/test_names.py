@@ -83,6 +83,7 @@ def test_signatures() -> None:
     assert {"self"} <= parameters(AsyncLLM.shutdown)
     assert parameters(CoreEngineProcManager.finished_procs) == {"self"}
     assert "self.resources.engine_manager" in inspect.getsource(MPClient)
+    assert "self.processes: list[" in inspect.getsource(CoreEngineProcManager.__init__)
     assert "self.engine_core = " in inspect.getsource(AsyncLLM.__init__)
     assert parameters(AsyncLLM.get_tokenizer) == {"self"}
     assert "self.renderer" in inspect.getsource(AsyncLLM.__init__)

@@ -20,6 +20,7 @@ import os
 import re
 import signal
 import sys
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -112,9 +113,35 @@ def import_engine() -> None:
             importlib.import_module(name)
 
 
+_GONE_SECONDS = 30.0
+"""For how long a killed process may free its memory; one that hangs in a driver is left behind."""
+
+
 def stop_engine(llm: Any) -> None:
-    """End the processes of an async engine and wait until they are gone."""
+    """End the processes of an async engine and wait until they are gone, and their GPUs are free.
+
+    After 5 seconds vLLM kills them, and does not wait for the end of those.
+    """
+    import psutil  # vLLM brings it
+
+    engines = _engine_processes(llm)
+    below = []
+    for engine in engines:
+        with contextlib.suppress(psutil.Error):
+            below += psutil.Process(engine.pid).children(recursive=True)
     llm.shutdown()
+    end = time.monotonic() + _GONE_SECONDS
+    for engine in engines:
+        engine.join(max(0.0, end - time.monotonic()))
+    psutil.wait_procs(below, max(0.0, end - time.monotonic()))
+
+
+def _engine_processes(llm: Any) -> list[Any]:
+    """Its processes that are this one's children. None where this vLLM does not tell."""
+    try:
+        return list(llm.engine_core.resources.engine_manager.processes)
+    except AttributeError:
+        return []
 
 
 def engine_dead_error() -> type[Exception]:
