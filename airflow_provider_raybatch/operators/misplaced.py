@@ -22,14 +22,15 @@ _OURS = {
 }  # fmt: skip
 
 
-def check_names(arguments: Iterable[str], known: Sequence[str]) -> None:
+def check_names(arguments: Iterable[str], known: Sequence[str], where: str = "") -> None:
     """Refuse names that are not arguments.
 
+    :param where: the start of the sentence, such as ``Task 'label': ``.
     :raises SpecError: names the first unknown one, and the likeliest meant.
     """
     for name in arguments:
         if name not in known:
-            raise SpecError(f"{name}: there is no such argument; {_remedy(str(name), known)}")
+            raise SpecError(f"{where}{name}: there is no such argument; {_remedy(str(name), known)}")
 
 
 def _remedy(name: str, known: Sequence[str]) -> str:

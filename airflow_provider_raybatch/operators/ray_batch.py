@@ -241,7 +241,8 @@ class RayBatchInferenceOperator(RayOperator):
             super().__init__(**kwargs)
         except TypeError:
             of_all = signature(BaseOperator.__init__).parameters
-            check_names(kwargs, [*ARGUMENTS, *type(self).template_fields, *of_all])
+            known = [*ARGUMENTS, *type(self).template_fields, *of_all]
+            check_names(kwargs, known, f"Task {kwargs.get('task_id')!r}: ")
             raise
         self.source = source
         self.destination = destination

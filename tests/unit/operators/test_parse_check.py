@@ -196,6 +196,7 @@ def test_generators_become_lists() -> None:
 def test_arguments_of_other_systems_name_ours(argument: str, sentence: str) -> None:
     with pytest.raises(SpecError) as caught:
         parsed(timeout=60, deadline="2100-01-01T00:00Z", **{argument: 1})
-    assert str(caught.value) == f"{argument}: there is no such argument; {sentence}"
-    with DAG("d", schedule=None), pytest.raises(SpecError, match=f"^{argument}: there is no such argument"):
+    assert str(caught.value) == f"Task 't': {argument}: there is no such argument; {sentence}"
+    refusal = f"^Task 'decide': {argument}: there is no such argument"
+    with DAG("d", schedule=None), pytest.raises(SpecError, match=refusal):
         ray_batch_task(decide, **{argument: 1})()
