@@ -35,6 +35,7 @@ class Budget:
     checked: float
     unseen: int = 0
     gpu_hours: float = 0.0
+    _holding: frozenset[str] = frozenset()
 
     def check(self, reports: Sequence[ReplicaReport], now: float) -> None:
         """:raises RaybatchError: a limit is reached."""
@@ -47,11 +48,18 @@ class Budget:
                 FailureClass.LIMIT_REACHED,
             )
         # A replica that reports has its GPUs, unless it says that it waits. If its node died, it is silent.
-        held = self.unseen or sum(
-            report.state not in {"waiting", "ended"} and now - report.seen <= _SILENT for report in reports
+        holding = frozenset(
+            report.replica
+            for report in reports
+            if report.state not in {"waiting", "ended"} and now - report.seen <= _SILENT
         )
-        self.gpu_hours += self.gpus * held * (now - self.checked) / 3600
-        self.checked = now
+        seconds = (self.unseen or len(holding)) * (now - self.checked) + sum(
+            max(0.0, report.seen - self.checked)
+            for report in reports
+            if report.state == "ended" and report.replica in self._holding  # since the latest check
+        )
+        self.gpu_hours += self.gpus * seconds / 3600
+        self.checked, self._holding = now, holding
         if self.limits.max_gpu_hours is not None and self.gpu_hours >= self.limits.max_gpu_hours:
             raise RaybatchError(
                 f"max_gpu_hours: {self.gpu_hours:.2f} GPU hours are used, of {self.limits.max_gpu_hours:g} "

@@ -62,6 +62,15 @@ def test_gpu_hours_add_up_as_replicas_come_and_go() -> None:
     assert budget.gpu_hours == 16
 
 
+def test_a_replica_is_billed_until_it_has_ended() -> None:
+    """It says so between two checks, and again until its process ends."""
+    budget = Budget(Limits(max_gpu_hours=100), 0, 4, NOW - 3600)
+    budget.check(REPORTS, NOW)
+    for said, now in ((NOW + 900, NOW + 1800), (NOW + 3600, NOW + 3600)):
+        budget.check([replace(one, state="ended", seen=said) for one in REPORTS], now)
+    assert budget.gpu_hours == 2 * 4 * 1.25
+
+
 def test_replicas_that_do_not_report_are_billed_as_planned() -> None:
     budget = Budget(Limits(max_gpu_hours=7), 0, 4, NOW - 3600, unseen=2)
     with pytest.raises(RaybatchError, match=r"8\.00 GPU hours are used, of 7"):
