@@ -34,6 +34,21 @@ class S3Server:
             endpoint_url=self.url,
         )
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that give a process access by its own identity."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+        }
+
+    def open_to_this_process(self, patch: pytest.MonkeyPatch) -> None:
+        """Give this process access by its own identity."""
+        for name, value in self.environment.items():
+            patch.setenv(name, value)
+
     def new_bucket(self) -> str:
         import boto3
 

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 
 from airflow_provider_raybatch.contract import events
+from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.job import driver as run_module
@@ -24,6 +26,7 @@ from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.work import Job, in_sequence
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
+from tests.support.reading import as_jsonl
 from tests.support.replicas import Handle, in_no_actor
 from tests.support.replicas import work as ticket
 from tests.support.specs import asking, submitted
@@ -54,6 +57,12 @@ def _one_replica(job: Job, plan: Plan, work: Input, *_: Any) -> pool.Ran:
     return ran
 
 
+def numbered(path: Path, rows: int) -> str:
+    """Write rows with the ids from 0 on; return their source."""
+    path.write_bytes(as_jsonl([{"id": number} for number in range(rows)]))
+    return str(path)
+
+
 def attempt(
     place: Folder, number: int, source: str, /, emitted: list[events.Event] | None = None, **fields: Any
 ) -> Summary:
@@ -79,3 +88,12 @@ def attempt(
     summary = run_module.run(spec, spec.submission, emitted.append, secrets)
     assert [event.summary for event in emitted if isinstance(event, events.Committed)] == [summary]
     return summary
+
+
+def dying_attempt(place: Folder, number: int, source: str, /) -> str:
+    """Run a job that dies when all rows are written and none is published; return what it says."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module, "prepare", lambda *_: 1 / 0)
+        with pytest.raises(RaybatchError) as caught:
+            attempt(place, number, source)
+    return str(caught.value)

@@ -76,12 +76,7 @@ class Bucket:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        return {
-            "AWS_ENDPOINT_URL": self.server.url,
-            "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-        }
+        return self.server.environment
 
     @property
     def credentials(self) -> AwsCredentials | None:

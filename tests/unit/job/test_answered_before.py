@@ -10,14 +10,13 @@ import pytest
 
 from airflow_provider_raybatch.contract.events import Event, Notice
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.engine.base import overlong
 from airflow_provider_raybatch.job.execution.launch import Launch
 from airflow_provider_raybatch.job.preflight import ready
 from airflow_provider_raybatch.job.preflight.model_check import Checked
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.specs import TASK
-from tests.support.whole_job import attempt, without_cluster
+from tests.support.whole_job import attempt, dying_attempt, numbered, without_cluster
 
 SMALL = Checked(failures=((1, overlong(5000, 4096)), (3, overlong(6000, 4096))))
 
@@ -25,9 +24,7 @@ SMALL = Checked(failures=((1, overlong(5000, 4096)), (3, overlong(6000, 4096))))
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     without_cluster(monkeypatch)
-    path = tmp_path / "in.jsonl"
-    path.write_text("".join(f'{{"id": {number}}}\n' for number in range(6)))
-    return str(path)
+    return numbered(tmp_path / "in.jsonl", 6)
 
 
 def in_a_small_context(patch: pytest.MonkeyPatch) -> list[Any]:
@@ -49,13 +46,9 @@ def test_rows_that_have_an_answer_end_no_job(
         fields["reuse"] = str(tmp_path / "store")
         attempt(LocalFolder(str(tmp_path / "first")), 0, source, **fields)
     elif how == "other input":
-        Path(tmp_path, "more.jsonl").write_text(Path(source).read_text() + '{"id": 6}\n')
-        attempt(place, 0, str(tmp_path / "more.jsonl"))
+        attempt(place, 0, numbered(tmp_path / "more.jsonl", 7))
     else:
-        with monkeypatch.context() as patch:
-            patch.setattr(driver, "prepare", lambda *_: 1 / 0)
-            with pytest.raises(RaybatchError, match="6 of 6 rows are kept"):
-                attempt(place, 0, source)
+        assert "6 of 6 rows are kept" in dying_attempt(place, 0, source)
     if how != "retry":
         fields["submission"] = {"task": TASK, "run_token": "tokeo", "submission_id": "raybatch-y-0"}
     loaded, emitted = in_a_small_context(monkeypatch), list[Event]()

@@ -10,7 +10,6 @@ import pytest
 
 from airflow_provider_raybatch.contract.events import Event, Notice
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.monitor.budget import spent
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
@@ -18,7 +17,7 @@ from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.attempts import GREEDY, Attempt
 from tests.support.damage import ALL, OF_CONTENT, OF_SIZE, Damage, in_a_page
-from tests.support.whole_job import attempt, without_cluster
+from tests.support.whole_job import attempt, dying_attempt, numbered, without_cluster
 
 
 def damaged(root: Path, how: Damage) -> str:
@@ -36,17 +35,9 @@ def warnings(emitted: list[Any]) -> list[str]:
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The source of a task whose first attempt died before it published."""
     without_cluster(monkeypatch)
-    path = tmp_path / "in.jsonl"
-    path.write_text("".join(f'{{"id": {number}}}\n' for number in range(12)))
-    with monkeypatch.context() as patch:
-
-        def die(*_: Any) -> Any:
-            raise RuntimeError("killed")
-
-        patch.setattr(driver, "prepare", die)
-        with pytest.raises(RaybatchError, match="killed; 12 of 12 rows are kept"):
-            attempt(LocalFolder(str(tmp_path / "out")), 0, str(path))
-    return str(path)
+    source = numbered(tmp_path / "in.jsonl", 12)
+    assert "; 12 of 12 rows are kept" in dying_attempt(LocalFolder(str(tmp_path / "out")), 0, source)
+    return source
 
 
 @pytest.mark.parametrize("how", OF_SIZE)

@@ -353,9 +353,7 @@ class TestS3:
     def test_credentials_of_the_environment_are_used(
         self, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-        monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.url)
+        s3_server.open_to_this_process(monkeypatch)
         place = S3Folder(s3_server.new_bucket(), "")
         place.write("x", b"1")
         assert place.read("x") == b"1"

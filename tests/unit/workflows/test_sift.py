@@ -233,9 +233,7 @@ def test_raw_documents_of_a_csv(tmp_path: Path) -> None:
 def test_raw_documents_in_s3(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     with serving() as server:
         bucket = server.new_bucket()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        server.open_to_this_process(monkeypatch)
         place(f"s3://{bucket}").write("raw/a.jsonl", b'{"text": "a"}\n')
         (found,) = pa.Table.from_batches(read_raw([f"s3://{bucket}{path}"], ["text"])).to_pylist()
     assert (found["text"], found["source"]) == ("a", f"s3://{bucket}/raw/a.jsonl")

@@ -140,9 +140,7 @@ def test_large_rows_come_in_small_batches(tmp_path: Path) -> None:
 def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving() as server:
         bucket = server.new_bucket()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        server.open_to_this_process(monkeypatch)
         with DatasetWriter(f"s3://{bucket}/curated", partition_by=["language"]) as writer:
             writer.write(batch(language=["en", "de"], text=["a", "b"]))
         assert writer.result["bucket"] == bucket

@@ -19,13 +19,7 @@ from tests.support.s3_server import S3Server
 def put(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Write a model's files into a bucket, to which this process has access. Returns the model's name."""
     bucket = s3_server.new_bucket()
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_ENDPOINT_URL": s3_server.url,
-        "AWS_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
+    s3_server.open_to_this_process(monkeypatch)
 
     def write(**files: bytes) -> str:
         for name, content in files.items():

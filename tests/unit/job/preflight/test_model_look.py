@@ -208,13 +208,7 @@ def test_what_can_not_be_seen_is_not_judged(model: str) -> None:
 @pytest.fixture
 def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Callable[[Files], str]:
     """Write a model into a bucket that this process can read by its own identity."""
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_ENDPOINT_URL": s3_server.url,
-        "AWS_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
+    s3_server.open_to_this_process(monkeypatch)
 
     def put(files: Files) -> str:
         model = f"s3://{s3_server.new_bucket()}/m"

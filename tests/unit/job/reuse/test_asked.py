@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.specs import TASK
-from tests.support.whole_job import attempt, without_cluster
+from tests.support.whole_job import attempt, numbered, without_cluster
 
 AGAIN = "rows whose request is another one now are asked again"
 
@@ -19,9 +19,7 @@ AGAIN = "rows whose request is another one now are asked again"
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     without_cluster(monkeypatch)
-    path = tmp_path / "in.jsonl"
-    path.write_text("".join(f'{{"id": {number}}}\n' for number in range(3)))
-    return str(path)
+    return numbered(tmp_path / "in.jsonl", 3)
 
 
 def told(place: LocalFolder, number: int, source: str, **fields: Any) -> list[str]:
