@@ -154,9 +154,10 @@ class RayHook(BaseHook):
                 "another ray_conn_id."
             )
         return RayBatchUnavailableException(
-            f"Connection {self.ray_conn_id!r} was not found, or Airflow could not read it now; create it "
-            f"with `airflow connections add {self.ray_conn_id} --conn-type ray --conn-host "
-            f"ray-head --conn-port 8265`, or with `--conn-host {LOCAL}` for a private Ray on the worker.",
+            f"Connection {self.ray_conn_id!r} was not found, or Airflow could not read it now; correct "
+            f"ray_conn_id, or create it with `airflow connections add {self.ray_conn_id} --conn-type ray "
+            f"--conn-host ray-head --conn-port 8265`, or with `--conn-host {LOCAL}` for a private Ray on the "
+            "worker.",
         )
 
 

@@ -30,7 +30,9 @@ def check_names(arguments: Iterable[str], known: Sequence[str], where: str = "")
     """
     for name in arguments:
         if name not in known:
-            raise SpecError(f"{where}{name}: there is no such argument; {_remedy(str(name), known)}")
+            raise SpecError(
+                f"{where}{name}: there is no such argument; {_remedy(str(name), known)}"
+            ) from None
 
 
 def _remedy(name: str, known: Sequence[str]) -> str:

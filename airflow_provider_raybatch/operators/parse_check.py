@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS
 from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.location import DESTINATION_SCHEMES, SOURCE_SCHEMES, check_location
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.operators.arguments import build_spec
 
@@ -24,6 +26,8 @@ _TOGETHER = {"processor": ("engine",), "model": ("processor",), "sampling": ("en
 
 _BY_ITEM = ("sampling", "engine_args")
 """Dictionaries whose known items are judged without the others."""
+_LOCATIONS = {"source": SOURCE_SCHEMES, "destination": DESTINATION_SCHEMES, "reuse": DESTINATION_SCHEMES}
+_EXPRESSION = re.compile(r"\{[{%#]")
 _POLLS_A_LEASE = 3
 
 
@@ -38,6 +42,9 @@ def check_known(
     :return: a spec with stand-ins for what is unknown.
     :raises SpecError: the first mistake.
     """
+    if not changes("/"):  # else the DAG has delimiters of its own
+        for name in _LOCATIONS:
+            _check_starts(name, arguments.get(name))
     for name in _BY_ITEM:
         if name in unknown and isinstance(values := arguments.get(name), Mapping):
             items = {key: value for key, value in values.items() if not changes(value)}
@@ -59,6 +66,18 @@ def check_known(
     if "engine" in left_out:
         known["model"] = known.get("model") or _STAND_INS["model"]
     return build_spec(known)
+
+
+def _check_starts(name: str, value: Any) -> None:
+    """Refuse a template whose folders before the first expression can't begin a location."""
+    for text in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(text, str) and (expression := _EXPRESSION.search(text)):
+            start = text[: text.rfind("/", 0, expression.start()) + 1]
+            if start.rstrip("/") and not start.rstrip("/").endswith(":"):
+                try:
+                    check_location(start, _LOCATIONS[name])
+                except ValueError as error:
+                    raise SpecError(f"{name}: {error}.") from None
 
 
 def check_lease(orphan_timeout: float, poll_interval: float) -> None:

@@ -215,10 +215,11 @@ def test_wrong_connection_is_one_sentence(fields: dict[str, Any], sentence: str)
 @pytest.mark.parametrize("conn_id", ["ray_default", "no_such_ray"])
 def test_a_missing_connection_is_an_error_with_its_remedy(conn_id: str) -> None:
     # Airflow also reports "not found" while a secrets backend is unreachable, so a retry may help.
-    command = f"create it with `airflow connections add {conn_id} --conn-type ray --conn-host "
+    command = f"or create it with `airflow connections add {conn_id} --conn-type ray --conn-host "
     with pytest.raises(RayBatchUnavailableException, match=command) as caught:
         RayHook(conn_id).read()
     assert str(caught.value).startswith(f"Connection '{conn_id}' was not found, or Airflow could not read it")
+    assert "; correct ray_conn_id, or create" in str(caught.value)
 
 
 async def test_a_connection_that_airflow_denies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,14 @@ def parsed(**arguments: Any) -> RayBatchInferenceOperator:
         ({"replicas": -1}, "replicas: it must be at least 1, but it is -1."),
         ({"destination": "out"}, "destination: 'out' is relative"),
         ({"source": ["/in", "in"]}, "source: 'in' is relative"),
+        ({"destination": "out/{{ ds }}/"}, "destination: 'out/' is relative, and on the cluster"),
+        ({"destination": "~/out/a-{{ ds }}"}, "destination: '~/out/' begins with '~'"),
+        (
+            {"destination": "s3a://lake/{% if params.x %}a{% endif %}"},
+            "destination: 's3a://lake/' has the scheme",
+        ),
+        ({"source": ["/in", "./in/{{ ds }}/*.csv"]}, "source: './in/' is relative"),
+        ({"reuse": "answers/{{ ds }}"}, "reuse: 'answers/' is relative"),
         ({"model": None}, "model: a value is needed here"),
         ({"sampling": {"max_token": 7, "top_k": "{{ params.k }}"}}, "sampling: max_token: vLLM has no such"),
         ({"engine_args": {"tensor_parallel_size": 0, "x": "{{ ds }}"}}, "engine_args: tensor_parallel_size"),
@@ -79,6 +87,9 @@ def test_a_mistake_is_found_while_the_dag_is_parsed(arguments: dict[str, Any], s
         {"sampling": {"n": "{{ params.n }}", "structured_outputs": "{{ params.s }}"}},
         {"sampling": literal({"stop": "{{ x }}"})},
         {"source": lambda context, jinja_env: "/in"},
+        {"source": "{{ params.lake }}/in", "destination": "s3{{ params.a }}://l/out"},
+        {"destination": "s3://{{ params.bucket }}/out", "reuse": "s3://{{ ds }}"},
+        {"source": ["https://{{ params.host }}/x.csv", "file:///{{ ds }}", "{% raw %}/in{% endraw %}"]},
         {"sampling": {"a_name_of_tomorrows_vllm": 1}},
         {"poll_interval": "None", "timeout": "", "deferrable": "", "cancel_on_kill": " ", "deadline": "None",
          "on_stale_state": "None", "ray_conn_id": "", "limit": ""},
@@ -90,7 +101,7 @@ def test_what_may_still_be_right_is_let_through(arguments: dict[str, Any]) -> No
 
 def test_jinja_delimiters_of_the_dag_make_any_text_a_template() -> None:
     with DAG("d", schedule=None, jinja_environment_kwargs={"variable_start_string": "<<"}):
-        given = {"replicas": "<< params.n >>", "prompt": "<< params.prompt >>"}
+        given = {"replicas": "<< params.n >>", "prompt": "<< params.prompt >>", "source": "<< a >>/{{ ds }}"}
         assert RayBatchInferenceOperator(**{**GOOD, **given}).replicas == "<< params.n >>"
 
 
@@ -196,6 +207,7 @@ def test_generators_become_lists() -> None:
 def test_arguments_of_other_systems_name_ours(argument: str, sentence: str) -> None:
     with pytest.raises(SpecError) as caught:
         parsed(timeout=60, deadline="2100-01-01T00:00Z", **{argument: 1})
+    assert caught.value.__suppress_context__, "Airflow's own refusal would be told, too"
     assert str(caught.value) == f"Task 't': {argument}: there is no such argument; {sentence}"
     refusal = f"^Task 'decide': {argument}: there is no such argument"
     with DAG("d", schedule=None), pytest.raises(SpecError, match=refusal):
