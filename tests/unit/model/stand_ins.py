@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,16 +27,19 @@ from airflow_provider_raybatch.triggers import ray_job
 from .operators import OPERATORS
 from .task import World
 
-# Threads that another test has left in these modules would move a world's clock, or find no world.
-NOT_RUN = tuple(f"airflow_provider_raybatch.job.{room}." for room in ("engine", "execution", "monitor"))
-
 CONNECTION = RayConnection(conn_id="ray_default", url="http://ray:8265/", namespace="n")
 
 
 @contextmanager
 def modelled() -> Iterator[Callable[..., World]]:
-    """Replace everything outside operator, trigger and client by the model; yield a maker of worlds."""
+    """Replace everything outside operator, trigger and client by the model; yield a maker of worlds.
+
+    Threads that other tests have left keep the real thing: they would move a world's clock, and take random
+    numbers from it.
+    """
     world: list[World] = []
+    chance = random.Random()
+    of_model = threading.get_ident()
 
     class Wire(Transport):
         async def __aenter__(self) -> Wire:
@@ -54,9 +58,15 @@ def modelled() -> Iterator[Callable[..., World]]:
                 return answer
             raise self.status_error(method, path, answer)  # type: ignore[arg-type]
 
-    class Now:
+    class ForModel:
+        """A module, with another one in its place where the model runs."""
+
+        def __init__(self, original: object, stand_in: Callable[[], object]) -> None:
+            self.original, self.stand_in = original, stand_in
+
         def __getattr__(self, name: str) -> Any:
-            return getattr(world[-1].clock, name)
+            is_model = threading.get_ident() == of_model
+            return getattr(self.stand_in() if is_model else self.original, name)
 
     async def connection(hook: object) -> RayConnection:
         return CONNECTION
@@ -68,7 +78,7 @@ def modelled() -> Iterator[Callable[..., World]]:
         return called
 
     def make(*args: Any, **kwargs: Any) -> World:
-        random.seed(1)
+        chance.seed(1)
         if world:
             world.pop().loops.close()
         world.append(World(*args, **kwargs))
@@ -86,7 +96,8 @@ def modelled() -> Iterator[Callable[..., World]]:
             (ExecutorSafeguard, "test_mode", True),
         ):
             stack.enter_context(mock.patch.object(owner, name, stand_in))
-        stack.enter_context(_everywhere("time", time, Now()))
+        stack.enter_context(_everywhere("time", time, ForModel(time, lambda: world[-1].clock)))
+        stack.enter_context(_everywhere("random", random, ForModel(random, lambda: chance)))
         stack.enter_context(
             _everywhere("run_blocking", run_blocking, lambda coroutine: world[-1].loops.run(coroutine))
         )
@@ -100,13 +111,11 @@ def modelled() -> Iterator[Callable[..., World]]:
 
 @contextmanager
 def _everywhere(name: str, original: object, stand_in: object) -> Iterator[None]:
-    """Replace it in all modules of the package that have it, but for those that the model does not run."""
+    """Replace it in all modules of the package that have it."""
     modules = [
         module
         for path, module in sys.modules.items()
-        if path.startswith("airflow_provider_raybatch.")
-        and not path.startswith(NOT_RUN)
-        and getattr(module, name, None) is original
+        if path.startswith("airflow_provider_raybatch.") and getattr(module, name, None) is original
     ]
     for module in modules:
         setattr(module, name, stand_in)

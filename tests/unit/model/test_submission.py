@@ -7,16 +7,16 @@ By default, a sample of steps is tried for each event; ``RAYBATCH_MODEL=all`` tr
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count, product
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
+from obstore.exceptions import GenericError
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.job.execution.kept.meter import Meter
+from airflow_provider_raybatch.storage import retry
 from tests.support.turn import TURNS
 
 from .events import EVENTS
@@ -70,15 +70,22 @@ def trouble(world: World, events: dict[int, str]) -> set[int]:
     return reached
 
 
-def test_threads_of_other_tests_do_not_move_the_clock(make: Maker) -> None:
-    """Those of kept engines sleep for as long as the process lives."""
+def test_threads_of_other_tests_do_not_change_a_world(make: Maker) -> None:
+    """Some sleep, or try again after a pause with jitter, for as long as the process lives."""
+    undisturbed = make(deferrable=False)
+    undisturbed.ends_well()
     world = make(deferrable=False)
-    before = world.clock.time()
-    looks = threading.Semaphore(0)
-    meter = SimpleNamespace(gpu=SimpleNamespace(sample=looks.release))
-    threading.Thread(target=Meter._run, args=(meter,), daemon=True).start()
-    assert looks.acquire(timeout=60)
-    assert world.clock.time() == before
+    before, answers = world.clock.time(), [False, True]
+
+    def answer() -> None:
+        if answers.pop():
+            raise GenericError("reset by peer")
+
+    with ThreadPoolExecutor(1) as others:
+        others.submit(retry.with_retries, answer, "read", "s3://b/k").result(60)
+    assert (world.clock.time(), answers) == (before, [])
+    world.ends_well()
+    assert (world.steps, world.clock.time()) == (undisturbed.steps, undisturbed.clock.time())
 
 
 @pytest.mark.parametrize("deferrable", MODES)

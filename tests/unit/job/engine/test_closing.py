@@ -50,7 +50,7 @@ def test_no_process_is_left_of_a_closed_engine() -> None:
     assert not left
 
 
-def test_an_engine_that_does_not_tell_its_processes_is_shut_down() -> None:
+def test_engine_of_unknown_processes_is_shut_down() -> None:
     asked: list[str] = []
     vllm_compat.stop_engine(SimpleNamespace(shutdown=lambda: asked.append("shutdown")))
     assert asked == ["shutdown"]
