@@ -32,6 +32,11 @@ def gpu_node(accelerator_type: str | None) -> str | None:
     return next((n["NodeID"] for n in nodes if all(n["Resources"].get(name, 0) > 0 for name in wanted)), None)
 
 
+def has_one_node() -> bool:
+    """Whether no other node can have files that this one lacks."""
+    return len([node for node in ray.nodes() if node["Alive"]]) == 1
+
+
 def has_idle(plan: Plan) -> bool:
     """Whether a replica of this plan could start now: what it takes is idle, if perhaps on several nodes."""
     idle = ray.available_resources()

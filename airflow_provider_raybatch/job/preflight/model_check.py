@@ -26,7 +26,7 @@ from airflow_provider_raybatch.job.engine.token_ids import check_token_ids, surp
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.preflight.model_bucket import check_bucket, is_in_bucket
 from airflow_provider_raybatch.job.preflight.model_loader import check_loader
-from airflow_provider_raybatch.job.preflight.model_look import no_text, refuse_by_files
+from airflow_provider_raybatch.job.preflight.model_look import no_text, refuse_by_files, refuse_missing
 from airflow_provider_raybatch.job.preflight.model_version import COMMIT, model_digest
 from airflow_provider_raybatch.job.preflight.sampling_check import check_sampling, compact_json
 from airflow_provider_raybatch.job.row import Request, RowFailure
@@ -81,7 +81,7 @@ def check_model(
     set_environment(environment)
     if is_in_bucket(spec.model):
         check_bucket(spec.model)
-    _check_folder(spec.model)
+    refuse_missing(spec.model)
     refuse_by_files(spec, environment)
     _check_version()
     from airflow_provider_raybatch.job.engine.vllm_args import engine_args
@@ -176,15 +176,6 @@ class _Chats:
     def probed(self) -> str:
         """What the template makes of some chats today."""
         return "".join(map(self.text, _PROBES))
-
-
-def _check_folder(name: str) -> None:
-    """Before vLLM is imported, which takes long, and takes a folder that is missing for a name on the hub."""
-    if name.startswith("/") and not Path(name).exists():
-        raise PreflightError(
-            f"model: nothing is at {name!r} on the node that checks it; correct the path, or make the folder "
-            "readable on every node."
-        )
 
 
 def _check_version() -> None:

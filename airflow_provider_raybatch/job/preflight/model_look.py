@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from pydantic import SecretStr
 
@@ -21,6 +22,18 @@ from airflow_provider_raybatch.job.preflight.model_version import hub_token
 _PLAIN_FORMATS = {"auto", "hf", "safetensors"}
 """Values of `load_format` with which vLLM loads the files that a model has on the hub."""
 _SHOWN = 3
+
+
+def refuse_missing(model: str) -> None:
+    """Refuse a folder that is not here, which vLLM would take for a name on the hub.
+
+    :raises PreflightError: nothing has this path.
+    """
+    if model.startswith("/") and not Path(model).exists():
+        raise PreflightError(
+            f"model: nothing is at {model!r} on the node that checks it; correct the path, or make the "
+            "folder readable on every node."
+        )
 
 
 def refuse_by_files(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr]) -> None:

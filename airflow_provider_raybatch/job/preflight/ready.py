@@ -46,7 +46,7 @@ from airflow_provider_raybatch.job.preflight import known_models
 from airflow_provider_raybatch.job.preflight.input_check import check_rows, look_at_source, sample
 from airflow_provider_raybatch.job.preflight.model_check import Checked
 from airflow_provider_raybatch.job.preflight.model_files import is_on_disk
-from airflow_provider_raybatch.job.preflight.model_look import refuse_by_files
+from airflow_provider_raybatch.job.preflight.model_look import refuse_by_files, refuse_missing
 from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_prompts
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.request.keys import Keyer
@@ -270,6 +270,8 @@ def _checked_model(
         known = known_models.kept(spec, requests, environment)
         if known is not None:
             return known
+    if is_here and (node is not None or cluster_view.has_one_node()):
+        refuse_missing(spec.model)
     if is_here or not is_on_disk(spec.model):
         refuse_by_files(spec, environment)
     check = known_models.check_model

@@ -13,6 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.events import Notice
+from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.layout import JOURNAL
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.output.journal import Journal
@@ -52,6 +53,53 @@ def test_a_kept_check_is_looked_up_for_the_token(monkeypatch: pytest.MonkeyPatch
     )
     job = spec(engine="vllm", model="acme/tiny")
     assert ready._checked_model(job, [], environment, launch=None) == found["hf_job"]
+
+
+def node(name: str, *, alive: bool = True, **resources: float) -> dict[str, Any]:
+    return {"NodeID": name, "Alive": alive, "Resources": {"CPU": 4.0, **resources}}
+
+
+HEAD = node("head")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "refused"),
+    [
+        ([HEAD], True),
+        ([HEAD, node("lost", alive=False)], True),
+        ([node("head", GPU=1.0), node("other", GPU=1.0)], True),
+        ([HEAD, node("other")], False),
+        ([HEAD, node("other", GPU=1.0)], False),
+    ],
+    ids=[
+        "the only node",
+        "the only one alive",
+        "the node that checks",
+        "another without GPUs",
+        "GPUs elsewhere",
+    ],
+)
+def test_a_missing_folder_waits_for_no_replica(
+    monkeypatch: pytest.MonkeyPatch, nodes: list[dict[str, Any]], refused: bool
+) -> None:
+    """A replica that could be asked imports vLLM first. Where others may have the folder, one is asked."""
+    ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
+    asked: list[str] = []
+
+    class Launched:
+        def ask(self, function: Any, spec: BatchInferenceSpec, *_: Any) -> Checked:
+            asked.append(spec.model)
+            return Checked(context=400)
+
+    monkeypatch.setattr(ready.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "head"))
+    monkeypatch.setattr(ready.ray, "nodes", lambda: nodes)
+    job = spec(engine="vllm", model="/no/such/model")
+    if refused:
+        with pytest.raises(PreflightError, match=r"^model: nothing is at '/no/such/model' on the node that"):
+            ready._checked_model(job, [], {}, Launched())
+    else:
+        assert ready._checked_model(job, [], {}, Launched()).context == 400
+    assert asked == ([] if refused else ["/no/such/model"])
 
 
 def test_tokenizer_larger_than_the_model_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
