@@ -3,7 +3,8 @@
 
 Only ``{row.name}`` and ``{row['any name']}`` (or double quotes) are placeholders. Every other brace is text,
 so a prompt with JSON in it needs no escaping, and values are never scanned again, so data can't inject a
-placeholder. Preflight refuses ``{name}`` where that is a column; ``{'{name}'}`` is the text ``{name}``.
+placeholder. Preflight refuses ``{name}`` and ``{row.any name}`` where that is a column; ``{'{name}'}`` is the
+text ``{name}``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _ESCAPED = re.compile(r"\{'(\{[^{}'\n]+\})'\}")
 _DOUBLE = re.compile(r"\{\{(?=\s|[^{}\n]*\s\}\})\s*(row\s*[.\[][^{}\n]{0,80}?)\s*\}\}")
 _BRACED = re.compile(r"\{+[ \t]*([^{}\n]+?)[ \t]*\}+")
 _LOOKALIKE = re.compile(r"\{+\s*row\s*[.\[][^{}\n]{0,80}\}")
+_OF_ROW = re.compile(r"row\s*(?:\.\s*(.+)|\[\s*(['\"]?)(.+?)\2\s*\])")
 
 
 class RowTemplateError(ValueError):
@@ -77,8 +79,7 @@ class RowTemplate:
     @property
     def lookalikes(self) -> list[str]:
         """Text that resembles a placeholder but is none, such as ``{row.a.b}``: worth a warning, no error."""
-        rest = _PLACEHOLDER.sub("", self.text)
-        return list(dict.fromkeys(_LOOKALIKE.findall(rest)))
+        return list(dict.fromkeys(_LOOKALIKE.findall(self._rest)))
 
     @property
     def doubled(self) -> tuple[str, str] | None:
@@ -88,9 +89,17 @@ class RowTemplate:
 
     @property
     def braced(self) -> dict[str, str]:
-        """Names alone in braces, such as ``name`` of ``{name}``, each with the text that it was found in."""
-        rest = _ESCAPED.sub("", _PLACEHOLDER.sub("", self.text))
-        return {found.group(1): found.group() for found in _BRACED.finditer(rest)}
+        """Text in braces, such as ``{name}`` or ``{row.a b}``, each with the column that may be meant."""
+        found = {}
+        for braces in _BRACED.finditer(self._rest):
+            of_row = _OF_ROW.fullmatch(braces[1])
+            found[braces[0]] = (of_row[1] or of_row[3]) if of_row else braces[1]
+        return found
+
+    @property
+    def _rest(self) -> str:
+        """The template without its placeholders and its escaped text."""
+        return _ESCAPED.sub("", _PLACEHOLDER.sub("", self.text))
 
     def render(self, row: Mapping[str, Any]) -> FilledTemplate:
         """Fill in one row.

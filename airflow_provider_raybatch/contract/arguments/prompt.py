@@ -119,12 +119,13 @@ def check_placeholders(prompt: PromptArguments, of_row: bool) -> None:
     if of_row or prompt.prompt_function is not None or prompt.column_arguments():
         return
     field, text = templates[0]
-    braced = [name for _, each in templates for name in RowTemplate(each).braced]
-    meant = next((name for name in braced if name.isidentifier() and name != "row"), None)
-    if meant is not None:
-        remedy = f"write {{{meant}}} as {placeholder(meant)} if it is a column"
-    else:
-        remedy = "name one as {row.name}, or set n in sampling for several answers to one request"
+    remedies = (
+        f"write {braced} as {placeholder(name)} if it is a column"
+        for template in (RowTemplate(each) for _, each in templates)
+        for braced, name in template.braced.items()
+        if braced in template.lookalikes or (name.isidentifier() and name != "row")
+    )
+    remedy = next(remedies, "name one as {row.name}, or set n in sampling for several answers to one request")
     raise ValueError(
         f"{field}: {shown(text)} names no column, so each row would pay for the same request; {remedy}"
     )

@@ -195,11 +195,12 @@ def _check_braces(spec: BatchInferenceSpec, source: Source) -> None:
     """Refuse ``{name}`` if `name` is a column: as plain text, every row would make the same request."""
     columns = {name.casefold(): name for name in reversed(source.columns) if not name.isdigit()}
     for field, text in spec.row_templates():
-        for name, braced in RowTemplate(text).braced.items():
+        for braced, name in RowTemplate(text).braced.items():
             if (column := columns.get(name.casefold())) is not None:
+                plain = f"{{{braced.strip('{} ')}}}"
                 raise PreflightError(
                     f"{field}: {braced!r} is taken as text, but {column!r} is a column; write "
-                    f"{placeholder(column)} for its value, or {{'{{{name}}}'}} for the text {{{name}}}."
+                    f"{placeholder(column)} for its value, or {{'{plain}'}} for the text {plain}."
                 )
 
 

@@ -93,5 +93,7 @@ def test_columns_once_each_in_order_of_appearance() -> None:
 
 
 def test_only_lookalikes_of_placeholders_are_found() -> None:
-    template = RowTemplate('{row.a} { row.b } {row.c.d} {{row.e}} {row[0]} {rows.f} {"row": 1}')
+    template = RowTemplate(
+        "{row.a} { row.b } {row.c.d} {{row.e}} {row[0]} {rows.f} {\"row\": 1} {'{row.g h}'}"
+    )
     assert template.lookalikes == ["{ row.b }", "{row.c.d}", "{row[0]}"]

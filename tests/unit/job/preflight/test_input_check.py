@@ -80,6 +80,16 @@ def test_columns_of_all_files_come_together(tmp_path: Path) -> None:
             "{row['the tone']}",
         ),
         (
+            {"prompt": "{row.text}: {row.The tone}"},
+            "prompt: '{row.The tone}' is taken as text, but 'the tone' is a column; write {row['the tone']} "
+            "for its value, or {'{row.The tone}'} for the text {row.The tone}.",
+        ),
+        (
+            {"prompt": "{row.text} {row[the tone]}"},
+            "prompt: '{row[the tone]}' is taken as text, but 'the tone'",
+        ),
+        ({"prompt": "{row.text} { row.text }"}, "prompt: '{ row.text }' is taken as text, but 'text' is a"),
+        (
             {"messages": [{"role": "user", "content": "{row.text}{text}"}]},
             "messages: '{text}' is taken as text",
         ),
@@ -97,10 +107,19 @@ def test_a_column_without_row_is_refused(tmp_path: Path, prompt: dict[str, Any],
 
 
 @pytest.mark.parametrize(
-    "text", ["{'{text}'}", '{"text": {row.text}}', "{text: 1} {other} {} {1}", "{{row.text}}"]
+    "text",
+    [
+        "{'{text}'}",
+        '{"text": {row.text}}',
+        "{text: 1} {other} {} {1}",
+        "{{row.text}}",
+        "{row.a b}",
+        "{row[1]}",
+        "{'{row.the tone}'}",
+    ],
 )
 def test_braces_that_name_no_column_are_text(tmp_path: Path, text: str) -> None:
-    path = jsonl(tmp_path, [{"text": "a", "1": "digits are not a name here"}])
+    path = jsonl(tmp_path, [{"text": "a", "the tone": "b", "1": "digits are not a name here"}])
     assert source_of(path, prompt="{row.text}" + text).rows == 1
 
 
@@ -134,11 +153,11 @@ def test_rows_that_will_fail_are_reported_with_an_example(tmp_path: Path) -> Non
 
 
 def test_text_like_a_placeholder_is_reported(tmp_path: Path) -> None:
-    prompt = {"prompt": "{row.text} {row.text.more}", "system_prompt": "{ row.text }"}
+    prompt = {"prompt": "{row.text} {row.text.more}", "system_prompt": "{ row.note }"}
     _, notices = sampled(jsonl(tmp_path, [{"text": "a"}]), **prompt)
     assert [notice.message.partition(" is taken")[0] for notice in notices] == [
         "prompt: '{row.text.more}'",
-        "system_prompt: '{ row.text }'",
+        "system_prompt: '{ row.note }'",
     ]
 
 
