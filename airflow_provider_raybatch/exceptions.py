@@ -69,4 +69,6 @@ def for_airflow() -> Iterator[None]:
     except RayBatchException:
         raise
     except RaybatchError as error:
-        raise airflow_exception(error) from error
+        # The sentence has its cause, but for what was not expected.
+        cause = error if error.failure_class is FailureClass.INTERNAL else None
+        raise airflow_exception(error) from cause

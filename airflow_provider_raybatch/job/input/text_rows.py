@@ -75,7 +75,7 @@ def csv_rows(
                 BadRow(f"the row has {len(fields)} fields, the header has {len(header)}", _shown(fields))
             )
         elif damaged and any("\udc80" <= character <= "\udcff" for value in fields for character in value):
-            reason = "the row is not UTF-8 text; csv_options has an encoding to set"
+            reason = "the row is not UTF-8 text; set its encoding, such as csv_options={'encoding': 'cp1252'}"
             rows.append(BadRow(reason, _shown(fields)))
         elif fields[-1:] == last and [fields[0].removeprefix(_MARK), *fields[1:]] == list(header):
             reason = "the row is the header line once more; remove it from the file"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import pytest
@@ -68,6 +69,20 @@ def test_what_is_for_airflow_already_stays_as_it_is() -> None:
         with pytest.raises(RayBatchException) as caught, for_airflow():
             raise error
         assert caught.value is error
+
+
+@pytest.mark.parametrize("failure_class", FailureClass)
+def test_a_traceback_tells_the_sentence_once(failure_class: FailureClass) -> None:
+    """Of a failure whose sentence has its cause, the task's log shows no second and third traceback."""
+    error = RaybatchError("the sentence", failure_class)
+    error.__cause__ = OSError("All connection attempts failed")
+    with pytest.raises(RayBatchException) as caught, for_airflow():
+        raise error
+    shown = "".join(traceback.format_exception(caught.value))
+    unexpected = failure_class is FailureClass.INTERNAL
+    assert ("All connection attempts failed" in shown) == unexpected
+    assert shown.count("the sentence") == (2 if unexpected else 1)
+    assert shown.endswith("the sentence\n")
 
 
 def test_a_lost_cluster_is_worth_a_retry(ray: FakeRay, run: Run) -> None:

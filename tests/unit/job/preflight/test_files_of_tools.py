@@ -179,7 +179,8 @@ class TestCsv:
     def test_text_of_another_encoding_says_what_to_set(self, tmp_path: Path) -> None:
         pd.DataFrame(ROWS).to_csv(tmp_path / "x.csv", index=False, encoding="cp1252")
         (failure,) = looked(tmp_path / "x.csv")[2]
-        assert failure.reason == "the row is not UTF-8 text; csv_options has an encoding to set"
+        remedy = "set its encoding, such as csv_options={'encoding': 'cp1252'}"
+        assert failure.reason == f"the row is not UTF-8 text; {remedy}"
         sentence = refusal(tmp_path / "x.csv", csv_options={"encoding": "ascii"})
         assert "FILE is not ascii text" in sentence
         (tmp_path / "y.csv").write_bytes("größe,text\n1,a\n".encode("cp1252"))
