@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from airflow_provider_raybatch.coercion import is_absent
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.exceptions import RayBatchFailException
@@ -65,11 +64,11 @@ def _shown(moment: float) -> str:
 
 
 def parse_deadline(value: datetime | str | None) -> float | None:
-    """The argument `deadline` in epoch seconds; ``None`` if it counts as not given.
+    """The argument `deadline` in epoch seconds; ``None`` if it is not given.
 
     :raises SpecError: it is neither a datetime nor its text in ISO 8601, or has no time zone.
     """
-    if is_absent(value):
+    if value is None:
         return None
     found = value
     if isinstance(found, str):

@@ -75,6 +75,7 @@ def test_a_file_of_ones_own_becomes_a_table(home: Path) -> None:
     for name, value in OWN_LINES.items():
         code, changed = re.subn(rf"(?m)^{name} = .*$", lambda _, line=f"{name} = {value}": line, code)
         assert changed == 1, name
+    assert not re.search("compan|city|Agriculture|Banking|Energy|Retail|Software|Transport", code)
     rows, _ = table(home, code)
     assert [(row["Review text"], row["id"]) for row in rows] == [("Very good", "7"), ("Bad", "8")]
     assert {row["response"] for row in rows} <= {"good", "bad"}

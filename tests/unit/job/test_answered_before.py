@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.events import Event, Notice
+from airflow_provider_raybatch.contract.events import Event, Notice, Phase
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.engine.base import overlong
 from airflow_provider_raybatch.job.execution.launch import Launch
@@ -72,3 +72,14 @@ def test_too_many_rows_without_an_answer_end_the_job(
     assert caught.value.failure_class is FailureClass.TOO_MANY_ERRORS
     assert f"{2 - answered // 2} of the first" in str(caught.value)
     assert loaded == []
+
+
+def test_without_earlier_answers_the_refusal_comes_before_the_keys(
+    tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These would take minutes for millions of rows."""
+    in_a_small_context(monkeypatch)
+    emitted = list[Event]()
+    with pytest.raises(RaybatchError, match=r"^max_error_fraction: 2 of the first 6 rows fail"):
+        attempt(LocalFolder(str(tmp_path / "out")), 0, source, emitted=emitted)
+    assert not [one for one in emitted if isinstance(one, Phase) and "equal requests" in one.message]

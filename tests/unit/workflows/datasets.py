@@ -54,11 +54,16 @@ def inferred(
         columns=[Column(name=one.name, type=str(one.type)) for one in table.schema],
         dead_letter_uri=str(folder / "dead_letters/one") if letters else None,
         counts=Counts(
-            input=len(rows) + len(letters), ok=len(rows), error=len(letters), reused=1 if rows else 0
+            input=len(rows) + len(letters),
+            ok=len(rows),
+            error=len(letters),
+            reused=1 if rows else 0,
+            duplicates=2 if rows else 0,
         ),
         tokens=Tokens(input=10, cached=4, output=5),
         tokens_paid=12,
         tokens_saved=3,
+        gpu_seconds=6.5,
         owner=TaskKey(dag_id="d", run_id="r", task_id="t", map_index=map_index),
         run_token="token",
         submission_id="job",

@@ -154,13 +154,13 @@ def test_a_card(tmp_path: Path) -> None:
     }  # fmt: skip
     assert found["totals"] == {
         "input_tokens": 10, "cached_tokens": 4, "output_tokens": 5, "tokens_paid": 12, "tokens_saved": 3,
-        "gpu_seconds": 0, "seconds": 0,
+        "gpu_seconds": 6.5, "seconds": 0,
     }  # fmt: skip
-    assert (found["runs"][0]["rows"], found["runs"][0]["reused"]) == (10, 1)
+    assert (found["runs"][0]["rows"], found["runs"][0]["reused"]) == (10, 3)
     assert [row["id"] for row in found["samples"]["accepted"]] == [4, 5]
     text = Path(written["card_markdown_uri"]).read_text()
     assert "| score_threshold | 6 | 60.0% | - | score_below: 4 |" in text
-    assert "| generate | some/model | 10 | 0 | 1 | 10 | 4 | 5 | 12 | 3 |  | 0 |" in text
+    assert "| generate | some/model | 10 | 0 | 3 | 10 | 4 | 5 | 12 | 3 | 6.5 | 0 |" in text
     assert "````\nUse ``` and {row.x}\n````" in text
     assert "a \\| b ``` &lt;script>" in text
     assert Rows(str(tmp_path / "kept")).count == 6  # the card is beside the dataset, not in it

@@ -106,13 +106,20 @@ Last 50 lines of stdout:
             error: subprocess-exited-with-error
             x Getting requirements to build wheel did not run successfully.
               OSError: mysql_config not found
+              [end of output]
             note: This error originates from a subprocess, and is likely not a problem with pip.
             """,
             "OSError: mysql_config not found",
         ),
         (
-            "vllm 0.32 has requirement torch==2.9, but you have torch 2.8.",
-            "vllm 0.32 has requirement torch==2.9",
+            """
+            vllm 0.32 has requirement torch==2.9, but you have torch 2.8.
+            WARNING: There was an error checking the latest version of pip.
+            note: This is an issue with the package mentioned above.
+            hint: See above for details.
+            [notice] To update, run: pip install --upgrade pip
+            """,
+            "vllm 0.32 has requirement torch==2.9, but you have torch 2.8; correct",
         ),
         (
             """
@@ -181,6 +188,21 @@ def test_long_lines_are_cut():
 def test_exit_code_is_reported():
     assert reason_of(failed(TRACEBACK, code=3)).message == (
         "The job failed (exit code 3): ZeroDivisionError: division by zero"
+    )
+
+
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [
+        ("Killed", "memory."),
+        ("Job entrypoint command failed with exit code 137, last available logs:", "memory."),
+        ("", "memory."),
+        ("step 3 of 9.", "memory; its last line: step 3 of 9."),
+    ],
+)
+def test_a_killed_driver_is_told_by_a_line_that_says_more(last, told):
+    assert reason_of(failed(last, code=137)).message == (
+        f"The driver was killed (exit code 137), most often because its node ran out of {told}"
     )
 
 

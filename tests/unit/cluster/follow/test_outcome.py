@@ -153,9 +153,24 @@ def test_a_last_line_that_is_an_event_is_told_by_its_sentence(code):
     assert ": 1,500 of 3,000 rows (50.0 %); 1,455 of 3,000 rows are kept" in told
 
 
-def test_what_the_driver_told_of_its_end_stays_as_it_is():
-    told = observe("FAILED", [KEPT, FAILED], error_type="JOB_ENTRYPOINT_COMMAND_ERROR", driver_exit_code=1)
-    assert judge(told, STATE).outcome.message == "The bucket is gone."
+@pytest.mark.parametrize(
+    ("status", "failure_class"),
+    [
+        ("FAILED", FailureClass.STORAGE),
+        ("STOPPED", FailureClass.CANCELLED),
+        ("STOPPED", FailureClass.TIMEOUT),
+    ],
+)
+def test_what_the_driver_told_of_its_end_stays_as_it_is(status, failure_class):
+    said = events.line(events.Failed(failure_class=failure_class, message="It went wrong."), KEY, 80)
+    told = observe(status, [KEPT, said], error_type="JOB_ENTRYPOINT_COMMAND_ERROR", driver_exit_code=1)
+    assert judge(told, STATE).outcome.message == "It went wrong."
+
+
+def test_progress_that_does_not_tell_what_is_kept_adds_nothing():
+    """An older driver's."""
+    outcome = judge(observe("STOPPED", PROGRESS), STATE).outcome
+    assert outcome.message == "The job was stopped outside of this task."
 
 
 def test_silence_is_tolerated_for_a_limited_time():
@@ -270,11 +285,11 @@ def test_rays_message_replaces_an_unreachable_log():
 
 def test_levels():
     warning = events.line(events.Notice(level="warning", message="w"), KEY, 3)
-    notice = events.line(events.Notice(message="n"), KEY, 4)
+    notice = events.line(events.Notice(message="n", at=3601.0), KEY, 4)
     newer = events.MARKER + '{"event": "newer"}'
     verdict = judge(observe(tail=["raw", warning, notice, FAILED, newer]), STATE)
     assert [line.level for line in verdict.lines] == ["info", "warning", "info", "error", "info"]
-    assert texts(verdict) == ["raw", "w", "n", "storage: The bucket is gone.", newer]
+    assert texts(verdict) == ["raw", "w", "[01:00:01] n", "storage: The bucket is gone.", newer]
 
 
 def test_lines_of_ray_itself_are_marked_or_left_to_rays_log():
@@ -284,6 +299,9 @@ def test_lines_of_ray_itself_are_marked_or_left_to_rays_log():
     first = judge(observe(tail=[noise, "mine"]), STATE)
     assert texts(first) == ["mine"]
     assert texts(judge(observe(tail=[noise, "mine", noise, error]), first.state)) == [f"Ray: {error}"]
+    own = "Running entrypoint for job x: python -m airflow_provider_raybatch.job spec.json"
+    assert texts(judge(observe(tail=[own]), STATE)) == []
+    assert texts(judge(observe(tail=[own]), STATE, key=None)) == [own]  # of a raw job
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,8 @@ TELLING = [
     "2026-11-26 14:13:00,431	WARNING stats.py:1172 -- Error occurred during update_execution_metrics",
     "2026-11-26 14:13:00,431	INFO worker.py:2038 -- Started a local Ray instance.",
     "2026-11-26 14:13:00,431	INFO worker.py:3090 -- Put failed since the value was either too large",
+    "[2026-11-26 14:13:00,430 E 9 9] core_worker.cc:2465: Actor with class name: 'Mine' and ID: '5' has "
+    "constructor arguments in the object store and max_restarts > 0.",
     "(autoscaler +4s) Error: No available node types can fulfill resource request {'GPU': 8.0}",
     "Traceback (most recent call last):",
     "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
@@ -110,6 +112,7 @@ PRINTED = [
     "INFO:mine:Runtime env is setting up.",
     "\x1b[36m(f pid=123)\x1b[0m task 1 says hello",
     "(raylet) is a word",
+    "it said: [2026-11-26 14:13:00,430 I 9 9] core_worker.cc:1: quoted",
     "Running entrypoint for job of mine",
     "2026-11-26 14:12:25,698	INFO main.py:5 -- by the logger `ray`, as its documentation shows",
     "2026-11-26 14:12:25,698	INFO worker.py:5 -- by the logger `ray`, in a file of that name",
@@ -122,10 +125,36 @@ PRINTED = [
 def test_a_user_s_print_is_shown_as_it_is(line: str, batch: bool) -> None:
     text = for_task_log(line, batch)
     assert text is not None
-    assert text.removeprefix("Ray: ") == line.replace("\x1b[36m", "").replace("\x1b[0m", "")
+    as_ray_writes = "by the logger `ray`" in line
+    assert text == "Ray: " * as_ray_writes + line.replace("\x1b[36m", "").replace("\x1b[0m", "")
 
 
-def test_lack_of_resources_of_a_users_program_is_shown() -> None:
-    line = "2026-11-26 14:14:00,925	WARNING resource_manager.py:818 -- Cluster resources are not enough"
-    assert for_task_log(line, batch=False) == f"Ray: {line}"
+@pytest.mark.parametrize("batch", [True, False])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[2026-11-26 14:13:00,430 I 9 9] core_worker.cc:1: Connected to the raylet",
+        "[2026-11-26 14:13:00,430 D 9 9] (raylet) node_manager.cc:1: Heard of a node",
+        "2026-11-26 14:13:00,431	INFO packaging.py:588 -- Creating a file package for local module 'x'.",
+        "2026-11-26 14:13:00,431	INFO packaging.py:380 -- Pushing file package 'gcs://x.zip' (0.1MiB)",
+        "2026-11-26 14:13:00,431	INFO packaging.py:393 -- Successfully pushed file package 'gcs://x.zip'.",
+        "(autoscaler +4s) Tip: use `ray status` to view detailed cluster status.",
+    ],
+)
+def test_what_ray_says_of_itself_is_left_to_its_log(line: str, batch: bool) -> None:
+    assert for_task_log(line, batch) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "mark"),
+    [
+        (
+            "2026-11-26 14:14:00,925	WARNING resource_manager.py:818 -- Cluster resources are not enough",
+            "Ray: ",
+        ),
+        ("(raylet) The lease cannot be scheduled right now. You can ignore this message if this", ""),
+    ],
+)
+def test_lack_of_resources_of_a_users_program_is_shown(line: str, mark: str) -> None:
+    assert for_task_log(line, batch=False) == f"{mark}{line}"
     assert for_task_log(line, batch=True) is None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 
@@ -57,7 +58,7 @@ def test_a_long_step_says_each_half_minute_what_it_does(monkeypatch: pytest.Monk
     now = 1000.0
     monkeypatch.setattr(module.time, "time", lambda: now)
     made, said = StartUp(), []
-    ends = {1010: "source", 1015: "prompt", 1020: "nodes", 1115: "model", 1200: "earlier", 1201: "nodes"}
+    ends = {1010: "source", 1020: "nodes", 1115: "model", 1200: "earlier", 1201: "nodes"}
     for second in range(1000, 1400):
         now = float(second)
         if second in ends:
@@ -79,7 +80,7 @@ def test_a_long_step_says_each_half_minute_what_it_does(monkeypatch: pytest.Monk
 
 
 def test_a_step_is_told_while_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter(range(0, 10**6, 40))
+    times = itertools.count(0, 40)
     monkeypatch.setattr(module.time, "time", lambda: float(next(times)))
     told, is_told = list[str](), threading.Event()
 
@@ -90,6 +91,10 @@ def test_a_step_is_told_while_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
     with StartUp().saying(emit, look=0.001):
         assert is_told.wait(60)
     assert told[0] == "still reading the source (40 s)"
+    for thread in threading.enumerate():
+        if thread.name == "raybatch-start-up":
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 def test_a_processor_of_ray_has_no_process_of_ours(start_up: StartUp) -> None:

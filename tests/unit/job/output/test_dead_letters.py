@@ -21,15 +21,13 @@ RUN = "_raybatch/parts/task/run"
 
 
 def test_failures_are_counted_by_step_and_reason() -> None:
-    failures = [(row, RowFailure("tokenize", f"{row} tokens, and 512 fit")) for row in range(1000)]
-    failures += [
-        (row, RowFailure("template", f"column '{'ab'[row % 2]}' is null")) for row in range(1000, 1003)
-    ]
+    failures = [(row, RowFailure("template", f"column '{'ab'[row % 2]}' is null")) for row in range(3)]
+    failures += [(row, RowFailure("tokenize", f"{row} tokens, and 512 fit")) for row in range(3, 1003)]
     failures += [(2000, RowFailure("parse", "no JSON." + "x" * 500))]
     failures += [(3000 + row, RowFailure(f"step {'abc'[row]}", "odd")) for row in range(3)]
     assert counted(failures) == (
-        "1,000 in step 'tokenize' (row 0: 0 tokens, and 512 fit), 3 in step 'template' (row 1000: column 'a' "
-        f"is null), 1 in step 'parse' (row 2000: no JSON.{'x' * 89}...), 3 for other reasons"
+        "1,000 in step 'tokenize' (row 3: 3 tokens, and 512 fit), 3 in step 'template' (row 0: column 'a' is "
+        f"null), 1 in step 'parse' (row 2000: no JSON.{'x' * 89}...), 3 for other reasons"
     )
 
 
@@ -60,7 +58,8 @@ def test_dead_letters_of_all_submissions_are_left(folder: Folder) -> None:
     part(folder, [{"n": 1}], [response()], ordinals=[1], submission=1)  # succeeded later
     part(folder, [{"n": 2}], [failure("parse", "no JSON")], ordinals=[2], submission=1)
     part(folder, [{"text": "other columns"}], [failure()], ordinals=[7], submission=1)
-    part(folder, [{"n": 99}], [failure()], ordinals=[99], submission=1)  # beyond the end of the input
+    # Of a larger limit: beyond the end of the input.
+    part(folder, [{"n": 0}, {"n": 99}], [response(), failure()], ordinals=[0, 99], submission=1)
     extended = with_rows_left(too_many(), job_in(folder), 10)
     assert isinstance(extended, RaybatchError)
     assert extended.failure_class is FailureClass.TOO_MANY_ERRORS
@@ -95,6 +94,16 @@ def test_every_end_leaves_the_dead_letters_of_its_own_rows(
     assert isinstance(extended, RaybatchError)
     assert extended.failure_class is failure_class
     assert set(letters(folder)) == {0, 3}
+
+
+@pytest.mark.parametrize("failure_class", [FailureClass.TOO_MANY_ERRORS, FailureClass.POISON_ROW])
+def test_an_end_over_failed_rows_leaves_all_their_letters(
+    folder: Folder, failure_class: FailureClass
+) -> None:
+    """An earlier submission's rows may have been too many before this one had any."""
+    part(folder, [{"n": 0}], [failure()], submission=0)
+    with_rows_left(too_many(failure_class), job_in(folder), 10)
+    assert set(letters(folder)) == {0}
 
 
 def test_another_submission_destination_is_left_alone(folder: Folder) -> None:

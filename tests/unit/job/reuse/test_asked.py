@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,28 @@ def test_a_clear_that_regenerates_says_so(tmp_path: Path, source: str) -> None:
     assert told(place, 0, source, on_clear="regenerate") == []
     sentence = "all rows are asked again, since the task was cleared and on_clear is 'regenerate'"
     assert told(place, 1, source, token="b", on_clear="regenerate") == [sentence]
+
+
+def test_answers_to_just_these_requests_leave_nothing_to_tell(tmp_path: Path, source: str) -> None:
+    """They are of an earlier input, or of an attempt that this one goes on from."""
+    place, more = LocalFolder(str(tmp_path / "out")), numbered(tmp_path / "more.jsonl", 4)
+    assert told(place, 0, source) == []
+    assert len(told(place, 1, source, token="b", prompt="Tell {row.id}")) == 1
+    assert told(place, 2, more, token="c") == []
+    for number, limit in enumerate([2, 3]):
+        again = told(place, 3 + number, source, token="d", on_clear="regenerate", limit=limit)
+        assert len(again) == 1 - number
+
+
+def test_what_an_older_version_did_not_note_has_not_changed(tmp_path: Path, source: str) -> None:
+    place = LocalFolder(str(tmp_path / "out"))
+    assert told(place, 0, source) == []
+    (note,) = (tmp_path / "out").rglob("asked.json")
+    kept = json.loads(note.read_bytes())
+    del kept["asked"]["sampling"]
+    note.write_text(json.dumps(kept))
+    (sentence,) = told(place, 1, source, token="b", prompt="Tell {row.id}")
+    assert "last run prompt has changed" in sentence
 
 
 def test_a_response_store_tells_it_from_night_to_night(tmp_path: Path, source: str) -> None:

@@ -37,3 +37,6 @@ def test_rows_with_cut_prompts_are_marked(tmp_path: Path, monkeypatch: pytest.Mo
             told = [one.message for one in emitted if isinstance(one, events.Notice)]
             cut = "prompts cut to the context: 1; the column truncated_prompt_tokens has the tokens"
             assert (cut in told) is (number == 0)
+        fields = {"prompt": "Say {row.text} now", "sampling": {"max_tokens": 10}}
+        summary = attempt(LocalFolder(str(tmp_path / "whole")), 0, str(source), **fields)
+        assert "truncated_prompt_tokens" not in open_dataset(summary.manifest_uri).to_arrow().column_names
