@@ -78,12 +78,12 @@ class Growth:
 
 def measure(chunks: int, state: str) -> list[float]:
     """Measure one line of the table."""
-    from airflow_provider_raybatch.job.execution.pool import Ran
     from airflow_provider_raybatch.job.input.survey import Chunk
     from airflow_provider_raybatch.job.monitor.board import ReplicaReport
     from airflow_provider_raybatch.job.output.schema import footers
     from airflow_provider_raybatch.job.parts.part import Part, listed
     from airflow_provider_raybatch.job.reuse.remaining import work
+    from airflow_provider_raybatch.job.run.supervision import Ran
     from airflow_provider_raybatch.job.work import Done
     from airflow_provider_raybatch.storage.entry import Entry
 

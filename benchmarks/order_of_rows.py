@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 from pull_queue import by_length
 
-from airflow_provider_raybatch.job.execution.calls import Report
-from airflow_provider_raybatch.job.execution.lengths import Costs
-from airflow_provider_raybatch.job.execution.lengths import label as of_request
-from airflow_provider_raybatch.job.execution.pieces import Pieces
-from airflow_provider_raybatch.job.execution.queue import PullQueue
 from airflow_provider_raybatch.job.row import Request
+from airflow_provider_raybatch.job.row_order.lengths import Costs
+from airflow_provider_raybatch.job.row_order.lengths import label as of_request
+from airflow_provider_raybatch.job.scheduling.messages import PullRequest
+from airflow_provider_raybatch.job.scheduling.queue import PullQueue
+from airflow_provider_raybatch.job.scheduling.row_index import RowIndex
 
 SEED, DRAWS = 20261015, 8
 STEP, STEP_A_ROW = 0.0055, 56e-6
@@ -91,7 +91,9 @@ class World:
         if order == OF_ALL:
             lengths, sizes = by_length(lengths, len(starts), SLOTS)
         self.lengths, self.starts, self.order = lengths, starts, order
-        self.queue = PullQueue(Pieces(sizes, [size * ROW_BYTES for size in sizes], in_order=order == OF_ALL))
+        self.queue = PullQueue(
+            RowIndex(sizes, [size * ROW_BYTES for size in sizes], in_order=order == OF_ALL)
+        )
         self.queue.starting = len(starts)
         self.gpus = [Gpu(start) for start in starts]
         self.costs = [Costs() for _ in starts]
@@ -142,7 +144,7 @@ class World:
         """The call reaches the queue."""
         gpu = self.gpus[number]
         gpu.is_asking, gpu.called = False, now
-        report = Report(gpu.answered, gpu.work, np.array(gpu.written, dtype=np.int64))
+        report = PullRequest(gpu.answered, gpu.work, np.array(gpu.written, dtype=np.int64))
         gpu.written = []
         grant = self.queue.pull(str(number), now, report)
         gpu.ask_below, gpu.is_fed = grant.ask_below, len(grant.rows) > 0

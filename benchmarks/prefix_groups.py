@@ -29,15 +29,15 @@ from simulated_cluster import Case, Pulling
 
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.execution.buckets import Cut, buckets, slices
-from airflow_provider_raybatch.job.execution.grouping import ByPrefix
-from airflow_provider_raybatch.job.execution.pieces import Pieces
-from airflow_provider_raybatch.job.execution.queue import PullQueue
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.reuse.remaining import work
 from airflow_provider_raybatch.job.reuse.row_keys import keys_of
+from airflow_provider_raybatch.job.row_order.buckets import Cut, buckets, slices
+from airflow_provider_raybatch.job.row_order.grouping import ByPrefix
+from airflow_provider_raybatch.job.scheduling.queue import PullQueue
+from airflow_provider_raybatch.job.scheduling.row_index import RowIndex
 from airflow_provider_raybatch.job.work import Job
 from airflow_provider_raybatch.storage.folder import LocalFolder
 
@@ -69,7 +69,7 @@ from Ray's object store, as a multiple of the input, if each is on a node of its
 | documents | replicas | working | computed, as stored | in buckets | ratio | fetched |
 |---|---|---|---|---|---|---|"""
 COSTS = """
-Storage is read once, by replicas or by tasks; `tests/unit/job/execution/replica/test_bytes_read.py` counts
+Storage is read once, by replicas or by tasks; `tests/unit/job/replica/test_bytes_read.py` counts
 bytes with eight replicas: at most 1.1 times the input in both cases, and none by replicas in buckets.
 
 ## What it costs
@@ -90,7 +90,7 @@ class Documents(Pulling):
 
     def __init__(self, case: Case, document: list[int], piece_rows: Sequence[int]) -> None:
         super().__init__(case)
-        self.pieces = Pieces(piece_rows, [rows * ROW_BYTES for rows in piece_rows])
+        self.pieces = RowIndex(piece_rows, [rows * ROW_BYTES for rows in piece_rows])
         self.queue = PullQueue(self.pieces)
         self.queue.starting = len(self.replicas)
         self.document = document

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from simulated_cluster import OPEN, ROW_BYTES, ROW_GROUP, Case, Outcome, Pulling, Simulation
 
-from airflow_provider_raybatch.job.execution import regroup
-from airflow_provider_raybatch.job.execution.grouping import sample_of
 from airflow_provider_raybatch.job.row import Request
+from airflow_provider_raybatch.job.row_order import regroup
+from airflow_provider_raybatch.job.row_order.grouping import sample_of
 
 SEED = 20261122
 

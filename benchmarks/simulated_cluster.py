@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from airflow_provider_raybatch.job.execution.calls import Report
-from airflow_provider_raybatch.job.execution.pieces import Pieces
-from airflow_provider_raybatch.job.execution.queue import PullQueue
+from airflow_provider_raybatch.job.scheduling.messages import PullRequest
+from airflow_provider_raybatch.job.scheduling.queue import PullQueue
+from airflow_provider_raybatch.job.scheduling.row_index import RowIndex
 
 CALL, OPEN = 0.01, 0.2
 """Seconds that a call takes, and that reading, rendering and tokenising of what it gave take."""
@@ -144,7 +144,7 @@ class Pulling(Simulation):
         rows = len(case.lengths)
         sizes = case.pieces or [min(ROW_GROUP, rows - first) for first in range(0, rows, ROW_GROUP)]
         self.queue = PullQueue(
-            Pieces(sizes, [size * ROW_BYTES for size in sizes], in_order=bool(case.pieces))
+            RowIndex(sizes, [size * ROW_BYTES for size in sizes], in_order=bool(case.pieces))
         )
         self.calls = 0
         self.seconds = 0.0
@@ -187,7 +187,7 @@ class Pulling(Simulation):
         """The call reaches the queue."""
         replica = self.replicas[number]
         replica.is_asking, replica.called = False, now
-        report = Report(replica.answered, replica.work, np.array(replica.written, dtype=np.int64))
+        report = PullRequest(replica.answered, replica.work, np.array(replica.written, dtype=np.int64))
         replica.written = []
         began = time.process_time()
         grant = self.queue.pull(str(number), now, report)

@@ -18,11 +18,6 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.control import Control
-from airflow_provider_raybatch.job.execution import pool, regroup
-from airflow_provider_raybatch.job.execution.cpu_tasks import spread, users_code
-from airflow_provider_raybatch.job.execution.launch import Launch
-from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
-from airflow_provider_raybatch.job.execution.rows_to_do import Input, input_of
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.budget import Budget, spent
@@ -47,6 +42,12 @@ from airflow_provider_raybatch.job.reuse.remaining import work
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember, remember_committed
 from airflow_provider_raybatch.job.reuse.reuse import parts_of_task, plan_reuse
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys
+from airflow_provider_raybatch.job.row_order import regroup
+from airflow_provider_raybatch.job.row_order.rows_to_do import Input, input_of
+from airflow_provider_raybatch.job.run import supervision
+from airflow_provider_raybatch.job.run.cpu_tasks import cut_in_tasks, spread, users_code
+from airflow_provider_raybatch.job.run.launch import Launch
+from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.work import Job, WorkItem, in_sequence
 
 T = TypeVar("T")
@@ -151,7 +152,7 @@ def _finish(
         # The store's index names them, but their data was gone or unreadable.
         remaining += unreadable
         sizing = launch.plan(spec, remaining)
-    ran, gpu_seconds = pool.Ran(), 0.0
+    ran, gpu_seconds = supervision.Ran(), 0.0
     if resolved.all():
         if launch.began:  # for what turned out not to be needed
             gpu_seconds = sizing.gpus * sizing.replicas * (time.time() - launch.began)
@@ -189,7 +190,7 @@ def _finish(
 
         with control.draining(), claim.looking():
             try:
-                ran = pool.run(job, sizing, todo, tracker, emit, check)
+                ran = supervision.run(job, sizing, todo, tracker, emit, check)
             finally:
                 launch.end()
         # Rows may have failed after the last check; a poison row must still be reported as one.
@@ -243,7 +244,8 @@ def _rows_to_do(ready: Ready, sizing: Plan, resolved: RowMask, repetitions: Repe
     if grouping is None:
         return todo
     emit(events.Notice(message=grouping.notice))
-    return regroup.regrouped(ready.job, work(ready.source, ROWS_PER_CHUNK, resolved), todo, grouping)
+    items = work(ready.source, ROWS_PER_CHUNK, resolved)
+    return regroup.regrouped(ready.job, items, todo, grouping, cut_in_tasks)
 
 
 def publish_over_the_cluster(

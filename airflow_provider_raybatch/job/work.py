@@ -65,6 +65,18 @@ class WorkItem:
         return {place: numbers[position] for place, position in enumerate(positions) if position in numbers}
 
 
+@dataclass(frozen=True)
+class CheckedModel:
+    """What engines load.
+
+    :param spec: as it was checked, with the version of the model.
+    :param files: digest of the files of model and tokenizer.
+    """
+
+    spec: BatchInferenceSpec
+    files: str = ""
+
+
 @dataclass
 class Done:
     """What a work item became: its parts, where the seconds went, and what its replica had done by then."""

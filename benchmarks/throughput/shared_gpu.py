@@ -21,7 +21,7 @@ from start_up import some
 from two_gpus import SAMPLING_OF_ROWS, result, start_ray
 from workloads import variant_of
 
-from airflow_provider_raybatch.job.execution import regroup
+from airflow_provider_raybatch.job.row_order import regroup
 
 KEPT = 600
 """Seconds for which engines wait for the next job."""

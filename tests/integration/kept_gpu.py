@@ -229,7 +229,7 @@ class Scenes:
     def _kill_keeper(self) -> None:
         until(lambda: any(state is not None and not state.is_free for state in kept().values()))
         time.sleep(1)
-        os.kill(self._pids("KeptEngine")[0], signal.SIGKILL)
+        os.kill(self._pids("WarmEngineActor")[0], signal.SIGKILL)
 
     def _pids(self, name: str) -> list[int]:
         """Processes whose title says that they are this actor's, on this Ray alone."""

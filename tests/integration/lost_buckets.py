@@ -18,18 +18,18 @@ import ray
 from ray.cluster_utils import Cluster
 
 from airflow_provider_raybatch.contract.manifest import Digests
-from airflow_provider_raybatch.job.execution import regroup
-from airflow_provider_raybatch.job.execution.buckets import Gathered
-from airflow_provider_raybatch.job.execution.calls import Report, no_rows
-from airflow_provider_raybatch.job.execution.coordinator import Coordinator
-from airflow_provider_raybatch.job.execution.cpu_tasks import on_this_node
-from airflow_provider_raybatch.job.execution.grouping import ByPrefix
-from airflow_provider_raybatch.job.execution.rows_to_do import input_of
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
+from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.reuse.remaining import work
+from airflow_provider_raybatch.job.row_order import regroup
+from airflow_provider_raybatch.job.row_order.buckets import Gathered
+from airflow_provider_raybatch.job.row_order.grouping import ByPrefix
+from airflow_provider_raybatch.job.row_order.rows_to_do import input_of
+from airflow_provider_raybatch.job.run.cpu_tasks import cut_in_tasks, on_this_node
+from airflow_provider_raybatch.job.scheduling.messages import PullRequest, no_rows
 from airflow_provider_raybatch.job.work import Job
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.specs import submitted
@@ -49,10 +49,10 @@ def main(folder: Path) -> None:
     ray.init(cluster.address, log_to_driver=False, logging_level="error")
     spec = submitted(source=[str(source)], prompt="{row.text}", destination=str(folder / "out"))
     surveyed = look_at_source(spec, None)
-    board = begun(spec, surveyed)
+    coordinator = begun(spec, surveyed)
     for node in others:
         cluster.remove_node(node, allow_graceful=False)
-    found = [texts.index(text) for text in taken(board, Reader(surveyed.listing, None, None))]
+    found = [texts.index(text) for text in taken(coordinator, Reader(surveyed.listing, None, None))]
     names = [texts[row][:NAME] for row in found]
     print(json.dumps({"rows": found, "changes": sum(map(str.__ne__, names, names[1:]))}))
     ray.shutdown()
@@ -65,21 +65,23 @@ def begun(spec: Any, source: Source) -> Any:
     regroup._AT_ONCE_BYTES = BUCKET
     resolved = np.zeros(source.rows, np.bool_)
     grouping = ByPrefix(2000, math.ceil(source.listing.files[0].size / BUCKET))
-    todo = regroup.regrouped(job, work(source, 250, resolved), input_of(source, resolved), grouping)
+    todo = regroup.regrouped(
+        job, work(source, 250, resolved), input_of(source, resolved), grouping, cut_in_tasks
+    )
     assert len(todo.chunks) > 1
-    board: Any = ray.remote(**on_this_node())(Coordinator).remote(job.folder)
-    ray.get(board.begin.remote(todo, "parts/0", 1, []))
-    ray.get(board.start.remote("actor", "process"))
-    ray.get(board.join.remote("process", 64))
-    return board
+    coordinator: Any = ray.remote(**on_this_node())(Coordinator).remote(job.folder)
+    ray.get(coordinator.begin.remote(todo, "parts/0", 1, []))
+    ray.get(coordinator.start.remote("actor", "process"))
+    ray.get(coordinator.join.remote("process", 64))
+    return coordinator
 
 
-def taken(board: Any, reader: Reader) -> list[str]:
+def taken(coordinator: Any, reader: Reader) -> list[str]:
     """Return the texts of all rows, as a replica gets them."""
     texts: list[str] = []
     rows = no_rows()
     while True:
-        order = ray.get(board.pull.remote("process", Report(len(texts), 0.0, rows)))
+        order = ray.get(coordinator.pull.remote("process", PullRequest(len(texts), 0.0, rows)))
         if order.is_finished:
             return texts
         rows = order.grant.rows

@@ -199,7 +199,7 @@ def test_vllm_in_rays_processor_on_two_cpus(run: Run) -> None:
 
 def test_a_schema_travels_as_text_that_arrow_leaves_alone() -> None:
     """As structs, the branches of an anyOf would get each other's keywords as nulls."""
-    from airflow_provider_raybatch.job.execution.ray_data_llm.variants import variant
+    from airflow_provider_raybatch.job.run.ray_data_llm.variants import variant
 
     any_of = {"anyOf": [{"type": "string", "enum": CHOICES}, {"type": "integer", "minimum": 3}]}
     document = {
@@ -220,7 +220,7 @@ def test_a_schema_travels_as_text_that_arrow_leaves_alone() -> None:
     "processor", [{}, {"config": "HttpRequestProcessorConfig", "url": "http://server/v1/chat/completions"}]
 )
 def test_max_tokens_cuts_no_choice_off(processor: dict[str, Any]) -> None:
-    from airflow_provider_raybatch.job.execution.ray_data_llm.variants import variant
+    from airflow_provider_raybatch.job.run.ray_data_llm.variants import variant
 
     document = {
         "source": ["/in.jsonl"],

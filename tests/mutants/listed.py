@@ -7,7 +7,6 @@ from .areas import (
     attempts,
     commit,
     following,
-    kept,
     ledger,
     poison_rows,
     replica,
@@ -16,6 +15,7 @@ from .areas import (
     sources,
     storage,
     submission,
+    warm_engines,
 )
 
 AREAS = {
@@ -25,7 +25,7 @@ AREAS = {
     "Ledger": ledger.MUTANTS,
     "Poison rows": poison_rows.MUTANTS,
     "Replica": replica.MUTANTS,
-    "Kept engines": kept.MUTANTS,
+    "Warm engines": warm_engines.MUTANTS,
     "Reuse": reuse.MUTANTS,
     "Response store": response_store.MUTANTS,
     "Submission": submission.MUTANTS,

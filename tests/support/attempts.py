@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.manifest import Digests
-from airflow_provider_raybatch.job.execution.replica.asking import Asker
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import look_back
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.preflight.ready import request_config_digest
+from airflow_provider_raybatch.job.replica.request_builder import RequestBuilder
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember
 from airflow_provider_raybatch.job.reuse.reuse import parts_of_task, plan_reuse
@@ -68,7 +68,7 @@ class Attempt:
         self.asked = np.flatnonzero(~(earlier.good | self.reuse_plan.rows)).tolist()
 
     def answer(self, ordinals: Sequence[int]) -> Attempt:
-        asker = Asker(self.job.spec, self.job.task.renderer(), self.job.keyer)
+        asker = RequestBuilder(self.job.spec, self.job.task.renderer(), self.job.keyer)
         rows = Reader(self.job.listing, None, None).read(self.source.chunks(16)[0])
         asked = asker.ask(rows.rows, dict(self.reuse_plan.repetitions))
         outcomes = [asked[ordinal].outcome(ordinal, response(f"r{ordinal}")) for ordinal in ordinals]

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from airflow_provider_raybatch.job.execution.kept.roll import KeptState, Roll
+from airflow_provider_raybatch.job.warm_engines.registry import KeptState, WarmEngineRegistry
 
 
 def kept() -> dict[str, KeptState | None]:
     """Return what each says of itself, by name; ``None`` for one that waits for room."""
-    return Roll().look()
+    return WarmEngineRegistry().look()
 
 
 def end_all() -> None:
     """End those that no job uses."""
-    roll = Roll()
+    roll = WarmEngineRegistry()
     for name in roll.look():
         roll.actor(name).end.remote()

@@ -20,23 +20,23 @@ import pytest
 import ray
 
 from airflow_provider_raybatch.contract.manifest import Digests
-from airflow_provider_raybatch.job.execution import buckets, left_parts, regroup
-from airflow_provider_raybatch.job.execution.calls import Model
-from airflow_provider_raybatch.job.execution.coordinator import Coordinator
-from airflow_provider_raybatch.job.execution.grouping import Grouping
-from airflow_provider_raybatch.job.execution.replica import replica as replica_module
-from airflow_provider_raybatch.job.execution.replica.replica import Replica
-from airflow_provider_raybatch.job.execution.rows_to_do import Input, input_of
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
 from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.planning import plan
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
+from airflow_provider_raybatch.job.replica import left_parts
+from airflow_provider_raybatch.job.replica import replica as replica_module
+from airflow_provider_raybatch.job.replica.coordinator import Coordinator
+from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.request.repetitions import Repetitions
 from airflow_provider_raybatch.job.reuse.remaining import work as work_of
-from airflow_provider_raybatch.job.work import Done, Job
+from airflow_provider_raybatch.job.row_order import buckets, regroup
+from airflow_provider_raybatch.job.row_order.grouping import Grouping
+from airflow_provider_raybatch.job.row_order.rows_to_do import Input, input_of
+from airflow_provider_raybatch.job.work import CheckedModel, Done, Job
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.specs import asking, submitted
 
@@ -49,13 +49,13 @@ class Handle:
     :param job: what this replica is told to do, with its plan.
     """
 
-    def __init__(self, board: Coordinator, job: Job, plan: Plan) -> None:
-        self.model = SimpleNamespace(remote=lambda process: Model(job.spec))
+    def __init__(self, coordinator: Coordinator, job: Job, plan: Plan) -> None:
+        self.model = SimpleNamespace(remote=lambda process: CheckedModel(job.spec))
         self.assignment = SimpleNamespace(remote=lambda: [(job, plan)])
         for name in ("report", "describe", "start", "is_needed"):
-            setattr(self, name, SimpleNamespace(remote=getattr(board, name)))
+            setattr(self, name, SimpleNamespace(remote=getattr(coordinator, name)))
         for name in ("join", "pull", "give_back", "share", "content", "leave", "lost"):
-            setattr(self, name, SimpleNamespace(remote=self._awaited(getattr(board, name))))
+            setattr(self, name, SimpleNamespace(remote=self._awaited(getattr(coordinator, name))))
 
     @staticmethod
     def _awaited(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,7 +120,7 @@ class Place:
         monkeypatch.setattr(tempfile, "tempdir", str(folder))  # left-overs of killed processes
         self.source = folder / "x.jsonl"
         self.out = LocalFolder(str(folder / "out"))
-        self.board: Coordinator | None = None
+        self.coordinator: Coordinator | None = None
 
     def replica(self, resolved: Collection[int] = (), **fields: Any) -> Replica:
         """Start another replica's process.
@@ -136,19 +136,19 @@ class Place:
         source = look_at_source(spec, None)
         chosen = dataclasses.replace(plan.make(spec, source.rows, CLUSTER), rows_per_chunk=self.batch)
         job = Job(spec, source.listing, self.out, "parts/0", Keyer(spec, {}, Digests()))
-        if self.board is None:
+        if self.coordinator is None:
             done = np.isin(np.arange(source.rows), list(resolved))
             todo = input_of(source, done)
             if self.grouping is not None:
                 todo = in_buckets(job, source, done, self.grouping, at_once=100)
-            self.board = Coordinator(self.out)
-            self.board.begin(todo, "parts/0", chosen.fewest, ())
-        return Replica(spec, {}, Handle(self.board, job, chosen), spans_nodes=False)
+            self.coordinator = Coordinator(self.out)
+            self.coordinator.begin(todo, "parts/0", chosen.fewest, ())
+        return Replica(spec, {}, Handle(self.coordinator, job, chosen), spans_nodes=False)
 
     @property
     def report(self) -> ReplicaReport:
-        assert self.board is not None
-        (report,) = self.board.snapshot()
+        assert self.coordinator is not None
+        (report,) = self.coordinator.snapshot()
         return report
 
 
@@ -170,8 +170,8 @@ async def work(replica: Replica) -> None:
 def do(place: Place, replica: Replica) -> list[Done]:
     """Let it work to its end; return what it has written since the last call."""
     asyncio.run(work(replica))
-    assert place.board is not None
-    return [done for _, done in place.board.news()[1]]
+    assert place.coordinator is not None
+    return [done for _, done in place.coordinator.news()[1]]
 
 
 def written(place: Place, *done: Done) -> list[dict[str, Any]]:

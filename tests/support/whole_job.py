@@ -15,14 +15,14 @@ from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.job import driver as run_module
-from airflow_provider_raybatch.job.execution import pool
-from airflow_provider_raybatch.job.execution.coordinator import Coordinator
-from airflow_provider_raybatch.job.execution.launch import Launch
-from airflow_provider_raybatch.job.execution.replica.replica import Replica
-from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.monitor.board import Reporter
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
+from airflow_provider_raybatch.job.replica.coordinator import Coordinator
+from airflow_provider_raybatch.job.replica.replica import Replica
+from airflow_provider_raybatch.job.row_order.rows_to_do import Input
+from airflow_provider_raybatch.job.run import supervision
+from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.job.work import Job, in_sequence
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
@@ -42,18 +42,18 @@ def without_cluster(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(run_module, "publish_over_the_cluster", in_sequence)
     patch.setattr(Launch, "early", lambda *_: None)
     patch.setattr(Launch, "replicas", lambda launch, job, sizing, work: work)
-    patch.setattr(pool, "run", _one_replica)
+    patch.setattr(supervision, "run", _one_replica)
 
 
-def _one_replica(job: Job, plan: Plan, work: Input, *_: Any) -> pool.Ran:
-    board, ran = Coordinator(job.folder), pool.Ran()
-    board.begin(work, job.part_folder, plan.fewest, ())
-    asyncio.run(ticket(Replica(job.spec, job.environment, Handle(board, job, plan), spans_nodes=False)))
-    reports, news, _, _ = board.news()
+def _one_replica(job: Job, plan: Plan, work: Input, *_: Any) -> supervision.Ran:
+    coordinator, ran = Coordinator(job.folder), supervision.Ran()
+    coordinator.begin(work, job.part_folder, plan.fewest, ())
+    asyncio.run(ticket(Replica(job.spec, job.environment, Handle(coordinator, job, plan), spans_nodes=False)))
+    reports, news, _, _ = coordinator.news()
     for at, done in news:
         ran.add(done, at)
     ran.reports = reports
-    ran.engine = board.engine() or ran.engine
+    ran.engine = coordinator.engine() or ran.engine
     return ran
 
 

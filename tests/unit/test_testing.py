@@ -39,7 +39,7 @@ def find() -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "mistake"),
     [
-        ({"destination": "out/{{ ds }}"}, "label: destination: 'out/"),
+        ({"destination": "{{ 'out/' ~ ds }}"}, "label: destination: 'out/"),
         ({"prompt": "Say {{ row.x }}"}, "label: prompt: a column stands in double braces"),
         ({"prompt": "{{ params.question }}"}, "label: prompt: 'Say it' names no column"),
         ({"limit": "{{ params.none or -1 }}"}, "label: limit: it must be at least 1, but it is '-1'."),

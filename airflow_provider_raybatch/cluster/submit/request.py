@@ -31,7 +31,7 @@ _WHEELS = ("obstore",)
 """Distributions, installed here, that the job needs besides Ray and vLLM."""
 
 ENTRYPOINT = f"python -m airflow_provider_raybatch.job {SPEC_FILE}"
-KEPT_ENGINES = "python -m airflow_provider_raybatch.job.execution.kept"
+KEPT_ENGINES = "python -m airflow_provider_raybatch.job.warm_engines"
 
 
 def with_source_digest(spec: BatchInferenceSpec) -> BatchInferenceSpec:

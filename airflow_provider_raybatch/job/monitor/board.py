@@ -73,7 +73,7 @@ class ReplicaReport:
 class Reporter:
     """Sends a replica's report every `interval` seconds, from a thread of its own.
 
-    :param board: handle of the :class:`~airflow_provider_raybatch.job.execution.coordinator.Coordinator`.
+    :param board: handle of the :class:`~airflow_provider_raybatch.job.replica.coordinator.Coordinator`.
     :param sample: called before each report, to bring it up to date.
     :param drain: called when it orders replicas to end.
     :param ask: called when it orders this replica to ask for work now.

@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from airflow_provider_raybatch.contract.manifest import Digests, ReplicaStats, StageSeconds, Timing
-from airflow_provider_raybatch.job.execution.pool import Ran
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.planning.plan import Plan
+from airflow_provider_raybatch.job.run.supervision import Ran
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,6 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.engine import echo, forced
-from airflow_provider_raybatch.job.execution import prefixes
-from airflow_provider_raybatch.job.execution.calls import Model
-from airflow_provider_raybatch.job.execution.cpu_tasks import apart_if_users_code
-from airflow_provider_raybatch.job.execution.grouping import sample_of
-from airflow_provider_raybatch.job.execution.launch import Launch
-from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
-from airflow_provider_raybatch.job.execution.ray_data_llm.variants import engine_is_here
 from airflow_provider_raybatch.job.input.copies import Copies
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
@@ -54,7 +47,13 @@ from airflow_provider_raybatch.job.reuse.asked import Asked, asked_by
 from airflow_provider_raybatch.job.reuse.response_store import open_store
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.row import Request
-from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.job.row_order import prefixes
+from airflow_provider_raybatch.job.row_order.grouping import sample_of
+from airflow_provider_raybatch.job.run.cpu_tasks import apart_if_users_code
+from airflow_provider_raybatch.job.run.launch import Launch
+from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
+from airflow_provider_raybatch.job.run.ray_data_llm.variants import engine_is_here
+from airflow_provider_raybatch.job.work import CheckedModel, Job
 from airflow_provider_raybatch.storage.folder import Folder, folder
 
 Emit = Callable[[events.Event], None]
@@ -91,7 +90,7 @@ class Ready:
     lengths: tuple[int, ...] = ()
 
     @property
-    def model(self) -> Model:
+    def model(self) -> CheckedModel:
         """What engines load."""
         return _model(self.job.spec, self.checked)
 
@@ -181,9 +180,9 @@ def make_ready(
     return Ready(*found, refusal, prefix, lengths)
 
 
-def _model(spec: BatchInferenceSpec, checked: Checked) -> Model:
+def _model(spec: BatchInferenceSpec, checked: Checked) -> CheckedModel:
     """:param spec: as it was checked."""
-    return Model(spec, f"{checked.digests.model}-{checked.digests.tokenizer}")
+    return CheckedModel(spec, f"{checked.digests.model}-{checked.digests.tokenizer}")
 
 
 def _texts(spec: BatchInferenceSpec, requests: Sequence[Request]) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.job.execution import prefixes
+from airflow_provider_raybatch.job.row_order import prefixes
 from tests.support.engine_log import engines, killing_one
 from tests.support.repeated_task import RepeatedTask, answers, rows_of
 

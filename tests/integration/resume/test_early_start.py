@@ -16,10 +16,10 @@ import ray
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job import driver
-from airflow_provider_raybatch.job.execution import replicas
-from airflow_provider_raybatch.job.execution.launch import Launch
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.planning import cluster_view
+from airflow_provider_raybatch.job.run import replicas
+from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.job.work import in_sequence
 from tests.support.ray_processes import ray_processes
 from tests.support.repeated_task import RepeatedTask, answers
@@ -38,12 +38,12 @@ class Driver:
         self.question: tuple[Any, ...] | None = None
         self.answer: Any = None
         self.meanwhile: Callable[[], object] = self.ready
-        self._board: Any = None
+        self._coordinator: Any = None
 
     def early(self, launch: Launch, *arguments: Any) -> None:
         early(launch, *arguments)
         assert launch._replicas is not None
-        self._board = launch._replicas.board
+        self._coordinator = launch._replicas.coordinator
         if self.question is not None:
             self.answer = launch.ask(*self.question)
 
@@ -59,7 +59,7 @@ class Driver:
         reports: list[ReplicaReport] = []
         until = time.monotonic() + 120
         while time.monotonic() < until:
-            reports = ray.get(self._board.snapshot.remote())
+            reports = ray.get(self._coordinator.snapshot.remote())
             for report in reports:
                 if report.state == "ready" and report.replica not in but:
                     return report

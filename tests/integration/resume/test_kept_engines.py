@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.job.execution.kept.roll import KeptState
+from airflow_provider_raybatch.job.warm_engines.registry import KeptState
 from tests.integration.end_to_end.waiting import wait_for
 from tests.support.engine_log import Engine, engines
 from tests.support.kept import end_all, kept

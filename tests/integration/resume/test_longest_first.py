@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.job.execution import regroup
+from airflow_provider_raybatch.job.row_order import regroup
 from tests.support.engine_log import Engine, engines, killing_one
 from tests.support.repeated_task import RepeatedTask, answers, rows_of
 

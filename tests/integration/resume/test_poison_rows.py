@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.job.execution import pool
-from airflow_provider_raybatch.job.execution.pipeline import Pipeline
+from airflow_provider_raybatch.job.run import supervision
+from airflow_provider_raybatch.job.run.pipeline import Pipeline
 from tests.support.repeated_task import RepeatedTask, answers
 
 
@@ -43,7 +43,7 @@ def test_a_poison_row_fails_a_job_that_allows_no_failure(
 
     monkeypatch.setattr(Pipeline, "run", consume_and_note)
     # The driver checks once, and again only after all work has ended.
-    monkeypatch.setattr(pool, "_check_moving", lambda *_: ended.wait(200))
+    monkeypatch.setattr(supervision, "_check_moving", lambda *_: ended.wait(200))
     task.input(["a", "kill", "b"])
     engine = {"engine": "echo", "engine_args": {"kill_pattern": "kill"}, "replicas": 1}
     sentence = task.refused(FailureClass.POISON_ROW, **engine)

@@ -99,7 +99,7 @@ MUTANTS = (
         "for outcome in some)\n",
         "for outcome in some if isinstance(outcome.result, Response))\n",
         "Failed rows exceed `max_tokens_total`.",
-        ("job/execution/replica/test_replica.py::test_what_should_be_json_is_checked",),
+        ("job/replica/test_replica.py::test_what_should_be_json_is_checked",),
     ),
     Mutant(
         "another-rows-answer",

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from ..mutant import Mutant
 
-_COORDINATOR, _ROSTER = "job/execution/coordinator.py", "job/execution/roster.py"
-_QUEUE = "job/execution/queue.py"
-_POISON_ROWS = "job/execution/poison_rows.py"
-_TESTS = ("job/execution/replica/test_poison_rows.py",)
-_QUEUE_TESTS = ("job/execution/test_queue.py",)
-_LOST = "job/execution/test_lost_replicas.py"
-_SHIFT = "job/execution/replica/test_shift.py"
+_COORDINATOR, _ROSTER = "job/replica/coordinator.py", "job/replica/membership.py"
+_QUEUE = "job/scheduling/queue.py"
+_POISON_ROWS = "job/scheduling/poison_search.py"
+_TESTS = ("job/replica/test_poison_rows.py",)
+_QUEUE_TESTS = ("job/scheduling/test_queue.py",)
+_LOST = "job/replica/test_lost_replicas.py"
+_SHIFT = "job/replica/test_worker.py"
 _MODEL = "model/test_search.py"
 
 MUTANTS = (
@@ -21,7 +21,7 @@ MUTANTS = (
         "        if process in self._queue.replicas and not self._queue.is_idle(process):\n",
         "        if False:\n",
         "Rows that a killed process had written are paid for and written twice.",
-        ("job/execution/replica/test_replica.py::test_rows_written_but_not_reported_are_not_paid_again",),
+        ("job/replica/test_replica.py::test_rows_written_but_not_reported_are_not_paid_again",),
     ),
     Mutant(
         "starts-before-its-last-death-is-judged",
@@ -34,7 +34,7 @@ MUTANTS = (
     Mutant(
         "rows-freed-by-a-process-that-is-lost",
         _COORDINATOR,
-        "if process in self._roster and process in self._queue.replicas:\n            self._queue.leave",
+        "if process in self._membership and process in self._queue.replicas:\n            self._queue.leave",
         "if process in self._queue.replicas:\n            self._queue.leave",
         "Rows that a lost process had written are paid for twice if it lives still.",
         (f"{_LOST}::test_a_silent_replica_that_lives_still_has_no_say",),
@@ -85,7 +85,7 @@ MUTANTS = (
         "            self._bury(earlier, begun)\n",
         "            pass\n",
         "The rows of a killed process wait until its silence is noticed.",
-        ("job/execution/replica/test_replica.py::test_rows_written_but_not_reported_are_not_paid_again",),
+        ("job/replica/test_replica.py::test_rows_written_but_not_reported_are_not_paid_again",),
     ),
     Mutant(
         "single-row-forgets-its-deaths",
@@ -96,9 +96,9 @@ MUTANTS = (
         (f"{_TESTS[0]}::test_row_that_makes_the_system_kill_the_engine_is_found",),
     ),
     Mutant(
-        "wary-replicas-not-marked",
+        "on_probation-replicas-not-marked",
         _COORDINATOR,
-        "        self._queue.join(process, slots, time.monotonic(), self._roster.is_suspect(process))\n",
+        "        self._queue.join(process, slots, time.monotonic(), self._membership.is_suspect(process))\n",
         "        self._queue.join(process, slots, time.monotonic())\n",
         "A job with several poison rows in one engine is given up, though the engine works.",
         (f"{_MODEL}::test_an_engine_that_works_is_not_given_up",),

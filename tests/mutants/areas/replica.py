@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from ..mutant import Mutant
 
-_REPLICA, _WORK = "job/execution/replica/replica.py", "job/execution/replica/shift.py"
+_REPLICA, _WORK = "job/replica/replica.py", "job/replica/worker.py"
 _CONTROL = "job/control/control.py"
-_POISON = ("job/execution/replica/test_poison_rows.py",)
-_SHIFT = "job/execution/replica/test_shift.py"
-_COORDINATOR, _COORDINATOR_TESTS = "job/execution/coordinator.py", "job/execution/test_coordinator.py"
-_QUESTION = "job/execution/question.py"
+_POISON = ("job/replica/test_poison_rows.py",)
+_SHIFT = "job/replica/test_worker.py"
+_COORDINATOR, _COORDINATOR_TESTS = "job/replica/coordinator.py", "job/replica/test_coordinator.py"
+_QUESTION = "job/replica/remote_call.py"
 _FORK_SERVER, _FORK_SERVER_TESTS = "job/engine/fork_server.py", "job/engine/test_fork_server.py"
-_ACTORS, _ACTORS_TESTS = "job/execution/actors.py", "job/execution/test_actors.py"
+_ACTORS, _ACTORS_TESTS = "job/run/actors.py", "job/run/test_actors.py"
 
-_BUCKETS_TESTS = "job/execution/replica/test_rows_in_buckets.py"
+_BUCKETS_TESTS = "job/replica/test_rows_in_buckets.py"
 
 MUTANTS = (
     Mutant(
@@ -27,7 +27,7 @@ MUTANTS = (
     ),
     Mutant(
         "numbers-of-the-queue-written-as-ordinals",
-        "job/execution/replica/workplace.py",
+        "job/replica/workplace.py",
         "outcome(ordered[place].position,",
         "outcome(ordered[place].ordinal,",
         "Answers of rows in buckets belong to other rows of the input.",
@@ -35,27 +35,27 @@ MUTANTS = (
     ),
     Mutant(
         "missing-row-of-a-bucket-overlooked",
-        "job/execution/buckets.py",
+        "job/row_order/buckets.py",
         "if not np.isin(ordinals, self._ordinals).all():",
         "if False:",
         "If a prompt function changes its mind after a node is lost, a row gets the answer of another one.",
-        ("job/execution/test_buckets.py::test_a_row_that_another_call_put_elsewhere_is_missed",),
+        ("job/row_order/test_buckets.py::test_a_row_that_another_call_put_elsewhere_is_missed",),
     ),
     Mutant(
         "rows-of-another-chunk-in-a-bucket",
-        "job/execution/buckets.py",
+        "job/row_order/buckets.py",
         "        first += len(ordinals)\n",
         "",
         "Rows of an input that is brought together are lost, or come twice.",
-        ("job/execution/test_buckets.py::test_a_row_is_in_its_bucket_as_it_was_read",),
+        ("job/row_order/test_buckets.py::test_a_row_is_in_its_bucket_as_it_was_read",),
     ),
     Mutant(
         "longest-rows-all-to-one-replica",
-        "job/execution/grouping.py",
+        "job/row_order/grouping.py",
         "(turn + ordinals[:1].sum()) % self.decks",
         "turn * self.decks // len(turn)",
         "Of two replicas, one gets all rows with long answers, and the other waits for it.",
-        ("job/execution/test_grouping.py::test_each_is_dealt_as_many_long_rows_as_any_other",),
+        ("job/row_order/test_grouping.py::test_each_is_dealt_as_many_long_rows_as_any_other",),
     ),
     Mutant(
         "question-waits-for-a-lost-node",
@@ -92,16 +92,16 @@ MUTANTS = (
     Mutant(
         "kill-sent-as-abort",
         _WORK,
-        "self._board.lost.remote(self._process, not error.killed,",
-        "self._board.lost.remote(self._process, True,",
+        "self._coordinator.lost.remote(self._process, not error.killed,",
+        "self._coordinator.lost.remote(self._process, True,",
         "After two kills from outside, an innocent row becomes a dead letter.",
         _POISON,
     ),
     Mutant(
         "restarts-without-bound",
         _REPLICA,
-        "        if in_vain > most:\n",
-        "        if in_vain > most + 100:\n",
+        "        if consecutive_failures > most:\n",
+        "        if consecutive_failures > most + 100:\n",
         "An engine that dies of every row is restarted for hours.",
         _POISON,
     ),

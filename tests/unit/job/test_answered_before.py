@@ -11,9 +11,9 @@ import pytest
 from airflow_provider_raybatch.contract.events import Event, Notice, Phase
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.engine.base import overlong
-from airflow_provider_raybatch.job.execution.launch import Launch
 from airflow_provider_raybatch.job.preflight import ready
 from airflow_provider_raybatch.job.preflight.model_check import Checked
+from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.specs import TASK
 from tests.support.whole_job import attempt, dying_attempt, numbered, without_cluster

@@ -16,10 +16,10 @@ from airflow_provider_raybatch.contract.layout import SOURCES
 from airflow_provider_raybatch.contract.manifest import Counts
 from airflow_provider_raybatch.dataset import Dataset
 from airflow_provider_raybatch.job import driver
-from airflow_provider_raybatch.job.execution.launch import Launch
 from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.reuse.response_store import ResponseStore
 from airflow_provider_raybatch.job.reuse.store import compaction
+from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
 from airflow_provider_raybatch.storage.retry import RetryLimits
 from airflow_provider_raybatch.storage.s3_folder import S3Folder

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.job.execution import coordinator as coordinator_module
-from airflow_provider_raybatch.job.execution import left_parts
-from airflow_provider_raybatch.job.execution import roster as roster_module
-from airflow_provider_raybatch.job.execution.calls import GoneError
 from airflow_provider_raybatch.job.monitor import board
+from airflow_provider_raybatch.job.replica import coordinator as coordinator_module
+from airflow_provider_raybatch.job.replica import left_parts
+from airflow_provider_raybatch.job.replica import membership as membership_module
+from airflow_provider_raybatch.job.scheduling.messages import StaleReplicaError
 
 from .clock import Clock
 from .exploring import Choose
@@ -54,7 +54,7 @@ class World(Checked):
 
     @property
     def listings(self) -> Listings:
-        threads: Any = self.board._left_parts._threads
+        threads: Any = self.coordinator._left_parts._threads
         assert isinstance(threads, Listings)
         return threads
 
@@ -77,7 +77,7 @@ class World(Checked):
             if "kill" in self.scope.faults:
                 # A process starts only once the first message of the one before it has arrived or is lost.
                 fates += ["never"] if name in {"write", "start", "is_needed"} else ["never", "later"]
-            if "freeze" in self.scope.faults and process.process in self.board._queue.replicas:
+            if "freeze" in self.scope.faults and process.process in self.coordinator._queue.replicas:
                 fates.append("freeze")
         fate = fates[self.choose(1, len(fates) - 1)] if len(fates) > 1 else ""
         self.faults_left -= bool(fate)
@@ -94,7 +94,7 @@ class World(Checked):
     def answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
         """The coordinator answers a call."""
         self.calls += name not in {"share", "content"}
-        return getattr(self.board, name)(*arguments)
+        return getattr(self.coordinator, name)(*arguments)
 
     # Events.
 
@@ -106,24 +106,26 @@ class World(Checked):
         for actor, process in self.processes.items():
             if process is not None and process.task is not None:
                 steps += self._steps_of(process)
-            elif process is not None and not self.board._draining:
+            elif process is not None and not self.coordinator._draining:
                 steps.append((process.begin,))
-            elif process is None and not self.board._draining and self._may_start(actor):
+            elif process is None and not self.coordinator._draining and self._may_start(actor):
                 steps.append((self.start, actor))
         steps += [(self.listings.answer, number) for number in range(len(self.listings.awaited))]
         names = {process.process for process in self.living}
-        unnoticed = {name for name in self.board._queue.replicas if name in self.board._roster} - names
-        if unnoticed and not self.board._draining:
+        unnoticed = {
+            name for name in self.coordinator._queue.replicas if name in self.coordinator._membership
+        } - names
+        if unnoticed and not self.coordinator._draining:
             steps.append((self.silence,))
         elif self._may_empty_one and not self._minute_has_passed:
             steps.append((self.minute,))
-        is_over = self.board._queue.is_finished or not steps
+        is_over = self.coordinator._queue.is_finished or not steps
         return steps, self._faults() if self.faults_left and not is_over else []
 
     def _may_start(self, actor: str) -> bool:
         # Replicas start in turn for the first time, because all are alike.
         is_next = self.lives[actor] or all(self.lives[one] for one in self.processes if one < actor)
-        waits = any(one.actor == actor and not one.found.done() for one in self.board._left_parts._lost)
+        waits = any(one.actor == actor and not one.found.done() for one in self.coordinator._left_parts._lost)
         return bool(is_next) and not waits and actor not in self.over | self.lost_for_good
 
     def _steps_of(self, process: Stepped) -> list[tuple[Any, ...]]:
@@ -191,9 +193,9 @@ class World(Checked):
         """Late messages of dead processes arrive now."""
         late, self.late = self.late, []
         for name, arguments in late:
-            with contextlib.suppress(GoneError):
+            with contextlib.suppress(StaleReplicaError):
                 self.answer(name, arguments)
-        self.given_up |= {process.process for process in self.living} & self.board._roster.gone
+        self.given_up |= {process.process for process in self.living} & self.coordinator._membership.gone
 
     def silence(self, *frozen_ones: Stepped) -> None:
         """Enough time passes that the coordinator takes silent replicas for lost."""
@@ -209,17 +211,17 @@ class World(Checked):
             CLOCK.now += 2.0
             for process in self.living:
                 if process not in frozen_ones:
-                    self.board.report(process.report)
+                    self.coordinator.report(process.report)
             self.read_reports()
 
     @property
     def _may_empty_one(self) -> bool:
-        queue = self.board._queue
+        queue = self.coordinator._queue
         return bool(queue._suspicion.groups) and queue._emptied is None and len(queue.replicas) > 0
 
     @property
     def _minute_has_passed(self) -> bool:
-        return CLOCK.now - self.board._queue._suspected_since >= _MINUTE - 1
+        return CLOCK.now - self.coordinator._queue._suspected_since >= _MINUTE - 1
 
     def kill(self, processes: list[Stepped]) -> None:
         """SIGKILL."""
@@ -245,16 +247,16 @@ class World(Checked):
     def drain(self) -> None:
         """The job is stopped."""
         self.faults_left -= 1
-        self.board.drain()
+        self.coordinator.drain()
 
     def close(self) -> None:
         for process in self.living:
             process.end()
 
     def state(self) -> Hashable:
-        queue = self.board._queue
+        queue = self.coordinator._queue
         return (
-            frozen(self.board),
+            frozen(self.coordinator),
             tuple(queue.free._returned),
             CLOCK.now > queue._suspected_since and self._minute_has_passed,
             tuple(None if process is None else of_replica(process) for process in self.processes.values()),
@@ -268,7 +270,7 @@ class World(Checked):
                 for process in queue.replicas
                 for part, rows in self.parts.items()
                 if part.path.startswith(left_parts.stem("parts", process, ""))
-                and part.path not in self.board._reported.get(process, ())
+                and part.path not in self.coordinator._reported.get(process, ())
             ),
             self.faults_left,
             self.failed,
@@ -279,7 +281,7 @@ class World(Checked):
 def searching() -> Iterator[None]:
     """Replace everything outside coordinator and replicas by the model."""
     with modelled(), pytest.MonkeyPatch.context() as patch:
-        for module in (coordinator_module, roster_module, board):
+        for module in (coordinator_module, membership_module, board):
             patch.setattr(module, "time", CLOCK)
         ledger = SimpleNamespace(
             listed=lambda entries: entries,

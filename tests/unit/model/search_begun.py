@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from airflow_provider_raybatch.job.execution.calls import Begun
-from airflow_provider_raybatch.job.execution.replica.begun import BegunRows
+from airflow_provider_raybatch.job.replica.crash_log import CrashLog
+from airflow_provider_raybatch.job.scheduling.messages import Begun
 
 
-class BegunInMemory(BegunRows):
+class BegunInMemory(CrashLog):
     """Which rows a process has begun; the record outlives the process, but not its node."""
 
     def __init__(self, place: tuple[dict[str, BegunInMemory], str]) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from airflow_provider_raybatch.job.execution.coordinator import Coordinator
-from airflow_provider_raybatch.job.execution.replica.shift import _KILLER
-from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.replica.coordinator import Coordinator
+from airflow_provider_raybatch.job.replica.worker import _KILLER
 from airflow_provider_raybatch.job.row import RowFailure
+from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 
 from .search_begun import BegunInMemory
 from .search_replica import Stepped
@@ -49,8 +49,8 @@ class Checked:
         self.requests = 0
         folder: Any = SimpleNamespace(list=lambda path: list(self.parts), outcomes=self.parts)
         fewest = scope.fewest or scope.replicas
-        self.board = Coordinator(folder)
-        self.board.begin(Input(chunks, [10] * len(chunks), todo), "parts", fewest, ())
+        self.coordinator = Coordinator(folder)
+        self.coordinator.begin(Input(chunks, [10] * len(chunks), todo), "parts", fewest, ())
         self.processes: dict[str, Stepped | None] = {f"r{number}": None for number in range(scope.replicas)}
 
     @property
@@ -66,7 +66,7 @@ class Checked:
         for other in self.living:
             is_other = other is not process and other.process not in self.given_up
             assert not (is_other and row in other.held), f"two replicas have {row}"
-        group = self.board._queue._replicas[process.process].group
+        group = self.coordinator._queue._replicas[process.process].group
         assert group is None or row in group.rows, f"{row} enters the engine beside suspected rows"
 
     def write(self, process: Stepped, results: Mapping[int, Any]) -> Part:
@@ -88,7 +88,7 @@ class Checked:
 
     def read_reports(self) -> None:
         """Read the news as the driver does."""
-        _, news, _, _ = self.board.news()
+        _, news, _, _ = self.coordinator.news()
         for _, done in news:
             self.reported += done.parts
 

@@ -17,18 +17,18 @@ import ray
 
 from airflow_provider_raybatch.job import work
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
-from airflow_provider_raybatch.job.execution.calls import GoneError
-from airflow_provider_raybatch.job.execution.kept.tenancy import User
-from airflow_provider_raybatch.job.execution.lengths import Costs
-from airflow_provider_raybatch.job.execution.replica import flight, preparing
-from airflow_provider_raybatch.job.execution.replica import replica as replica_module
-from airflow_provider_raybatch.job.execution.replica import shift as shift_module
-from airflow_provider_raybatch.job.execution.replica.asking import Asked
-from airflow_provider_raybatch.job.execution.replica.replica import Replica
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.replica import inflight, prefetcher
+from airflow_provider_raybatch.job.replica import replica as replica_module
+from airflow_provider_raybatch.job.replica import worker as shift_module
+from airflow_provider_raybatch.job.replica.replica import Replica
+from airflow_provider_raybatch.job.replica.request_builder import PreparedRow
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
+from airflow_provider_raybatch.job.row_order.lengths import Costs
+from airflow_provider_raybatch.job.scheduling.messages import StaleReplicaError
+from airflow_provider_raybatch.job.warm_engines.lease import Holder
 
 from .search_begun import BegunInMemory
 from .stepped_loop import AT_ONCE, SteppedLoop
@@ -63,10 +63,10 @@ class Stepped(Replica):
     def __init__(self, world: World, actor: str, life: int) -> None:
         self.world, self.loop = world, SteppedLoop()
         self.is_dead, self._look_every = False, 0.0
-        self.shift: shift_module.Shift | None = None
+        self.shift: shift_module.ReplicaWorker | None = None
         self.task: asyncio.Task[Any] | None = None
         self.process = f"{actor}-{life}"
-        self._user = User(actor, self.process)
+        self._user = Holder(actor, self.process)
         self.report = ReplicaReport(self.process, "node")
         self.draining, self.asked_to_ask = threading.Event(), threading.Event()
         self.flight, self._parts, self.cpu_before = None, 0, 0.0
@@ -76,7 +76,9 @@ class Stepped(Replica):
         self.plan: Any = SimpleNamespace(
             rows_in_engine=scope.slots, grows=False, rows_per_chunk=2, replicas=scope.replicas
         )
-        self.board = SimpleNamespace(**{name: SimpleNamespace(remote=self._sender(name)) for name in _CALLS})
+        self.coordinator = SimpleNamespace(**{
+            name: SimpleNamespace(remote=self._sender(name)) for name in _CALLS
+        })
         self.reporter: Any = SimpleNamespace(send=self.tell, telling=contextlib.nullcontext)
         self._metrics: Any = SimpleNamespace(update=lambda report, rows_in_flight: None)
         self.reader, self.asker, self.engine = (self,) * 3  # type: ignore[assignment]
@@ -89,7 +91,7 @@ class Stepped(Replica):
             future = self.loop.create_future()
             try:
                 future.set_result(self.world.called(self, name, partial(self.world.answer, name, arguments)))
-            except GoneError as error:
+            except StaleReplicaError as error:
                 future.set_exception(error)
             return future
 
@@ -108,11 +110,11 @@ class Stepped(Replica):
     def rows(self, chunk: Chunk, content: Content, positions: Sequence[int]) -> Any:
         return SimpleNamespace(rows=[chunk.ordinal + position for position in positions])
 
-    def ask(self, rows: Sequence[int], repetitions: Any) -> list[Asked]:
+    def ask(self, rows: Sequence[int], repetitions: Any) -> list[PreparedRow]:
         bad = RowFailure("render", "the row makes no request")
-        return [Asked(bad if row in self.world.scope.bad else Request(prompt=str(row))) for row in rows]
+        return [PreparedRow(bad if row in self.world.scope.bad else Request(prompt=str(row))) for row in rows]
 
-    def ask_of_killers(self, rows: Sequence[int], repetitions: Any, failure: RowFailure) -> list[Asked]:
+    def ask_of_killers(self, rows: Sequence[int], repetitions: Any, failure: RowFailure) -> list[PreparedRow]:
         return self.ask(rows, repetitions)
 
     def encode(self, requests: Sequence[Request]) -> list[int]:
@@ -133,7 +135,7 @@ class Stepped(Replica):
     def decode(self, rows: Any) -> None:
         pass
 
-    def write(self, rows: Sequence[flight.Row]) -> list[Part]:
+    def write(self, rows: Sequence[inflight.Row]) -> list[Part]:
         results = {row.ordinal: row.result for row in rows}
         return self.world.called(self, "write", lambda: [self.world.write(self, results)])
 
@@ -208,8 +210,8 @@ class Stepped(Replica):
     @property
     def has_news(self) -> bool:
         """Return whether the reply to its next report has news for it."""
-        drains = self.world.board._draining and not self.draining.is_set()
-        asks = self.world.board._queue.wants(self.process) and not self.asked_to_ask.is_set()
+        drains = self.world.coordinator._draining and not self.draining.is_set()
+        asks = self.world.coordinator._queue.wants(self.process) and not self.asked_to_ask.is_set()
         return self.shift is not None and (drains or asks)
 
     def hear(self) -> None:
@@ -218,8 +220,8 @@ class Stepped(Replica):
         self.loop.wait(1.0)
 
     def tell(self) -> None:
-        """Report as its reporter does."""
-        drains, asks = self.world.board.report(self.report)
+        """PullRequest as its reporter does."""
+        drains, asks = self.world.coordinator.report(self.report)
         if drains:
             self.draining.set()
         if asks:
@@ -244,7 +246,7 @@ class _Costs(Costs):
 _COSTS = _Costs()
 
 
-class _Shift(shift_module.Shift):
+class _Shift(shift_module.ReplicaWorker):
     """Keeps itself on its replica, so that the world can read it."""
 
     def __init__(self, replica: Stepped) -> None:
@@ -272,20 +274,20 @@ def modelled() -> Iterator[None]:
             process_time=lambda: 0.0,
             sleep=sleep,
         )
-        for module in (replica_module, shift_module, flight, preparing, work):
+        for module in (replica_module, shift_module, inflight, prefetcher, work):
             patch.setattr(module, "time", now)
-        patch.setattr(flight, "Costs", lambda: _COSTS)
-        patch.setattr(replica_module, "Shift", _Shift)
+        patch.setattr(inflight, "Costs", lambda: _COSTS)
+        patch.setattr(replica_module, "ReplicaWorker", _Shift)
         patch.setattr(replica_module, "_name", lambda: "")
         patch.setattr(replica_module, "path_of", lambda destination, actor: (destination, actor))
         patch.setattr(replica_module, "left_by_the_last", BegunInMemory.left)
-        patch.setattr(replica_module, "BegunRows", BegunInMemory)
+        patch.setattr(replica_module, "CrashLog", BegunInMemory)
         patch.setattr(shift_module, "_LEAST_PAUSE", PAUSE)
         patch.setattr(shift_module, "_IDLE_CALLS", 1e9)
         patch.setattr(replica_module.os, "_exit", end)
-        patch.setattr(preparing, "_LOOK_AGAIN", AT_ONCE)
-        patch.setattr(preparing, "_PATIENCE", AT_ONCE)
-        patch.setattr(preparing, "_put", lambda contents: {piece: [one] for piece, one in contents.items()})
-        patch.setattr(preparing, "_got", got)
+        patch.setattr(prefetcher, "_LOOK_AGAIN", AT_ONCE)
+        patch.setattr(prefetcher, "_PATIENCE", AT_ONCE)
+        patch.setattr(prefetcher, "_put", lambda contents: {piece: [one] for piece, one in contents.items()})
+        patch.setattr(prefetcher, "_got", got)
         patch.setattr(ray, "get", lambda future, timeout=None: future.result())
         yield

@@ -40,7 +40,7 @@ def check_outcomes(world: World) -> int:
     scope = world.scope
     assert not world.failed
     outcomes = world.outcomes()
-    if world.board._draining:
+    if world.coordinator._draining:
         assert world.answered <= outcomes.keys(), "an answer is lost"
     else:
         assert outcomes.keys() == set(scope.rows)

@@ -14,8 +14,8 @@ import pytest
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
 from airflow_provider_raybatch.job.engine.base import most_prompt_tokens
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, hf_renderer, template_of
-from airflow_provider_raybatch.job.execution.ray_data_llm import stages
 from airflow_provider_raybatch.job.row import Request, RowFailure
+from airflow_provider_raybatch.job.run.ray_data_llm import stages
 from tests.support.specs import spec
 
 MODEL = Path(__file__).parents[4] / "dags_examples" / "demo_model" / "model"

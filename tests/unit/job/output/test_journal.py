@@ -15,10 +15,10 @@ from airflow_provider_raybatch.contract.failures import FailureClass, PreflightE
 from airflow_provider_raybatch.contract.layout import JOURNAL
 from airflow_provider_raybatch.contract.run_token import new_run_token
 from airflow_provider_raybatch.contract.secrets import Secrets
-from airflow_provider_raybatch.job.execution.launch import Launch
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
 from airflow_provider_raybatch.job.preflight.ready import Standing, make_ready
+from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.faulty_s3 import Fault, FaultyS3, first

@@ -1,7 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Engines that stay on the cluster after their job, for the next task that wants the same.
-
-An actor that belongs to no job (`keeper.py`) holds the engine's GPUs and its processes. A job's `broker.py`
-finds one that idles, or makes one, for each replica, which reaches the engine's front end through it
-(`way.py`). Run with ``python -m``, this package lists them, and ends them.
-"""

@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The actor that replicas ask for work, beside the driver: the pull queue, and what surrounds its decisions.
+
+It looks up which chunk a row lies in, and hands the parts that replicas report to the driver. It takes a
+process for lost when its actor starts another one or when it is silent (`membership.py`). What a lost process
+has written and could not report is found among the parts (`left_parts.py`), so no finished row is asked
+again. Until that is known its rows stay with it.
+
+Replicas start while the driver still checks the job. They learn here which model to load, and later the job.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from airflow_provider_raybatch.job.engine.base import EngineInfo
+from airflow_provider_raybatch.job.input.survey import Chunk
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.replica.left_parts import LeftParts
+from airflow_provider_raybatch.job.replica.membership import Membership
+from airflow_provider_raybatch.job.replica.remote_call import Answer, PendingCall, RemoteCall
+from airflow_provider_raybatch.job.row_order.buckets import Bucket
+from airflow_provider_raybatch.job.row_order.rows_to_do import Input
+from airflow_provider_raybatch.job.scheduling.messages import Begun, Grant, PullRequest
+from airflow_provider_raybatch.job.scheduling.queue import PullQueue
+from airflow_provider_raybatch.job.scheduling.row_index import Ordinals
+from airflow_provider_raybatch.job.warm_engines.lease import Holder
+from airflow_provider_raybatch.job.warm_engines.pool import WarmEnginePool
+from airflow_provider_raybatch.job.work import CheckedModel, Done
+from airflow_provider_raybatch.storage.folder import Folder
+
+_ALL = 2**62
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a replica gets, with all that it needs to do it.
+
+    :param chunks: those in which its rows lie, by number.
+    :param repetitions: of its rows, see :class:`Input`.
+    :param is_finished: whether every row of the input is written.
+    :param leaves: whether it is no longer needed, since no rows are left for it.
+    """
+
+    grant: Grant
+    chunks: dict[int, Chunk | Bucket]
+    repetitions: dict[int, int]
+    is_finished: bool
+    leaves: bool = False
+
+
+class Coordinator:
+    """The actor's class.
+
+    :param folder: the destination.
+    :param broker: makes what finds kept engines for replicas; by default each has an engine of its own.
+    """
+
+    def __init__(self, folder: Folder, broker: Callable[[], WarmEnginePool] | None = None) -> None:
+        self._left_parts = LeftParts(folder)
+        self._broker = None if broker is None else broker()
+        self._model: CheckedModel | Literal[False] | None = None
+        self._assignment: Any = None
+        self._inquiry = PendingCall()
+        self._give_out(Input([], [], np.zeros(0, np.uint8)), "", _ALL)
+        self._membership = Membership()
+        self._news: list[tuple[float, Done]] = []
+        self._reported: dict[str, set[str]] = {}
+        """Paths of the parts of each process that has rows."""
+        self._shared: dict[int, list[Any]] = {}
+        self._draining, self._keeps_engines = False, True
+        self._engine: EngineInfo | None = None
+
+    def _give_out(self, work: Input, part_folder: str, fewest: int) -> None:
+        self._input = work
+        self._part_folder = part_folder
+        self._fewest = fewest
+        self._pieces = work.pieces()
+        self._queue = PullQueue(self._pieces)
+
+    # Replicas.
+
+    def start(self, actor: str, process: str, begun: Begun | None = None) -> int | None:
+        """A replica's process starts. The one that its actor had before is gone.
+
+        ``None`` while it is not known what that one has written: then the process asks again.
+
+        :param actor: stays the same when Ray starts its process again.
+        :param begun: what that one had begun, where it could be found.
+        :returns: how often it was in vain: deaths in a row, or single rows in a row that killed it, without a
+            finished row.
+        """
+        for earlier in self._membership.of_actor(actor):
+            self._bury(earlier, begun)
+        self._free_rows_of_lost()
+        if self._left_parts.awaited_of(actor):
+            return None
+        self._membership.start(actor, process)
+        if self._broker is None:
+            self._starts(process)
+        return self._membership.consecutive_failures(actor)
+
+    def engine_for(self, user: Holder, node: str) -> Any:
+        """The actor that keeps an engine for a replica's process; ``None`` while it waits for one.
+
+        :param node: id of its node.
+        :raises RaybatchError: there will be none.
+        """
+        assert self._broker is not None
+        keeper = self._broker.engine_for(user, node) if user.process in self._membership else None
+        if keeper is not None:
+            self._starts(user.process)
+        return keeper
+
+    def _starts(self, process: str) -> None:
+        """It has what its engine needs of the cluster."""
+        self._inquiry.heard_of(process)
+        self._membership.starting.add(process)
+
+    def is_needed(self, process: str, name: str = "") -> bool:
+        """Whether a process that starts shall open its engine. If not, it is as if it had left.
+
+        :param name: of its actor.
+        """
+        self._membership.named(process, name)
+        needed = self._assignment is None or (
+            not (self._queue.is_finished or self._draining)
+            and (self._has_rows_for_another or self._membership.needed_beside(process) < self._fewest)
+        )
+        if not needed:
+            self._membership.leaves(process)
+        return needed
+
+    def model(self, process: str = "") -> CheckedModel | RemoteCall | Literal[False] | None:
+        """What engines load, when it is checked; ``None`` until then, `False` for none.
+
+        Or a question that this process shall answer before.
+        """
+        return self._inquiry.for_process(process) or self._model
+
+    def answer(self, process: str, returned: Any, error: Exception | None) -> None:
+        """What the question's function has returned, or raised, in this process."""
+        self._inquiry.take(process, returned, error)
+
+    def assignment(self) -> Any:
+        """What `begin` was given for replicas; ``None`` until then, `False` if there is nothing to do."""
+        return self._assignment
+
+    def join(self, process: str, slots: int) -> None:
+        """Its engine is ready.
+
+        :param slots: rows that go into it at once.
+        """
+        self._membership.require(process)
+        self._membership.starting.discard(process)
+        if self._broker is not None:
+            self._broker.joined(process)
+        self._queue.join(process, slots, time.monotonic(), self._membership.is_suspect(process))
+
+    def pull(self, process: str, report: PullRequest, done: Done | None = None) -> Order:
+        """It says what it has finished, and gets what it is to hold now.
+
+        :param done: the parts of `report.finished`, if there are any.
+        :raises StaleReplicaError: it was taken for lost.
+        """
+        self._membership.require(process)
+        self._take(process, report, done)
+        self._free_rows_of_lost()
+        self._queue.starting = len(self._membership.starting)
+        self._queue.coming = 0 if self._broker is None else self._broker.coming
+        grant = self._queue.pull(process, time.monotonic(), report)
+        rows = np.concatenate([grant.failed, grant.rows])
+        return Order(
+            grant,
+            {piece: self._input.chunks[piece] for piece in self._pieces.split(rows)},
+            self._repetitions(rows),
+            self._queue.is_finished,
+            leaves=self._leaves(process),
+        )
+
+    def give_back(self, process: str, rows: Ordinals) -> None:
+        """It gives back rows that it has not begun.
+
+        :raises StaleReplicaError: it was taken for lost.
+        """
+        self._membership.require(process)
+        self._queue.give_back(process, rows)
+
+    def share(self, process: str, contents: dict[int, list[Any]]) -> None:
+        """It has put what it read into the object store, for others that get rows of it.
+
+        :param contents: by number of the piece a reference; none where it has it no more.
+        """
+        if process in self._membership:
+            for piece, references in contents.items():
+                if references or piece not in self._shared:
+                    self._shared[piece] = references
+
+    def content(self, piece: int) -> list[Any] | None:
+        """A reference to what another replica has read of a piece; ``None`` while it has not said so."""
+        return self._shared.get(piece)
+
+    def leave(self, process: str) -> None:
+        """It has written what it has finished, and begins nothing."""
+        if process in self._membership and process in self._queue.replicas:
+            self._queue.leave(process)
+
+    def lost(
+        self, process: str, engine_died: bool, begun: Begun, report: PullRequest, done: Done | None
+    ) -> None:
+        """Its engine is gone, and it ends now: what it says last."""
+        if process in self._membership:
+            self._take(process, report, done)
+            if process in self._queue.replicas:
+                self._queue.finish(process, report.finished)
+            self._lose(process, self._end(process), engine_died, begun)
+
+    def describe(self, engine: EngineInfo) -> None:
+        """Its engine's description; sent once per process, since it may be large."""
+        self._engine = engine
+
+    def report(self, report: ReplicaReport) -> tuple[bool, bool]:
+        """Its progress, once a second.
+
+        :returns: whether replicas must write their finished rows and end; and whether this one must ask for
+            work now, to give rows back.
+        """
+        self._membership.hear(report)
+        if report.replica in self._membership and report.state != "waiting":
+            self._inquiry.heard_of(report.replica)
+        if report.state == "ended":
+            self._needs_no_engine(report.replica)
+        return self._draining, self._queue.wants(report.replica)
+
+    # The driver.
+
+    def load(self, model: CheckedModel) -> None:
+        """Let engines start: the model is checked."""
+        self._model = model
+
+    def ask(self, question: RemoteCall | None) -> None:
+        """Let one of the processes answer a question; ``None`` takes it back."""
+        self._inquiry.put(question)
+
+    def answered(self) -> tuple[bool, Answer | None]:
+        """Whether a process is there that will answer the question, and its answer as soon as it has."""
+        return self._inquiry.state()
+
+    def begin(self, work: Input, part_folder: str, fewest: int, assignment: Any) -> None:
+        """Give out the rows.
+
+        :param part_folder: where this submission keeps its parts, relative to the destination.
+        :param fewest: replicas that stay while rows are left, also those that have none.
+        :param assignment: what replicas need to know of the job: a reference to it and its plan, in a list.
+        """
+        self._give_out(work, part_folder, fewest)
+        self._assignment = assignment
+
+    def release(self) -> None:
+        """Let replicas leave that have got no rows: the job is refused, or has nothing to do."""
+        self._model = self._assignment = False
+
+    def close(self) -> bool:
+        """Make no more engines. Those that still start do so for the next job, if this one has done all.
+
+        Not of a range of replicas: more than it needed may have begun.
+
+        :returns: whether a replica has one that is to be kept, and has not given it back.
+        """
+        if self._broker is None:
+            return False
+        has_done_all = self._assignment is not None and self._queue.is_finished and not self._draining
+        next_needs_them = has_done_all and self._fewest >= self._broker.most
+        self._broker.close((self._model or None) if next_needs_them else None)
+        return self._broker.has_given
+
+    def engine(self) -> EngineInfo | None:
+        """Description of the engine that started last, ``None`` before the first."""
+        return self._engine
+
+    def drain(self, keeps_engines: bool = True) -> None:
+        """Let replicas write their finished rows and begin no others.
+
+        :param keeps_engines: whether the next job may have their engines.
+        """
+        self._draining, self._keeps_engines = True, keeps_engines
+
+    def keeps_engines(self) -> bool:
+        """Whether the next job may have a replica's engine, if that is to be kept."""
+        return self._keeps_engines
+
+    def snapshot(self) -> list[ReplicaReport]:
+        """All reports, also of replicas that crashed, since their rows were done."""
+        return self._membership.snapshot()
+
+    def news(self) -> tuple[list[ReplicaReport], list[tuple[float, Done]], bool, bool]:
+        """Reports; what was written since the last call, and when; whether that is all; whether any works.
+
+        :raises StorageError: what a lost process has written can't be listed.
+        """
+        for process in self._membership.silent(self._queue.replicas):
+            self._bury(process)
+        self._free_rows_of_lost()
+        self._left_parts.check()
+        done, self._news = self._news, []
+        return self.snapshot(), done, self._queue.is_finished, bool(self._queue.replicas)
+
+    def actors(self) -> tuple[set[str], set[str]]:
+        """Names of the actors that have ever started, and of those that no rows were left for."""
+        return self._membership.started_names, self._membership.left_names
+
+    def _leaves(self, process: str) -> bool:
+        """Let a replica leave that has nothing to do, if others would get what comes back."""
+        queue = self._queue
+        if (
+            queue.is_finished
+            or len(queue.replicas) <= self._fewest
+            or not queue.is_idle(process)
+            or self._has_rows_for_another
+        ):
+            return False
+        queue.leave(process)
+        self._membership.leaves(process)
+        return True
+
+    def _needs_no_engine(self, process: str) -> None:
+        if self._broker is not None:
+            self._broker.gone(process)
+
+    def _take(self, process: str, report: PullRequest, done: Done | None) -> None:
+        if done is not None:
+            self._news.append((time.time(), done))
+            self._reported.setdefault(process, set()).update(part.path for part in done.parts)
+        if self._queue.proves(process, report.finished):
+            self._membership.works(process)
+
+    def _repetitions(self, rows: Ordinals) -> dict[int, int]:
+        places, numbers = self._input.repetitions.among(rows)
+        return dict(zip(rows[places].tolist(), numbers.tolist(), strict=True))
+
+    @property
+    def _has_rows_for_another(self) -> bool:
+        return self._queue.has_rows_for_another or bool(self._left_parts)
+
+    def _end(self, process: str) -> str:
+        """A process is gone. Returns its actor."""
+        self._needs_no_engine(process)
+        self._inquiry.ended(process)
+        return self._membership.end(process)
+
+    def _bury(self, process: str, begun: Begun | None = None) -> None:
+        """A process is gone, and may have written what it could not report."""
+        actor = self._end(process)
+        if process in self._queue.replicas and not self._queue.is_idle(process):
+            reported = self._reported.get(process, set())
+            self._left_parts.look_for(process, actor, begun, self._part_folder, reported)
+        else:
+            self._lose(process, actor, False, begun)
+
+    def _free_rows_of_lost(self) -> None:
+        """What lost processes have written is done, and the rest is others', where that has become known."""
+        for lost in self._left_parts.known():
+            for part, ordinals in lost.found.result():
+                self._queue.finish(lost.process, self._input.numbers(ordinals))
+                self._news.append((time.time(), Done([part], {}, self._membership.report_of(lost.process))))
+            self._lose(lost.process, lost.actor, False, lost.begun)
+
+    def _lose(self, process: str, actor: str, engine_died: bool, begun: Begun | None) -> None:
+        self._reported.pop(process, None)
+        if self._queue.lost(process, time.monotonic(), engine_died, begun):
+            self._membership.was_to_blame(actor)

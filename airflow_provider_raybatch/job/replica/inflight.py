@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of one engine: those that wait for it, those that it works on, and those that it has answered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError
+from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.replica.admission import AdmissionControl, group
+from airflow_provider_raybatch.job.replica.crash_log import CrashLog
+from airflow_provider_raybatch.job.replica.request_builder import PreparedRow
+from airflow_provider_raybatch.job.row import RowFailure
+from airflow_provider_raybatch.job.row_order.lengths import UNKNOWN, Costs
+from airflow_provider_raybatch.job.work import Stopwatch
+
+_LEAD = 1.0
+"""Seconds of rows that wait in the engine itself, so that it never waits for this process."""
+
+
+@dataclass(eq=False)
+class Row:
+    """One row on its way through a replica.
+
+    :param ordinal: its number in the queue.
+    :param position: its ordinal in the input, which is another where the queue has buckets.
+    :param rows: with which it was read, and its place in them.
+    :param encoded: what the engine takes.
+    :param result: what it gave, or why the row never got there.
+    :param label: says what is known of the length of its answer.
+    """
+
+    ordinal: int
+    position: int
+    asked: PreparedRow
+    rows: ChunkRows
+    place: int
+    encoded: Any = None
+    result: Any = None
+    label: int = UNKNOWN
+
+
+class InflightRequests:
+    """Keeps the engine full, or its steps of one size, with the rows first whose answers take longest.
+
+    So the last rows are short, and slots end together. What is equally long keeps its order.
+
+    :param most: rows that are in the engine at once.
+    :param grows: whether there may be more, by what it answers in a second, or fewer, by what is left.
+    :param shares: whether other replicas may need the rows that wait.
+    :param watch: counts the time in which the engine has rows, when it has none any more.
+    :param changed: called when a row is answered, or the engine has failed.
+    :param begun: told which rows are in the engine.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        report: ReplicaReport,
+        most: int,
+        grows: bool,
+        shares: bool,
+        watch: Stopwatch,
+        changed: Callable[[], None],
+        begun: CrashLog,
+    ) -> None:
+        self._engine = engine
+        self._watch = watch
+        self._report = report
+        self._most = most
+        self._grows = grows
+        self._shares = shares
+        self._changed = changed
+        self._begun = begun
+        self._lead = 0
+        self._second = (0.0, 0)
+        self._costs = Costs()
+        self._level = AdmissionControl()
+        self._since = 0.0
+        self._busy_since = 0.0
+        self.waiting: deque[Row] = deque()
+        self.inside: dict[asyncio.Future[Any], Row] = {}
+        self.landed: list[Row] = []
+        self.error: BaseException | None = None
+        self.has_share = False
+        """Whether it has its share of all rows that are left."""
+
+    @property
+    def unanswered(self) -> int:
+        """Rows that wait for the engine, or are in it."""
+        return len(self.waiting) + len(self.inside)
+
+    def waits_for(self) -> float:
+        """Seconds since the oldest result landed that has not been taken."""
+        return time.monotonic() - self._since if self.landed else 0.0
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Let rows go into the engine as soon as there is room."""
+        added = list(rows)
+        self._level.got([row.label for row in added])
+        self.waiting = deque(self.ordered([*self.waiting, *added]))
+        self._feed()
+
+    def ordered(self, rows: Iterable[Row]) -> list[Row]:
+        """Those with the longest answers first, as far as is known now."""
+        return sorted(rows, key=lambda row: -self._costs.rank(row.label))
+
+    def tells_apart(self, rows: Iterable[Row]) -> bool:
+        """Whether it is known that some of these rows have longer answers than others."""
+        return len({self._costs.rank(row.label) for row in rows}) > 1
+
+    def land(self, row: Row, result: Any) -> None:
+        """A row has its result."""
+        if not self.landed:
+            self._since = time.monotonic()
+        row.result = result
+        self.landed.append(row)
+        self._report.rows += 1
+        self._report.last_answer = time.time()
+
+    def take(self) -> list[Row]:
+        """What has landed since the last time."""
+        taken, self.landed = self.landed, []
+        return taken
+
+    def take_back(self, count: int) -> list[Row]:
+        """The last rows that have not begun, at most `count`: the short ones."""
+        rows = [self.waiting.pop() for _ in range(min(count, len(self.waiting)))]
+        self._level.gave_back([row.label for row in rows])
+        return rows
+
+    async def cancel(self) -> None:
+        """End what is still in the engine."""
+        self.waiting.clear()
+        flying = list(self.inside)
+        for task in flying:
+            task.cancel()
+        await asyncio.gather(*flying, return_exceptions=True)
+
+    @property
+    def at_once(self) -> int:
+        """Rows that it lets into the engine, without a lead."""
+        if not (self._grows and self.has_share):
+            return self._most
+        return self._level.rows(self._costs.expected, self._most)
+
+    def _feed(self) -> None:
+        if not self.waiting:
+            return
+        room = self.at_once
+        if room < self._most:
+            if room - len(self.inside) < min(group(room), len(self.waiting)):
+                return
+        elif not (self._shares and len(self.waiting) <= self._lead):
+            # Few that wait could not be given back from the engine, and in the end others may need them.
+            room += self._lead
+        while self.waiting and self.error is None and len(self.inside) < room:
+            row = self.waiting.popleft()
+            if not self.inside:
+                self._busy_since = time.monotonic()
+            self._report.first_request = self._report.first_request or time.time()
+            self._begun.begin(row.ordinal)
+            task = asyncio.ensure_future(self._engine.generate(row.encoded))
+            self.inside[task] = row
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Future[Any]) -> None:
+        row = self.inside.pop(task)
+        if not self.inside:
+            self._watch.add("generate", self._busy_since)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            if self.error is None or isinstance(error, EngineDeadError):
+                self.error = error
+        else:
+            self._begun.end([row.ordinal])
+            self._level.answered(row.label)
+            raw = task.result()
+            if not isinstance(raw, RowFailure):
+                # Now, not when it is written, which may be a while later.
+                asked, answered = self._engine.tokens(raw)
+                self._report.input_tokens += asked
+                self._report.output_tokens += answered
+                if self._costs.learn(row.label, answered):
+                    self._level.learned()
+                    self.waiting = deque(self.ordered(self.waiting))
+            self.land(row, raw)
+            self._measure()
+        self._feed()
+        self._changed()
+
+    def _measure(self) -> None:
+        if not self._grows:
+            return
+        began, count = self._second
+        now = time.monotonic()
+        if now - began < _LEAD:
+            self._second = began, count + 1
+        else:
+            self._lead = count if now - began < 2 * _LEAD else 0
+            self._second = now, 1

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts that lost processes have written and could not report, listed in threads of their own.
+
+Storage that is away is waited for, for minutes. The coordinator has one thread, and answers meanwhile. What a
+lost process had stays with it until its parts are known: they may hold these rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Set
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from airflow_provider_raybatch.job.parts import part as parts
+from airflow_provider_raybatch.job.parts.reading import DamagedPartError
+from airflow_provider_raybatch.job.scheduling.messages import Begun
+from airflow_provider_raybatch.job.scheduling.row_index import Ordinals
+from airflow_provider_raybatch.storage.folder import Folder
+
+_THREADS = 4
+Found = list[tuple[parts.Part, Ordinals]]
+"""Parts, with the ordinals of their rows."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A process that ended without a last word.
+
+    :param actor: id of its actor.
+    :param begun: what it had begun, where that is known.
+    :param found: its parts that it has not reported, as soon as they are known.
+    """
+
+    process: str
+    actor: str
+    begun: Begun | None
+    found: Future[Found]
+
+
+class LeftParts:
+    """Those of one run.
+
+    :param folder: the destination.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="raybatch-left-parts")
+        self._lost: list[Lost] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._lost)
+
+    def awaited_of(self, actor: str) -> bool:
+        """Whether a process of this actor is lost, and its parts are not known yet."""
+        return any(one.actor == actor for one in self._lost)
+
+    def look_for(
+        self, process: str, actor: str, begun: Begun | None, part_folder: str, reported: Set[str]
+    ) -> None:
+        """Begin to list the parts of a lost process.
+
+        :param part_folder: where they are, relative to the destination.
+        :param reported: paths of those that it has reported; not changed any more.
+        """
+        found = self._threads.submit(_found, self._folder, part_folder, process, reported)
+        self._lost.append(Lost(process, actor, begun, found))
+
+    def known(self) -> Iterator[Lost]:
+        """Those whose parts have become known; each once."""
+        done = [one for one in self._lost if one.found.done() and one.found.exception() is None]
+        self._lost = [one for one in self._lost if one not in done]
+        yield from done
+
+    def check(self) -> None:
+        """Raise the error of a listing that has failed, if there is one.
+
+        :raises StorageError: storage was away for too long.
+        """
+        for one in self._lost:
+            if one.found.done():
+                one.found.result()
+
+
+def stem(part_folder: str, process: str, number: int | str) -> str:
+    """The path of a part of a process, without what its content adds."""
+    return f"{part_folder}/{process}-{number}"
+
+
+def _found(folder: Folder, part_folder: str, process: str, reported: Set[str]) -> Found:
+    begins = stem(part_folder, process, "")
+    entries = [one for one in folder.list(part_folder) if one.path.startswith(begins)]
+    left = [part for part in parts.listed(entries) if part.path not in reported]
+    found = []
+    for part in left:
+        with contextlib.suppress(DamagedPartError):  # its rows are asked again
+            found.append((part, parts.outcomes(folder, part)[0].astype(np.int64)))
+    return found

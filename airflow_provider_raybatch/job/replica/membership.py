@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is there: the processes of a run's replicas, and the actors that Ray starts them in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.scheduling.messages import SILENT, StaleReplicaError
+
+_LONGEST_PAUSE = 2.0
+"""Seconds of silence that one look counts at most: where all stood still, the driver did too."""
+
+
+@dataclass
+class _Actor:
+    """It stays the same when Ray starts its process again.
+
+    :param deaths: of its processes in a row, without a finished row.
+    :param found: single rows in a row that killed its engine.
+    """
+
+    deaths: int = 0
+    found: int = 0
+
+
+@dataclass
+class _Process:
+    """One that lives.
+
+    :param actor: id of its actor.
+    :param name: of its actor.
+    :param is_needed: whether it opens its engine, or has, and has not left.
+    :param silence: seconds for which it has said nothing.
+    """
+
+    actor: str
+    name: str = ""
+    is_needed: bool = True
+    silence: float = 0.0
+
+
+class Membership:
+    """Starts without any.
+
+    :ivar starting: living processes whose engine is not ready, and that have what it needs of the cluster.
+    :ivar gone: processes that are known to have ended.
+    :ivar started_names: names of the actors that have ever started.
+    :ivar left_names: names of those that no rows were left for.
+    """
+
+    def __init__(self) -> None:
+        self._living: dict[str, _Process] = {}
+        self._actors: dict[str, _Actor] = {}
+        self._reports: dict[str, ReplicaReport] = {}
+        self._looked = time.monotonic()
+        self.starting: set[str] = set()
+        self.gone: set[str] = set()
+        self.started_names: set[str] = set()
+        self.left_names: set[str] = set()
+
+    def __contains__(self, process: str) -> bool:
+        return process in self._living
+
+    def require(self, process: str) -> None:
+        """:raises StaleReplicaError: it was taken for lost."""
+        if process not in self._living:
+            raise StaleReplicaError(f"replica {process!r} was taken for lost; its rows are others' now.")
+
+    def start(self, actor: str, process: str) -> None:
+        """A process of an actor lives."""
+        self._actors.setdefault(actor, _Actor())
+        self._living[process] = _Process(actor)
+
+    def of_actor(self, actor: str) -> list[str]:
+        """The living processes of an actor."""
+        return [process for process, one in self._living.items() if one.actor == actor]
+
+    def consecutive_failures(self, actor: str) -> int:
+        """How often it was in vain: deaths in a row, or single rows in a row that killed its engine."""
+        history = self._actors[actor]
+        # A death counts until it is known which row is to blame for it.
+        return max(history.deaths - history.found - 1, history.found)
+
+    def is_suspect(self, process: str) -> bool:
+        """Whether its engine must show first that it works at all: earlier ones died and finished nothing."""
+        history = self._actors[self._living[process].actor]
+        return history.deaths >= 2 or history.found > 0
+
+    def works(self, process: str) -> None:
+        """Its engine has answered a row."""
+        self._actors[self._living[process].actor] = _Actor()
+
+    def was_to_blame(self, actor: str) -> None:
+        """It is known of one more row, in a row, that it has killed the actor's engine."""
+        self._actors[actor].found += 1
+
+    def end(self, process: str) -> str:
+        """It is gone.
+
+        :returns: id of its actor.
+        """
+        actor = self._living.pop(process).actor
+        self.starting.discard(process)
+        self.gone.add(process)
+        self._actors[actor].deaths += 1
+        return actor
+
+    def needed_beside(self, process: str) -> int:
+        """How many others open their engine, or have."""
+        return sum(one.is_needed for name, one in self._living.items() if name != process)
+
+    def named(self, process: str, name: str) -> None:
+        """What Ray calls the process's actor."""
+        self.started_names.add(name)
+        if process in self._living:
+            self._living[process].name = name
+
+    def leaves(self, process: str) -> None:
+        """No rows are left for it."""
+        self.starting.discard(process)
+        if process in self._living:
+            self._living[process].is_needed = False
+            self.left_names.add(self._living[process].name)
+
+    def hear(self, report: ReplicaReport) -> None:
+        """A process says how far it is."""
+        self._reports[report.replica] = replace(report, seen=time.time())
+        if report.replica in self._living:
+            self._living[report.replica].silence = 0.0
+
+    def report_of(self, process: str) -> ReplicaReport:
+        """Its latest one."""
+        return self._reports.get(process, ReplicaReport(process, ""))
+
+    def snapshot(self) -> list[ReplicaReport]:
+        """The latest reports, also of processes that are gone, since their rows were done."""
+        return [
+            replace(report, state="ended") if process in self.gone else report
+            for process, report in self._reports.items()
+        ]
+
+    def silent(self, processes: Iterable[str]) -> list[str]:
+        """Those of these processes that live, and have said nothing for too long."""
+        now = time.monotonic()
+        passed, self._looked = min(now - self._looked, _LONGEST_PAUSE), now
+        silent = []
+        for process in processes:
+            if process not in self._living:
+                continue
+            self._living[process].silence += passed
+            if self._living[process].silence > SILENT:
+                silent.append(process)
+        return silent

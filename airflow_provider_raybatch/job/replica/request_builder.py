@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of a chunk as requests, with row id and request key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.input.chunk_rows import BadRow
+from airflow_provider_raybatch.job.input.table import as_text
+from airflow_provider_raybatch.job.request import keys
+from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.request.render import Render, needed_columns, render_all
+from airflow_provider_raybatch.job.row import Request, Response, RowFailure, RowOutcome
+
+
+@dataclass(frozen=True)
+class PreparedRow:
+    """One row, ready for the engine, or failed before it."""
+
+    request: Request | RowFailure
+    key: bytes | None = None
+    row_id: str | None = None
+    raw: str = ""
+
+    def outcome(self, ordinal: int, result: Response | RowFailure) -> RowOutcome:
+        """What is written when the row is finished."""
+        kept = ""
+        if isinstance(result, RowFailure):
+            kept = self.request.as_json() if isinstance(self.request, Request) else self.raw
+        return RowOutcome(ordinal, result, kept, self.key, self.row_id)
+
+
+class RequestBuilder:
+    """Turns rows into requests: the same way in the replicas as in the earlier lookup of keys."""
+
+    def __init__(self, spec: BatchInferenceSpec, render: Render, keyer: Keyer) -> None:
+        self._render = render
+        self._keyer = keyer
+        self._id_column = spec.id_column
+        self._calls_users_code = spec.prompt_function is not None
+
+    def ask(self, rows: Sequence[Any], repetitions: Mapping[int, int] | None = None) -> list[PreparedRow]:
+        """The requests of `rows`.
+
+        :param repetitions: number of earlier rows with an equal request, by place in `rows`; for sampled
+            requests.
+        """
+        numbers = repetitions or {}
+        return [
+            self._one(row, made, numbers.get(place, 0))
+            for place, (row, made) in enumerate(zip(rows, render_all(self._render, rows), strict=True))
+        ]
+
+    def ask_of_killers(
+        self, rows: Sequence[Any], repetitions: Mapping[int, int] | None, failure: RowFailure
+    ) -> list[PreparedRow]:
+        """As :meth:`ask`, of rows that end the process.
+
+        A user's function may be what ends it, so it is not called again.
+
+        :param failure: what they failed with.
+        """
+        if self._calls_users_code:
+            return [self._one(row, failure, 0) for row in rows]
+        return self.ask(rows, repetitions)
+
+    def _one(self, row: Any, made: Request | RowFailure, number: int) -> PreparedRow:
+        if isinstance(row, BadRow):
+            return PreparedRow(made, raw=row.text)
+        row_id = None if self._id_column is None else as_text(row.get(self._id_column))
+        if isinstance(made, RowFailure):
+            return PreparedRow(made, row_id=row_id)
+        return PreparedRow(made, keys.nth(self._keyer.key(made), number), row_id)
+
+
+def read_columns(spec: BatchInferenceSpec) -> list[str] | None:
+    """Columns that requests and row ids need; ``None`` for all."""
+    columns = needed_columns(spec)
+    if columns is None or spec.id_column is None:
+        return columns
+    return list(dict.fromkeys([*columns, spec.id_column]))

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The work of a replica: the way of its rows, from source to part.
+
+It asks the coordinator for rows when it holds fewer than its engine can run, and some more. Only counts and
+ordinals pass between the two. What is finished is written together, one part each `flush_interval`, and one
+more where many answers are there and the engine has all rows that are left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import time
+
+import numpy as np
+
+from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.job.engine.base import EngineDeadError
+from airflow_provider_raybatch.job.parts import part as parts
+from airflow_provider_raybatch.job.replica.coordinator import Order
+from airflow_provider_raybatch.job.replica.inflight import InflightRequests
+from airflow_provider_raybatch.job.replica.prefetcher import Prefetcher
+from airflow_provider_raybatch.job.replica.workplace import Workplace
+from airflow_provider_raybatch.job.row import RowFailure
+from airflow_provider_raybatch.job.scheduling.messages import Begun, PullRequest
+from airflow_provider_raybatch.job.work import Done, Stopwatch
+
+ENGINE_DIED = 70
+"""Exit status of a replica whose engine died (EX_SOFTWARE): Ray restarts the actor and repeats its task."""
+_LEAST_PAUSE = 0.2
+"""Seconds between two calls of the coordinator at least."""
+_IDLE_CALLS = 1000
+"""A second, of all replicas, while the coordinator has no rows to give."""
+_TICK = 1.0
+_MANY = 1024
+"""Answers that take a tenth of a second to detokenise and to write."""
+_KILLER = RowFailure("engine", "the engine's process dies of this row, and did so with this row alone in it")
+
+
+def _killer(prompt_function: str | None) -> RowFailure:
+    """The failure of such a row; which of the two ended the process isn't known."""
+    if prompt_function is None:
+        return _KILLER
+    return RowFailure(
+        "engine",
+        f"the process of the engine and of prompt_function {prompt_function!r} dies of this row, and did so "
+        "with this row alone in it",
+    )
+
+
+class ReplicaWorker:
+    """The time in which a replica works: from the first call of the coordinator to the last."""
+
+    def __init__(self, replica: Workplace) -> None:
+        self._replica = replica
+        self._coordinator = replica.coordinator
+        self._process = replica.process
+        self._report = replica.report
+        self._limits: Limits = replica.job.spec
+        self._killer = _killer(replica.job.spec.prompt_function)
+        self._wake = asyncio.Event()
+        self._watch = Stopwatch()
+        plan = replica.plan
+        self._slots = plan.rows_in_engine
+        self._idle_pause = max(_LEAST_PAUSE, plan.replicas / _IDLE_CALLS)
+        self._flight = replica.flight = InflightRequests(
+            replica.engine,
+            self._report,
+            self._slots,
+            plan.grows,
+            plan.replicas > 1,
+            self._watch,
+            self._wake.set,
+            replica.begun,
+        )
+        self._preparer = Prefetcher(
+            replica.reader,
+            replica.asker,
+            replica.engine,
+            self._flight,
+            plan.rows_per_chunk,
+            replica.thread,
+            replica.tokenizer_thread,
+            self._coordinator,
+            self._process,
+            shares=plan.replicas > 1,
+            begun=replica.begun,
+        )
+        self._rows = self._report.rows
+        self._finished: list[int] = []
+        self._new_parts: list[parts.Part] = []
+        self._flushing: asyncio.Task[None] | None = None
+        self._preparing: set[asyncio.Task[None]] = set()
+        self._ask_below = 1
+        self._ask_at = 0.0
+        self._at_once = self._slots
+        self._is_over = self._was_early = False
+        self.leaves = False
+        """Whether no rows are left for this replica, and others do those that may come back."""
+
+    async def work(self) -> None:
+        """Work until the queue is finished, or the job drains.
+
+        :raises StaleReplicaError: the coordinator took this process for lost.
+        :raises RaybatchError: input can't be read, or a part can't be written.
+        """
+        await self._coordinator.join.remote(self._process, self._slots)
+        try:
+            while not (self._is_over and self._is_idle) and not self._draining:
+                self._raise_what_failed()
+                if self._asks():
+                    await self._ask()
+                if self._is_due():
+                    self._was_early = not self._is_time
+                    self._flushing = asyncio.ensure_future(self._flush())
+                self._wake.clear()
+                if not (self._flight.error or self._asks() or self._is_due()):
+                    await self._wait()
+            await self._end()
+        except EngineDeadError as error:
+            await self._fail(error)
+        finally:
+            for task in self._preparing:
+                task.cancel()
+            await self._flight.cancel()
+            self._replica.flight = None
+
+    @property
+    def _draining(self) -> bool:
+        return self._replica.draining.is_set()
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether all that it has is answered, written and reported."""
+        return not (
+            self._unanswered or self._flight.landed or self._flushing or self._finished or self._new_parts
+        )
+
+    @property
+    def _unanswered(self) -> int:
+        return self._preparer.pending + self._flight.unanswered
+
+    def _asks(self) -> bool:
+        if self._replica.asked_to_ask.is_set():
+            return True
+        if self._finished and not self._unanswered:
+            return True  # nothing is left, and others may wait for this word
+        # Others may get what it does not begin, or it may begin more than it has.
+        has_news = bool(self._finished) or self._flight.at_once != self._at_once
+        wants = has_news or self._unanswered < self._ask_below
+        return wants and not self._is_over and time.monotonic() >= self._ask_at
+
+    def _is_due(self) -> bool:
+        if self._flushing is not None or not self._flight.landed:
+            return False
+        return self._is_time or self._is_early
+
+    @property
+    def _is_time(self) -> bool:
+        return not self._unanswered or self._flight.waits_for() >= self._limits.flush_interval
+
+    @property
+    def _is_early(self) -> bool:
+        """Whether to write now, since the engine has all that is left: the fewer rows are written after it.
+
+        Once before it is time, so that parts stay few also where an engine starves.
+        """
+        has_all = not (self._preparer.pending or self._flight.waiting)
+        return has_all and len(self._flight.landed) >= _MANY and not self._was_early
+
+    async def _wait(self) -> None:
+        seconds = min(_TICK, max(0.0, self._ask_at - time.monotonic()) or _TICK)
+        if self._flight.landed:
+            seconds = min(seconds, max(0.01, self._limits.flush_interval - self._flight.waits_for()))
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
+
+    async def _ask(self) -> None:
+        self._replica.asked_to_ask.clear()
+        order: Order = await self._coordinator.pull.remote(self._process, *self._word())
+        grant = order.grant
+        self.leaves = order.leaves
+        self._is_over = order.is_finished or order.leaves
+        self._ask_below = max(1, grant.ask_below)
+        self._flight.has_share = grant.has_share
+        got = len(grant.rows) + len(grant.failed)
+        self._ask_at = time.monotonic() + (_LEAST_PAUSE if got else self._idle_pause)
+        if grant.alone or grant.flush:
+            self._ask_at = time.monotonic() + (0.0 if got else self._idle_pause)
+            self._ask_below = 1
+        if grant.give_back:
+            await self._give_back(grant.give_back)
+        if got:
+            work = asyncio.ensure_future(self._preparer.prepare(order, self._watch, self._killer))
+            self._preparing.add(work)
+            work.add_done_callback(lambda _: self._wake.set())
+
+    def _word(self) -> tuple[PullRequest, Done | None]:
+        """What it says when it asks."""
+        finished, self._finished = np.array(self._finished, dtype=np.int64), []
+        written, self._new_parts = self._new_parts, []
+        seconds, self._watch.seconds = self._watch.seconds, {}
+        self._report.cpu_seconds = round(time.process_time() - self._replica.cpu_before, 2)
+        done = None
+        if written:
+            done = Done(written, seconds, dataclasses.replace(self._report))
+        else:
+            self._watch.seconds = seconds
+        work = self._report.output_tokens + self._report.tokens_in_flight
+        answered, self._at_once = self._report.rows - self._rows, self._flight.at_once
+        # What is in the engine can't be given back, also where it lets no more in by now.
+        at_once = max(self._at_once, len(self._flight.inside))
+        return PullRequest(answered, float(work), finished, at_once), done
+
+    async def _give_back(self, count: int) -> None:
+        rows = self._flight.take_back(count)
+        if rows:
+            ordinals = np.array([row.ordinal for row in rows], dtype=np.int64)
+            await self._preparer.share_rows(ordinals)
+            await self._coordinator.give_back.remote(self._process, ordinals)
+
+    async def _flush(self) -> None:
+        """Write what has landed."""
+        try:
+            rows = self._flight.take()
+            start = time.monotonic()
+            await self._replica.tokenizer_thread(self._replica.decode, rows)
+            self._watch.add("detokenize", start)
+            start = time.monotonic()
+            written = await self._replica.thread(self._replica.write, rows)
+            self._watch.add("write", start)
+            # Not before: another process repeats what is not written, and counts it then.
+            self._report.killers += sum(row.result is self._killer for row in rows)
+            self._report.special += len([row for row in rows if row.result.has_special_tokens])
+            self._report.truncated += len([row for row in rows if row.result.truncated_prompt_tokens])
+            self._report.errors += sum(part.rows - part.ok for part in written)
+            self._report.written += sum(part.rows for part in written)
+            self._new_parts += written
+            self._finished += [row.ordinal for row in rows]
+        finally:
+            self._wake.set()
+
+    def _raise_what_failed(self) -> None:
+        if self._flight.error is not None:
+            raise self._flight.error
+        if self._flushing is not None and self._flushing.done():
+            flushed, self._flushing = self._flushing, None
+            flushed.result()
+        for task in [task for task in self._preparing if task.done()]:
+            task.result()
+            self._preparing.discard(task)
+
+    async def _write_the_rest(self) -> None:
+        if self._flushing is not None:
+            await self._flushing
+            self._flushing = None
+        if self._flight.landed:
+            await self._flush()
+
+    async def _end(self) -> None:
+        """All is done, or the job drains: the rows in the engine are given up."""
+        for task in self._preparing:
+            task.cancel()
+        await asyncio.gather(*self._preparing, return_exceptions=True)
+        await self._flight.cancel()
+        await self._write_the_rest()
+        if self._finished or self._new_parts:
+            await self._coordinator.pull.remote(self._process, *self._word())
+        self._replica.count()
+        self._replica.reporter.send()
+        await self._replica.let_rest()
+        await self._coordinator.leave.remote(self._process)
+        self._replica.begun.remove()
+
+    async def _fail(self, error: EngineDeadError) -> None:
+        """End this process, since nothing brings its engine back, which holds its memory."""
+        for task in self._preparing:
+            task.cancel()
+        prepared = await asyncio.gather(*self._preparing, return_exceptions=True)
+        begun = self._replica.begun.now()
+        if not any(isinstance(one, EngineDeadError) for one in prepared):
+            begun = Begun(begun.in_engine)  # it did not die of what it tokenised
+        with contextlib.suppress(EngineDeadError):  # its front end, which has the answers, may be gone, too
+            await self._write_the_rest()
+        with contextlib.suppress(Exception):  # if the coordinator is gone, the job has ended
+            await self._coordinator.lost.remote(self._process, not error.killed, begun, *self._word())
+        os._exit(ENGINE_DIED)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows that are left to do, as the coordinator gives them out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_provider_raybatch.job.input.listing import Listing
+from airflow_provider_raybatch.job.input.survey import Chunk, Source
+from airflow_provider_raybatch.job.parts.ledger import RowMask
+from airflow_provider_raybatch.job.request.repetitions import Repetitions
+from airflow_provider_raybatch.job.row_order.buckets import Bucket
+from airflow_provider_raybatch.job.scheduling.row_index import Ordinals, RowIndex
+
+_ROWS_OF_TEXT = 1024
+"""Rows of a text file that are read at once. A row group of Parquet can only be decoded whole."""
+_WHOLE = 2**62
+
+
+@dataclass(frozen=True)
+class Input:
+    """The rows to be done.
+
+    The queue numbers rows as they come in `chunks`: in buckets, that is not the order of the input.
+
+    :param chunks: what is read at once: in the order of the input, or in buckets.
+    :param sizes: bytes of each.
+    :param settled: for each row whether nothing is to be done for it, a bit each.
+    :param repetitions: by number of a row, how many rows before it ask the same sampled request.
+    :param in_order: whether rows are to begin in the order of their numbers.
+    """
+
+    chunks: Sequence[Chunk] | Sequence[Bucket]
+    sizes: Sequence[int]
+    settled: npt.NDArray[np.uint8]
+    repetitions: Repetitions = field(default_factory=Repetitions)
+    in_order: bool = False
+
+    def pieces(self) -> RowIndex:
+        """As the queue sees them."""
+        rows = [chunk.rows for chunk in self.chunks]
+        done = np.unpackbits(self.settled, count=sum(rows)).astype(np.bool_)
+        return RowIndex(rows, self.sizes, done, self.in_order)
+
+    def numbers(self, ordinals: Ordinals) -> Ordinals:
+        """The numbers of rows of the input, in the queue's order."""
+        order = [chunk.ordinals for chunk in self.chunks if isinstance(chunk, Bucket)]
+        return np.flatnonzero(np.isin(np.concatenate(order), ordinals)) if order else ordinals
+
+
+def input_of(source: Source, settled: RowMask, repetitions: Repetitions | None = None) -> Input:
+    """What is left to do of an input.
+
+    :param settled: rows that are not to be asked.
+    """
+    is_text = source.listing.format != "parquet"
+    chunks = source.chunks(_ROWS_OF_TEXT if is_text else _WHOLE)
+    return Input(chunks, _sizes(source.listing, chunks), np.packbits(settled), repetitions or Repetitions())
+
+
+def _sizes(listing: Listing, chunks: Sequence[Chunk]) -> list[int]:
+    """Bytes of each chunk: of Parquet, its share of the file's rows."""
+    rows: dict[int, int] = {}
+    for chunk in chunks:
+        rows[chunk.file] = rows.get(chunk.file, 0) + chunk.rows
+    return [
+        chunk.stop - chunk.start
+        if chunk.group < 0
+        else listing.files[chunk.file].size * chunk.rows // rows[chunk.file]
+        for chunk in chunks
+    ]

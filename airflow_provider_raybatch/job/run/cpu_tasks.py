@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU work spread over the cluster as Ray tasks. They request no CPU, so they never wait for one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.row_order import buckets
+from airflow_provider_raybatch.job.work import WorkItem
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+Shared = TypeVar("Shared")
+
+_MOST_CUTTERS = 64
+
+
+def apart_if_users_code(spec: BatchInferenceSpec, function: Callable[..., T]) -> Callable[..., T]:
+    """`function`; if it calls or imports a user's code, in a process of its own on this node.
+
+    The driver's memory holds the job's key, and its output is the job's log: a user's code must reach
+    neither.
+    """
+    if spec.prompt_function is None and spec.postprocess is None:
+        return function
+    task = ray.remote(**on_this_node())(function)
+    code = users_code(prompt_function=spec.prompt_function, postprocess=spec.postprocess)
+
+    def call(*arguments: Any) -> T:
+        try:
+            made: T = ray.get(task.remote(*arguments))
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, RaybatchError):
+                raise error.cause from None
+            raise
+        except ray.exceptions.WorkerCrashedError as error:
+            raise _ended_its_process(code) from error
+        return made
+
+    return call
+
+
+def users_code(**paths: str | None) -> str:
+    """Names the functions of a user's that a task calls; empty where it calls none.
+
+    :param paths: ``module:function`` by the argument that names it.
+    """
+    return " or ".join(f"{argument}: {path!r}" for argument, path in paths.items() if path is not None)
+
+
+def _ended_its_process(code: str) -> RaybatchError:
+    """Of a user's function. Ray has called it again, so neither the node nor its memory is to blame alone."""
+    return RaybatchError(
+        f"{code} ended the process that called it, each time (os._exit, a crash of native code, or more "
+        "memory than the node has); let it raise an exception instead.",
+        FailureClass.USER_ERROR,
+    )
+
+
+def on_this_node() -> dict[str, Any]:
+    """Ray's options for what runs beside the driver, whatever else runs there."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return {"num_cpus": 0, "scheduling_strategy": here}
+
+
+def spread(
+    function: Callable[[Item, Shared], T], items: Sequence[Item], shared: Shared, at_once: int, code: str = ""
+) -> Iterable[T]:
+    """`function(item, shared)` for each item, in order, a few at a time.
+
+    :param at_once: tasks that run concurrently, at most.
+    :param code: see :func:`users_code`.
+    :raises RaybatchError: a user's function ends its process.
+    """
+    return (made for made, _ in _spread(function, items, shared, at_once, 1, code))
+
+
+def cut_in_tasks(groups: Sequence[Sequence[WorkItem]], cut: buckets.Cut) -> Iterable[tuple[Any, list[Any]]]:
+    """See :data:`~airflow_provider_raybatch.job.row_order.regroup.CutInTasks`."""
+    at_once = int(min(_MOST_CUTTERS, max(1, ray.cluster_resources().get("CPU", 1))))
+    code = users_code(prompt_function=cut.job.spec.prompt_function)
+    return _spread(buckets.slices, groups, cut, at_once, 1 + cut.grouping.buckets, code)
+
+
+def _spread(
+    function: Callable[..., Any], items: Sequence[Any], shared: Any, at_once: int, parts: int, code: str
+) -> Iterator[tuple[Any, list[Any]]]:
+    """Of each item the first value that `function` returns, and references to the others.
+
+    These stay where they were made.
+
+    :param parts: how many values it returns.
+    """
+    task = ray.remote(num_cpus=0, scheduling_strategy="SPREAD", num_returns=parts)(function)
+    given = ray.put(shared)
+    running: deque[list[Any]] = deque()
+
+    def oldest() -> tuple[Any, list[Any]]:
+        first, *others = running.popleft()
+        try:
+            return ray.get(first), others
+        except ray.exceptions.WorkerCrashedError as error:
+            if not code:
+                raise
+            raise _ended_its_process(code) from error
+
+    for item in items:
+        returned = task.remote(item, given)
+        running.append(returned if parts > 1 else [returned])
+        if len(running) >= at_once:
+            yield oldest()
+    while running:
+        yield oldest()

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When replicas start: while the driver still checks the job, where there is room for them.
+
+An engine takes half a minute and more until it answers, most of it for imports and for the model. Checks,
+and the keys of millions of rows, take as long in a large job. Replicas import their engine meanwhile, check
+the model there, and start it while rows are looked up. If the job is refused, or nothing is left to do, they
+end before they have asked the engine anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, TypeVar
+
+import ray
+from pydantic import SecretStr
+
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.planning import cluster_view, fit, plan
+from airflow_provider_raybatch.job.planning.eager import Workload
+from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
+from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
+from airflow_provider_raybatch.job.row_order.rows_to_do import Input
+from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
+from airflow_provider_raybatch.job.run.replicas import Replicas
+from airflow_provider_raybatch.job.warm_engines.engine_key import wanted
+from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineRegistry
+from airflow_provider_raybatch.job.work import CheckedModel, Job
+from airflow_provider_raybatch.storage.folder import Folder
+
+T = TypeVar("T")
+
+
+class Launch:
+    """Starts the replicas of one job, and ends them."""
+
+    def __init__(self) -> None:
+        self._replicas: Replicas | None = None
+        self._cluster = Cluster(())
+        self._has_begun = self._starts_soon = False
+        self._model: CheckedModel | None = None
+        self._spec: BatchInferenceSpec | None = None
+        self._workload: Workload | None = None
+
+    @property
+    def began(self) -> float:
+        """Epoch seconds at which replicas started; 0 if none did."""
+        return 0.0 if self._replicas is None else self._replicas.began
+
+    def __enter__(self) -> Launch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def early(
+        self,
+        spec: BatchInferenceSpec,
+        environment: dict[str, SecretStr],
+        folder: Folder,
+        rows: int,
+        workload: Workload | None = None,
+    ) -> None:
+        """Start replicas for all rows of the input, if the nodes that are there hold them.
+
+        Not where replicas may come and leave: how many depends on the rows that are left to do. Nor where one
+        spans nodes.
+
+        :param folder: the destination.
+        :param workload: what the first rows say of all.
+        """
+        self._spec, self._workload = spec, workload
+        if spec.engine == ray_data_llm.NAME or not rows:
+            return
+        self._cluster = cluster_view.view()
+        sizing = plan.make(spec, rows, self._cluster, workload)
+        is_fixed = sizing.fewest == sizing.replicas and not sizing.spans_nodes
+        if is_fixed and fit.assess(sizing, self._cluster, autoscaling=False).verdict == "fits":
+            kept = wanted(spec, environment, sizing)
+            self._starts_soon = cluster_view.has_idle(sizing) or (kept is not None and _idles(kept.key))
+            self._replicas = Replicas(spec, environment, folder, sizing)
+
+    def ask(self, function: Callable[..., T], *arguments: Any) -> T | None:
+        """Call a function where a replica has imported its engine: it needs no import of its own there.
+
+        :returns: what it returned; ``None`` if no replica is there, or will soon be, to call it.
+        :raises Exception: what the function raises.
+        """
+        if self._replicas is None or not self._starts_soon:
+            return None
+        returned: T | None = self._replicas.ask(RemoteCall(function, arguments))
+        return returned
+
+    def load(self, model: CheckedModel) -> None:
+        """Let engines start: the model is checked."""
+        self._model = model
+        if self._replicas is not None:
+            self._replicas.load(_planned(model, self._replicas.plan))
+
+    def plan(self, spec: BatchInferenceSpec, rows: int) -> Plan:
+        """The plan for `rows` rows that are left. Replicas that have started stay as many.
+
+        They have imported vLLM for some seconds by then, and learn how to start the engine only after that.
+        """
+        if self._replicas is None:
+            return plan.make(spec, rows, cluster_view.view(), self._workload)
+        sizing, started = plan.make(spec, rows, self._cluster, self._workload), self._replicas.plan
+        if self._model is not None:
+            self._replicas.load(_planned(self._model, sizing))
+        reasons = {**sizing.reasons, "replicas": started.reasons["replicas"]}
+        return replace(sizing, replicas=started.replicas, reasons=reasons)
+
+    def replicas(self, job: Job, sizing: Plan, work: Input) -> Replicas:
+        """Those that have started, or new ones, with the rows to do."""
+        if self._replicas is None:
+            # As the driver got it, so that those that start late look for the same kept engines.
+            self._replicas = Replicas(self._spec or job.spec, job.environment, job.folder, sizing)
+            self._replicas.load(_planned(self._model or CheckedModel(job.spec), sizing))
+        self._replicas.begin(job, sizing, work)
+        self._has_begun = True
+        return self._replicas
+
+    def end(self) -> None:
+        """End them."""
+        if self._replicas is not None:
+            if self._has_begun:
+                self._replicas.end()
+            else:
+                self._replicas.release()
+            self._replicas = None
+
+
+def _planned(model: CheckedModel, sizing: Plan) -> CheckedModel:
+    """The model, as it is to be started."""
+    if not sizing.eager:
+        return model
+    engine_args = {**model.spec.engine_args, "enforce_eager": True}
+    return replace(model, spec=model.spec.model_copy(update={"engine_args": engine_args}))
+
+
+def _idles(key: str) -> bool:
+    """Whether an engine is kept that can be taken."""
+    with contextlib.suppress(ray.exceptions.RayError):  # else it is found later
+        return any(state is not None and state.is_free for state in WarmEngineRegistry(key).look().values())
+    return False

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pipeline around Ray's processor."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import ray.data
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.planning.plan import Plan
+from airflow_provider_raybatch.job.run.ray_data_llm import stages
+from airflow_provider_raybatch.job.run.ray_data_llm.variants import variant
+from airflow_provider_raybatch.job.work import Job, WorkItem
+
+_STAGE_CPUS = 0.25
+NAME = "ray_data_llm"
+
+
+def check_processor(spec: BatchInferenceSpec) -> None:
+    """Refuse what Ray's processor would silently get wrong.
+
+    :raises PreflightError: the job needs a feature of engine ``vllm``, or there is no server to call.
+    """
+    if int(spec.sampling.get("n", 1)) > 1:
+        raise PreflightError(
+            f"sampling: engine 'ray_data_llm' keeps one of n={spec.sampling['n']} completions; use "
+            "engine 'vllm'."
+        )
+    if spec.sampling_column is not None:
+        raise PreflightError(
+            f"sampling_column: engine 'ray_data_llm' gives all rows the keys of {spec.sampling_column!r} "
+            "that any row has; use engine 'vllm'."
+        )
+    variant(spec).check()
+
+
+def dataset(job: Job, plan: Plan, items: Sequence[WorkItem]) -> ray.data.Dataset:
+    """Read, pass through Ray's processor, write. Lazy: nothing runs until it is consumed."""
+    from ray.data.llm import build_processor
+
+    kind = variant(job.spec)
+    cpus: dict[str, Any] = {"num_cpus": _STAGE_CPUS}
+    processor = build_processor(
+        kind.config(plan),
+        preprocess=functools.partial(stages.before, kind=str(getattr(kind, "name", ""))),
+        postprocess=_keep,
+        preprocess_map_kwargs=cpus,
+        postprocess_map_kwargs=cpus,
+    )
+    _bound_restarts(processor, job.spec.max_restarts)
+    # Pickled, since Arrow has no type for them.
+    work = ray.data.from_items(
+        [{"item": pickle.dumps(item)} for item in items], override_num_blocks=len(items)
+    )
+    rows = work.map_batches(stages.read, fn_kwargs={"job": job}, batch_size=1, **cpus)
+    settled = processor(rows).map(stages.settle, fn_kwargs={"job": job}, **cpus)
+    return settled.map_batches(
+        stages.write,
+        fn_kwargs={"job": job},
+        batch_size=plan.rows_per_chunk,
+        batch_format="pyarrow",
+        **cpus,
+    )
+
+
+def added(total: ReplicaReport | None, one: ReplicaReport) -> ReplicaReport:
+    """Add up reports. Ray's stages don't say which engine answered a row, so all engines count as one."""
+    if total is None:
+        return replace(one, replica=NAME)
+    sums = ("rows", "written", "errors", "input_tokens", "output_tokens")
+    return replace(
+        total,
+        first_request=min(total.first_request, one.first_request),
+        **{name: getattr(total, name) + getattr(one, name) for name in sums},
+    )
+
+
+def _keep(row: dict[str, Any]) -> dict[str, Any]:
+    return row
+
+
+def _bound_restarts(processor: Any, restarts: int) -> None:
+    """By default Ray Data restarts an engine without limit; only the stage object can change that."""
+    for name in processor.list_stage_names():
+        if "Engine" in name:
+            processor.get_stage_by_name(name).map_batches_kwargs["max_task_retries"] = restarts

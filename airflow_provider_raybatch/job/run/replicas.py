@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The replicas of a run: a Ray Data pipeline, and the coordinator that they ask.
+
+The Dataset holds tickets, not rows: one for each replica. One map over it with a pool of replicas is the
+whole pipeline, so a cluster that can hold the replicas can run the job; no other stage takes resources or has
+to be waited for. Ray Data gives what it is good at: the actor pool, restarts and retries. The coordinator
+decides which replica works on which rows, at the moment at which a replica can take rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import secrets
+import threading
+import time
+import warnings
+from functools import partial
+from typing import Any
+
+import ray
+import ray.data
+from pydantic import SecretStr
+
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine.base import EngineInfo
+from airflow_provider_raybatch.job.planning.plan import Plan
+from airflow_provider_raybatch.job.replica.coordinator import Coordinator
+from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
+from airflow_provider_raybatch.job.replica.replica import Replica
+from airflow_provider_raybatch.job.row_order.rows_to_do import Input
+from airflow_provider_raybatch.job.run.actors import ReplicaActors
+from airflow_provider_raybatch.job.run.cpu_tasks import on_this_node
+from airflow_provider_raybatch.job.run.pipeline import Pipeline
+from airflow_provider_raybatch.job.warm_engines.engine_key import wanted
+from airflow_provider_raybatch.job.warm_engines.pool import WarmEnginePool
+from airflow_provider_raybatch.job.warm_engines.registry import NAMESPACE, maker_name
+from airflow_provider_raybatch.job.work import CheckedModel, Job
+from airflow_provider_raybatch.storage.folder import Folder
+
+_ACTORS_EVERY = 2.0
+_SOON = 15.0
+"""Seconds in which a replica starts if there is room for it: its process takes two to five, and so does that
+of an actor that keeps its engine."""
+_LOOK_AGAIN = 0.05
+_CLOSE_SECONDS = 30.0
+_GIVE_BACK_SECONDS = 10.0
+"""For replicas that have got no rows to give kept engines back."""
+
+
+class Replicas:
+    """Start at once, load the model when it is checked, and wait for rows.
+
+    :param folder: the destination.
+    :ivar coordinator: handle of the coordinator.
+    :ivar began: epoch seconds of their start.
+    """
+
+    def __init__(
+        self, spec: BatchInferenceSpec, environment: dict[str, SecretStr], folder: Folder, plan: Plan
+    ) -> None:
+        self.plan = plan
+        self.began = self._looked = time.time()
+        self._wanted = wanted(spec, environment, plan)
+        self.coordinator = self._coordinator(folder)
+        leave = plan.fewest < plan.replicas
+        self._actors = ReplicaActors(plan) if plan.spans_nodes or leave else None
+        self.pipeline = Pipeline(lambda: self._dataset(spec, environment), spec, lambda row: None)
+
+    def ask(self, question: RemoteCall) -> Any:
+        """Let one of them call a function in the process that has imported its engine.
+
+        :returns: what it returned; ``None`` if none has started soon, or none can.
+        :raises Exception: what the function raises.
+        """
+        self.coordinator.ask.remote(question)
+        asked_at = time.monotonic()
+        while self.pipeline.is_alive():
+            is_there, answer = ray.get(self.coordinator.answered.remote())
+            if answer is not None:
+                returned, error = answer
+                if error is not None:
+                    raise error
+                return returned
+            if not is_there and time.monotonic() - asked_at > _SOON:
+                break
+            time.sleep(_LOOK_AGAIN)
+        ray.get(self.coordinator.ask.remote(None))
+        return None
+
+    def load(self, model: CheckedModel) -> None:
+        """Let them start their engines: the model is checked."""
+        self.coordinator.load.remote(model)
+
+    def begin(self, job: Job, plan: Plan, work: Input) -> None:
+        """Give out the rows."""
+        self.coordinator.begin.remote(work, job.part_folder, plan.fewest, [ray.put((job, plan))])
+
+    def end_unused(self) -> None:
+        """End those that wait for room and are not needed."""
+        if self._actors is not None and time.time() - self._looked >= _ACTORS_EVERY:
+            self._actors.end_unused(*ray.get(self.coordinator.actors.remote(), timeout=60))
+            self._looked = time.time()
+
+    def engine(self) -> EngineInfo:
+        """What an engine says of itself."""
+        return ray.get(self.coordinator.engine.remote(), timeout=60) or EngineInfo()
+
+    def release(self) -> None:
+        """End those that have got no rows: one that starts its engine when it has, or with the driver."""
+        self.coordinator.release.remote()
+        if self._wanted is not None:
+            self._await_return()
+        threading.Thread(target=self._end_the_last, daemon=True).start()
+
+    def _await_return(self) -> None:
+        """Let them give kept engines back: they end with this process, at the latest."""
+        ends = time.monotonic() + _GIVE_BACK_SECONDS
+        with contextlib.suppress(ray.exceptions.RayError):  # a job that is refused says why, not that
+            while (
+                ray.get(self.coordinator.close.remote(), timeout=_GIVE_BACK_SECONDS)
+                and time.monotonic() < ends
+            ):
+                time.sleep(_LOOK_AGAIN)
+
+    def _end_the_last(self) -> None:
+        self.pipeline.join()
+        self.end()
+
+    def end(self) -> None:
+        """End those that are still there."""
+        # Ray Data would log that as an error.
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+        if self._actors is not None:
+            self._actors.close()
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.get(self.coordinator.close.remote(), timeout=_CLOSE_SECONDS)
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.kill(self.coordinator)
+        # Ray Data lets go of its actors, but in cycles of references: until Python collects them, which may
+        # take minutes, an actor that has nothing to do holds its GPUs, also while the dataset is published.
+        gc.collect()
+
+    def _coordinator(self, folder: Folder) -> Any:
+        # Beside the driver, so that it is there as long as the driver is, and ends with this run.
+        options = on_this_node()
+        if self._wanted is None:
+            return ray.remote(**options)(Coordinator).remote(folder)
+        maker = secrets.token_hex(4)
+        options |= {"name": maker_name(maker), "namespace": NAMESPACE}
+        return ray.remote(**options)(Coordinator).remote(
+            folder, partial(WarmEnginePool, self._wanted, maker, self.plan.replicas)
+        )
+
+    def _dataset(self, spec: BatchInferenceSpec, environment: dict[str, SecretStr]) -> ray.data.Dataset:
+        """The Dataset of tickets, mapped by replicas. Lazy: nothing runs until it is consumed.
+
+        Of a range of replicas, those that find no room are pending: Ray starts them when there is room, and
+        asks its autoscaler for it. One that leaves returns its ticket, and at once each ticket that it gets
+        then. So soon all are used up, and from then on Ray Data drops the actors that have none.
+        """
+        plan = self.plan
+        tickets = [{"ticket": number} for number in range(plan.replicas)]
+        work = ray.data.from_items(tickets, override_num_blocks=plan.replicas)
+        # Without end here: replicas count for themselves how often they die in vain.
+        options: dict[str, Any] = {"num_cpus": plan.cpus, "max_restarts": -1, "max_task_retries": -1}
+        if self._actors is not None:
+            options["ray_remote_args_fn"] = self._actors.options()
+        if self._wanted is None and not plan.spans_nodes:
+            options["num_gpus"] = plan.gpus
+            if plan.accelerator_type:
+                options["accelerator_type"] = plan.accelerator_type
+        # Ray 2.60 deprecates free-form remote options, but neither 2.56 nor 2.60 has named ones for restarts.
+        warnings.filterwarnings("ignore", message="`ray_remote_args(_fn)?` is deprecated")
+        return work.map_batches(
+            Replica,
+            fn_constructor_args=(
+                spec,
+                environment,
+                self.coordinator,
+                plan.spans_nodes,
+                self._wanted,
+                plan.replicas,
+            ),
+            batch_size=1,
+            batch_format="numpy",
+            # One ticket each, so that whoever comes late finds one.
+            compute=ray.data.ActorPoolStrategy(size=plan.replicas, max_tasks_in_flight_per_actor=1),
+            max_concurrency=2,
+            **options,
+        )

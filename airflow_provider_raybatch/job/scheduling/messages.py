@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a replica reports to the queue, and what it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from airflow_provider_raybatch.job.scheduling.row_index import Ordinals
+
+SILENT = 30.0
+"""Seconds without a report after which a process is lost; they report every second."""
+
+
+def no_rows() -> Ordinals:
+    """An empty array of rows."""
+    return np.empty(0, dtype=np.int64)
+
+
+class StaleReplicaError(Exception):
+    """The queue counts the calling replica as lost and has given its rows to others, so it must end."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What a process had begun when it ended.
+
+    :param in_engine: rows in its engine.
+    :param in_preparation: rows that it read, rendered or tokenised.
+    """
+
+    in_engine: Ordinals
+    in_preparation: Ordinals = field(default_factory=no_rows)
+
+
+@dataclass(frozen=True)
+class PullRequest:
+    """What a replica reports when it asks for rows.
+
+    :param answered: rows that its engine has answered since it joined, or that failed before the engine.
+    :param work: output tokens since it joined, best with those of unanswered rows. Another unit will do if
+        all replicas use it.
+    :param finished: rows that are written since it last asked.
+    :param at_once: rows that it lets into its engine, or that are there; by default as many as it has slots.
+    """
+
+    answered: int = 0
+    work: float = 0.0
+    finished: Ordinals = field(default_factory=no_rows)
+    at_once: int | None = None
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What a replica gets. Rows that are in neither `read` nor `borrow` are in its memory already.
+
+    :param rows: in the order in which they are to begin.
+    :param read: pieces that it reads from storage and keeps until they are named in `release`.
+    :param borrow: rows that come from another replica's memory, by its name; from storage if that fails.
+    :param alone: whether `rows` must run without other rows in the engine, since one of them may kill it.
+    :param failed: rows that have killed an engine, to be written as failed.
+    :param release: pieces that no other replica will ask it for.
+    :param give_back: how many of the rows that it has not begun it must give back.
+    :param flush: whether it gets more rows only after it has written all that it has.
+    :param ask_below: it asks again when it holds fewer unanswered rows, and with each flush.
+    :param has_share: whether it has its share of all rows that are left.
+    """
+
+    rows: Ordinals = field(default_factory=no_rows)
+    read: tuple[int, ...] = ()
+    borrow: Mapping[str, Ordinals] = field(default_factory=dict)
+    alone: bool = False
+    failed: Ordinals = field(default_factory=no_rows)
+    release: tuple[int, ...] = ()
+    give_back: int = 0
+    flush: bool = False
+    ask_below: int = 0
+    has_share: bool = False

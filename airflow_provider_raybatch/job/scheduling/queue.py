@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pull queue: which replica works on which rows.
+
+A replica that can take rows asks (:meth:`PullQueue.pull`), and says in the same call what it has finished.
+The queue gives it, in this order:
+
+1. rows of pieces that it has opened,
+2. rows that came back from replicas that died, left, or gave them back: all that are free of a piece go
+   together,
+3. the next pieces of the listing, whole: a large row group, or as many small files as are needed,
+4. rows of a piece that another replica has opened. Work stealing (Blumofe and Leiserson, Journal of the ACM
+   46(5), 1999) takes them from the replica that has most. They come from that replica's memory, not from
+   storage,
+5. nothing, where no row is free. Then one that holds more than it lets into its engine, and would end last,
+   is told to give some back, so that both end together (`rebalance.py`).
+
+`pending_rows.py` knows which rows are free, `prefetch_target.py` how many of them a replica gets, and
+`content_locations.py` where their content comes from. Each piece is read from storage once, and once more for
+each replica that died or left with rows of it. What a replica held when it died is free at once, or suspected
+of having killed the engine (`poison_search.py`).
+
+Pure: the caller says what time it is. A call costs array operations over the rows that it moves and that the
+replica holds, and where no row is free a look at the sixteen replicas that hold most beyond what they let in.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Set
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from airflow_provider_raybatch.job.scheduling.content_locations import ContentLocation, ContentLocations
+from airflow_provider_raybatch.job.scheduling.messages import (
+    Begun,
+    Grant,
+    PullRequest,
+    StaleReplicaError,
+    no_rows,
+)
+from airflow_provider_raybatch.job.scheduling.pending_rows import PendingRows
+from airflow_provider_raybatch.job.scheduling.poison_search import Group, PoisonSearch
+from airflow_provider_raybatch.job.scheduling.prefetch_target import share
+from airflow_provider_raybatch.job.scheduling.rebalance import EARLY_SECONDS, Load, to_fill, to_move
+from airflow_provider_raybatch.job.scheduling.row_index import Ordinals, RowIndex
+from airflow_provider_raybatch.job.scheduling.speed import Speed, Speeds
+
+_LOOKED_AT = 16
+"""Of the replicas with rows to give back, those with most: a thousand would take milliseconds a call."""
+_SECONDS_FOR_AN_EMPTY_ENGINE = 60.0
+"""Suspected rows wait so long for a replica that starts or is idle; then one is emptied for them."""
+
+
+@dataclass
+class _Replica:
+    """What the queue knows of one.
+
+    :param slots: rows that its engine runs at once.
+    :param at_once: rows that it lets into its engine now. What it has beyond them, it can give back.
+    :param joined: seconds at which it did, by the caller's clock.
+    :param heard: those at which it last said what it has answered.
+    :param given: rows it was ever given, less those it gave back.
+    :param holds: rows that it has and that are not finished, sorted.
+    :param failed: rows that it is to write as failed.
+    :param group: what it runs alone.
+    :param on_probation: whether it must finish a row before it gets more than one.
+    :param waits_until: another one was told to give rows back for it, which come by then.
+    """
+
+    slots: int
+    at_once: int
+    joined: float
+    heard: float
+    speed: Speed
+    given: int = 0
+    answered: int = 0
+    holds: Ordinals = field(default_factory=no_rows)
+    failed: Ordinals = field(default_factory=no_rows)
+    release: list[int] = field(default_factory=list)
+    give_back: int = 0
+    group: Group | None = None
+    on_probation: bool = False
+    waits_until: float = 0.0
+
+    @property
+    def unanswered(self) -> int:
+        return max(0, self.given - self.answered)
+
+    @property
+    def load(self) -> Load:
+        seconds = self.heard - self.joined
+        mean = self.answered / seconds if self.answered and seconds else None
+        rows = self.unanswered - self.give_back
+        return Load(rows, self.heard, self.speed.pace or mean, self.slots, self.at_once)
+
+    def remove(self, rows: Ordinals) -> Ordinals:
+        """Take rows from what it holds. Returns those that it held."""
+        if not len(rows) or not len(self.holds):
+            return no_rows()
+        gone = np.isin(self.holds, rows)
+        removed, self.holds = self.holds[gone], self.holds[~gone]
+        return removed
+
+
+class PullQueue:
+    """Every row is with one living replica at a time, until it is finished."""
+
+    def __init__(self, pieces: RowIndex) -> None:
+        self._replicas: dict[str, _Replica] = {}
+        self._origins = ContentLocations(pieces)
+        self.free = PendingRows(pieces, self._origins)
+        self._speeds = Speeds()
+        self._ahead: dict[str, int] = {}
+        """Rows that replicas may give back and were not told to, where there are some."""
+        self._suspicion = PoisonSearch()
+        self._suspected_since = 0.0
+        self._emptied: str | None = None
+        self._unanswered = 0
+        self._row_bytes = pieces.total_bytes / max(1, self.free.count)
+        self.starting = 0
+        """Replicas whose engine is not ready yet: rows beyond a replica's slots are left for them."""
+        self.coming = 0
+        """Replicas that will join within seconds: their share is left for them."""
+        self.unfinished = self.free.count
+        """Rows that are not written."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every row is written."""
+        return self.unfinished == 0
+
+    @property
+    def has_rows_for_another(self) -> bool:
+        """Whether one more replica would get rows: free or suspected ones, or some that others give back."""
+        return bool(
+            self.free.count
+            or self._suspicion.groups
+            or len(self._suspicion.poison)
+            or self._ahead
+            or any(one.give_back for one in self._replicas.values())
+        )
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that replicas were told to read from storage."""
+        return self._origins.bytes_read
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        """The living replicas."""
+        return tuple(self._replicas)
+
+    def join(self, name: str, slots: int, now: float, on_probation: bool = False) -> None:
+        """A replica's engine is ready.
+
+        :param name: of its process: one that is started again has another name.
+        :param slots: rows that its engine runs at once.
+        :param on_probation: whether its earlier processes have died without a finished row. Then it gets a
+            single row, alone and as a suspected one: where every row kills, halving would not end.
+        :raises ValueError: the name is taken, or there are no slots.
+        """
+        if name in self._replicas or slots < 1:
+            raise ValueError(
+                f"replica {name!r} with {slots} slots: give each process its own name and a slot."
+            )
+        self._replicas[name] = _Replica(slots, slots, now, now, Speed(slots, now), on_probation=on_probation)
+        self._speeds.set(name, slots, None)
+
+    def pull(self, name: str, now: float, report: PullRequest | None = None) -> Grant:
+        """A replica says what it has finished, and gets what it is to hold now.
+
+        :raises StaleReplicaError: it was taken for lost.
+        """
+        replica = self._replica(name)
+        self._count(name, replica, now, report or PullRequest())
+        part, soon = (self._speeds.part(name, self.coming + more) for more in (0, self.starting))
+        free, pace = self.free.count, replica.speed.pace
+        most, ask_below, has_share = share(
+            replica.slots, pace, part, soon, free, free + self._unanswered, self._row_bytes
+        )
+        is_test = self._tests(name, replica, now)
+        failed, self._suspicion.poison = self._suspicion.poison, no_rows()
+        replica.failed = np.concatenate([replica.failed, failed])
+        rows = self._next_group(name, replica) if is_test else self.free.take(name, most - replica.unanswered)
+        given = np.concatenate([failed, rows])
+        if len(given):
+            replica.waits_until = 0.0
+        origin = self._hand(name, replica, given)
+        if not self.free.count:
+            ask_below = min(ask_below, replica.at_once)
+            if others := self._ahead.keys() - {name}:
+                ask_below = replica.at_once + math.ceil(EARLY_SECONDS * (replica.load.pace or 0.0))
+                if not is_test and replica.unanswered < ask_below and now >= replica.waits_until:
+                    self._recall(now, replica, most, others)
+        release, replica.release = tuple(replica.release), []
+        give_back, replica.give_back = replica.give_back, 0
+        self._see(name, replica)
+        return Grant(
+            rows=rows,
+            read=tuple(origin.read),
+            borrow=origin.borrow,
+            alone=replica.group is not None,
+            failed=failed,
+            release=release,
+            give_back=give_back,
+            flush=is_test,
+            ask_below=ask_below,
+            has_share=(has_share or not self.free.count) and not is_test,
+        )
+
+    def give_back(self, name: str, rows: Ordinals) -> None:
+        """A replica gives back rows that it has not begun, and keeps their content until others get them.
+
+        :raises StaleReplicaError: it was taken for lost.
+        """
+        replica = self._replica(name)
+        if replica.group is not None:
+            return
+        returned = replica.remove(rows[~np.isin(rows, replica.failed)])
+        before = replica.unanswered
+        replica.given -= len(returned)
+        self._unanswered += replica.unanswered - before
+        self._origins.lend(name, returned)
+        self.free.put_back(returned)
+        self._see(name, replica)
+
+    def finish(self, name: str, rows: Ordinals) -> None:
+        """A replica that is about to be lost has written rows, and could not say so by itself."""
+        replica = self._replica(name)
+        self._count_finished(replica, rows)
+
+    def is_idle(self, name: str) -> bool:
+        """Whether a replica has nothing to do: every row that it got is finished."""
+        replica = self._replica(name)
+        return not len(replica.holds) and replica.group is None
+
+    def wants(self, name: str) -> bool:
+        """Whether a replica has something to give back that others wait for."""
+        return name in self._replicas and self._replicas[name].give_back > 0
+
+    def leave(self, name: str) -> None:
+        """A replica ends. It has written what it has finished, and begins nothing."""
+        replica = self._replica(name)
+        if replica.group is not None:
+            self._suspicion.groups.appendleft(Group(replica.holds, replica.group.silent_deaths))
+            self._origins.reopen(replica.holds)
+            replica.holds = no_rows()
+        self._bury(name)
+
+    def lost(self, name: str, now: float, engine_died: bool = False, begun: Begun | None = None) -> bool:
+        """A replica is gone: its process, its node, or its engine. Does nothing where that is known already.
+
+        :param engine_died: whether it said that its engine ended by itself.
+        :param begun: what it had begun, where that is known; else all that it had may be to blame.
+        :returns: whether it has died of a single row, which is to blame.
+        """
+        if name not in self._replicas:
+            return False
+        blamed = len(self._suspicion.poison)
+        replica = self._replicas[name]
+        failed = replica.remove(replica.failed)
+        blamed += len(failed)
+        self._suspicion.poison = np.concatenate([self._suspicion.poison, failed])
+        suspects = replica.remove(replica.holds if begun is None else begun.in_engine)
+        prepared = no_rows() if begun is None else replica.remove(begun.in_preparation)
+        self._origins.reopen(np.concatenate([failed, suspects, prepared]))
+        if not self._suspicion.groups:
+            self._suspected_since = now
+        if replica.group is None:
+            self._suspicion.suspect(suspects)
+            self._suspicion.suspect_together(prepared)
+        else:
+            alone = Group(np.concatenate([suspects, prepared]), replica.group.silent_deaths)
+            if len(alone.rows):
+                self._suspicion.died(alone, engine_died)
+            if len(replica.holds):
+                silent_deaths = 0 if len(alone.rows) else alone.silent_deaths
+                self._suspicion.groups.append(Group(replica.holds, silent_deaths))
+                self._origins.reopen(replica.holds)
+                replica.holds = no_rows()
+        self._bury(name)
+        return len(self._suspicion.poison) > blamed
+
+    def _replica(self, name: str) -> _Replica:
+        if name not in self._replicas:
+            raise StaleReplicaError(f"replica {name!r} was taken for lost; its rows are others' now.")
+        return self._replicas[name]
+
+    def _count(self, name: str, replica: _Replica, now: float, report: PullRequest) -> None:
+        before = replica.unanswered
+        replica.heard = now
+        replica.answered = max(replica.answered, report.answered)
+        replica.at_once = replica.slots if report.at_once is None else min(report.at_once, replica.slots)
+        self._unanswered += replica.unanswered - before
+        self._count_finished(replica, report.finished)
+        if replica.group is not None and not len(replica.holds):
+            replica.group = None
+        is_full = replica.at_once == replica.slots and 2 * replica.unanswered >= replica.slots
+        replica.speed.sample(now, replica.answered, report.work, is_full)
+        self._speeds.set(name, replica.slots, replica.speed.rate)
+        self._see(name, replica)
+
+    def proves(self, name: str, finished: Ordinals) -> bool:
+        """Whether the engine has answered one of these rows: to write one that kills it takes no engine."""
+        if name not in self._replicas:
+            return False
+        return not bool(np.isin(finished, self._replicas[name].failed).all())
+
+    def _count_finished(self, replica: _Replica, rows: Ordinals) -> None:
+        finished = replica.remove(rows)
+        self.unfinished -= len(finished)
+        if not np.isin(finished, replica.failed).all():
+            replica.on_probation = False
+        if len(replica.failed):
+            replica.failed = replica.failed[np.isin(replica.failed, replica.holds)]
+
+    def _hand(self, name: str, replica: _Replica, rows: Ordinals) -> ContentLocation:
+        """Rows are the replica's now. Returns where it takes them from."""
+        replica.holds = np.sort(np.concatenate([replica.holds, rows]))
+        before = replica.unanswered
+        replica.given += len(rows)
+        self._unanswered += replica.unanswered - before
+        origin = self._origins.give(name, rows)
+        # What it reads again now, it need not drop: it was not told yet.
+        replica.release = [piece for piece in replica.release if piece not in origin.read]
+        for reader, piece in origin.release:
+            self._replicas[reader].release.append(piece)
+        return origin
+
+    def _recall(self, now: float, replica: _Replica, most: int, others: Set[str]) -> None:
+        """Let another one give rows back, the one with most to give so that both end together.
+
+        :param most: that the replica would get, what it has included: the rest would go back and forth.
+        :param others: those with rows ahead.
+        """
+        own, lacks = replica.load, most - replica.unanswered
+        looked_at = heapq.nlargest(_LOOKED_AT, others, key=self._ahead.__getitem__)
+        rows = {other: to_move(now, own, self._replicas[other].load) for other in looked_at}
+        if not any(rows.values()):
+            rows = {looked_at[0]: to_fill(own, self._ahead[looked_at[0]])}
+        richest = max(rows, key=rows.__getitem__)
+        count = min(lacks, rows[richest])
+        if count > 0:
+            replica.waits_until = now + EARLY_SECONDS
+            self._replicas[richest].give_back += count
+            self._see(richest, self._replicas[richest])
+
+    def _see(self, name: str, replica: _Replica) -> None:
+        ahead = replica.unanswered - replica.at_once - replica.give_back
+        if ahead > 0 and replica.group is None:
+            self._ahead[name] = ahead
+        else:
+            self._ahead.pop(name, None)
+
+    def _tests(self, name: str, replica: _Replica, now: float) -> bool:
+        """Whether the replica runs suspected rows, or gets no others so that it can run them."""
+        if replica.group is not None or replica.on_probation:
+            return True
+        if not self._suspicion.groups:
+            self._emptied = None
+            return False
+        if not len(replica.holds):
+            return True
+        if self._emptied is None and now - self._suspected_since >= _SECONDS_FOR_AN_EMPTY_ENGINE:
+            self._emptied = name
+        return self._emptied == name
+
+    def _next_group(self, name: str, replica: _Replica) -> Ordinals:
+        """The next suspected rows, if its engine is empty."""
+        if len(replica.holds) or len(replica.failed):
+            return no_rows()
+        if replica.on_probation:
+            replica.group = self._single_row(name)
+            return no_rows() if replica.group is None else replica.group.rows
+        replica.group = self._suspicion.groups.popleft()
+        return replica.group.rows
+
+    def _single_row(self, name: str) -> Group | None:
+        """One that is not suspected, if there is one left."""
+        row = self.free.take(name, 1)
+        if len(row):
+            return Group(row)
+        if not self._suspicion.groups:
+            return None
+        group = self._suspicion.groups.pop()
+        if len(group.rows) < 2:
+            return group
+        self._suspicion.groups.append(Group(group.rows[:-1]))
+        return Group(group.rows[-1:])
+
+    def _bury(self, name: str) -> None:
+        """Forget a replica, and free what it had."""
+        replica = self._replicas.pop(name)
+        self._unanswered -= replica.unanswered
+        self._ahead.pop(name, None)
+        self._speeds.drop(name)
+        self._origins.drop(name)
+        self.free.drop(name)
+        self.free.put_back(replica.holds)
+        if self._emptied == name:
+            self._emptied = None

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m airflow_provider_raybatch.job.warm_engines [--end]``: the kept engines of a cluster."""
+
+import argparse
+import contextlib
+import time
+
+import ray
+
+from airflow_provider_raybatch.contract.text import count_of, write_utf8
+from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineRegistry
+
+_ANSWER_SECONDS = 30.0
+
+parser = argparse.ArgumentParser(prog="python -m airflow_provider_raybatch.job.warm_engines")
+parser.add_argument("--end", action="store_true", help="end those that no job uses")
+arguments = parser.parse_args()
+write_utf8()
+ray.init("auto", log_to_driver=False, logging_level="ERROR")
+roll = WarmEngineRegistry()
+states = listed = roll.look()
+while arguments.end and roll.ownerless:  # it ends those that do not answer within half a minute
+    time.sleep(1.0)
+    states = roll.look()
+for name in sorted(listed.keys() - states.keys()):
+    print(f"{name}: it waited for a job that is gone; ended")
+for name, state in sorted(states.items()):
+    if state is None:
+        print(f"{name}: waits for room on the cluster, or does not answer")
+        continue
+    resting = f"waits for {state.ends_in:.0f} s more" if state.is_free else "starts, or comes to rest"
+    use = "in use" if state.is_used else "ending" if state.is_ending else resting
+    if arguments.end:
+        with contextlib.suppress(ray.exceptions.RayError):  # it has ended meanwhile
+            if ray.get(roll.actor(name).end_if_free.remote(), timeout=_ANSWER_SECONDS):
+                use += "; ending"
+    print(f"{name}: {state.title}, {count_of(int(state.amounts.get('GPU', 0)), 'GPU')}, {use}")
+if not listed:
+    print("no engine is kept")

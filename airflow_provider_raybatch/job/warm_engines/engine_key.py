@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which kept engine a job can use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import ray
+from pydantic import SecretStr
+
+from airflow_provider_raybatch.contract.digest import json_digest
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.planning.plan import Plan
+
+_OF_THE_JOB = ("working_dir", "_ray_commit")
+"""Fields of a runtime environment that differ from job to job: its spec, and what Ray adds."""
+_LONGEST_MODEL = 60
+
+
+@dataclass(frozen=True)
+class EngineKey:
+    """The engine that a job wants.
+
+    :param key: over all that decides an engine and whose it is, but for the model's files, which are compared
+        when it is opened.
+    :param seconds: for which it waits for its next user at the end of the job.
+    """
+
+    key: str
+    title: str
+    engine: str
+    model: str
+    gpus: int
+    accelerator_type: str | None
+    seconds: float
+
+
+def wanted(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr], plan: Plan) -> EngineKey | None:
+    """What the replicas of a job want; ``None`` if its engines are not to be kept.
+
+    :param environment: variables of the engine's processes. Credentials are among them, so an engine that was
+        started with others is another's.
+    """
+    if spec.keep_warm is None or plan.spans_nodes:
+        return None
+    task = spec.submission.task if spec.submission is not None else None
+    runtime_env = ray.get_runtime_context().runtime_env
+    deciding = [
+        task.namespace if task is not None else "",
+        [spec.engine, spec.model, spec.engine_args],
+        [plan.gpus, plan.accelerator_type],
+        {name: value for name, value in dict(runtime_env).items() if name not in _OF_THE_JOB},
+        {name: value.get_secret_value() for name, value in environment.items()},
+    ]
+    model = (spec.model or spec.engine).rstrip("/").rsplit("/", 1)[-1][-_LONGEST_MODEL:]
+    return EngineKey(
+        key=json_digest(deciding, default=str),
+        title=f"{model}, made by {task.dag_id}.{task.task_id}" if task is not None else model,
+        engine=spec.engine,
+        model=model,
+        gpus=plan.gpus,
+        accelerator_type=plan.accelerator_type,
+        seconds=spec.keep_warm,
+    )

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way of a replica to the front end of a kept engine: by calls of the actor that keeps it."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import queue
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import ray
+from pydantic import SecretStr
+
+from airflow_provider_raybatch.job.engine.base import EngineDeadError
+from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
+from airflow_provider_raybatch.job.engine.host import GONE, RESTS
+from airflow_provider_raybatch.job.engine.opening import identity, opener
+from airflow_provider_raybatch.job.warm_engines.lease import GivenAwayError, Holder
+from airflow_provider_raybatch.job.work import CheckedModel
+
+REST = pickle.dumps([(0, "rest", None)])
+SAYS_REST = bytes(ForkingPickler.dumps(RESTS))
+"""Order and answer, as they go through the front end's pipe."""
+_HEARTBEAT = 2.0
+_TOGETHER = 0.002
+"""Seconds in which messages are gathered for one call."""
+_GIVE_BACK_SECONDS = 30.0
+_LOST = (ray.exceptions.RayError, EngineDeadError, GivenAwayError)
+"""What a call of the actor raises where this one has its engine no more."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What :meth:`~airflow_provider_raybatch.job.warm_engines.actor.WarmEngineActor.receive` brings.
+
+    :param messages: of the front end, pickled.
+    :param steps: see :mod:`~airflow_provider_raybatch.job.engine.loading`.
+    :param gpu_utilization: mean since this user has the engine, ``None`` without a GPU.
+    """
+
+    messages: list[bytes]
+    steps: int
+    gpu_utilization: float | None
+
+
+def post(front_end: OwnFrontEnd, *messages: bytes) -> None:
+    """Pass messages on to a front end, if it is there still."""
+    with contextlib.suppress(*GONE):  # which the thread that hears finds out
+        for message in messages:
+            front_end.pass_on(message)
+
+
+def to_open(model: CheckedModel) -> tuple[str, bytes]:
+    """What :meth:`~airflow_provider_raybatch.job.warm_engines.actor.WarmEngineActor.open_alone` needs."""
+    order = True, opener(model.spec), (model.spec,)
+    return identity(model.spec, model.files), pickle.dumps(order, pickle.HIGHEST_PROTOCOL)
+
+
+class RemoteFrontEnd:
+    """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`.
+
+    :param keeper: handle of a :class:`~airflow_provider_raybatch.job.warm_engines.actor.WarmEngineActor`
+        that `user` has taken.
+    :param seconds: for which the engine waits for its next user.
+    :ivar steps: of what it loads, see :mod:`~airflow_provider_raybatch.job.engine.loading`.
+    :ivar gpus: ids of its GPUs on its node.
+    :ivar gpu_utilization: mean over its GPUs.
+    """
+
+    def __init__(self, keeper: Any, user: Holder, seconds: float) -> None:
+        self._keeper = keeper
+        self._user = user
+        self._seconds = seconds
+        self._outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._inbox: deque[bytes] = deque()
+        self._has_ended = False
+        self._death = EngineDeadError("The actor that kept the engine has ended.", killed=True)
+        self.steps = 0
+        self.gpus: list[str] = []
+        self.gpu_utilization: float | None = None
+        self._sender = threading.Thread(target=self._send, name="raybatch-kept-engine", daemon=True)
+        self._sender.start()
+
+    def begin(self, environment: dict[str, SecretStr], of_vllm: bool) -> None:
+        """Let it import what its engine needs, unless it has.
+
+        :param environment: variables of its processes.
+        :raises EngineDeadError: the engine is lost.
+        """
+        self.gpus = self._call("begin", environment, of_vllm)
+
+    def prepare(self, identity: str) -> None:
+        """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""
+        self._call("prepare", identity)
+
+    def send(self, message: Any) -> None:
+        """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""
+        if self._has_ended:
+            raise BrokenPipeError
+        self._outbox.put(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+    def receive(self) -> Any:
+        """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""
+        while not self._inbox:
+            if self._has_ended:
+                raise EOFError
+            try:
+                heard = self._call("receive")
+            except EngineDeadError:
+                raise EOFError from None
+            self._inbox.extend(heard.messages)
+            self.steps, self.gpu_utilization = heard.steps, heard.gpu_utilization
+        return pickle.loads(self._inbox.popleft())
+
+    def end(self, is_open: bool) -> None:
+        """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        given = self._keeper.give_back.remote(self._user, self._seconds, is_open)
+        try:
+            ray.get(given, timeout=_GIVE_BACK_SECONDS)
+        except _LOST:
+            self._keeper.abandon.remote(self._user)
+
+    def kill(self) -> None:
+        """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""
+        if not self._has_ended:  # else it is given back, and another call could come before that one
+            self._has_ended = True
+            self._keeper.abandon.remote(self._user)
+
+    def death(self) -> EngineDeadError:
+        """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""
+        return self._death
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        try:
+            return ray.get(getattr(self._keeper, name).remote(self._user, *arguments))
+        except _LOST as error:
+            cause = getattr(error, "cause", error)
+            if isinstance(cause, EngineDeadError):
+                self._death = cause
+            elif isinstance(error, ray.exceptions.RayTaskError) and not isinstance(cause, GivenAwayError):
+                self._death = EngineDeadError(f"The actor that keeps the engine failed ({cause}).")
+            raise self._death from error
+
+    def _send(self) -> None:
+        with contextlib.suppress(EngineDeadError):
+            while not self._has_ended:
+                self._call("send", self._waiting())
+            return
+        self.kill()  # else the thread that receives would keep it alive
+
+    def _waiting(self) -> list[bytes]:
+        messages = []
+        try:
+            messages.append(self._outbox.get(timeout=_HEARTBEAT))
+            time.sleep(_TOGETHER)
+            while True:
+                messages.append(self._outbox.get_nowait())
+        except queue.Empty:
+            return messages

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds an engine for each replica of a job that waits for one: an idle one, or else a new one.
+
+It is a part of the job's coordinator, so a thousand replicas do not each ask a thousand engines. An actor
+that it makes waits for room like any other, and is ended where it is not needed any more: it belongs to no
+job, so Ray would keep it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.job.warm_engines.actor import WarmEngineActor
+from airflow_provider_raybatch.job.warm_engines.engine_key import EngineKey
+from airflow_provider_raybatch.job.warm_engines.front_end import to_open
+from airflow_provider_raybatch.job.warm_engines.lease import Holder
+from airflow_provider_raybatch.job.warm_engines.registry import NAMESPACE, WarmEngineRegistry, name_of
+from airflow_provider_raybatch.job.work import CheckedModel
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+"""Seconds between two looks: less than an idle engine of the same kind waits before it makes room."""
+_TAKE_SECONDS = 10.0
+_COMING_SECONDS = 10.0
+"""For which a replica is expected to come that an engine is there for."""
+_MOST_FAILURES = 3
+"""Actors in a row that ended before they had started."""
+
+
+class WarmEnginePool:
+    """Of one job.
+
+    :param wanted: the engine that its replicas want.
+    :param maker: 8 hex digits of its own, see
+        :func:`~airflow_provider_raybatch.job.warm_engines.registry.maker_name`.
+    :param most: replicas of the job.
+    """
+
+    def __init__(self, wanted: EngineKey, maker: str, most: int) -> None:
+        self._wanted = wanted
+        self._maker = maker
+        self._most = most
+        self._numbers = itertools.count()
+        self._roll = WarmEngineRegistry(wanted.key)
+        self._waiting: dict[Holder, str] = {}
+        """The node of each replica that waits."""
+        self._given: dict[str, tuple[Holder, Any]] = {}
+        """What each process has got."""
+        self._told: set[str] = set()
+        """Processes that know of it."""
+        self._joining: dict[str, float] = {}
+        """Processes that have got an idle engine, and when."""
+        self._came: set[str] = set()
+        """Processes that have asked for one."""
+        self._idle, self._looked = 0, 0.0
+        """How many could be taken, and when that was so."""
+        self._made: dict[str, Any] = {}
+        """Actors that have not started, by name."""
+        self._failures = 0
+        self._changed = threading.Condition()
+        self._has_ended = False
+        self._thread = threading.Thread(target=self._run, name="raybatch-broker", daemon=True)
+        self._thread.start()
+
+    def engine_for(self, user: Holder, node: str) -> Any:
+        """The actor that keeps an engine, which `user` has then; ``None`` while it must wait for one.
+
+        :param node: id of its node.
+        :raises RaybatchError: there will be none.
+        """
+        with self._changed:
+            self._came.add(user.process)
+            if user.process in self._given:
+                self._told.add(user.process)
+                return self._given[user.process][1]
+            if self._failures >= _MOST_FAILURES:
+                raise RaybatchError(
+                    f"keep_warm: {self._failures} actors that should keep an engine ended at their start; "
+                    "their logs on the cluster say why.",
+                    FailureClass.ENGINE_DEAD,
+                )
+            if user not in self._waiting:
+                self._waiting[user] = node
+                self._changed.notify_all()
+        return None
+
+    def gone(self, process: str) -> None:
+        """A process needs none any more, or has died. An engine that it has not given back may be broken."""
+        with self._changed:
+            self._waiting = {user: node for user, node in self._waiting.items() if user.process != process}
+            user, actor = self._given.pop(process, (None, None))
+            has_heard = process in self._told
+            self._told.discard(process)
+            self._joining.pop(process, None)
+            self._changed.notify_all()
+        if actor is not None:
+            (actor.abandon if has_heard else actor.decline).remote(user)
+
+    @property
+    def most(self) -> int:
+        """Replicas of the job."""
+        return self._most
+
+    @property
+    def coming(self) -> int:
+        """Replicas that are about to join with an engine that idled.
+
+        One that is there a second before them must not take their rows.
+        """
+        with self._changed:
+            since = time.monotonic() - _COMING_SECONDS
+            joining = sum(at > since for at in self._joining.values())
+            others = len(self._waiting) + max(0, self._most - len(self._came))
+            return joining + (min(self._idle, others) if self._looked > since else 0)
+
+    def joined(self, process: str) -> None:
+        """It has opened its engine."""
+        with self._changed:
+            self._joining.pop(process, None)
+
+    @property
+    def has_given(self) -> bool:
+        """Whether a living process has an engine."""
+        with self._changed:
+            return bool(self._given)
+
+    def close(self, model: CheckedModel | None = None) -> None:
+        """End what waits for room.
+
+        :param model: engines that are not given back are opened with it, if they are not open yet, and rest.
+        """
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
+        self._thread.join()
+        for actor in self._made.values():
+            ray.kill(actor)
+        if model is not None and self._wanted.seconds:
+            order = to_open(model)
+            given = [self._given.pop(process) for process in self._given.keys() & self._told]
+            heard = [actor.open_alone.remote(user, self._wanted.seconds, *order) for user, actor in given]
+            if heard:  # this actor ends then, and what it has not sent is lost
+                ray.wait(heard, num_returns=len(heard), timeout=_TAKE_SECONDS)
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            with self._changed:
+                if not (self._waiting or self._made):
+                    pause = _FIRST_PAUSE
+                self._changed.wait_for(lambda: self._has_ended or self._waiting or self._made)
+                if self._has_ended:
+                    return
+            with contextlib.suppress(Exception):  # the cluster is busy, say, and will be asked again
+                self._look()
+            with self._changed:
+                self._changed.wait_for(lambda: self._has_ended, pause)
+            pause = min(_LONGEST_PAUSE, 1.5 * pause)
+
+    def _look(self) -> None:
+        states = self._roll.look()
+        with self._changed:
+            self._idle = sum(
+                state is not None and state.is_free_for(self._maker) for state in states.values()
+            )
+            self._looked = time.monotonic()
+        for name, state in states.items():
+            if state is not None:
+                idled = self._made.pop(name, None) is None
+                if state.is_free_for(self._maker) and (user := self._first_waiting()) is not None:
+                    self._give(self._roll.actor(name), user, idled)
+        with self._changed:
+            waiting = list(self._waiting.items())
+            self._failures += len(self._made.keys() - states.keys())
+        for name in self._made.keys() - states.keys():
+            del self._made[name]
+        for name in list(self._made)[len(waiting) :]:
+            ray.kill(self._made.pop(name))
+        for user, node in waiting[len(self._made) :]:
+            self._make(user, node)
+
+    def _first_waiting(self) -> Holder | None:
+        with self._changed:
+            return next(iter(self._waiting), None)
+
+    def _give(self, actor: Any, user: Holder, idled: bool) -> None:
+        try:
+            has_taken = ray.get(actor.take.remote(user, self._maker), timeout=_TAKE_SECONDS)
+        except ray.exceptions.RayError:  # it has ended meanwhile
+            return
+        if not has_taken:
+            return
+        with self._changed:
+            self._failures = 0
+            self._idle -= 1
+            if self._waiting.pop(user, None) is not None:
+                self._given[user.process] = user, actor
+                if idled:
+                    self._joining[user.process] = time.monotonic()
+                return
+        actor.decline.remote(user)  # it has left meanwhile
+
+    def _make(self, user: Holder, node: str) -> None:
+        options: dict[str, Any] = {"num_cpus": 0, "num_gpus": self._wanted.gpus}
+        if self._wanted.accelerator_type:
+            options["accelerator_type"] = self._wanted.accelerator_type
+        if not self._wanted.gpus:
+            # It asks for nothing that Ray counts, so it belongs where the replica's CPUs are.
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
+        name = name_of(self._wanted.key, self._wanted.model, self._maker, next(self._numbers))
+        self._made[name] = (
+            ray
+            .remote(WarmEngineActor)
+            .options(
+                name=name,
+                namespace=NAMESPACE,
+                lifetime="detached",
+                max_concurrency=16,
+                max_restarts=0,
+                **options,
+            )
+            .remote(self._wanted.title, self._maker)
+        )

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kept engines of a cluster, as far as they answer."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+NAMESPACE = "raybatch"
+"""Ray's namespace of their actors."""
+_PREFIX, _MAKER_PREFIX = "kept-engine", "makes-kept-engines"
+_LOOK_SECONDS = 0.5
+_SILENT = 30.0
+"""Seconds after which an actor that has never answered has not started: it waits for room on the cluster."""
+
+
+@dataclass(frozen=True)
+class KeptState:
+    """What a kept engine says of itself.
+
+    :param title: what it is, for people.
+    :param is_ending: whether it ends now, and its GPUs are free soon.
+    :param since: seconds for which it has had no user; 0 if it has one.
+    :param ends_in: seconds until it ends, if no one takes it.
+    :param node: id of its node.
+    :param amounts: Ray's resources that it holds, by name.
+    :param reserved_for: the maker that alone can take it, empty for any.
+    :param is_used: whether it has a user. One that is neither used nor free, nor ending, starts for the next
+        job, or comes to rest.
+    """
+
+    title: str
+    is_free: bool
+    is_ending: bool
+    since: float
+    ends_in: float
+    node: str
+    amounts: dict[str, float]
+    reserved_for: str = ""
+    is_used: bool = False
+
+    def is_free_for(self, maker: str) -> bool:
+        """Whether the job of this maker can take it."""
+        return self.is_free and self.reserved_for in {"", maker}
+
+
+def name_of(key: str, model: str, maker: str, number: int) -> str:
+    """Of the actor. Ray's dashboard shows it.
+
+    :param maker: see :func:`maker_name`.
+    """
+    return f"{_PREFIX}:{key}:{model}:{maker}:{number}"
+
+
+def _maker_of(name: str) -> str:
+    return name.rsplit(":", 2)[1]  # a model's name may have colons
+
+
+def maker_name(maker: str) -> str:
+    """Name of the actor that makes engines for a job, and ends with it.
+
+    :param maker: 8 hex digits of its own.
+    """
+    return f"{_MAKER_PREFIX}:{maker}"
+
+
+@dataclass
+class _Listed:
+    """`since` is when it was found, in seconds of the clock."""
+
+    actor: Any
+    since: float
+    answer: Any
+    state: KeptState | None = None
+    has_answered: bool = False
+
+
+@dataclass
+class WarmEngineRegistry:
+    """Looks them up again and again, without asking twice those that do not answer.
+
+    :param key: only engines that this key names; by default all.
+    :ivar ownerless: names of those that have never answered, and were made for a job that is gone.
+    """
+
+    key: str | None = None
+    clock: Callable[[], float] = time.monotonic
+    ownerless: set[str] = field(default_factory=set)
+    _listed: dict[str, _Listed] = field(default_factory=dict)
+
+    def look(self) -> dict[str, KeptState | None]:
+        """Those that are there now, by name, with ``None`` for those that do not answer at once.
+
+        Ends those that wait for room, for a job that is gone.
+        """
+        there, makers = _named()
+        names = {name for name in there if self.key is None or name.split(":")[1] == self.key}
+        for name in self._listed.keys() - names:
+            del self._listed[name]
+        for name in names - self._listed.keys():
+            with contextlib.suppress(ValueError):  # it has ended meanwhile
+                actor = ray.get_actor(name, namespace=NAMESPACE)
+                self._listed[name] = _Listed(actor, self.clock(), actor.state.remote())
+        self._hear()
+        self.ownerless = {
+            name
+            for name, one in self._listed.items()
+            if not one.has_answered and _maker_of(name) not in makers
+        }
+        for name in self.ownerless:
+            if self.clock() - self._listed[name].since >= _SILENT:
+                ray.kill(self._listed[name].actor)
+        return {name: one.state for name, one in self._listed.items()}
+
+    def actor(self, name: str) -> Any:
+        """Handle of one that is listed."""
+        return self._listed[name].actor
+
+    def _hear(self) -> None:
+        for one in self._listed.values():
+            if one.state is not None:
+                one.answer, one.state = one.actor.state.remote(), None
+        names = {one.answer: name for name, one in self._listed.items()}
+        if not names:
+            return
+        for answer in ray.wait(list(names), num_returns=len(names), timeout=_LOOK_SECONDS)[0]:
+            one = self._listed[names[answer]]
+            try:
+                one.state, one.has_answered = ray.get(answer), True
+            except ray.exceptions.RayError:  # it has ended meanwhile
+                del self._listed[names[answer]]
+
+
+def _named() -> tuple[set[str], set[str]]:
+    """Names of kept engines, and of the makers that are there."""
+    names = {
+        found["name"]
+        for found in ray.util.list_named_actors(all_namespaces=True)
+        if found["namespace"] == NAMESPACE
+    }
+    engines = {name for name in names if name.startswith(f"{_PREFIX}:")}
+    makers = {name.split(":")[1] for name in names if name.startswith(f"{_MAKER_PREFIX}:")}
+    return engines, makers

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which replicas of a range start their engine, and which may leave."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from airflow_provider_raybatch.job.input.survey import Chunk
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.replica.coordinator import Coordinator, Order
+from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
+from airflow_provider_raybatch.job.row_order.rows_to_do import Input
+from airflow_provider_raybatch.job.scheduling.messages import SILENT, Begun, PullRequest, no_rows
+from airflow_provider_raybatch.job.work import CheckedModel
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.specs import spec
+
+
+class Board(Coordinator):
+    """Of one piece of rows."""
+
+    def __init__(self, rows: int, fewest: int, folder: str = "/nowhere") -> None:
+        super().__init__(LocalFolder(folder))
+        todo = np.packbits(np.zeros(rows, np.bool_))
+        self.begin(Input([Chunk(0, 0, rows, 0, 0, rows)], [rows], todo), "parts", fewest, ())
+
+    def starts(self, name: str) -> bool:
+        """An actor's process starts. Returns whether it opens its engine."""
+        self.start(name, name)
+        return self.is_needed(name)
+
+    def ready(self, name: str, slots: int = 4) -> None:
+        self.start(name, name)
+        self.join(name, slots)
+
+    def asks(self, name: str, order: Order | None = None) -> Order:
+        """Ask, with all rows of an earlier order finished."""
+        rows = no_rows() if order is None else order.grant.rows
+        return self.pull(name, PullRequest(answered=len(rows), finished=rows))
+
+
+def test_before_the_rows_are_known_each_replica_is_needed() -> None:
+    coordinator = Coordinator(LocalFolder("/nowhere"))
+    coordinator.start("actor", "first")
+    assert coordinator.is_needed("first")
+    assert (coordinator.model(), coordinator.assignment()) == (None, None)
+    assert coordinator.report(ReplicaReport("first", "node")) == (False, False)
+    assert coordinator.start("actor", "second") == 0  # one death may be the node's
+    assert coordinator.start("actor", "third") == 1
+    coordinator.begin(Input([], [], np.zeros(0, np.uint8)), "parts", 1, "the job")
+    assert coordinator.assignment() == "the job"
+    assert not coordinator.is_needed("third")
+
+
+def test_who_waits_is_told_that_nothing_is_to_do() -> None:
+    coordinator = Coordinator(LocalFolder("/nowhere"))
+    coordinator.start("actor", "first")
+    coordinator.release()
+    assert (coordinator.model(), coordinator.assignment()) == (False, False)
+    assert not coordinator.is_needed("first")
+
+
+def test_one_process_answers_a_question() -> None:
+    coordinator, question = Coordinator(LocalFolder("/nowhere")), RemoteCall(len, ("four",))
+    for name in ("first", "second"):
+        coordinator.start(name, name)
+    coordinator.ask(question)
+    assert coordinator.model("stranger") is None
+    assert coordinator.model("first") == question
+    assert coordinator.model("second") is None
+    coordinator.answer("second", 5, None)
+    assert coordinator.answered() == (True, None)
+    coordinator.answer("first", 4, None)
+    coordinator.start("first", "first again")  # its end changes nothing any more
+    assert coordinator.answered() == (True, (4, None))
+
+
+def test_another_process_answers_if_one_ends_before() -> None:
+    coordinator, question = Coordinator(LocalFolder("/nowhere")), RemoteCall(len, ("four",))
+    coordinator.start("actor", "first")
+    coordinator.ask(question)
+    assert coordinator.model("first") == question
+    coordinator.start("actor", "second")
+    assert coordinator.answered() == (True, None)
+    assert coordinator.model("second") == question
+    coordinator.answer("first", 5, None)
+    assert coordinator.answered() == (True, None)
+
+
+def test_a_process_that_still_imports_is_waited_for() -> None:
+    coordinator = Coordinator(LocalFolder("/nowhere"))
+    coordinator.ask(RemoteCall(len, ("four",)))
+    assert coordinator.answered() == (False, None)
+    coordinator.start("actor", "first")
+    assert coordinator.answered() == (True, None)
+
+
+def test_a_silent_process_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    coordinator = Coordinator(LocalFolder("/nowhere"))
+    coordinator.start("actor", "first")
+    coordinator.ask(RemoteCall(len, ("four",)))
+    now = SILENT - 1
+    coordinator.report(ReplicaReport("first", ""))
+    now += SILENT - 1
+    assert coordinator.answered() == (True, None)
+    now += 2  # its node is lost
+    assert coordinator.answered() == (False, None)
+
+
+def test_a_question_can_be_taken_back() -> None:
+    coordinator = Coordinator(LocalFolder("/nowhere"))
+    coordinator.start("actor", "first")
+    coordinator.ask(RemoteCall(len, ("four",)))
+    coordinator.ask(None)
+    assert (coordinator.model("first"), coordinator.answered()[1]) == (None, None)
+
+
+def test_a_replica_is_needed_while_rows_are_free() -> None:
+    coordinator = Board(rows=10, fewest=1)
+    coordinator.ready("first")
+    assert len(coordinator.asks("first").grant.rows) == 10
+    assert coordinator.starts("another")  # it will get some of the rows that the first holds beyond its slots
+    coordinator.lost("first", False, Begun(no_rows()), PullRequest(), None)
+    assert coordinator.starts("a third one")
+
+
+def test_no_replica_is_needed_for_rows_that_are_all_in_engines() -> None:
+    coordinator = Board(rows=4, fewest=2)
+    coordinator.ready("first")
+    coordinator.asks("first")
+    assert coordinator.starts("second")  # of the fewest
+    assert not coordinator.starts("third")
+    coordinator.start("second", "second again")  # it has died
+    assert coordinator.is_needed("second again")
+    assert not coordinator.starts("fourth")
+
+
+def test_one_that_was_not_needed_counts_no_longer() -> None:
+    """It neither makes others leave rows for it, nor stands for one of the fewest."""
+    coordinator = Board(rows=4, fewest=1)
+    coordinator.ready("first")
+    coordinator.asks("first")
+    assert not coordinator.starts("second")
+    assert coordinator._membership.starting == set()
+    coordinator._fewest = 2
+    assert coordinator.starts("third")
+    assert not coordinator.starts("fourth")
+
+
+def test_suspected_rows_need_a_replica() -> None:
+    coordinator = Board(rows=4, fewest=1)
+    coordinator.ready("first")
+    coordinator.ready("second")
+    rows = coordinator.asks("first").grant.rows
+    coordinator.lost("first", True, Begun(rows), PullRequest(), None)
+    assert coordinator.starts("third")
+    assert not coordinator.asks("second").leaves
+
+
+@pytest.mark.parametrize("fewest", [1, 5])
+def test_nothing_is_needed_when_all_is_done_or_the_job_drains(fewest: int) -> None:
+    coordinator = Board(rows=4, fewest=fewest)
+    coordinator.ready("first")
+    order = coordinator.asks("first")
+    assert coordinator.asks("first", order).is_finished
+    assert not coordinator.starts("second")
+    draining = Board(rows=400, fewest=fewest)
+    draining.drain()
+    assert not draining.starts("first")
+
+
+def test_those_that_have_nothing_leave_down_to_the_fewest() -> None:
+    coordinator = Board(rows=4, fewest=2)
+    names = ["first", "second", "third", "fourth"]
+    for name in names:
+        coordinator.ready(name)
+    orders: dict[str, Any] = {name: coordinator.asks(name) for name in names}
+    assert sum(len(order.grant.rows) for order in orders.values()) == 4
+    busy = next(name for name in names if len(orders[name].grant.rows))
+    for name in names:
+        if name != busy and len(orders[name].grant.rows):
+            orders[name] = coordinator.asks(name, orders[name])
+    left = [name for name in names if name != busy and (orders[name].leaves or coordinator.asks(name).leaves)]
+    assert len(left) == 2
+    assert coordinator.news()[3]
+    coordinator.leave(left[0])  # as it does when it ends
+    last = coordinator.asks(busy, orders[busy])
+    assert last.is_finished
+    assert not last.leaves
+
+
+def test_a_replica_stays_while_another_can_give_rows_back() -> None:
+    coordinator = Board(rows=16, fewest=1)
+    coordinator.ready("first", slots=4)
+    rows = coordinator.asks("first").grant.rows
+    coordinator.ready("second", slots=4)
+    assert not coordinator.asks("second").leaves
+    _, asks_now = coordinator.report(ReplicaReport("first", "n"))
+    assert asks_now
+    count = coordinator.asks("first").grant.give_back
+    assert count
+    assert not coordinator.asks("second").leaves  # they are on their way
+    coordinator.give_back("first", rows[-count:])
+    order = coordinator.asks("second")
+    assert len(order.grant.rows)
+    assert not order.leaves
+
+
+def test_by_default_all_stay() -> None:
+    coordinator = Board(rows=4, fewest=3)
+    for name in ("first", "second", "third"):
+        coordinator.ready(name, slots=10)
+    orders = [coordinator.asks(name) for name in ("first", "second", "third")]
+    assert not any(order.leaves for order in orders)
+
+
+class Engines:
+    """What a broker does at the end.
+
+    :param most: replicas of the job.
+    :ivar opens: with what engines that still start are opened.
+    """
+
+    opens: CheckedModel | None = None
+    has_given = False
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def close(self, model: CheckedModel | None) -> None:
+        self.opens = model
+
+
+@pytest.mark.parametrize(
+    ("ends", "most", "opens"),
+    [
+        ("done", 2, True),
+        ("done", 3, False),
+        ("before it begins", 2, False),
+        ("rows left", 2, False),
+        ("stopped", 2, False),
+    ],
+)
+def test_engines_still_start_for_the_next_job_when_all_is_done(ends: str, most: int, opens: bool) -> None:
+    """Of a range of replicas, more may have begun than it needed; what is stopped might start in vain."""
+    engines = Engines(most)
+    coordinator = Coordinator(LocalFolder("/nowhere"), lambda: engines)  # type: ignore[arg-type, return-value]
+    model = CheckedModel(spec(engine="echo"))
+    coordinator.load(model)
+    if ends != "before it begins":
+        pieces = [Chunk(0, 0, 1, 0, 0, 1)] if ends == "rows left" else []
+        rows = [1 for _ in pieces]
+        coordinator.begin(Input(pieces, rows, np.zeros(len(rows), np.uint8)), "parts", 2, "the job")
+    if ends == "stopped":
+        coordinator.drain()
+    assert coordinator.close() is False
+    assert engines.opens == (model if opens else None)

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A replica dies without a word while storage is away: its parts can't be listed, and may hold its rows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.job.failures.diagnosis import diagnose
+from airflow_provider_raybatch.job.input.survey import Chunk
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.replica import coordinator as coordinator_module
+from airflow_provider_raybatch.job.replica.coordinator import Coordinator
+from airflow_provider_raybatch.job.row_order.rows_to_do import Input
+from airflow_provider_raybatch.job.scheduling.messages import (
+    SILENT,
+    Begun,
+    PullRequest,
+    StaleReplicaError,
+    no_rows,
+)
+from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.errors import StorageError
+
+ROWS = 8
+
+
+class Storage:
+    """A destination that lists nothing until it is back.
+
+    :ivar error: what its answer is then.
+    :ivar entries: files that it lists.
+    """
+
+    uri = "s3://bucket/out"
+
+    def __init__(self) -> None:
+        self.is_back = threading.Event()
+        self.error: Exception | None = None
+        self.entries: list[Entry] = []
+
+    def list(self, prefix: str = "", depth: int | None = None) -> list[Entry]:
+        assert self.is_back.wait(60), "the coordinator waits for storage"
+        if self.error is not None:
+            raise self.error
+        return self.entries
+
+
+def rows_of(coordinator: Coordinator, process: str) -> list[int]:
+    return sorted(coordinator.pull(process, PullRequest()).grant.rows.tolist())
+
+
+@pytest.fixture
+def storage() -> Iterator[Storage]:
+    made = Storage()
+    yield made
+    made.is_back.set()
+
+
+@pytest.fixture
+def coordinator(storage: Storage) -> Coordinator:
+    """With one replica that has all rows, and another one that waits."""
+    folder: Any = storage
+    made = Coordinator(folder)
+    todo = np.packbits(np.zeros(ROWS, np.bool_))
+    made.begin(Input([Chunk(0, 0, ROWS, 0, 0, ROWS)], [ROWS], todo), "parts", 1, ())
+    made.start("a", "a-1")
+    made.join("a-1", ROWS)
+    assert rows_of(made, "a-1") == list(range(ROWS))
+    made.start("b", "b-1")
+    made.join("b-1", ROWS)
+    return made
+
+
+def eventually(ask: Callable[[], Any]) -> Any:
+    until = time.monotonic() + 30
+    while not (found := ask()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return found
+
+
+def restarted(coordinator: Coordinator) -> bool:
+    return coordinator.start("a", "a-2", Begun(no_rows())) is not None
+
+
+def silent(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the first replica be silent for too long."""
+    clock, passed = time.monotonic, 0.0
+    monkeypatch.setattr(coordinator_module.time, "monotonic", lambda: clock() + passed)
+    while passed < SILENT + 2:
+        passed += 1.0
+        coordinator.report(ReplicaReport("b-1", "n"))
+        coordinator.news()
+
+
+def test_the_coordinator_answers_while_storage_is_away(coordinator: Coordinator, storage: Storage) -> None:
+    assert not restarted(coordinator)
+    assert coordinator.news()[2:] == (False, True)
+    assert rows_of(coordinator, "b-1") == []  # they may be in parts that are not found yet
+    assert not restarted(coordinator)  # it may have died of one of them
+    storage.is_back.set()
+    eventually(lambda: restarted(coordinator))
+    assert rows_of(coordinator, "b-1") == list(range(ROWS))
+
+
+def test_what_it_had_written_is_done_when_storage_is_back(coordinator: Coordinator, storage: Storage) -> None:
+    written = "parts/a-1-000001.10.0-2.3.3.parquet"
+    storage.entries = [Entry(written, 10, ""), Entry("parts/b-1-000001.10.7-7.1.1.parquet", 10, "")]
+    assert not restarted(coordinator)
+    storage.is_back.set()
+    rows = eventually(lambda: rows_of(coordinator, "b-1"))
+    assert rows == list(range(3, ROWS))
+    assert [part.path for _, done in coordinator.news()[1] for part in done.parts] == [written]
+
+
+def test_a_silent_replica_is_told_as_storage_while_that_is_away(
+    coordinator: Coordinator, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Again at each call: its rows stay with it, and its name is known no more."""
+    silent(coordinator, monkeypatch)
+    storage.error = StorageError("destination: can't list s3://bucket/out/parts (timed out).")
+    storage.is_back.set()
+
+    def told() -> Exception | None:
+        try:
+            coordinator.news()
+        except Exception as error:
+            return error
+        return None
+
+    for _ in range(3):
+        error = eventually(told)
+        assert diagnose(error) == (FailureClass.STORAGE, str(storage.error))
+    assert rows_of(coordinator, "b-1") == []
+
+
+def test_a_silent_replica_that_lives_still_has_no_say(
+    coordinator: Coordinator, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent(coordinator, monkeypatch)
+    for call in (
+        lambda: coordinator.pull("a-1", PullRequest(finished=np.arange(3))),
+        lambda: coordinator.give_back("a-1", np.arange(3)),
+        lambda: coordinator.join("a-1", 4),
+    ):
+        with pytest.raises(StaleReplicaError):
+            call()
+    coordinator.leave("a-1")
+    coordinator.lost("a-1", True, Begun(np.arange(3)), PullRequest(), None)
+    assert rows_of(coordinator, "b-1") == []
+    assert not restarted(coordinator)
+    storage.is_back.set()
+    eventually(lambda: restarted(coordinator))
+    assert rows_of(coordinator, "b-1") == [0, 1, 2, 3]  # suspected ones, the first half
+
+
+def test_others_stay_for_rows_that_are_not_free_yet(coordinator: Coordinator, storage: Storage) -> None:
+    assert not restarted(coordinator)
+    assert not coordinator.pull("b-1", PullRequest()).leaves
+    coordinator.start("c", "c-1")
+    assert coordinator.is_needed("c-1")
+    storage.is_back.set()
+
+
+def test_a_replica_without_rows_has_nothing_to_look_for(coordinator: Coordinator, storage: Storage) -> None:
+    assert coordinator.start("b", "b-2") == 0
+    coordinator.pull("a-1", PullRequest(answered=ROWS, finished=np.arange(ROWS)))
+    assert coordinator.start("a", "a-2") == 0
+    assert coordinator.news()[2:] == (True, False)

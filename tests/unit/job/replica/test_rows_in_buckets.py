@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that come in buckets are written under their ordinals, whatever becomes of their replica."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.job.parts.part import Part, listed
+from airflow_provider_raybatch.job.replica import replica as replica_module
+from airflow_provider_raybatch.job.replica.inflight import Row
+from airflow_provider_raybatch.job.row_order.grouping import ByPrefix
+from tests.support.replicas import Place, do, lines, until, work, written
+
+ROWS = 400
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Four rows on each of 100 documents, in random order."""
+    found = Place(tmp_path, monkeypatch, batch=16)
+    texts = [f"{document:08d} question {number}" for document in range(100) for number in range(4)]
+    random.Random(7).shuffle(texts)
+    found.source.write_text(lines(*({"id": number, "text": text} for number, text in enumerate(texts))))
+    found.grouping = ByPrefix(8, buckets=3)
+    return found
+
+
+def check(rows: list[dict[str, Any]]) -> None:
+    """Each row is there once, with its own columns and its own answer."""
+    assert sorted(row["ordinal"] for row in rows) == list(range(ROWS))
+    for row in rows:
+        assert row["ordinal"] == row["input"]["id"]
+        assert row["output"]["response"] == row["input"]["text"]
+
+
+def test_rows_keep_their_ordinals(place: Place) -> None:
+    done = do(place, place.replica(engine="echo", rows_in_flight=64, flush_interval=0.05))
+    assert len(done) > 1
+    check(written(place, *done))
+
+
+def test_rows_of_a_document_go_into_the_engine_together(tmp_path: Path, place: Place) -> None:
+    log = tmp_path / "requests"
+    fields = {"engine_args": {"request_log": str(log), "max_num_seqs": 1, "seconds_per_token": 0.0001}}
+    do(place, place.replica(engine="echo", rows_in_flight=8, **fields))
+    (file,) = log.iterdir()
+    prompts = [
+        line.partition('"prompt": "')[2][:8] for line in file.read_text().splitlines() if "start" in line
+    ]
+    changes = sum(one != other for one, other in itertools.pairwise(prompts))
+    assert len(prompts) == ROWS
+    assert changes <= 110
+
+
+def test_what_a_lost_replica_has_written_is_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not report its last parts: their ordinals are those of the input, not of the queue."""
+    fields: dict[str, Any] = {"engine": "echo", "rows_in_flight": 40, "replicas": 2, "flush_interval": 0.05}
+    fields["engine_args"] = {"seconds_per_token": 0.01}
+    first = place.replica(**fields)
+    coordinator, write = place.coordinator, first.write
+    assert coordinator is not None
+
+    def write_and_die(rows: Sequence[Row]) -> list[Part]:
+        made = write(rows)
+        if coordinator._queue.unfinished < ROWS:  # it has reported what it wrote before
+            raise InterruptedError
+        return made
+
+    monkeypatch.setattr(first, "write", write_and_die)
+    with pytest.raises(InterruptedError):
+        do(place, first)
+    news = [done for _, done in coordinator.news()[1]]
+    assert (
+        0 < ROWS - coordinator._queue.unfinished < sum(part.rows for part in listed(place.out.list("parts")))
+    )
+    news += do(place, place.replica(**fields))  # of the same actor
+    check(written(place, *news))
+
+
+def test_a_row_that_fails_is_named_by_its_ordinal(place: Place) -> None:
+    fails = "00000042 question 2"
+    done = do(place, place.replica(engine="echo", engine_args={"fail_pattern": fails}))
+    (row,) = [row for row in written(place, *done) if not row["ok"]]
+    assert row["input"]["text"] == fails
+    assert row["ordinal"] == row["input"]["id"]
+
+
+def test_rows_that_are_done_are_in_no_bucket(place: Place) -> None:
+    done = do(place, place.replica(resolved=range(0, ROWS, 3), engine="echo"))
+    ordinals = sorted(row["ordinal"] for row in written(place, *done))
+    assert ordinals == [row for row in range(ROWS) if row % 3]
+
+
+def test_replicas_share_buckets(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take rows of one, and give back rows that others get then."""
+    fields: dict[str, Any] = {"engine": "echo", "rows_in_flight": 60, "replicas": 3}
+    fields["engine_args"] = {"seconds_per_token": 0.01}
+    replicas = []
+    for number in range(3):
+        monkeypatch.setattr(replica_module, "_actor", lambda number=number: f"actor-{number}")
+        replicas.append(place.replica(**fields))
+
+    async def story() -> None:
+        first = asyncio.ensure_future(work(replicas[0]))
+        await until(lambda: replicas[0].report.rows)
+        await asyncio.gather(first, *(work(replica) for replica in replicas[1:]))
+
+    asyncio.run(story())
+    assert place.coordinator is not None
+    assert all(replica.report.rows for replica in replicas)
+    check(written(place, *(done for _, done in place.coordinator.news()[1])))

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a replica asks for rows, writes them, and ends: one or two replicas beside a coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.job.engine.base import EngineDeadError
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.parts.part import Part, listed
+from airflow_provider_raybatch.job.replica import coordinator as coordinator_module
+from airflow_provider_raybatch.job.replica import prefetcher
+from airflow_provider_raybatch.job.replica import replica as replica_module
+from airflow_provider_raybatch.job.replica.replica import Replica
+from airflow_provider_raybatch.job.scheduling.messages import Begun, PullRequest, StaleReplicaError, no_rows
+from tests.support.replicas import Place, do, lines, until, work, written
+from tests.support.scripted import ProcessEndedError, Scripted
+
+
+def parts(place: Place) -> list[Part]:
+    return listed(place.out.list("parts/0"))
+
+
+def test_slow_row_delays_the_others_by_flush_interval_only(place: Place) -> None:
+    place.source.write_text(lines({"text": "a"}, {"text": "wait"}, {"text": "b"}))
+    replica = place.replica(flush_interval=0.05)
+
+    async def story() -> None:
+        working = asyncio.ensure_future(work(replica))
+        await until(lambda: parts(place))
+        assert [part.rows for part in parts(place)] == [2]
+        Scripted.events["wait"].set()
+        await working
+
+    asyncio.run(story())
+    assert sorted(part.rows for part in parts(place)) == [1, 2]
+
+
+def test_many_answers_are_written_while_the_engine_has_the_rest(place: Place) -> None:
+    """So that few are left to write when the last one is there."""
+    place.source.write_text(lines(*({"text": f"row {number}"} for number in range(1200)), {"text": "wait"}))
+    replica = place.replica(flush_interval=3600)
+
+    async def story() -> None:
+        working = asyncio.ensure_future(work(replica))
+        await until(lambda: parts(place))
+        Scripted.events["wait"].set()
+        await working
+
+    asyncio.run(story())
+    early, last = sorted((part.rows for part in parts(place)), reverse=True)
+    assert early >= 1024
+    assert early + last == 1201
+
+
+def test_rows_of_many_files_are_one_part(place: Place) -> None:
+    """Also if they are in many files: here 40 Parquet files of a row each."""
+    folder = place.source.parent / "in"
+    folder.mkdir()
+    for number in range(40):
+        pq.write_table(pa.table({"text": [f"row {number}"], "n": [number]}), folder / f"{number:02d}.parquet")
+    place.source = folder
+    (done,) = do(place, place.replica())
+    assert len(done.parts) == 1
+    assert [(row["ordinal"], row["input"]["n"]) for row in written(place, done)] == [
+        (number, number) for number in range(40)
+    ]
+
+
+def test_rows_with_other_columns_get_parts_of_their_own(place: Place) -> None:
+    folder = place.source.parent / "in"
+    folder.mkdir()
+    for number in range(6):
+        column = pa.array([number], pa.int64() if number % 2 else pa.int32())
+        pq.write_table(pa.table({"text": ["a"], "n": column}), folder / f"{number}.parquet")
+    place.source = folder
+    done = do(place, place.replica())
+    found = {row["ordinal"]: row["input"]["n"] for row in written(place, *done)}
+    assert found == {number: number for number in range(6)}
+
+
+def test_draining_replica_writes_finished_rows_and_begins_none(place: Place) -> None:
+    place.source.write_text(lines({"text": "a"}, {"text": "wait"}, {"text": "b"}))
+    replica = place.replica(engine="echo", rows_in_flight=2)
+
+    async def story() -> None:
+        working = asyncio.ensure_future(work(replica))
+        await until(lambda: replica.report.rows == 2)  # "a", and "b" in its place
+        replica.draining.set()
+        await working
+
+    asyncio.run(story())
+    assert [part.rows for part in parts(place)] == [2]
+    assert place.coordinator is not None
+    assert not place.coordinator.news()[3]  # it has left
+
+
+def test_dead_engine_leaves_finished_rows_and_names_the_others(place: Place) -> None:
+    texts = ["a", "wait", "b", "wait and die", "c", "d"]
+    place.source.write_text(lines(*({"text": text} for text in texts)))
+    replica = place.replica(engine="echo", rows_in_flight=3)
+    coordinator = place.coordinator
+    assert coordinator is not None
+    losses: list[Any] = []
+    lost = coordinator._queue.lost
+    coordinator._queue.lost = lambda *args: losses.append(args) or lost(*args)  # type: ignore[method-assign,func-returns-value]
+
+    async def story() -> None:
+        working = asyncio.ensure_future(work(replica))
+        await until(lambda: "wait and die" in Scripted.asked and replica.report.rows == 4)
+        Scripted.events["wait and die"].set()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+
+    asyncio.run(story())
+    ((_, _, engine_died, begun),) = losses
+    assert engine_died
+    assert set(begun.in_engine.tolist()) == {1, 3}
+    ((_, done),) = coordinator.news()[1]
+    assert [row["ordinal"] for row in written(place, done)] == [0, 2, 4, 5]
+
+
+def test_front_end_that_dies_with_answers_repeats_them(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.source.write_text(lines({"text": "a"}, {"text": "b"}))
+    replica = place.replica()
+
+    def dies(*_: object) -> None:
+        raise EngineDeadError("the process of vLLM's front end ended (exit code -11).")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Scripted, "decode", dies)
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(work(replica))
+    assert not parts(place)
+    next_one = place.replica()
+    (done,) = do(place, next_one)
+    assert [row["ok"] for row in written(place, done)] == [True, True]
+    assert place.coordinator is not None
+    assert not place.coordinator._queue._suspicion.groups
+
+
+def test_engine_that_dies_at_its_start_gets_one_more(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.source.write_text(lines({"text": "a"}))
+
+    def dies(*_: object) -> None:
+        raise EngineDeadError("the process of vLLM's front end ended (exit code -11).")
+
+    monkeypatch.setattr(replica_module, "open_engine", dies)
+    with pytest.raises(ProcessEndedError):
+        place.replica()
+    with pytest.raises(EngineDeadError, match=r"exit code -11"):
+        place.replica()
+
+
+def test_a_replica_that_was_taken_for_lost_ends(place: Place) -> None:
+    place.source.write_text(lines({"text": "wait"}))
+    replica = place.replica(flush_interval=0.05)
+
+    async def story() -> None:
+        working = asyncio.ensure_future(work(replica))
+        await until(lambda: Scripted.asked)
+        assert place.coordinator is not None
+        place.coordinator._bury(replica.process)
+        Scripted.events["wait"].set()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+
+    asyncio.run(story())
+
+
+def test_two_replicas_share_one_row_group(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one takes no more than it can begin, and each byte is read from storage once."""
+    folder = place.source.parent / "in"
+    folder.mkdir()
+    pq.write_table(pa.table({"text": [f"row {number}" for number in range(400)]}), folder / "x.parquet")
+    place.source = folder
+    store: list[Any] = []
+    monkeypatch.setattr(
+        prefetcher, "_put", lambda contents: store.append(1) or {p: [c] for p, c in contents.items()}
+    )
+    monkeypatch.setattr(prefetcher, "_got", lambda references: references[0])
+    fields = {
+        "engine": "echo",
+        "rows_in_flight": 20,
+        "replicas": 2,
+        "engine_args": {"seconds_per_token": 0.02},
+    }
+    first = place.replica(**fields)
+    monkeypatch.setattr(replica_module, "_actor", lambda: "another")
+    second = place.replica(**fields)
+
+    async def story() -> None:
+        working = asyncio.ensure_future(work(first))
+        await until(lambda: first.report.rows)
+        await asyncio.gather(working, work(second))
+
+    asyncio.run(story())
+    assert place.coordinator is not None
+    assert place.coordinator._queue.is_finished
+    rows = [replica.report.rows for replica in (first, second)]
+    assert sum(rows) == 400
+    assert min(rows) > 100
+    assert len(store) == 1
+    assert place.coordinator._queue.bytes_read <= (folder / "x.parquet").stat().st_size
+
+
+def test_rows_of_a_silent_replica_go_to_the_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's own pauses don't count: a replica is silent only while the driver listens."""
+    place.source.write_text(lines(*({"text": str(number)} for number in range(10))))
+    replica = place.replica()
+    coordinator = place.coordinator
+    assert coordinator is not None
+    coordinator.join(replica.process, 4)
+    coordinator.pull(replica.process, PullRequest())
+    now = [time.monotonic()]
+    monkeypatch.setattr(coordinator_module.time, "monotonic", lambda: now[0])
+    coordinator.news()
+    now[0] += 3600
+    assert coordinator.news()[3]
+    for _ in range(40):
+        now[0] += 1
+        coordinator.report(ReplicaReport(replica.process, ""))
+        assert coordinator.news()[3]
+    for _ in range(40):
+        now[0] += 1
+        coordinator.news()
+    assert not coordinator.news()[3]
+    with pytest.raises(StaleReplicaError):
+        coordinator.pull(replica.process, PullRequest())
+    coordinator.start("another", "another-1")
+    coordinator.join("another-1", 10)
+    coordinator.lost("another-1", True, Begun(no_rows()), PullRequest(finished=np.empty(0, np.int64)), None)
+
+
+def test_ended_replica_is_not_a_failure(place: Place) -> None:
+    """Its ticket arrives after all work is done."""
+    place.source.write_text(lines({"text": "a"}))
+    do(place, place.replica())
+    late: Replica = place.replica()
+    assert do(place, late) == []
+    assert late.report.rows == 0
+
+
+def test_a_replica_leaves_rows_for_one_that_starts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stops doing so once that process is lost."""
+    place.source.write_text(lines(*({"text": f"{number}"} for number in range(100))))
+    fields = {"engine": "echo", "rows_in_flight": 10, "replicas": 2}
+    first = place.replica(**fields)
+    monkeypatch.setattr(replica_module, "_actor", lambda: "another")
+    second = place.replica(**fields)
+    coordinator = place.coordinator
+    assert coordinator is not None
+    coordinator.join(first.process, 40)
+    assert len(coordinator.pull(first.process, PullRequest()).grant.rows) == 50
+    coordinator._bury(second.process)
+    assert len(coordinator.pull(first.process, PullRequest()).grant.rows) == 50
+
+
+def test_a_replica_without_rows_leaves_and_closes_its_engine(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It returns its ticket, and at once each one that it gets then."""
+    monkeypatch.setattr(prefetcher, "_put", lambda contents: {p: [c] for p, c in contents.items()})
+    monkeypatch.setattr(prefetcher, "_got", lambda references: references[0])
+    texts = ["wait", *map(str, range(20))]
+    place.source.write_text(lines(*({"text": text} for text in texts)))
+    fields = {"replicas": (1, 2), "rows_in_flight": 4, "engine_args": {"request_log": str(tmp_path / "log")}}
+    first = place.replica(engine="echo", **fields)
+    monkeypatch.setattr(replica_module, "_actor", lambda: "another")
+    second = place.replica(engine="echo", **fields)
+
+    async def story() -> None:
+        working = asyncio.ensure_future(work(first))
+        await until(lambda: "wait" in Scripted.asked)
+        await work(second)
+        await work(second)
+        assert not working.done()
+        assert second.report.state == "ended"
+        assert first.report.state == "ready"
+        Scripted.events["wait"].set()
+        await working
+
+    asyncio.run(story())
+    events = [json.loads(line)["event"] for file in (tmp_path / "log").iterdir() for line in file.open()]
+    assert events.count("close") == 1
+    assert first.report.rows + second.report.rows == 21
+    assert sum(part.rows for part in parts(place)) == 21
+    assert place.coordinator is not None
+    assert place.coordinator._queue.is_finished
+
+
+def test_a_replica_that_comes_too_late_opens_no_engine(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place.source.write_text(lines({"text": "wait"}, *({"text": str(number)} for number in range(8))))
+    fields = {"replicas": (1, 2), "rows_in_flight": 20, "engine_args": {"request_log": str(tmp_path / "log")}}
+    first = place.replica(engine="echo", **fields)
+
+    async def story() -> None:
+        working = asyncio.ensure_future(work(first))
+        await until(lambda: first.report.rows == 8)
+        monkeypatch.setattr(replica_module, "_actor", lambda: "another")
+        late = place.replica(engine="echo", **fields)
+        await work(late)
+        late._measure()  # as its reporter does, once a second
+        assert late.report.state == "ended"
+        Scripted.events["wait"].set()
+        await working
+
+    asyncio.run(story())
+    events = [json.loads(line)["event"] for file in (tmp_path / "log").iterdir() for line in file.open()]
+    assert events.count("open") == 1

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When replicas start before their rows are known, and how many."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.planning import cluster_view
+from airflow_provider_raybatch.job.planning.eager import Workload
+from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
+from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
+from airflow_provider_raybatch.job.row_order.rows_to_do import Input
+from airflow_provider_raybatch.job.run import launch as module
+from airflow_provider_raybatch.job.run import replicas as replicas_module
+from airflow_provider_raybatch.job.run.launch import Launch
+from airflow_provider_raybatch.job.run.replicas import Replicas
+from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineRegistry
+from airflow_provider_raybatch.job.work import CheckedModel
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.specs import submitted
+
+GPU_NODE = {"CPU": 8.0, "GPU": 2.0}
+VLLM = {"engine": "vllm", "model": "m"}
+
+
+class Started:
+    """Stands for replicas on a cluster."""
+
+    def __init__(self, spec: Any, environment: Any, folder: Any, plan: Plan) -> None:
+        self.spec, self.plan, self.is_dismissed = spec, plan, False
+        self.loaded: list[Any] = []
+
+    def load(self, model: CheckedModel) -> None:
+        self.loaded.append(model.spec.engine_args.get("enforce_eager"))
+
+    def begin(self, job: Any, plan: Plan, work: Any) -> None:
+        pass
+
+    def ask(self, question: RemoteCall) -> Any:
+        return question.function(*question.arguments)
+
+    def release(self) -> None:
+        self.is_dismissed = True
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
+    """The nodes of the cluster."""
+    found = [GPU_NODE]
+    monkeypatch.setattr(module, "Replicas", Started)
+    monkeypatch.setattr(cluster_view, "view", lambda: Cluster(tuple(found)))
+    monkeypatch.setattr(cluster_view, "has_idle", lambda plan: True)
+    return found
+
+
+def asked(**fields: Any) -> BatchInferenceSpec:
+    return submitted(**{"source": ["/in"], "prompt": "{row.x}", "destination": "/out", **VLLM, **fields})
+
+
+def started(
+    launch: Launch, rows: int = 1000, workload: Workload | None = None, **fields: Any
+) -> Started | None:
+    launch.early(asked(**fields), {}, LocalFolder("/out"), rows, workload)
+    found: Any = launch._replicas
+    return found
+
+
+def test_all_that_have_room_start(nodes: list[dict[str, float]]) -> None:
+    found = started(Launch())
+    assert found is not None
+    assert (found.plan.replicas, found.plan.gpus) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"rows": 0}, id="nothing to do"),
+        pytest.param({"engine": "ray_data_llm"}, id="Ray's own processor"),
+        pytest.param({"replicas": (1, 4)}, id="replicas that come and leave"),
+        pytest.param({"replicas": 3}, id="no room"),
+        pytest.param({"engine_args": {"tensor_parallel_size": 4}}, id="GPUs of several nodes"),
+    ],
+)
+def test_none_starts(nodes: list[dict[str, float]], fields: dict[str, Any]) -> None:
+    if "engine_args" in fields:
+        nodes.append(GPU_NODE)
+    assert started(Launch(), **fields) is None
+
+
+def test_those_that_start_late_want_the_same_engine(nodes: list[dict[str, float]]) -> None:
+    """What kept engine they look for is decided by the spec: before its model was checked, and after it."""
+    launch, spec = Launch(), asked(replicas=(1, 4))
+    launch.early(spec, {}, LocalFolder("/out"), 1000)
+    checked = spec.model_copy(update={"engine_args": {"revision": "0123abc"}})
+    launch.load(CheckedModel(checked))
+    job: Any = SimpleNamespace(spec=checked, environment={}, folder=LocalFolder("/out"))
+    found: Any = launch.replicas(job, launch.plan(checked, 1000), Input([], [], np.zeros(0, np.uint8)))
+    assert found.spec is spec
+
+
+def _late(*_: Any, **__: Any) -> None:
+    raise ray.exceptions.GetTimeoutError("Get timed out: some object(s) not ready.")
+
+
+def test_a_look_for_kept_engines_that_fails_is_no_failure(
+    nodes: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_view, "has_idle", lambda plan: False)
+    monkeypatch.setattr(WarmEngineRegistry, "look", _late)
+    monkeypatch.setattr(module, "wanted", lambda *_: SimpleNamespace(key="key"))
+    assert started(Launch(), keep_warm=60) is not None
+
+
+def test_a_refusal_is_what_the_task_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the coordinator is too busy to say whether kept engines are back."""
+    monkeypatch.setattr(replicas_module.ray, "get", _late)
+    found: Any = object.__new__(Replicas)
+    found._wanted, found.pipeline, found.end = SimpleNamespace(), SimpleNamespace(join=lambda: None), str
+    found.coordinator = SimpleNamespace(**{
+        name: SimpleNamespace(remote=lambda: None) for name in ("release", "close")
+    })
+    launch = Launch()
+    launch._replicas = found
+    with pytest.raises(SpecError), launch:
+        raise SpecError("model: 'm' does not exist.")
+
+
+def test_replicas_are_asked_if_they_start_soon(
+    nodes: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = Launch()
+    assert launch.ask(len, "four") is None
+    started(launch)
+    assert launch.ask(len, "four") == 4
+    monkeypatch.setattr(cluster_view, "has_idle", lambda plan: False)
+    started(launch)
+    assert launch.ask(len, "four") is None
+
+
+def test_there_stay_as_many_as_have_started(nodes: list[dict[str, float]]) -> None:
+    with Launch() as launch:
+        found = started(launch)
+        nodes += [GPU_NODE] * 3
+        assert launch.plan(asked(), 3).replicas == 2
+        assert launch.plan(asked(), 3).rows_per_chunk == 8
+        assert Launch().plan(asked(), 3).replicas == 1
+        assert found is not None
+        assert not found.is_dismissed
+    assert found.is_dismissed
+
+
+@pytest.mark.parametrize(
+    ("rows", "remaining", "loaded"),
+    [(20, 20, [True, True]), (100_000, 20, [None, True]), (100_000, 90_000, [None, None])],
+)
+def test_few_rows_are_not_compiled_for(
+    nodes: list[dict[str, float]], rows: int, remaining: int, loaded: list[bool | None]
+) -> None:
+    """Also where only the rows that are left are few, which is known after the engine's import has begun."""
+    launch = Launch()
+    found = started(launch, rows, Workload(longest_response=8, characters=300))
+    assert found is not None
+    launch.load(CheckedModel(asked()))
+    launch.plan(asked(), remaining)
+    assert found.loaded == loaded
+
+
+def test_late_replicas_are_told_the_same(nodes: list[dict[str, float]]) -> None:
+    launch, spec = Launch(), asked(replicas=(1, 4))
+    launch.early(spec, {}, LocalFolder("/out"), 1000, Workload(longest_response=8, characters=300))
+    launch.load(CheckedModel(spec))
+    job: Any = SimpleNamespace(spec=spec, environment={}, folder=LocalFolder("/out"))
+    found: Any = launch.replicas(job, launch.plan(spec, 1000), Input([], [], np.zeros(0, np.uint8)))
+    assert found.loaded == [True]

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulated replicas around a queue: each knows and holds only what a real one could."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from airflow_provider_raybatch.job.scheduling.messages import Begun, Grant, PullRequest
+from airflow_provider_raybatch.job.scheduling.queue import PullQueue
+from airflow_provider_raybatch.job.scheduling.row_index import RowIndex
+
+
+@dataclass
+class Member:
+    """A replica's own view.
+
+    :param at_once: rows that it lets into its engine.
+    :param holds: unwritten rows that it holds, in the order in which they came.
+    :param failed: the held rows that it must write as failed.
+    :param pieces: pieces that it has read and keeps.
+    :param kept: rows that it gave back and keeps.
+    :param touched: every piece from which it ever held rows.
+    """
+
+    at_once: int
+    holds: list[int] = field(default_factory=list)
+    failed: set[int] = field(default_factory=set)
+    pieces: set[int] = field(default_factory=set)
+    kept: set[int] = field(default_factory=set)
+    touched: set[int] = field(default_factory=set)
+    answered: int = 0
+    alone: bool = False
+
+    def engine(self) -> list[int]:
+        """Return the rows that are in its engine."""
+        return [row for row in self.holds if row not in self.failed][: self.at_once]
+
+
+class World:
+    """Checks the invariants after each step."""
+
+    def __init__(self, pieces: RowIndex, queue: PullQueue) -> None:
+        self.pieces = pieces
+        self.queue = queue
+        self.members: dict[str, Member] = {}
+        self.written: dict[int, bool] = {}
+        """Whether it is good, by row."""
+        self.allowed_bytes = pieces.total_bytes
+        self.now = 0.0
+        self._names = 0
+
+    def join(self, slots: int, at_once: int | None = None) -> str:
+        self._names += 1
+        name = f"replica-{self._names}"
+        self.queue.join(name, slots, self.now)
+        self.members[name] = Member(at_once or slots)
+        return name
+
+    def pull(self, name: str, finish: int = 0) -> Grant:
+        """Ask, and report the first `finish` rows as written."""
+        member = self.members[name]
+        finished = member.holds[:finish]
+        del member.holds[:finish]
+        for row in finished:
+            assert row not in self.written
+            self.written[row] = row not in member.failed
+        member.answered += len(finished)
+        member.alone = member.alone and bool(member.holds)
+        report = PullRequest(member.answered, float(member.answered), _rows(finished), member.at_once)
+        grant = self.queue.pull(name, self.now, report)
+        self._receive(name, member, grant)
+        return grant
+
+    def answer(self, name: str) -> Grant:
+        """Ask, and report all rows in the engine and all failed rows as written."""
+        member = self.members[name]
+        member.holds.sort(key=lambda row: row not in member.failed)
+        return self.pull(name, len(member.failed.intersection(member.holds)) + member.at_once)
+
+    def give_back(self, name: str, count: int) -> None:
+        """Give back the last rows that are not in the engine."""
+        member = self.members[name]
+        ahead = [row for row in member.holds if row not in member.failed][member.at_once :]
+        rows = ahead[max(0, len(ahead) - count) :]
+        self.queue.give_back(name, _rows(rows))
+        if not member.alone:
+            member.holds = [row for row in member.holds if row not in rows]
+            member.kept.update(rows)
+
+    def lose(self, name: str, engine_died: bool, knows_begun: bool) -> None:
+        member = self.members[name]
+        self.queue.lost(name, self.now, engine_died, Begun(_rows(member.engine())) if knows_begun else None)
+        self._forget(name)
+
+    def leave(self, name: str) -> None:
+        self.queue.leave(name)
+        self._forget(name)
+
+    def check(self) -> None:
+        held = [row for member in self.members.values() for row in member.holds]
+        assert len(held) == len(set(held))
+        assert not self.written.keys() & set(held)
+        assert self.queue.unfinished == self.pieces.left.sum() - len(self.written)
+        assert self.queue.bytes_read <= self.allowed_bytes
+
+    def _receive(self, name: str, member: Member, grant: Grant) -> None:
+        if grant.alone and len(grant.rows):
+            assert not member.holds
+        member.alone = grant.alone
+        given = [*grant.failed.tolist(), *grant.rows.tolist()]
+        borrowed = {row: other for other, rows in grant.borrow.items() for row in rows.tolist()}
+        assert borrowed.keys() <= set(given)
+        member.pieces.update(grant.read)
+        for row, piece in zip(given, self.pieces.of(_rows(given)).tolist(), strict=True):
+            has = self.members[borrowed[row]] if row in borrowed else member
+            assert piece in has.pieces or row in has.kept, "no replica has this row's content"
+            has.kept.discard(row)
+            member.touched.add(piece)
+        member.touched.update(grant.read)
+        member.pieces.difference_update(grant.release)
+        member.failed.update(grant.failed.tolist())
+        member.holds += given
+        self.check()
+
+    def _forget(self, name: str) -> None:
+        member = self.members.pop(name)
+        self.allowed_bytes += int(self.pieces.sizes[sorted(member.touched)].sum())
+        self.check()
+
+
+def _rows(rows: list[int]) -> np.ndarray:
+    return np.array(rows, dtype=np.int64)

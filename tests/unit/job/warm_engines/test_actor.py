@@ -1,0 +1,507 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kept engine has one user at a time, and ends when it should; its front end is a real process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import ray
+
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine import host, loading
+from airflow_provider_raybatch.job.engine.base import EngineDeadError
+from airflow_provider_raybatch.job.engine.echo import EchoEngine
+from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
+from airflow_provider_raybatch.job.warm_engines import actor as module
+from airflow_provider_raybatch.job.warm_engines import demand, lease
+from airflow_provider_raybatch.job.warm_engines.actor import WarmEngineActor
+from airflow_provider_raybatch.job.warm_engines.demand import Bundle, Node, Request, in_the_way
+from airflow_provider_raybatch.job.warm_engines.lease import GivenAwayError, Holder
+from airflow_provider_raybatch.job.warm_engines.registry import KeptState
+from tests.support.specs import spec
+
+FIRST, SECOND = Holder("actor 1", "process 1"), Holder("actor 2", "process 2")
+
+
+class Clock:
+    """The actor's clock, which a test sets.
+
+    :ivar now: seconds.
+    :ivar looks: pauses of the actor's watch so far; it looks between two.
+    :ivar last_word: set when the time is over that a user has to hear of a death.
+    :ivar waits_for_last_word: whether the actor waits for that.
+    """
+
+    def __init__(self) -> None:
+        self.now, self.looks, self.waits_for_last_word = 1000.0, 0, False
+        self.last_word = threading.Event()
+        self.last_word.set()
+        self._of_earlier_tests = set(threading.enumerate())
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        if threading.current_thread().name != "raybatch-watch":
+            self.waits_for_last_word = seconds == module._LAST_WORD
+            assert self.last_word.wait(60)
+            return
+        if threading.current_thread() not in self._of_earlier_tests:
+            self.looks += 1
+        time.sleep(seconds)
+
+    def look(self) -> None:
+        """Return when the watch has looked twice from now on."""
+        enough = self.looks + 3
+        eventually(lambda: self.looks >= enough)
+
+
+class Cluster:
+    """What the actor asks of Ray.
+
+    :ivar waits: whether something waits for its GPU.
+    :ivar killed: set when the actor has ended itself.
+    """
+
+    def __init__(self) -> None:
+        self.waits = False
+        self.killed = threading.Event()
+        self.clock = Clock()
+        self.others: dict[str, KeptState | None] = {}
+        self.exceptions = ray.exceptions
+        self.context = SimpleNamespace(
+            current_actor="itself",
+            get_assigned_resources=lambda: {"GPU": 1.0, "CPU": 0.0},
+            get_node_id=lambda: "node",
+            get_actor_name=lambda: "kept-engine",
+            get_accelerator_ids=lambda: {"GPU": ["10", "9"]},
+        )
+
+    def get_runtime_context(self) -> Any:
+        return self.context
+
+    def kill(self, actor: str) -> None:
+        assert actor == "itself"
+        self.killed.set()
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster()
+    monkeypatch.setattr(module, "ray", made)
+    monkeypatch.setattr(module, "time", made.clock)
+    monkeypatch.setattr(
+        demand, "pending", lambda: ([Request((Bundle({"GPU": 1.0}, {}),))] if made.waits else [], {})
+    )
+    monkeypatch.setattr(demand, "in_the_way", lambda requests, nodes, idle: {"kept-engine"})
+    monkeypatch.setattr(module, "WarmEngineRegistry", lambda: SimpleNamespace(look=lambda: made.others))
+    monkeypatch.setattr(module, "_LOOKS", (0.05, 0.1))
+    monkeypatch.setattr(module, "_leave", lambda: None)
+    monkeypatch.setattr(lease, "KEPT_FOR_ITS_LIKE", 0.0)
+    return made
+
+
+@pytest.fixture
+def engine(cluster: Cluster) -> Iterator[WarmEngineActor]:
+    made = WarmEngineActor("echo")
+    assert made.take(FIRST)
+    assert made.begin(FIRST, {}, of_vllm=False) == ["9", "10"]
+    yield made
+    processes = [front_end.process for front_end in made._front_ends()]
+    made.end(at_once=True)
+    assert cluster.killed.wait(60)
+    for process in processes:
+        process.join(60)
+        assert not psutil.pid_exists(process.pid or 0)
+
+
+def open_echo(
+    engine: WarmEngineActor,
+    user: Holder = FIRST,
+    identity: str = "echo",
+    opens: Callable[[BatchInferenceSpec], Any] = host.open_echo,
+) -> int:
+    """The process in which it is then."""
+    asked = spec(engine="echo")
+    engine.prepare(user, identity)
+    engine.send(user, [pickle.dumps((True, opens, (asked,)))])
+    assert answers(engine, user) == [(0, host.open_echo(asked).info, None)]
+    assert engine._front_end is not None
+    return engine._front_end.process.pid or 0
+
+
+def pid_of(engine: WarmEngineActor, user: Holder) -> int:
+    """The process that answers a question."""
+    engine.send(user, [pickle.dumps((False, os.getpid, ()))])
+    ((_, pid, _),) = answers(engine, user)
+    return int(pid)
+
+
+def answers(engine: WarmEngineActor, user: Holder) -> Any:
+    return pickle.loads(eventually(lambda: engine.receive(user).messages)[0])
+
+
+def eventually(ask: Callable[[], Any]) -> Any:
+    until = time.monotonic() + 60
+    while not (found := ask()):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return found
+
+
+def rest(
+    engine: WarmEngineActor,
+    seconds: float = 60.0,
+    opens: Callable[[BatchInferenceSpec], Any] = host.open_echo,
+) -> int:
+    pid = open_echo(engine, opens=opens)
+    engine.give_back(FIRST, seconds, is_open=True)
+    eventually(lambda: engine.state().is_free)
+    return pid
+
+
+def test_the_next_user_has_the_same_engine(engine: WarmEngineActor) -> None:
+    assert not engine.take(SECOND)
+    pid = rest(engine)
+    assert engine.state().ends_in == 60
+    assert engine.take(SECOND)
+    engine.begin(SECOND, {}, of_vllm=False)
+    for call in (engine.receive, lambda user: engine.give_back(user, 60, is_open=True)):
+        with pytest.raises(GivenAwayError):
+            call(FIRST)
+    assert open_echo(engine, SECOND) == pid
+
+
+def test_an_engine_of_other_files_is_ended_with_its_process(engine: WarmEngineActor) -> None:
+    pid = rest(engine)
+    assert engine.take(SECOND)
+    assert open_echo(engine, SECOND, identity="other files") != pid
+    eventually(lambda: not psutil.pid_exists(pid))
+
+
+def test_questions_do_not_go_to_the_engine_that_rests(engine: WarmEngineActor) -> None:
+    """VLLM's functions remember files that they have read."""
+    pid = rest(engine)
+    assert engine.take(SECOND)
+    asked = pid_of(engine, SECOND)
+    assert asked != pid
+    assert open_echo(engine, SECOND) == pid
+    eventually(lambda: not psutil.pid_exists(asked))
+
+
+def test_who_only_asked_leaves_the_engine_to_the_next(engine: WarmEngineActor) -> None:
+    pid = rest(engine)
+    assert engine.take(SECOND)
+    pid_of(engine, SECOND)
+    engine.give_back(SECOND, 60, is_open=False)
+    assert engine.take(FIRST)
+    assert open_echo(engine) == pid
+
+
+def test_what_comes_after_the_return_reaches_no_one(engine: WarmEngineActor) -> None:
+    open_echo(engine)
+    late = [pickle.dumps([(1, "tokens_in_flight", pickle.dumps(None))])]
+    engine.give_back(FIRST, 60, is_open=True)
+    with pytest.raises(GivenAwayError):
+        engine.send(FIRST, late)
+    eventually(lambda: engine.state().is_free)
+    assert engine.take(SECOND)
+    assert engine.receive(SECOND).messages == []
+
+
+def order(**engine_args: Any) -> bytes:
+    return pickle.dumps((True, host.open_echo, (spec(engine="echo", engine_args=engine_args),)))
+
+
+@pytest.mark.parametrize("comes_to", ["begin", "ask", "prepare", "open"])
+def test_it_is_opened_though_its_user_has_no_time_to(engine: WarmEngineActor, comes_to: str) -> None:
+    if comes_to == "ask":
+        engine.send(FIRST, [pickle.dumps((False, time.sleep, (0.2,)))])
+    if comes_to in {"prepare", "open"}:
+        engine.prepare(FIRST, "echo")
+    if comes_to == "open":
+        engine.send(FIRST, [order(startup_seconds=0.2)])
+    engine.open_alone(FIRST, 60, "echo", order(startup_seconds=0.2))
+    assert not engine.take(SECOND)
+    for call in (engine.receive, lambda user: engine.send(user, []), lambda user: engine.prepare(user, "")):
+        with pytest.raises(GivenAwayError):
+            call(FIRST)
+    eventually(lambda: engine.state().is_free)
+    assert engine.state().ends_in == 60
+    assert engine._resting is not None
+    pid = engine._resting.process.pid
+    assert engine.take(SECOND)
+    engine.begin(SECOND, {}, of_vllm=False)
+    assert open_echo(engine, SECOND) == pid
+
+
+def test_one_that_rests_already_is_not_opened(engine: WarmEngineActor) -> None:
+    pid = rest(engine)
+    assert engine.take(SECOND)
+    pid_of(engine, SECOND)
+    engine.open_alone(SECOND, 60, "other files", order())
+    eventually(lambda: engine.state().is_free)
+    assert engine.take(FIRST)
+    assert open_echo(engine) == pid
+
+
+def test_it_ends_if_it_can_not_be_opened(engine: WarmEngineActor, cluster: Cluster) -> None:
+    engine.open_alone(FIRST, 60, "echo", order(startup_seconds="soon"))
+    assert cluster.killed.wait(60)
+
+
+def test_it_ends_if_the_one_that_rested_can_not_be_renewed(engine: WarmEngineActor, cluster: Cluster) -> None:
+    rest(engine)
+    assert engine.take(SECOND)
+    engine.prepare(SECOND, "echo")
+    engine.open_alone(SECOND, 60, "echo", order(startup_seconds="soon"))
+    assert cluster.killed.wait(60)
+
+
+def test_people_end_one_that_still_starts(engine: WarmEngineActor, cluster: Cluster) -> None:
+    engine.open_alone(FIRST, 60, "echo", order(startup_seconds=60))
+    assert not engine.state().is_used
+    assert engine.end_if_free()
+    assert not engine.end_if_free()
+    assert cluster.killed.wait(60)
+
+
+def test_it_ends_if_nothing_was_started_for_its_user(cluster: Cluster) -> None:
+    made = WarmEngineActor("echo")
+    assert made.take(FIRST)
+    made.open_alone(FIRST, 60, "echo", order())
+    assert cluster.killed.wait(60)
+
+
+def test_what_the_user_still_waits_for_comes_first(
+    engine: WarmEngineActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine of other files ends for half a minute, say, before the next one's process starts."""
+    rest(engine)
+    assert engine.take(SECOND)
+    has_begun, may_end = threading.Event(), threading.Event()
+    end = OwnFrontEnd.end
+
+    def slowly(self: OwnFrontEnd, is_open: bool) -> None:
+        has_begun.set()
+        may_end.wait(60)
+        end(self, is_open)
+
+    monkeypatch.setattr(OwnFrontEnd, "end", slowly)
+    preparing = threading.Thread(target=engine.prepare, args=(SECOND, "other files"))
+    preparing.start()
+    assert has_begun.wait(60)
+    engine.open_alone(SECOND, 60, "other files", order())
+    may_end.set()
+    preparing.join(60)
+    eventually(lambda: engine.state().is_free)
+    assert engine.take(FIRST)
+    assert open_echo(engine, FIRST, identity="other files")
+
+
+def test_it_ends_at_its_time(engine: WarmEngineActor, cluster: Cluster) -> None:
+    rest(engine)
+    cluster.clock.now += 59
+    cluster.clock.look()
+    assert not cluster.killed.is_set()
+    cluster.clock.now += 1
+    assert cluster.killed.wait(60)
+    assert not engine.take(SECOND)
+
+
+def test_it_ends_where_no_time_is_given(engine: WarmEngineActor, cluster: Cluster) -> None:
+    open_echo(engine)
+    engine.give_back(FIRST, 0, is_open=True)
+    assert cluster.killed.wait(60)
+
+
+def test_an_engine_that_was_never_opened_is_not_kept(engine: WarmEngineActor, cluster: Cluster) -> None:
+    engine.give_back(FIRST, 60, is_open=False)
+    assert cluster.killed.wait(60)
+
+
+def test_one_that_may_have_failed_to_open_is_not_kept(engine: WarmEngineActor, cluster: Cluster) -> None:
+    rest(engine)
+    assert engine.take(SECOND)
+    engine.prepare(SECOND, "echo")
+    engine.give_back(SECOND, 60, is_open=False)
+    assert cluster.killed.wait(60)
+
+
+def test_it_makes_room_while_it_has_no_user(engine: WarmEngineActor, cluster: Cluster) -> None:
+    cluster.waits = True
+    cluster.clock.look()
+    assert engine.take(FIRST)  # it is in use, so others wait
+    open_echo(engine)
+    engine.give_back(FIRST, 60, is_open=True)  # and from here on it may end at any time
+    assert cluster.killed.wait(60)
+
+
+def test_one_that_ends_makes_the_room_alone(
+    engine: WarmEngineActor, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine takes seconds to end, and its GPU is not free before."""
+    cluster.others = {
+        "kept-engine": KeptState("echo", True, False, 9, 9, "node", {"GPU": 1.0}),
+        "another": KeptState("echo", False, True, 0, 0, "node", {"GPU": 1.0}),
+    }
+    request = Request((Bundle({"GPU": 1.0}, {}),))
+    monkeypatch.setattr(demand, "pending", lambda: ([request], {"node": Node({"GPU": 0.0}, {})}))
+    monkeypatch.setattr(demand, "in_the_way", in_the_way)
+    rest(engine)
+    cluster.clock.look()
+    assert not cluster.killed.is_set()
+    cluster.others["another"] = None
+    assert cluster.killed.wait(60)
+
+
+def test_what_it_can_not_look_at_leaves_its_limits_in_force(
+    engine: WarmEngineActor, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(loading, "steps", fails)
+    monkeypatch.setattr(demand, "pending", fails)
+    cluster.clock.look()
+    rest(engine)
+    cluster.clock.now += 60
+    assert cluster.killed.wait(60)
+
+
+def test_it_ends_with_a_user_that_is_silent(engine: WarmEngineActor, cluster: Cluster) -> None:
+    open_echo(engine)
+    cluster.clock.now += lease.SILENT
+    cluster.clock.look()
+    assert not cluster.killed.is_set()
+    cluster.clock.now += 1
+    assert cluster.killed.wait(60)
+
+
+def test_a_user_is_not_silent_while_the_engine_is_imported(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(of_vllm: bool) -> OwnFrontEnd:
+        cluster.clock.now += lease.LONGEST_START
+        cluster.clock.look()
+        return OwnFrontEnd(of_vllm)
+
+    monkeypatch.setattr(module, "OwnFrontEnd", slowly)
+    made = WarmEngineActor("echo")
+    made.take(FIRST)
+    made.begin(FIRST, {}, of_vllm=False)
+    assert made.take(FIRST)
+    made.end(at_once=True)
+    assert cluster.killed.wait(60)
+
+
+def test_only_its_user_can_abandon_it(engine: WarmEngineActor, cluster: Cluster) -> None:
+    open_echo(engine)
+    engine.abandon(SECOND)
+    assert engine.take(FIRST)
+    assert engine.state().is_used
+    assert not engine.end_if_free()
+    engine.abandon(FIRST)
+    assert cluster.killed.wait(60)
+
+
+def test_people_end_one_that_is_free(engine: WarmEngineActor, cluster: Cluster) -> None:
+    rest(engine)
+    assert engine.end_if_free()
+    assert not engine.take(SECOND)
+    assert cluster.killed.wait(60)
+
+
+def test_the_death_of_the_engine_is_told_to_its_user(engine: WarmEngineActor, cluster: Cluster) -> None:
+    cluster.clock.last_word.clear()
+    os.kill(open_echo(engine), 9)
+    eventually(lambda: cluster.clock.waits_for_last_word)
+    with pytest.raises(EngineDeadError, match="exit code -9") as raised:
+        engine.receive(FIRST)
+    assert raised.value.killed
+    assert not cluster.killed.is_set()
+    cluster.clock.last_word.set()
+    assert cluster.killed.wait(60)
+
+
+def test_an_engine_that_dies_at_rest_is_not_handed_on(
+    engine: WarmEngineActor, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.kill(rest(engine), 9)
+    assert cluster.killed.wait(60)
+    assert not engine.take(SECOND)
+
+
+class Hanging(EchoEngine):
+    """Comes to rest, and hangs then."""
+
+    def __init__(self, asked: BatchInferenceSpec) -> None:
+        super().__init__(asked)
+        self.has_rested = False
+
+    async def settled(self) -> None:
+        if self.has_rested:
+            await asyncio.Event().wait()
+        self.has_rested = True
+
+
+@pytest.mark.parametrize(
+    ("hangs", "identity"), [("the engine", "echo"), ("its front end", "echo"), ("the engine", "other files")]
+)
+def test_an_engine_that_hangs_at_rest_is_not_handed_on(
+    engine: WarmEngineActor, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, hangs: str, identity: str
+) -> None:
+    """Else the next job stands for `no_progress_timeout`.
+
+    One of other files is ended in any case, but if it hangs, its processes end with the actor alone.
+    """
+    monkeypatch.setattr(module, "_ANSWER_SECONDS", 1.0)
+    pid = rest(engine, opens=Hanging if hangs == "the engine" else host.open_echo)
+    if hangs == "its front end":
+        os.kill(pid, signal.SIGSTOP)
+    assert engine.take(SECOND)
+    engine.begin(SECOND, {}, of_vllm=False)
+    with pytest.raises(EngineDeadError, match="did not answer"):
+        engine.prepare(SECOND, identity)
+    assert cluster.killed.wait(60)
+    eventually(lambda: not psutil.pid_exists(pid))
+
+
+def test_who_leaves_while_it_is_asked_does_not_get_it(engine: WarmEngineActor) -> None:
+    pid = rest(engine)
+    assert engine.take(SECOND)
+    psutil.Process(pid).suspend()
+    preparing = ThreadPoolExecutor(1).submit(engine.prepare, SECOND, "echo")
+    eventually(lambda: engine._preparing.locked())
+    engine.give_back(SECOND, 60, is_open=False)
+    psutil.Process(pid).resume()
+    with pytest.raises(GivenAwayError):
+        preparing.result(60)
+    assert engine.take(FIRST)
+    assert open_echo(engine) == pid
+
+
+def test_an_end_that_hangs_is_cut_short(
+    engine: WarmEngineActor, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(OwnFrontEnd, "end", lambda self, is_open: released.wait(60))
+    monkeypatch.setattr(module, "_END_SECONDS", 0.5)
+    left = threading.Event()
+    monkeypatch.setattr(module, "_leave", left.set)
+    open_echo(engine)
+    engine.give_back(FIRST, 0, is_open=True)
+    assert left.wait(60)
+    released.set()
+    assert cluster.killed.wait(60)
