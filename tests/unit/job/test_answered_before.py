@@ -74,7 +74,7 @@ def test_too_many_rows_without_an_answer_end_the_job(
     assert loaded == []
 
 
-def test_without_earlier_answers_the_refusal_comes_before_the_keys(
+def test_refusal_without_earlier_answers_comes_before_the_keys(
     tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """These would take minutes for millions of rows."""
