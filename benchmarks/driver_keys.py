@@ -53,9 +53,9 @@ def measure(rows: int, times: int, has_store: bool) -> list[float]:
     from airflow_provider_raybatch.job.request import key_array
     from airflow_provider_raybatch.job.reuse.hits import CachedRows
     from airflow_provider_raybatch.job.reuse.partitions import Partitions
+    from airflow_provider_raybatch.job.reuse.resolver import Found, ReuseResolver
     from airflow_provider_raybatch.job.reuse.reuse import all_repeats
     from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, parts_for
-    from airflow_provider_raybatch.job.reuse.settling import Found, Settling
 
     process, number = psutil.Process(), parts_for(rows)
     before, began = process.memory_info().rss, time.process_time()
@@ -69,12 +69,12 @@ def measure(rows: int, times: int, has_store: bool) -> list[float]:
         )
     store: Any = MostlyFull()
     found = [Found(Partitions(CachedRows, number), store, "stored")] if has_store else []
-    settling = Settling(rows, nothing, nothing, found, share=True)
+    resolver = ReuseResolver(rows, nothing, nothing, found, share=True)
     for part, repeats in enumerate(all_repeats(own)):
-        settling.settle(repeats, own[part] if found else None)
-    settling.look_up_numbered()
+        resolver.resolve(repeats, own[part] if found else None)
+    resolver.look_up_numbered()
     seconds, after = time.process_time() - began, process.memory_info().rss
-    assert len(settling.followers) == rows - rows // times
+    assert len(resolver.followers) == rows - rows // times
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return [peak - before, after - before, seconds]
 

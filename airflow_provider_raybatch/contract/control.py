@@ -49,7 +49,7 @@ def is_signed(key: str, purpose: str, content: str, signature: str) -> bool:
     return hmac.compare_digest(sign(key, purpose, content).encode(), signature.encode())
 
 
-class Order(ContractModel):
+class FollowerCommand(ContractModel):
     """What the follower of a running job wants; the latest one replaces those before.
 
     :param attempt: number of the task's attempt; orders of a later attempt win.
@@ -75,18 +75,18 @@ def cleared_package(run_key: str) -> str:
     return f"_ray_pkg_{sign(run_key, 'name', 'cleared')}.zip"
 
 
-def write_order(order: Order, key: str) -> bytes:
+def write_order(order: FollowerCommand, key: str) -> bytes:
     """`order` as the package's content."""
     document = order.model_dump_json()
     return f"{sign(key, 'order', document)} {document}".encode()
 
 
-def read_order(content: bytes, key: str) -> Order | None:
+def read_order(content: bytes, key: str) -> FollowerCommand | None:
     """The order in a package, ``None`` for anything that is not signed with `key`."""
     signature, _, document = content.decode(errors="replace").partition(" ")
     if not is_signed(key, "order", document, signature):
         return None
     try:
-        return Order.model_validate_json(document)
+        return FollowerCommand.model_validate_json(document)
     except ValidationError:
         return None  # of a newer version of this package

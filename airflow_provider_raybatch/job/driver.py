@@ -45,7 +45,7 @@ from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys
 from airflow_provider_raybatch.job.row_order import regroup
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input, input_of
 from airflow_provider_raybatch.job.run import supervision
-from airflow_provider_raybatch.job.run.cpu_tasks import cut_in_tasks, spread, users_code
+from airflow_provider_raybatch.job.run.cpu_tasks import cut_in_tasks, parallel_map, users_code
 from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.work import Job, WorkItem, in_sequence
@@ -255,7 +255,7 @@ def publish_over_the_cluster(
     if len(found) <= 1 and function is publish:  # the other calls users' code, for which see the CPU tasks
         return in_sequence(function, found, target)
     notes = None if function is publish else target.postprocess
-    return spread(
+    return parallel_map(
         function, found, target, _PUBLISHERS, users_code(postprocess=notes.function if notes else None)
     )
 
@@ -269,4 +269,4 @@ def keys_over_the_cluster(
     if len(groups) <= 1 and job.spec.prompt_function is None:  # which is called in CPU tasks alone
         return in_sequence(function, groups, job)
     at_once = int(min(_MOST_KEYERS, max(1, ray.cluster_resources().get("CPU", 1))))
-    return spread(function, groups, job, at_once, users_code(prompt_function=job.spec.prompt_function))
+    return parallel_map(function, groups, job, at_once, users_code(prompt_function=job.spec.prompt_function))

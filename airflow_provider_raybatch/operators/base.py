@@ -28,9 +28,9 @@ from airflow_provider_raybatch.exceptions import (
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
 from airflow_provider_raybatch.operators.attempt import Attempt
+from airflow_provider_raybatch.operators.cancel_handler import CancelHandler
 from airflow_provider_raybatch.operators.deadline import Deadline, parse_deadline
 from airflow_provider_raybatch.operators.followed import DEFERRABLE, FOLLOWED, followed
-from airflow_provider_raybatch.operators.killing import Killing
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
 from airflow_provider_raybatch.operators.resuming import Resumption, without_trigger
@@ -112,7 +112,7 @@ class RayOperator(LiteralTextOperator):
         self.cancel_on_kill = cancel_on_kill
         self.cancel_on_timeout = cancel_on_timeout
         self.on_stale_state = on_stale_state
-        self._killing = Killing()
+        self._cancel_handler = CancelHandler()
 
     def _parsed(self) -> None:
         """Check what no template decides; the last step of each operator's ``__init__``.
@@ -223,7 +223,7 @@ class RayOperator(LiteralTextOperator):
     def on_kill(self) -> None:
         """Stop the job of a task that is killed while it blocks a worker. Runs in a signal handler."""
         if self.cancel_on_kill:
-            self._killing.kill(self.log)
+            self._cancel_handler.kill(self.log)
 
     def _execute(self, context: Context) -> Any:
         with self._leaving_no_job(context):
@@ -247,7 +247,7 @@ class RayOperator(LiteralTextOperator):
     @contextmanager
     def _leaving_no_job(self, context: Context, *, resumed: bool = False) -> Iterator[None]:
         """For what may end an attempt before it asks the cluster; a first one has no job, unless resumed."""
-        self._killing.begins(self._attempt(context).stop_left_behind)
+        self._cancel_handler.begins(self._attempt(context).stop_left_behind)
         try:
             yield
         except BaseException as error:
@@ -279,7 +279,7 @@ class RayOperator(LiteralTextOperator):
                 return self._end(context, outcome, run.handle(submitted.submission_id, plan.fingerprint))
         finally:
             # The private Ray has ended: a later kill (Airflow's own timeout makes one) has nothing to stop.
-            self._killing.concerns_nothing()
+            self._cancel_handler.concerns_nothing()
 
     def _attempt(self, context: Context) -> Attempt:
         return Attempt(context, self.ray_conn_id, partial(self._deadlines, context), self.has_key)
@@ -298,7 +298,9 @@ class RayOperator(LiteralTextOperator):
 
     def _submit(self, context: Context, address: ClusterAddress, run: TaskRun, plan: JobPlan) -> Submitted:
         store = context["task_state_store"]
-        return Submitting(address, run, plan, store, self._killing, self.on_stale_state, self.log).submit()
+        return Submitting(
+            address, run, plan, store, self._cancel_handler, self.on_stale_state, self.log
+        ).submit()
 
     def _follow(self, address: ClusterAddress, run: TaskRun, plan: JobPlan, submitted: Submitted) -> Outcome:
         from airflow_provider_raybatch.cluster.follow.loop import Followed, follow_to_the_end
@@ -310,7 +312,7 @@ class RayOperator(LiteralTextOperator):
             deadline=plan.followers_deadline(run.deadline.earlier),
             stop_at_deadline=self.cancel_on_timeout,
             from_start=not submitted.adopted,
-            lease=self._killing.lease_of(submitted.submission_id),
+            lease=self._cancel_handler.lease_of(submitted.submission_id),
         )
         return run_blocking(follow_to_the_end(address, job, self.log))
 
@@ -340,7 +342,7 @@ class RayOperator(LiteralTextOperator):
         )
 
     def _end(self, context: Context, outcome: Outcome, handle: Mapping[str, Any]) -> Any:
-        self._killing.concerns_nothing()
+        self._cancel_handler.concerns_nothing()
         if outcome.failure_class is not None:
             raise self._failure(
                 context,
@@ -357,7 +359,7 @@ class RayOperator(LiteralTextOperator):
             poll_interval=self.poll_interval,
             stop_at_deadline=self.cancel_on_timeout,
             retries_left=ti.try_number <= ti.max_tries,
-            killing=self._killing,
+            cancel_handler=self._cancel_handler,
             store=context["task_state_store"],
             log=self.log,
         )

@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import TaskDeferralTimeout
 
 from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.operators.killing import Killing
+from airflow_provider_raybatch.operators.cancel_handler import CancelHandler
 from airflow_provider_raybatch.operators.plan import DRIVER_GRACE, TaskRun
 from airflow_provider_raybatch.operators.run_record import Store
 
@@ -45,7 +45,7 @@ class Resumption:
     :param poll_interval: seconds between two polls, should the job be followed from here.
     :param stop_at_deadline: whether a job that runs past its deadline is stopped.
     :param retries_left: whether another attempt would take the job over.
-    :param killing: from here on a kill of the task stops the job.
+    :param cancel_handler: from here on a kill of the task stops the job.
     :param store: has the record of the run.
     """
 
@@ -54,7 +54,7 @@ class Resumption:
     poll_interval: float
     stop_at_deadline: bool
     retries_left: bool
-    killing: Killing
+    cancel_handler: CancelHandler
     store: Store
     log: Log
 
@@ -83,7 +83,7 @@ class Resumption:
                 return known
             address, deadline = run.connection.address(), run.deadline.earlier
             control = partial(self.control, run)
-            self.killing.concerns(address, run.key, self.store, control, submission_id, run.mark_key)
+            self.cancel_handler.concerns(address, run.key, self.store, control, submission_id, run.mark_key)
             job = Followed(
                 submission_id=submission_id,
                 session_name=None,
@@ -92,7 +92,7 @@ class Resumption:
                 deadline=None if deadline is None else deadline + DRIVER_GRACE,
                 stop_at_deadline=self.stop_at_deadline,
                 from_start=False,
-                lease=self.killing.lease_of(submission_id),
+                lease=self.cancel_handler.lease_of(submission_id),
             )
             return run_blocking(recheck(address, job, known, self.log, leave_to_a_retry=self.retries_left))
         except RaybatchError as error:

@@ -10,7 +10,7 @@ from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.contract.submission import OnStaleState
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.attempt import stop_earlier_runs
-from airflow_provider_raybatch.operators.killing import Killing
+from airflow_provider_raybatch.operators.cancel_handler import CancelHandler
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.run_record import Store, check_current, forget_earlier
 
@@ -29,7 +29,7 @@ class Submitting:
     :param run: the attempt.
     :param plan: what is to run.
     :param store: has the record of the run.
-    :param killing: from here on a kill of the task stops the job.
+    :param cancel_handler: from here on a kill of the task stops the job.
     :param on_stale_state: what to do about a job of the same run that was submitted with other arguments.
     """
 
@@ -37,7 +37,7 @@ class Submitting:
     run: TaskRun
     plan: JobPlan
     store: Store
-    killing: Killing
+    cancel_handler: CancelHandler
     on_stale_state: OnStaleState
     log: Log
 
@@ -50,7 +50,7 @@ class Submitting:
 
         run = self.run
         store = None if run.connection.embedded else self.store
-        self.killing.concerns(self.address, run.key, store, self.plan.control, run_key=run.mark_key)
+        self.cancel_handler.concerns(self.address, run.key, store, self.plan.control, run_key=run.mark_key)
         submitted = run_blocking(self._submit_or_adopt())
         verb = "Submitted Ray job"
         if submitted.adopted:
@@ -61,7 +61,7 @@ class Submitting:
             reason = "a new run began, as after each clear"
         where = run.connection.job_page(submitted.submission_id) or self.address.shown
         self.log.info("%s %s: %s (%s).", verb, submitted.submission_id, where, reason)
-        self.killing.end_if_killed(self.log)
+        self.cancel_handler.end_if_killed(self.log)
         if run.record.earlier != () and stop_earlier_runs(
             self.address, run, submitted.submission_id, self.log
         ):
@@ -83,7 +83,7 @@ class Submitting:
                 run.deadline.refuse_if_passed()  # here, since a job that is there already may have a result
                 request = await plan.build(client, submission_id)
                 check_current(self.store, run.run_token)
-                self.killing.posting(submission_id)
+                self.cancel_handler.posting(submission_id)
                 return request
 
             submitted = await submit_or_adopt(
@@ -94,5 +94,5 @@ class Submitting:
                 self.on_stale_state,
                 None if finished is None else lambda info: finished(client, info),
             )
-            self.killing.posted(submitted.submission_id)
+            self.cancel_handler.posted(submitted.submission_id)
             return submitted

@@ -28,7 +28,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from airflow_provider_raybatch.contract.control import Order, order_package, read_order
+from airflow_provider_raybatch.contract.control import FollowerCommand, order_package, read_order
 from airflow_provider_raybatch.contract.events import Committed, Event, line
 from airflow_provider_raybatch.contract.manifest import Summary, Tokens
 
@@ -213,7 +213,7 @@ class FakeRay:
         """Return an event as the batch inference's driver writes it."""
         return line(event, self.key(body), number)
 
-    def order(self, body: dict[str, Any]) -> Order | None:
+    def order(self, body: dict[str, Any]) -> FollowerCommand | None:
         """Return the last order of the task that follows the job."""
         key = self.key(body)
         content = self.packages.get(order_package(key))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
-from airflow_provider_raybatch.contract.control import Order, order_package, write_order
+from airflow_provider_raybatch.contract.control import FollowerCommand, order_package, write_order
 
 _LONGEST_INTERVAL = 300.0
 _ORDERS_A_LEASE = 10
@@ -94,7 +94,7 @@ class Lease:
         sent = None
         while sent is not self.control:  # a kill in another thread may shorten it while an order is under way
             sent = self.control
-            order = Order(
+            order = FollowerCommand(
                 attempt=sent.attempt,
                 nonce=random_tokens.token_hex(8),
                 deadline=sent.deadline,

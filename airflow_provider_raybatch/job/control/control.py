@@ -20,7 +20,7 @@ from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.control import (
     STOP_GRACE,
     STOP_GRACE_VARIABLE,
-    Order,
+    FollowerCommand,
     order_package,
     read_order,
 )
@@ -73,15 +73,15 @@ class Control:
         self._emit = emit
         self._clock = clock
         self._heard = clock()
-        self._seen: Order | None = None
+        self._seen: FollowerCommand | None = None
         self._attempt = 0
-        self._read: Callable[[], Order | None] = lambda: None
+        self._read: Callable[[], FollowerCommand | None] = lambda: None
         self._stopped = False
         self._drains = False
         self._progress: Progress | None = None
         self._ending = threading.Lock()
 
-    def obey(self, order: Order | None) -> None:
+    def obey(self, order: FollowerCommand | None) -> None:
         """Apply the order in the store. Each order renews the lease once, whichever attempt sent it."""
         if order is None or order == self._seen:
             return
@@ -137,7 +137,7 @@ class Control:
         finally:
             over.set()
 
-    def listen(self, read: Callable[[], Order | None]) -> None:
+    def listen(self, read: Callable[[], FollowerCommand | None]) -> None:
         """From now on, obey the orders that `read` finds, once a second."""
         self._read = read
 
@@ -168,13 +168,13 @@ class Control:
         return None
 
 
-def orders_for(key: str) -> Callable[[], Order | None]:
+def orders_for(key: str) -> Callable[[], FollowerCommand | None]:
     """Reads the latest order from the cluster's store."""
     from airflow_provider_raybatch.job.control.private_package import stored
 
     package = order_package(key)
 
-    def read() -> Order | None:
+    def read() -> FollowerCommand | None:
         content = stored(package)
         return None if content is None else read_order(content, key)
 

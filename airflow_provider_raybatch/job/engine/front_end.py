@@ -10,9 +10,9 @@ import threading
 from multiprocessing import util
 from typing import Any, Protocol
 
-from airflow_provider_raybatch.job.engine import fork_server, host, vllm_compat
+from airflow_provider_raybatch.job.engine import fork_server, server, vllm_compat
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
-from airflow_provider_raybatch.job.engine.host import GONE
+from airflow_provider_raybatch.job.engine.server import GONE
 
 _END_SECONDS = 60.0
 _LAST_WORD_SECONDS = 5.0
@@ -65,7 +65,7 @@ class OwnFrontEnd:
             vllm_compat.keep_files_in(fork_server.folder_of_sockets())
         context = multiprocessing.get_context("spawn")  # which that server then serves
         self.connection, there = context.Pipe()
-        self.process = context.Process(target=host.serve, args=(there,), name=host.TITLE)
+        self.process = context.Process(target=server.serve, args=(there,), name=server.TITLE)
         self.process.start()
         there.close()
         self._sending = threading.Lock()

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import host
-from airflow_provider_raybatch.job.engine.apart import EngineApart
+from airflow_provider_raybatch.job.engine import server
 from airflow_provider_raybatch.job.engine.base import Engine, Renewable
 from airflow_provider_raybatch.job.engine.front_end import FrontEnd
+from airflow_provider_raybatch.job.engine.proxy import EngineProxy
 
 
 def import_engine(
     spec: BatchInferenceSpec, spans_nodes: bool = False, front_end: FrontEnd | None = None
-) -> EngineApart | None:
+) -> EngineProxy | None:
     """Import what the engine needs, which for vLLM takes half of a small model's start.
 
     :param spans_nodes: see :func:`open_engine`.
@@ -24,8 +24,8 @@ def import_engine(
     :returns: the process that has it, to be given to :func:`open_engine`; ``None`` if there is none.
     """
     if front_end is not None:
-        return EngineApart(front_end)
-    return EngineApart() if spec.engine == "vllm" and not spans_nodes else None
+        return EngineProxy(front_end)
+    return EngineProxy() if spec.engine == "vllm" and not spans_nodes else None
 
 
 def identity(spec: BatchInferenceSpec, files: str) -> str:
@@ -39,13 +39,13 @@ def identity(spec: BatchInferenceSpec, files: str) -> str:
 
 def opener(spec: BatchInferenceSpec) -> Callable[[BatchInferenceSpec], Renewable]:
     """What opens it in its front end's process."""
-    return host.open_echo if spec.engine == "echo" else host.open_vllm
+    return server.open_echo if spec.engine == "echo" else server.open_vllm
 
 
 def open_engine(
     spec: BatchInferenceSpec,
     spans_nodes: bool = False,
-    apart: EngineApart | None = None,
+    apart: EngineProxy | None = None,
     files: str = "",
 ) -> Engine:
     """Start the engine that `spec` asks for.

@@ -96,7 +96,7 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Standing:
+class AlreadyCommitted:
     """The dataset that an earlier submission of this run committed, with the same arguments."""
 
     summary: Summary
@@ -111,7 +111,7 @@ def make_ready(
     emit: Emit,
     start_up: StartUp,
     launch: Launch,
-) -> Ready | Standing:
+) -> Ready | AlreadyCommitted:
     """Check everything that can be checked before generation.
 
     :param known: credentials that travelled with the job.
@@ -130,7 +130,7 @@ def make_ready(
     if committed is not None:
         renew_copy(destination, journal)  # the earlier submission may have failed before it did
         cleanup.collect_copies(destination, journal)
-        return Standing(committed.summary(), destination, known.aws)
+        return AlreadyCommitted(committed.summary(), destination, known.aws)
     journal.check_owner()
     copies = Copies(destination, layout.run_name(submission.task, submission.run_token))
     source = look_at_source(spec, known.aws, copies)

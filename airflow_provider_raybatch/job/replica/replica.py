@@ -20,10 +20,10 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine import loading
-from airflow_provider_raybatch.job.engine.apart import EngineApart
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.gpu import GpuMeter, assigned
 from airflow_provider_raybatch.job.engine.opening import import_engine, open_engine
+from airflow_provider_raybatch.job.engine.proxy import EngineProxy
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
 from airflow_provider_raybatch.job.replica.crash_log import CrashLog, left_by_the_last, path_of
@@ -167,7 +167,7 @@ class Replica(Workplace):
                 FailureClass.ENGINE_DEAD,
             )
 
-    def _answer(self, question: RemoteCall, apart: EngineApart | None) -> None:
+    def _answer(self, question: RemoteCall, apart: EngineProxy | None) -> None:
         returned, error = None, None
         try:
             function, arguments = question.function, question.arguments

@@ -32,8 +32,8 @@ from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
 from airflow_provider_raybatch.job.reuse.hits import CachedRows, Responses
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
 from airflow_provider_raybatch.job.reuse.remaining import work
+from airflow_provider_raybatch.job.reuse.resolver import Found, ReuseResolver, follow
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, parts_for, request_keys
-from airflow_provider_raybatch.job.reuse.settling import Found, Settling, follow
 from airflow_provider_raybatch.job.work import Job, Spread
 from airflow_provider_raybatch.storage.entry import Entry
 
@@ -187,17 +187,17 @@ def plan_reuse(
     if found and own is None:
         emit(_looking(int(np.count_nonzero(~resolved)), "reusable answers"))
         own = request_keys(job, work(source, ROWS_PER_CHUNK, resolved), number, spread)
-    settling = Settling(source.rows, resolved, earlier.good, found, job.spec.deduplicate)
+    resolver = ReuseResolver(source.rows, resolved, earlier.good, found, job.spec.deduplicate)
     for part, repeats in enumerate(search.repeats):
-        settling.settle(repeats, None if own is None or not found else own[part])
-    settling.look_up_numbered()
+        resolver.resolve(repeats, None if own is None or not found else own[part])
+    resolver.look_up_numbered()
     # Also for cached rows: a response that can't be read after all is requested under the row's own key.
     return ReusePlan(
-        settling.rows,
-        settling.shared,
+        resolver.rows,
+        resolver.shared,
         tuple(found),
-        settling.followers,
-        settling.repetitions,
+        resolver.followers,
+        resolver.repetitions,
         search if found_out else None,
     )
 

@@ -70,7 +70,7 @@ def on_this_node() -> dict[str, Any]:
     return {"num_cpus": 0, "scheduling_strategy": here}
 
 
-def spread(
+def parallel_map(
     function: Callable[[Item, Shared], T], items: Sequence[Item], shared: Shared, at_once: int, code: str = ""
 ) -> Iterable[T]:
     """`function(item, shared)` for each item, in order, a few at a time.

@@ -18,8 +18,8 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
-from airflow_provider_raybatch.job.engine.host import GONE, RESTS
 from airflow_provider_raybatch.job.engine.opening import identity, opener
+from airflow_provider_raybatch.job.engine.server import GONE, RESTS
 from airflow_provider_raybatch.job.warm_engines.lease import GivenAwayError, Holder
 from airflow_provider_raybatch.job.work import CheckedModel
 

@@ -138,9 +138,9 @@ VLLM = [
 def apart() -> Iterator[Any]:
     """A process that has imported vLLM, as each replica has one."""
     pytest.importorskip("vllm")
-    from airflow_provider_raybatch.job.engine.apart import EngineApart
+    from airflow_provider_raybatch.job.engine.proxy import EngineProxy
 
-    made = EngineApart()
+    made = EngineProxy()
     yield made
     made.close()
 

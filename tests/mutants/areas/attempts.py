@@ -8,7 +8,7 @@ from ..mutant import Mutant
 _RECORD = "operators/run_record.py"
 _BASE = "operators/base.py"
 _SUBMITTING = "operators/submitting.py"
-_KILLING = "operators/killing.py"
+_KILLING = "operators/cancel_handler.py"
 _ATTEMPT = "operators/attempt.py"
 _RECORDED = ("operators/test_run_record.py",)
 _ONE = ("operators/test_one_submission.py",)
@@ -222,7 +222,7 @@ MUTANTS = (
         "            self._target.submission_id, self._target.posts = submission_id, True\n",
         "",
         "Airflow's supervisor kills a task before its job is stopped: the job runs on.",
-        ("operators/test_killing.py::test_a_kill_during_the_post_waits_for_the_job",),
+        ("operators/test_cancel_handler.py::test_a_kill_during_the_post_waits_for_the_job",),
     ),
     Mutant(
         "kill-before-the-post-arrives",
@@ -230,7 +230,7 @@ MUTANTS = (
         "            self._target.submission_id, self._target.posts = submission_id, True\n",
         "            self._target.submission_id = submission_id\n",
         "A task that is killed while its POST is under way leaves the job.",
-        ("operators/test_killing.py::test_a_kill_during_the_post_waits_for_the_job",),
+        ("operators/test_cancel_handler.py::test_a_kill_during_the_post_waits_for_the_job",),
     ),
     Mutant(
         "posts-though-killed",
@@ -238,7 +238,7 @@ MUTANTS = (
         "            if self._killed:  # after the line above",
         "            if False:  # after the line above",
         "A task that is killed while it uploads submits its job all the same.",
-        ("operators/test_killing.py::test_a_task_that_is_killed_early_neither_submits_nor_adopts",),
+        ("operators/test_cancel_handler.py::test_a_task_that_is_killed_early_neither_submits_nor_adopts",),
     ),
     Mutant(
         "kill-while-it-submits-forgotten",
@@ -246,7 +246,7 @@ MUTANTS = (
         "        if self._killed:\n            self.kill(log)",
         "        if False:\n            self.kill(log)",
         "A task that is killed while it submits follows its job all the same.",
-        ("operators/test_killing.py::test_a_task_that_is_killed_early_neither_submits_nor_adopts",),
+        ("operators/test_cancel_handler.py::test_a_task_that_is_killed_early_neither_submits_nor_adopts",),
     ),
     Mutant(
         "kill-in-doubt-leaves-the-lease",

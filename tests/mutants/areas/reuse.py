@@ -6,7 +6,7 @@ from __future__ import annotations
 from ..mutant import Mutant
 
 _PLAN = "job/reuse/reuse.py"
-_SETTLING = "job/reuse/settling.py"
+_SETTLING = "job/reuse/resolver.py"
 _DUPLICATES = "job/reuse/duplicates.py"
 _STORE = "job/reuse/response_store.py"
 _CACHED = "job/reuse/cached_parts.py"

@@ -118,7 +118,7 @@ MUTANTS = (
     ),
     Mutant(
         "only-its-front-end-is-asked",
-        "job/engine/host.py",
+        "job/engine/server.py",
         "                loop.run_until_complete(resting.settled())\n",
         "",
         "A job gets an engine whose own process hangs, and stands for no_progress_timeout.",

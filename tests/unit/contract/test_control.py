@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_raybatch.contract.control import (
-    Order,
+    FollowerCommand,
     key_of_job,
     new_run_key,
     order_package,
@@ -14,7 +14,7 @@ from airflow_provider_raybatch.contract.control import (
 
 RUN_KEY = "12" * 32
 KEY = key_of_job(RUN_KEY, "raybatch-x-0")
-ORDER = Order(attempt=2, nonce="17", deadline=1.5, orphan_timeout=60)
+ORDER = FollowerCommand(attempt=2, nonce="17", deadline=1.5, orphan_timeout=60)
 
 
 def test_each_submission_has_a_key_of_its_own() -> None:

@@ -22,7 +22,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow_provider_raybatch.cluster.submit import resolve
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException
-from airflow_provider_raybatch.operators import killing
+from airflow_provider_raybatch.operators import cancel_handler
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from tests.support.airflow_tasks import Run
 from tests.support.batches import Died, batch, defer
@@ -32,7 +32,7 @@ from tests.support.fake_ray import FakeRay, Script, committing, lasting
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine's store is not a silent one."""
-    monkeypatch.setattr(killing, "_STORE_TIMEOUT", 60.0)
+    monkeypatch.setattr(cancel_handler, "_STORE_TIMEOUT", 60.0)
 
 
 def polls(ray: FakeRay) -> list[tuple[str, str]]:
@@ -93,7 +93,7 @@ def silent(run: Run) -> Iterator[None]:
     answers = threading.Event()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(run.store, "get", lambda *_: answers.wait(60))
-        patched.setattr(killing, "_STORE_TIMEOUT", 0.0)
+        patched.setattr(cancel_handler, "_STORE_TIMEOUT", 0.0)
         yield
         answers.set()
 

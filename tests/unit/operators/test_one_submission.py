@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from airflow_provider_raybatch.contract.control import Order, order_package
+from airflow_provider_raybatch.contract.control import FollowerCommand, order_package
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import (
     RayBatchException,
@@ -300,7 +300,7 @@ def test_changed_arguments_can_be_refused(ray: FakeRay, run: Run) -> None:
 
 
 class TestAdoption:
-    def adopt(self, ray: FakeRay, run: Run, **arguments: Any) -> Order:
+    def adopt(self, ray: FakeRay, run: Run, **arguments: Any) -> FollowerCommand:
         """Return the order that the next attempt gives to the job of the first one."""
         run.try_number += 1
         with pytest.raises(TaskDeferred) as deferred:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.arguments.limits import Limits
-from airflow_provider_raybatch.contract.control import Order
+from airflow_provider_raybatch.contract.control import FollowerCommand
 from airflow_provider_raybatch.contract.events import Event, Failed, Progress, read_line
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.control.control import Control, EventWriter, seconds_to_drain
@@ -47,8 +47,8 @@ def ended(it: Control) -> RaybatchError:
     return caught.value
 
 
-def order(number: int, attempt: int = 1, **fields: Any) -> Order:
-    return Order(attempt=attempt, nonce=str(number), **fields)
+def order(number: int, attempt: int = 1, **fields: Any) -> FollowerCommand:
+    return FollowerCommand(attempt=attempt, nonce=str(number), **fields)
 
 
 def test_a_deadline_is_worth_a_retry() -> None:

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.contract.run_token import new_run_token
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
-from airflow_provider_raybatch.job.preflight.ready import Standing, make_ready
+from airflow_provider_raybatch.job.preflight.ready import AlreadyCommitted, make_ready
 from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
@@ -107,7 +107,7 @@ class TestOtherArguments:
         manifest = publish(place, [part(place, [{"text": "a"}])], 1, submitted(**fields))
         same, changed = submitted(1, **fields), submitted(1, **fields, sampling={"temperature": 1})
         standing = make_ready(same, same.submission, Secrets(), print, StartUp(), Launch())
-        assert isinstance(standing, Standing)
+        assert isinstance(standing, AlreadyCommitted)
         assert standing.summary == manifest.summary()
         with pytest.raises(PreflightError, match="source: nothing is at"):
             make_ready(changed, changed.submission, Secrets(), print, StartUp(), Launch())

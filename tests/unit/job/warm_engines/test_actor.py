@@ -19,7 +19,7 @@ import pytest
 import ray
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import host, loading
+from airflow_provider_raybatch.job.engine import loading, server
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
@@ -130,13 +130,13 @@ def open_echo(
     engine: WarmEngineActor,
     user: Holder = FIRST,
     identity: str = "echo",
-    opens: Callable[[BatchInferenceSpec], Any] = host.open_echo,
+    opens: Callable[[BatchInferenceSpec], Any] = server.open_echo,
 ) -> int:
     """The process in which it is then."""
     asked = spec(engine="echo")
     engine.prepare(user, identity)
     engine.send(user, [pickle.dumps((True, opens, (asked,)))])
-    assert answers(engine, user) == [(0, host.open_echo(asked).info, None)]
+    assert answers(engine, user) == [(0, server.open_echo(asked).info, None)]
     assert engine._front_end is not None
     return engine._front_end.process.pid or 0
 
@@ -163,7 +163,7 @@ def eventually(ask: Callable[[], Any]) -> Any:
 def rest(
     engine: WarmEngineActor,
     seconds: float = 60.0,
-    opens: Callable[[BatchInferenceSpec], Any] = host.open_echo,
+    opens: Callable[[BatchInferenceSpec], Any] = server.open_echo,
 ) -> int:
     pid = open_echo(engine, opens=opens)
     engine.give_back(FIRST, seconds, is_open=True)
@@ -221,7 +221,7 @@ def test_what_comes_after_the_return_reaches_no_one(engine: WarmEngineActor) -> 
 
 
 def order(**engine_args: Any) -> bytes:
-    return pickle.dumps((True, host.open_echo, (spec(engine="echo", engine_args=engine_args),)))
+    return pickle.dumps((True, server.open_echo, (spec(engine="echo", engine_args=engine_args),)))
 
 
 @pytest.mark.parametrize("comes_to", ["begin", "ask", "prepare", "open"])
@@ -467,7 +467,7 @@ def test_an_engine_that_hangs_at_rest_is_not_handed_on(
     One of other files is ended in any case, but if it hangs, its processes end with the actor alone.
     """
     monkeypatch.setattr(module, "_ANSWER_SECONDS", 1.0)
-    pid = rest(engine, opens=Hanging if hangs == "the engine" else host.open_echo)
+    pid = rest(engine, opens=Hanging if hangs == "the engine" else server.open_echo)
     if hangs == "its front end":
         os.kill(pid, signal.SIGSTOP)
     assert engine.take(SECOND)

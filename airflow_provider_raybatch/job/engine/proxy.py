@@ -20,10 +20,10 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import host
+from airflow_provider_raybatch.job.engine import server
 from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo, Renewable
 from airflow_provider_raybatch.job.engine.front_end import FrontEnd, OwnFrontEnd
-from airflow_provider_raybatch.job.engine.host import GONE, Answer, Call
+from airflow_provider_raybatch.job.engine.server import GONE, Answer, Call
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class _Held:
         self._forget(self.number)
 
 
-class EngineApart:
+class EngineProxy:
     """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`.
 
     Its process is there when this returns, and has imported what vLLM needs; :meth:`open` starts the engine.
@@ -77,7 +77,7 @@ class EngineApart:
     def open(
         self,
         spec: BatchInferenceSpec,
-        opens: Callable[[BatchInferenceSpec], Renewable] = host.open_vllm,
+        opens: Callable[[BatchInferenceSpec], Renewable] = server.open_vllm,
         identity: str = "",
     ) -> None:
         """Start the engine that `spec` asks for, or take the one that is there.

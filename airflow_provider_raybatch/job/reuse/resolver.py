@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rows need no engine, found in one range of request keys after the other.
 
-Rows that ask the same have the same key, so what is known of one range settles its rows. Beside a bit or byte
+Rows that ask the same have the same key, so what is known of one range is for its rows. Beside a bit or byte
 a row, the driver holds one range at a time (`partitions.py`).
 """
 
@@ -48,7 +48,7 @@ class Found:
             yield write_parts(job, chunks, cached, self.responses, self.origin)
 
 
-class Settling:
+class ReuseResolver:
     """Finds the rows that need no engine, a range of keys after the other.
 
     :ivar rows: those that need none, by ordinal; of them,
@@ -67,7 +67,7 @@ class Settling:
         self._numbered = Partitions(RequestKeys, number)
         self._repeated = Partitions(Repetitions, number)
 
-    def settle(self, repeats: Repeats, own: RequestKeys | None) -> None:
+    def resolve(self, repeats: Repeats, own: RequestKeys | None) -> None:
         """Settle what can be of a range.
 
         :param repeats: of this range.

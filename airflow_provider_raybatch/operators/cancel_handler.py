@@ -116,7 +116,7 @@ class _Target:
         return [self.submission_id] if stopped else []
 
 
-class Killing:
+class CancelHandler:
     """Told how far an attempt is, and called where it is killed, which may be between any two lines of it.
 
     A kill before there is a job is remembered, and ends the attempt before it makes one.

@@ -14,7 +14,7 @@ from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.exceptions import RayBatchException
-from airflow_provider_raybatch.operators.killing import Killing
+from airflow_provider_raybatch.operators.cancel_handler import CancelHandler
 from tests.support.airflow_tasks import Run
 from tests.support.batches import batch
 from tests.support.fake_ray import Answer, FakeRay, lasting
@@ -43,9 +43,9 @@ def test_a_kill_during_the_post_waits_for_the_job(ray: FakeRay) -> None:
     """Airflow's supervisor ends the task five seconds later, so the kill must wait for the job itself."""
     ray.script = lasting(60)
     key = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")
-    killing = Killing()
-    killing.concerns(ClusterAddress(ray.url), key, None)
-    killing.posting(key.submission_id(0))
+    cancel_handler = CancelHandler()
+    cancel_handler.concerns(ClusterAddress(ray.url), key, None)
+    cancel_handler.posting(key.submission_id(0))
     body = {"submission_id": key.submission_id(0), "entrypoint": "sleep 60"}
 
     def arrive(answer: Callable[[], Answer]) -> Answer:
@@ -54,6 +54,6 @@ def test_a_kill_during_the_post_waits_for_the_job(ray: FakeRay) -> None:
         return unknown
 
     ray.stage("POST", f"/api/jobs/{key.submission_id(0)}/stop", arrive)
-    killing.kill(logging.getLogger(__name__))
+    cancel_handler.kill(logging.getLogger(__name__))
     assert ray.jobs
     assert not ray.active

@@ -22,11 +22,11 @@ import pytest
 from airflow_provider_raybatch.contract.failures import PreflightError, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import fork_server
-from airflow_provider_raybatch.job.engine.apart import EngineApart
 from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError, EngineInfo
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
-from airflow_provider_raybatch.job.engine.host import RESTS
+from airflow_provider_raybatch.job.engine.proxy import EngineProxy
+from airflow_provider_raybatch.job.engine.server import RESTS
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.interleaved import Interruption
 from tests.support.specs import spec
@@ -73,9 +73,9 @@ def fails() -> None:
 
 
 @pytest.fixture
-def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineApart]:
+def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineProxy]:
     monkeypatch.setattr(fork_server, "start", lambda: None)  # vLLM's import is not needed
-    made = EngineApart()
+    made = EngineProxy()
     yield made
     made.close()
     assert not made._front_end.process.is_alive()
@@ -101,7 +101,7 @@ def answers(engine: Engine, prompts: Sequence[str] = PROMPTS) -> list[Any]:
     return [one if isinstance(one, RowFailure) else decoded.pop(0) for one in raw]
 
 
-def test_it_answers_as_in_this_process(apart: EngineApart) -> None:
+def test_it_answers_as_in_this_process(apart: EngineProxy) -> None:
     asked = asking(max_model_len=6, fail_pattern="bad")
     apart.open(asked, EchoEngine)
     here = EchoEngine(asked)
@@ -110,7 +110,7 @@ def test_it_answers_as_in_this_process(apart: EngineApart) -> None:
     assert [type(one) for one in answers(here)] == [tuple, RowFailure, RowFailure, tuple]
 
 
-def test_many_requests_pass_at_once(apart: EngineApart) -> None:
+def test_many_requests_pass_at_once(apart: EngineProxy) -> None:
     """More in both directions than a connection holds, as with thousands of rows a second."""
     apart.open(asking(seconds_per_token=0.0001), EchoEngine)
     prompts = ["word " * 100 + str(number) for number in range(1000)]
@@ -126,7 +126,7 @@ def test_many_requests_pass_at_once(apart: EngineApart) -> None:
     assert [one.completions[0].text for one in made] == prompts * 4
 
 
-def test_what_is_not_needed_any_more_is_forgotten(apart: EngineApart) -> None:
+def test_what_is_not_needed_any_more_is_forgotten(apart: EngineProxy) -> None:
     apart.open(asking(), Counted)
     encoded = apart.encode([Request(prompt="a"), Request(prompt="b")])
     assert apart.tokens_in_flight() == 2
@@ -136,7 +136,7 @@ def test_what_is_not_needed_any_more_is_forgotten(apart: EngineApart) -> None:
     assert apart.tokens_in_flight() <= 2
 
 
-def test_a_function_is_called_there_before_the_engine_opens(apart: EngineApart) -> None:
+def test_a_function_is_called_there_before_the_engine_opens(apart: EngineProxy) -> None:
     assert apart.call(os.getpid) == apart._front_end.process.pid
     with pytest.raises(ValueError, match=r"^no$"):
         apart.call(fails)
@@ -151,14 +151,14 @@ def test_a_function_is_called_there_before_the_engine_opens(apart: EngineApart) 
     ],
 )
 def test_why_it_does_not_open_is_told(
-    apart: EngineApart, opens: Callable[..., Engine], error: type[RaybatchError], sentence: str
+    apart: EngineProxy, opens: Callable[..., Engine], error: type[RaybatchError], sentence: str
 ) -> None:
     with pytest.raises(error) as raised:
         apart.open(asking(), opens)
     assert str(raised.value) == sentence
 
 
-def test_its_death_is_told_to_all_who_wait_and_who_come_later(apart: EngineApart) -> None:
+def test_its_death_is_told_to_all_who_wait_and_who_come_later(apart: EngineProxy) -> None:
     apart.open(asking(**HANGS), EchoEngine)
     (encoded,) = apart.encode([Request(prompt="forever")])
 
@@ -207,7 +207,7 @@ class Dying:
         return EngineDeadError("it died")
 
 
-def asks(apart: EngineApart) -> Future[Any]:
+def asks(apart: EngineProxy) -> Future[Any]:
     """Ask it in a new thread."""
     answer = Future[Any]()
 
@@ -227,7 +227,7 @@ def dies_at(instruction: int) -> bool:
     :returns: whether its end has so many.
     """
     front_end = Dying()
-    apart, answers = EngineApart(front_end), list[Future[Any]]()
+    apart, answers = EngineProxy(front_end), list[Future[Any]]()
     has_begun, may_go_on = threading.Event(), threading.Event()
 
     def stop() -> None:
@@ -263,7 +263,7 @@ def test_its_death_is_told_to_who_asks_meanwhile() -> None:
     assert instructions > 20
 
 
-def test_the_death_of_what_it_serves_is_told(apart: EngineApart) -> None:
+def test_the_death_of_what_it_serves_is_told(apart: EngineProxy) -> None:
     apart.open(asking(kill_pattern="die"), EchoEngine)
     (encoded,) = apart.encode([Request(prompt="die")])
     with pytest.raises(EngineDeadError, match="kill_pattern") as raised:
@@ -271,7 +271,7 @@ def test_the_death_of_what_it_serves_is_told(apart: EngineApart) -> None:
     assert not raised.value.killed
 
 
-def test_a_request_that_is_cancelled_ends_there(apart: EngineApart) -> None:
+def test_a_request_that_is_cancelled_ends_there(apart: EngineProxy) -> None:
     apart.open(asking(max_num_seqs=1, **HANGS), EchoEngine)
     stuck, short = apart.encode([Request(prompt="forever"), Request(prompt="short")])
 
@@ -324,7 +324,7 @@ class Opened(EchoEngine):
 
 def test_an_engine_that_rests_answers_for_the_next() -> None:
     front_end = Resting()
-    first = EngineApart(front_end)
+    first = EngineProxy(front_end)
     first.open(asking(**HANGS), Opened)
     (stuck,) = first.encode([Request(prompt="forever")])
 
@@ -337,7 +337,7 @@ def test_an_engine_that_rests_answers_for_the_next() -> None:
 
     asyncio.run(asyncio.wait_for(leave(), 60))
     front_end.rests.clear()
-    later = EngineApart(front_end)
+    later = EngineProxy(front_end)
     later.open(spec(engine="echo", engine_args=HANGS, sampling={"max_tokens": 1}), Opened)
     assert later.tokens_in_flight() == 1
     ((made, tokens),) = answers(later, ["one two"])
@@ -354,7 +354,7 @@ class Dies(EchoEngine):
 
 def test_the_process_ends_with_an_engine_that_dies_at_rest() -> None:
     front_end = Resting()
-    engine = EngineApart(front_end)
+    engine = EngineProxy(front_end)
     engine.open(asking(), Dies)
     assert answers(engine, ["one"])[0][1] == (1, 1)
     engine.close()
@@ -364,13 +364,13 @@ def test_the_process_ends_with_an_engine_that_dies_at_rest() -> None:
 
 SCRIPT = """
 from airflow_provider_raybatch.job.engine import fork_server
-from airflow_provider_raybatch.job.engine.apart import EngineApart
+from airflow_provider_raybatch.job.engine.proxy import EngineProxy
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from tests.support.specs import spec
 
 if __name__ == "__main__":
     fork_server.start = lambda: None
-    apart = EngineApart()
+    apart = EngineProxy()
     apart.open(spec(engine="echo"), EchoEngine)
     print(apart._front_end.process.pid, flush=True)
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process that an engine's front end has for itself.
 
-The other side is :mod:`~airflow_provider_raybatch.job.engine.apart`. What the engine makes of a request, and
+The other side is :mod:`~airflow_provider_raybatch.job.engine.proxy`. What the engine makes of a request, and
 what it generates, stay here under a number until that side has forgotten them. So no object of vLLM's goes
 from process to process, and the replica need not import it.
 """
@@ -103,7 +103,7 @@ def _serve_engine(connection: Connection, engine: Renewable, loop: asyncio.Abstr
     rests = False
     try:
         connection.send([(0, engine.info, None)])
-        rests = loop.run_until_complete(Host(connection, engine).serve())
+        rests = loop.run_until_complete(EngineServer(connection, engine).serve())
     finally:
         if not rests:
             _end(loop)
@@ -142,7 +142,7 @@ def _end(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
 
-class Host:
+class EngineServer:
     """Answers calls, which come in lists, with lists of answers: one of each in a turn of the loop."""
 
     def __init__(self, connection: Connection, engine: Renewable) -> None:

@@ -14,9 +14,9 @@ from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse import partitions, row_keys
 from airflow_provider_raybatch.job.reuse.hits import CachedRows, Hits
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
+from airflow_provider_raybatch.job.reuse.resolver import Found, ReuseResolver
 from airflow_provider_raybatch.job.reuse.reuse import all_repeats
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, parts_for
-from airflow_provider_raybatch.job.reuse.settling import Found, Settling
 
 ROWS = 500_000
 AT_ONCE = 5_000
@@ -51,17 +51,17 @@ def test_memory_of_a_row(monkeypatch: pytest.MonkeyPatch, greedy: bool, cached: 
             some = RequestKeys(rows, made[asked[rows]], np.full(len(rows), greedy))
             own.add(some, key_array.range_of(some.keys, number))
         found = [Found(Partitions(CachedRows, number), HasMost(), "stored")] if cached else []
-        settling = Settling(ROWS, nothing, nothing, found, share=True)
+        resolver = ReuseResolver(ROWS, nothing, nothing, found, share=True)
         for part, repeats in enumerate(all_repeats(own)):
-            settling.settle(repeats, own[part] if cached else None)
-        settling.look_up_numbered()
-        repetitions = settling.repetitions
+            resolver.resolve(repeats, own[part] if cached else None)
+        resolver.look_up_numbered()
+        repetitions = resolver.repetitions
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     hits = sum(len(one.rows) for one in found)
     assert hits >= ROWS * 0.7 * cached
-    assert len(settling.followers) + hits >= ROWS // 2 * greedy
+    assert len(resolver.followers) + hits >= ROWS // 2 * greedy
     assert len(repetitions) == ROWS // 2 * (not greedy)
-    assert settling.rows.sum() == hits + len(settling.followers)
+    assert resolver.rows.sum() == hits + len(resolver.followers)
     assert peak < 12 * (ROWS + len(repetitions))
