@@ -38,7 +38,7 @@ def test_the_strict_schema_accepts_it() -> None:
     assert violations({**info, "unknown": 1}, "provider.yaml.schema.json") != []
 
 
-def test_it_names_the_distribution() -> None:
+def test_info_names_the_distribution() -> None:
     assert get_provider_info()["package-name"] == "airflow-provider-raybatch"
 
 

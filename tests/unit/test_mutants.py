@@ -21,7 +21,7 @@ def test_there_are_enough_of_them() -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_it_can_be_applied_and_its_tests_are_there(mutant: Mutant) -> None:
+def test_mutant_can_be_applied_and_has_tests(mutant: Mutant) -> None:
     mutant.applied_to((ROOT / PACKAGE / mutant.file).read_text())
     assert mutant.loses
     assert mutant.tests

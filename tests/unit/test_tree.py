@@ -60,5 +60,5 @@ def test_imports_that_run_down_are_counted_once(tree: ModuleType, tmp_path: Path
     assert tree.faults([top, a, b]) == []
 
 
-def test_this_package(tree: ModuleType) -> None:
+def test_package_has_no_circles(tree: ModuleType) -> None:
     assert tree.faults(tree.levels(ROOT / "airflow_provider_raybatch")) == []

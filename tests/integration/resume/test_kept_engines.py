@@ -74,7 +74,7 @@ def test_a_task_that_asks_for_no_more_time_ends_it(task: RepeatedTask) -> None:
 
 
 @pytest.mark.turn(1)
-def test_it_ends_at_its_time(task: RepeatedTask) -> None:
+def test_warm_engine_ends_at_its_time(task: RepeatedTask) -> None:
     task.run("one", keep_warm=1)
     wait_for("its end", lambda: not kept(), 30)
     assert not psutil.pid_exists(used(task)[0].pid)

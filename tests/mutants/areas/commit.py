@@ -81,9 +81,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         'self._append("commit", self._mine, published)',
         'self._append("commit", self.last(), published)',
         "An older driver publishes after a newer one has claimed.",
-        (
-            "job/output/test_journal.py::TestZombie::test_its_commit_fails_once_another_submission_has_claimed",
-        ),
+        ("job/output/test_journal.py::TestZombie::test_commit_fails_once_another_submission_has_claimed",),
     ),
     Mutant(
         "entry-overwritten",
@@ -91,9 +89,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "            self._folder.create(journal_entry",
         "            self._folder.write(journal_entry",
         "Two writers get the same place in the journal.",
-        (
-            "job/output/test_journal.py::TestZombie::test_its_commit_fails_once_another_submission_has_claimed",
-        ),
+        ("job/output/test_journal.py::TestZombie::test_commit_fails_once_another_submission_has_claimed",),
     ),
     Mutant(
         "claim-of-a-finished-run",
@@ -115,7 +111,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
 """,
         "                return done\n",
         "Two tasks, or an older run of the same task, take the destination from each other after preflight.",
-        ("job/output/test_journal.py::TestOlderRun::test_it_claims_no_more",),
+        ("job/output/test_journal.py::TestOlderRun::test_stale_submission_claims_no_more",),
     ),
     Mutant(
         "owner-not-refused",
@@ -147,7 +143,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "if published.fingerprint != self._fingerprint:",
         "if not published.fingerprint:",
         "A retry with other arguments returns the dataset of the old ones.",
-        ("job/output/test_journal.py::TestOtherArguments::test_their_dataset_is_not_the_runs_any_more",),
+        ("job/output/test_journal.py::TestOtherArguments::test_dataset_is_not_the_runs_any_more",),
     ),
     Mutant(
         "reports-an-unsynced-commit",
@@ -171,9 +167,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "if self._mine is None or last is None or last.number != self._mine.number:",
         "if self._mine is None or last is None or last.run_token != self._submission.run_token:",
         "A driver that its own retry has overtaken deletes what the retry publishes.",
-        (
-            "job/output/test_journal.py::TestZombie::test_its_commit_fails_once_another_submission_has_claimed",
-        ),
+        ("job/output/test_journal.py::TestZombie::test_commit_fails_once_another_submission_has_claimed",),
     ),
     Mutant(
         "entries-alike",

@@ -159,7 +159,7 @@ MUTANTS = (
         "            or len(queue.replicas) <= self._fewest\n",
         "            or len(queue.replicas) < self._fewest\n",
         "Replicas that the user keeps leave.",
-        (f"{_COORDINATOR_TESTS}::test_those_that_have_nothing_leave_down_to_the_fewest",),
+        (f"{_COORDINATOR_TESTS}::test_idle_replicas_leave_down_to_the_fewest",),
     ),
     Mutant(
         "ends-actors-that-ray-data-has",
@@ -167,7 +167,7 @@ MUTANTS = (
         " if ended & set(left) else set()\n",
         " if left else set()\n",
         "The end of an actor that Ray Data still waits for fails the job.",
-        (f"{_ACTORS_TESTS}::test_those_that_wait_end_when_one_that_has_left_has_ended",),
+        (f"{_ACTORS_TESTS}::test_waiting_actors_end_after_one_that_left",),
     ),
     Mutant(
         "older-attempts-order-wins",

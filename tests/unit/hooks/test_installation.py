@@ -51,7 +51,7 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
     return made
 
 
-def test_it_is_made_once(variables: Variables) -> None:
+def test_id_is_made_once(variables: Variables) -> None:
     first = installation_id()
     assert variables.values == {VARIABLE: first}
     variables.failures["set"] = AssertionError("written again")

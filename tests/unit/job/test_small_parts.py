@@ -55,7 +55,7 @@ def fake_nvml(refused: str = "") -> SimpleNamespace:
 
 
 class TestUtilisation:
-    def test_it_is_the_mean_over_gpus_and_samples(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_utilisation_is_the_mean_over_gpus_and_samples(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.measured(monkeypatch, fake_nvml()) == 50.0
 
     @pytest.mark.parametrize(

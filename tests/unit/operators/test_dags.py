@@ -359,7 +359,7 @@ class TestDecorator:
 
         assert self.decorated(decide).multiple_outputs is False
 
-    def test_it_takes_xcoms_and_expands(self) -> None:
+    def test_operator_takes_xcoms_and_expands(self) -> None:
         with DAG("d", schedule=None) as dag:
 
             @task

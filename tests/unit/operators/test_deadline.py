@@ -60,7 +60,7 @@ def test_may_be_a_text(ray: FakeRay, run: Run) -> None:
         ),
     ],
 )
-def test_that_cant_be_kept_is_refused(ray: FakeRay, run: Run, deadline: Any, sentence: str) -> None:
+def test_deadline_that_cant_be_kept_is_refused(ray: FakeRay, run: Run, deadline: Any, sentence: str) -> None:
     with pytest.raises(RayBatchFailException) as caught:
         left(batch(), deadline=deadline).execute(run.context())
     assert str(caught.value).startswith(sentence)
@@ -68,13 +68,13 @@ def test_that_cant_be_kept_is_refused(ray: FakeRay, run: Run, deadline: Any, sen
     assert not ray.jobs
 
 
-def test_that_a_template_leaves_empty_counts_as_not_given(ray: FakeRay, run: Run) -> None:
+def test_timeout_that_renders_empty_is_not_given(ray: FakeRay, run: Run) -> None:
     batch(deadline="").execute(run.context())
     (job,) = ray.jobs.values()
     assert ray.spec(job.body)["deadline"] is None
 
 
-def test_that_has_passed_does_not_hold_back_a_result(
+def test_deadline_in_the_past_holds_back_no_result(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     deadline = datetime.now(UTC) + timedelta(hours=1)
@@ -195,7 +195,7 @@ def test_stop_is_repeated_while_the_cluster_is_unreachable(
 
 
 @pytest.mark.parametrize("arguments", [{"timeout": timedelta.max}, {"deadline": "9999-12-31T23:59:59+00:00"}])
-def test_that_is_far_away_does_not_overflow(ray: FakeRay, run: Run, arguments: dict[str, Any]) -> None:
+def test_deadline_far_away_does_not_overflow(ray: FakeRay, run: Run, arguments: dict[str, Any]) -> None:
     ray.script = lasting(60)
     with pytest.raises(TaskDeferred) as deferred:
         batch(deferrable=True, **arguments).execute(run.context())

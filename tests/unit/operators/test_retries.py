@@ -79,7 +79,7 @@ def test_a_long_first_delay_is_not_cut() -> None:
     )
 
 
-def test_it_survives_its_way_through_json() -> None:
+def test_retry_policy_survives_json() -> None:
     policy = ray_batch_retry_policy(longest_delay=timedelta(minutes=5))
     again = GrowingRetryPolicy.deserialize(json.loads(json.dumps(policy.serialize())))
     for failure_class in FailureClass:

@@ -64,7 +64,7 @@ def private_package(ray: FakeRay) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def test_they_travel_in_a_package_of_their_own(
+def test_secrets_travel_in_their_own_package(
     ray: FakeRay, run: Run, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level("DEBUG")
@@ -80,7 +80,7 @@ def test_they_travel_in_a_package_of_their_own(
     assert not [text for text in everywhere_else if HF in text]
 
 
-def test_they_are_sealed_where_the_cluster_has_a_key(
+def test_secrets_are_sealed_where_the_cluster_has_a_key(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = Fernet.generate_key().decode()
@@ -91,7 +91,7 @@ def test_they_are_sealed_where_the_cluster_has_a_key(
     assert unseal(travelled(ray), key).revealed() == {"hf_token": HF}
 
 
-def test_they_stay_out_of_what_a_deferred_task_leaves_behind(ray: FakeRay, run: Run) -> None:
+def test_secrets_stay_out_of_a_deferred_tasks_records(ray: FakeRay, run: Run) -> None:
     ray.script = lasting(60)
     with pytest.raises(TaskDeferred) as deferred:
         batch(deferrable=True, hf_conn_id="hf").execute(run.context())

@@ -55,7 +55,7 @@ def test_a_good_place_is_left_as_it_was(folder: Folder) -> None:
     assert [(entry.path, folder.read(entry.path)) for entry in folder.list()] == [KNOWN]
 
 
-def test_it_costs_two_writes(bucket: S3Folder, store: PoorStore) -> None:
+def test_probe_costs_two_writes(bucket: S3Folder, store: PoorStore) -> None:
     store.puts = 0
     check_conditional_writes(bucket, "_raybatch/probes/x", None)
     assert store.puts == 2

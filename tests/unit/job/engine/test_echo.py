@@ -79,19 +79,19 @@ def test_echo_returns_the_prompt() -> None:
     ]
 
 
-def test_it_stops_at_stop_strings() -> None:
+def test_response_ends_at_stop_strings() -> None:
     cut = answer("a b c d", {"max_tokens": 2}).completions[0]
     assert (cut.text, cut.finish_reason, cut.output_tokens) == ("a b", "length", 2)
     whole = answer("a b", {"max_tokens": 2}).completions[0]
     assert (whole.text, whole.finish_reason) == ("a b", "stop")
 
 
-def test_it_gives_as_many_completions_as_wanted_and_they_differ() -> None:
+def test_as_many_completions_as_wanted_differ() -> None:
     made = answer("a b", {"n": 3})
     assert [completion.text for completion in made.completions] == ["a b", "a b #1", "a b #2"]
 
 
-def test_it_is_deterministic_also_with_a_temperature() -> None:
+def test_responses_with_a_temperature_are_deterministic() -> None:
     words = " ".join(str(number) for number in range(50))
     hot = answer(words, {"temperature": 1, "seed": 1})
     assert hot == answer(words, {"temperature": 1, "seed": 1})
@@ -225,7 +225,7 @@ def test_names_are_checked_where_vllm_is_installed(monkeypatch: pytest.MonkeyPat
     assert echo.check_names(misspelt) == ["guided_choice", "top_k"]
 
 
-def test_it_reports_the_tokens_of_requests_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_of_requests_in_flight_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     args = {"seconds_per_token": 0.001, "hang_pattern": "never"}
     engine = open_engine(spec(engine="echo", engine_args=args))
 

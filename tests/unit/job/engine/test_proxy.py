@@ -101,7 +101,7 @@ def answers(engine: Engine, prompts: Sequence[str] = PROMPTS) -> list[Any]:
     return [one if isinstance(one, RowFailure) else decoded.pop(0) for one in raw]
 
 
-def test_it_answers_as_in_this_process(apart: EngineProxy) -> None:
+def test_answers_are_those_of_this_process(apart: EngineProxy) -> None:
     asked = asking(max_model_len=6, fail_pattern="bad")
     apart.open(asked, EchoEngine)
     here = EchoEngine(asked)
@@ -158,7 +158,7 @@ def test_why_it_does_not_open_is_told(
     assert str(raised.value) == sentence
 
 
-def test_its_death_is_told_to_all_who_wait_and_who_come_later(apart: EngineProxy) -> None:
+def test_death_is_told_to_callers_before_and_after(apart: EngineProxy) -> None:
     apart.open(asking(**HANGS), EchoEngine)
     (encoded,) = apart.encode([Request(prompt="forever")])
 
@@ -256,7 +256,7 @@ def dies_at(instruction: int) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_its_death_is_told_to_who_asks_meanwhile() -> None:
+def test_death_is_told_to_a_caller_meanwhile() -> None:
     """At any instant of it: three of 3,455 deaths left a call waiting for ever."""
     dies_at(0)  # Python 3.12 traces a function's instructions from its second call on
     instructions = next(number for number in itertools.count() if not dies_at(number))

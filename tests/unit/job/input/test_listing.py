@@ -156,7 +156,7 @@ def test_local_uris_are_paths(tmp_path: Path) -> None:
 
 
 class TestDigest:
-    def test_it_distinguishes_inputs(self) -> None:
+    def test_digest_distinguishes_inputs(self) -> None:
         file = SourceFile("/a.csv", 3, "v1")
         listings = [
             Listing("csv", (file,)),
@@ -168,7 +168,7 @@ class TestDigest:
         ]
         assert len({listing.digest for listing in listings}) == len(listings)
 
-    def test_it_changes_with_a_files_content(self, folder: Folder) -> None:
+    def test_digest_changes_with_a_files_content(self, folder: Folder) -> None:
         folder.write("x.csv", b"a\n1\n")
         before = listed(folder, [f"{folder.uri}/x.csv"]).digest
         assert listed(folder, [f"{folder.uri}/x.csv"]).digest == before

@@ -90,7 +90,7 @@ def test_second_submission_of_a_run_finds_its_dataset(folder: Folder) -> None:
 class TestOtherArguments:
     """A run whose arguments change between two attempts, and whose first attempt has committed."""
 
-    def test_their_dataset_is_not_the_runs_any_more(self, folder: Folder) -> None:
+    def test_dataset_is_not_the_runs_any_more(self, folder: Folder) -> None:
         publish(folder, [part(folder, [{"text": "a"}])], 1)
         changed = journal(folder, 1, prompt="Whisper {row.text}")
         assert changed.committed() is None
@@ -145,7 +145,7 @@ class TestOwner:
             assert caught.value.failure_class is FailureClass.USER_ERROR
         assert len(entries(folder)) == 1
 
-    def test_it_may_take_over_if_the_spec_allows(self, folder: Folder) -> None:
+    def test_task_may_take_over_if_the_spec_allows(self, folder: Folder) -> None:
         first = journal(folder)
         first.claim()
         second = journal(folder, task=OTHER, take_over=True)
@@ -172,7 +172,7 @@ class TestOlderRun:
         return newer
 
     @pytest.mark.parametrize("token", [new_run_token(1), "named-uuid"], ids=["numbered", "older version"])
-    def test_it_claims_no_more(self, folder: Folder, newer: Journal, token: str) -> None:
+    def test_stale_submission_claims_no_more(self, folder: Folder, newer: Journal, token: str) -> None:
         before = entries(folder)
         older = journal(folder, 0, token=token)
         why = ", a job of a newer run of this task; clear the task to publish there again."
@@ -206,7 +206,7 @@ class TestOlderRun:
 
 
 class TestZombie:
-    def test_its_commit_fails_once_another_submission_has_claimed(self, folder: Folder) -> None:
+    def test_commit_fails_once_another_submission_has_claimed(self, folder: Folder) -> None:
         zombie, newer = journal(folder, 0), journal(folder, 1)
         zombie.claim()
         newer.claim()
@@ -219,7 +219,7 @@ class TestZombie:
         assert last.published is not None
         assert last.published.manifest == "manifests/newer.json"
 
-    def test_its_commit_fails_after_the_newer_one_committed(self, folder: Folder) -> None:
+    def test_commit_fails_after_the_newer_one_committed(self, folder: Folder) -> None:
         zombie, newer = journal(folder, 0), journal(folder, 1)
         zombie.claim()
         newer.claim()

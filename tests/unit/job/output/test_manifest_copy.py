@@ -137,7 +137,7 @@ class NewerAt:
 
 
 class TestReplace:
-    def test_it_needs_what_was_there(self, folder: Folder) -> None:
+    def test_copy_needs_what_was_there(self, folder: Folder) -> None:
         folder.replace("x", None, b"1")
         with pytest.raises(TakenError):
             folder.replace("x", None, b"2")

@@ -120,7 +120,7 @@ class TestJson:
         query = "SELECT * FROM (VALUES (1, 'a'), (2, 'b')) AS t(id, text)"
         assert "is JSON over many lines" in refusal(duck(query, tmp_path / "y.json", "(ARRAY true)"))
 
-    def test_their_lines_are_read(self, tmp_path: Path) -> None:
+    def test_lines_of_tools_are_read(self, tmp_path: Path) -> None:
         expected = [row["text"] for row in ROWS]
         pd.DataFrame(ROWS).to_json(tmp_path / "x.json", orient="records", lines=True)
         pl.DataFrame(ROWS).write_ndjson(tmp_path / "y.ndjson")

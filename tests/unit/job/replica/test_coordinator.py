@@ -175,7 +175,7 @@ def test_nothing_is_needed_when_all_is_done_or_the_job_drains(fewest: int) -> No
     assert not draining.starts("first")
 
 
-def test_those_that_have_nothing_leave_down_to_the_fewest() -> None:
+def test_idle_replicas_leave_down_to_the_fewest() -> None:
     coordinator = Board(rows=4, fewest=2)
     names = ["first", "second", "third", "fourth"]
     for name in names:

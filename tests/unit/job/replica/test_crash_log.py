@@ -255,7 +255,7 @@ class TestAnothersFile:
         monkeypatch.setattr(os, "getuid", lambda: 12345)
         assert left_by_the_last(path) is None
 
-    def test_it_is_readable_by_its_user_alone(self, tmp_path: Path) -> None:
+    def test_log_is_readable_by_its_user_alone(self, tmp_path: Path) -> None:
         CrashLog(tmp_path / "begun").begin(1)
         assert (tmp_path / "begun").stat().st_mode & 0o777 == 0o600
 

@@ -267,13 +267,13 @@ class TestFunction:
         module("user_prompts", f"def make(row):\n    {body}\n")
         assert failed(self.ROW, **self.PROMPT).startswith(reason)
 
-    def test_it_gets_a_copy_of_the_row(self, module: Any) -> None:
+    def test_prompt_function_gets_a_copy_of_the_row(self, module: Any) -> None:
         module("user_prompts", "def make(row):\n    row.clear()\n    return 'x'\n")
         row = dict(self.ROW)
         assert isinstance(rendered(row, **self.PROMPT), Request)
         assert row == self.ROW
 
-    def test_it_cannot_change_the_input(self, module: Any) -> None:
+    def test_prompt_function_cannot_change_the_input(self, module: Any) -> None:
         module(
             "user_prompts", "def make(row):\n    row['chat'].append(row['chat'][0])\n    return row['chat']\n"
         )

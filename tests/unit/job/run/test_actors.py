@@ -54,7 +54,7 @@ def plan(replicas: int, spans_nodes: bool = False) -> Plan:
     return Plan(replicas, 1.0, 2, None, 8, 2, {}, spans_nodes=spans_nodes, fewest_replicas=1)
 
 
-def test_those_that_wait_end_when_one_that_has_left_has_ended(cluster: NamesOfRay) -> None:
+def test_waiting_actors_end_after_one_that_left(cluster: NamesOfRay) -> None:
     replicas = ReplicaActors(plan(4))
     make = replicas.options()
     first, second, _, _ = (cluster.start(make()) for _ in range(4))

@@ -94,7 +94,7 @@ def test_none_starts(nodes: list[dict[str, float]], fields: dict[str, Any]) -> N
     assert started(Launch(), **fields) is None
 
 
-def test_those_that_start_late_want_the_same_engine(nodes: list[dict[str, float]]) -> None:
+def test_late_replicas_want_the_same_engine(nodes: list[dict[str, float]]) -> None:
     """What kept engine they look for is decided by the spec: before its model was checked, and after it."""
     launch, spec = Launch(), asked(replicas=(1, 4))
     launch.early(spec, {}, LocalFolder("/out"), 1000)

@@ -38,7 +38,7 @@ def test_another_gives_back_before_a_replica_has_begun_all() -> None:
     assert pull(queue, "slow", 4.2, 210).give_back == half - (800 - 600)
 
 
-def test_it_lets_none_give_back_twice_what_it_lacks() -> None:
+def test_no_replica_gives_back_twice_what_another_lacks() -> None:
     """It waits until that is there, or should have been."""
     queue = answering({"slow": 50, "quick": 150}, seconds=4)
     assert pull(queue, "slow", 4.1, 205).give_back > 0
@@ -48,7 +48,7 @@ def test_it_lets_none_give_back_twice_what_it_lacks() -> None:
     assert queue.wants("slow")
 
 
-def test_it_may_ask_for_more_as_soon_as_rows_have_come() -> None:
+def test_replica_may_ask_again_once_rows_have_come() -> None:
     queue = answering({"slow": 50, "quick": 150}, seconds=4)
     back = pull(queue, "slow", 4.1, 205).give_back
     queue.give_back("slow", np.arange(back))
@@ -102,7 +102,7 @@ def test_one_that_hangs_gives_back_what_it_has_not_begun() -> None:
     assert pull(queue, "slow", 20.1, 150).give_back == 100  # for which the quick one has room
 
 
-def test_it_asks_seldom_where_none_could_give_rows_back() -> None:
+def test_replica_asks_seldom_where_none_could_give_back() -> None:
     queue = PullQueue(RowIndex([200], [1]))
     for name in ("first", "second"):
         queue.join(name, 100, 0.0)

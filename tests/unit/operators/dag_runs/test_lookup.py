@@ -60,11 +60,11 @@ def test_the_quickstart_s_own_check_succeeds(stored_ray: FakeRay, capsys: pytest
     assert capsys.readouterr().out.startswith("(True, 'Ray ")
 
 
-async def test_it_is_found_in_an_event_loop(stored_ray: FakeRay) -> None:
+async def test_connection_is_found_in_an_event_loop(stored_ray: FakeRay) -> None:
     assert await RayHook().aread() == RayHook().read()
 
 
-def test_it_is_found_by_several_threads(stored_ray: FakeRay) -> None:
+def test_connection_is_found_by_several_threads(stored_ray: FakeRay) -> None:
     with ThreadPoolExecutor(8) as threads:
         found = set(threads.map(lambda _: RayHook().read().url, range(80)))
     assert found == {stored_ray.url}
