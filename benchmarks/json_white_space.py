@@ -113,7 +113,7 @@ async def measure(way: str, model: str, rows: int) -> dict[str, Any]:
             "messages_column": "messages",
             "model": model,
             "engine": "vllm",
-            "chat_template": TEMPLATE if "without" in prompt else "{{ bos_token }}" + TEMPLATE,
+            "chat_template": TEMPLATE.replace("{{ bos_token }}", "") if "without" in prompt else TEMPLATE,
             "engine_args": {"max_model_len": 1024, "max_num_seqs": 64, **setting},
             "sampling": {"temperature": 0, "max_tokens": MOST},
             "destination": "/out",

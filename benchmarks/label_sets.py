@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 ROWS = 40
 TEMPLATE = (
-    "{% for message in messages %}<start_of_turn>{{ message['role'] }}\n"
+    "{{ bos_token }}{% for message in messages %}<start_of_turn>{{ message['role'] }}\n"
     "{{ message['content'] }}<end_of_turn>\n{% endfor %}<start_of_turn>model\n"
 )
 SETS: dict[str, tuple[int, str, list[str]]] = {
