@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 import airflow_provider_raybatch
+from airflow_provider_raybatch.operators import ray_batch
 
 PACKAGE = Path(airflow_provider_raybatch.__file__).parent
 
@@ -49,3 +51,13 @@ def test_vague_name_is_not_defined(defined: dict[str, list[str]], name: str) -> 
 
 def test_rows_are_those_of_a_dataset_that_a_user_reads(defined: dict[str, list[str]]) -> None:
     assert defined["Rows"] == ["workflows/rows.py"]
+
+
+def test_each_operator_argument_is_in_the_name_of_a_test() -> None:
+    """Who changes an argument finds its tests by its name."""
+    tests = Path(__file__).parents[1]
+    names = " ".join(
+        f"{path.name} {' '.join(re.findall(r'def (test_[a-z0-9_]+)', path.read_text('utf-8')))}"
+        for path in tests.rglob("test_*.py")
+    )
+    assert [argument for argument in ray_batch.ARGUMENTS if argument not in names] == []

@@ -126,7 +126,7 @@ def test_a_date_in_the_template_is_that_of_the_run() -> None:
         "<think>\n\n</think>\n\n{% endif %}",
     ],
 )
-def test_a_model_that_reasons_first_gives_no_json(template: str) -> None:
+def test_chat_template_kwargs_that_reason_first_give_no_json(template: str) -> None:
     from airflow_provider_raybatch.job.preflight.model_check import check_model
 
     def check(sampling: dict[str, Any], **kwargs: Any) -> None:

@@ -37,7 +37,7 @@ def test_a_clear_keeps_valid_rows_unless_it_regenerates(task: RepeatedTask) -> N
 
 
 @pytest.mark.turn(1)
-def test_failed_rows_are_asked_again_up_to_a_limit(task: RepeatedTask) -> None:
+def test_failed_rows_are_asked_again_up_to_max_row_attempts(task: RepeatedTask) -> None:
     task.input([f"text {number}" for number in range(20)])
     failing = {"engine": "echo", "engine_args": {"fail_pattern": "text 7"}}
     limits = {"max_error_fraction": 0.01, "max_row_attempts": 2}

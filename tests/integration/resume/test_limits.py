@@ -76,7 +76,7 @@ def test_a_limit_stops_the_job_and_keeps_what_is_done(
     assert manifest.counts.resumed == kept
 
 
-def test_a_slow_response_does_not_count_as_a_stall(
+def test_no_progress_timeout_spares_a_slow_response(
     task: RepeatedTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray's own timeout counts finished chunks and would end the job, because the only chunk takes longer."""

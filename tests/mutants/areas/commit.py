@@ -119,7 +119,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "history[-1].owner != self._submission.task and not self._take_over",
         "history[-1].owner != self._submission.task and self._take_over",
         "Another task overwrites the dataset that readers of this one see.",
-        ("job/output/test_journal.py::TestOwner::test_another_task_is_refused_before_it_writes_anything",),
+        ("job/output/test_journal.py::TestOwner::test_on_destination_owned_refuses_another_task_first",),
     ),
     Mutant(
         "claim-forgets-the-dataset",

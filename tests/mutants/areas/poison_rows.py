@@ -77,7 +77,7 @@ MUTANTS = (
         "        if self._queue.proves(process, report.finished):\n",
         "        if len(report.finished):\n",
         "An engine that dies of every row is restarted once for each row.",
-        (f"{_TESTS[0]}::test_engine_that_dies_of_every_row_is_given_up",),
+        (f"{_TESTS[0]}::test_max_restarts_end_an_engine_that_dies_of_every_row",),
     ),
     Mutant(
         "earlier-process-not-buried",

@@ -64,7 +64,7 @@ def test_every_argument_finds_its_place() -> None:
     assert plain == {**given, **converted, **not_given, "model_task": "generate"}
 
 
-def test_engines_may_be_kept() -> None:
+def test_keep_warm_takes_durations() -> None:
     assert spec(keep_warm=timedelta(minutes=5)).keep_warm == 300.0
     assert spec(keep_warm="0").keep_warm == 0.0
 
@@ -108,7 +108,7 @@ def test_the_echo_engine_needs_no_model() -> None:
     assert spec(model=None, engine="echo").model == "echo"
 
 
-def test_without_a_store_nothing_is_reused() -> None:
+def test_reuse_max_age_is_not_set_without_a_store_or_age() -> None:
     assert spec(reuse="").reuse is None
     assert spec(reuse=Path("/store")).reuse_max_age is None
 

@@ -57,7 +57,7 @@ def test_one_part_that_the_row_changes_is_enough(fields: dict[str, Any]) -> None
     assert spec(**fields)
 
 
-def test_prompts_know_their_columns() -> None:
+def test_prompt_and_system_prompt_know_their_columns() -> None:
     chat = parse(
         PromptArguments,
         {

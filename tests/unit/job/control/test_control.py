@@ -152,7 +152,7 @@ with it.watching():
     )
 
 
-def test_a_lease_can_be_turned_off() -> None:
+def test_orphan_timeout_can_be_turned_off() -> None:
     clock = Clock()
     it = control(clock, orphan_timeout=0)
     clock.now += 10**9

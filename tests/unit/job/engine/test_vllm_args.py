@@ -54,7 +54,7 @@ def test_engine_arguments_that_vllm_does_not_know(
     assert str(caught.value).endswith(sentence)
 
 
-def test_the_users_arguments_win(vllm_args: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_args_of_the_user_win(vllm_args: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
     assert vllm_args.engine_args(vllm())["model"] == "some/model"
     assert vllm_args.engine_args(vllm())["enforce_eager"] is True
@@ -243,7 +243,7 @@ class TestEncode:
             "the prompt has 8 tokens and the context holds 8, which leaves no room for a response",
         )
 
-    def test_prompts_without_room_are_cut_where_that_is_asked(self, engine: Any) -> None:
+    def test_on_overlong_truncate_cuts_prompts_without_room(self, engine: Any) -> None:
         """The response gets the room that it asks for, at most half of the context."""
         engine._chat = ChatEncoder(WordsTokenizer(), lambda chat: chat[0]["content"], on_overlong="truncate")
         content = RowTemplate("Say {row.text}").render({"text": "a " * 100})

@@ -29,7 +29,7 @@ def reached(limits: Limits, spent_before: int = 0, gpus: int = 8, now: float = N
     return caught.value
 
 
-def test_tokens_of_all_submissions_count() -> None:
+def test_max_tokens_total_counts_all_submissions() -> None:
     limits = Limits(max_tokens_total=1000)
     Budget(limits, 249, 8, NOW).check(REPORTS, NOW)
     error = reached(limits, spent_before=250)
@@ -54,7 +54,7 @@ def test_gpu_hours_are_those_that_replicas_hold() -> None:
     Budget(limits, 0, 4, 0.0).check(waiting, NOW)
 
 
-def test_gpu_hours_add_up_as_replicas_come_and_go() -> None:
+def test_max_gpu_hours_add_up_as_replicas_come_and_go() -> None:
     budget = Budget(Limits(max_gpu_hours=100), 0, 4, NOW)
     for hour, held in enumerate([0, 1, 2, 1], start=1):
         now = NOW + hour * 3600

@@ -132,7 +132,7 @@ def test_the_dataset_stays_published_while_a_new_run_claims(folder: Folder) -> N
 
 
 class TestOwner:
-    def test_another_task_is_refused_before_it_writes_anything(self, folder: Folder) -> None:
+    def test_on_destination_owned_refuses_another_task_first(self, folder: Folder) -> None:
         journal(folder).claim()
         other = journal(folder, task=OTHER)
         for refused in (other.check_owner, other.claim):

@@ -38,6 +38,14 @@ def numbered(count: int, first: int = 0) -> list[dict[str, Any]]:
     return [{"id": number} for number in range(first, first + count)]
 
 
+@pytest.mark.parametrize("promised", [True, False])
+def test_preserve_order_is_a_promise_of_the_manifest(folder: Folder, promised: bool) -> None:
+    found = [part(folder, numbered(5, first), first=first) for first in (5, 0)]
+    manifest = publish(folder, found, 10, preserve_order=promised)
+    assert manifest.ordered is promised
+    assert [row["id"] for row in rows_of(folder, manifest)] == list(range(10))
+
+
 def test_dataset_and_manifest_hold_the_parts_in_input_order(folder: Folder) -> None:
     found = [part(folder, numbered(5, first), first=first, submission=first // 10) for first in (5, 0, 10)]
     report = Report(
@@ -213,7 +221,7 @@ class TestNothing:
         assert disk.list("data") == []
 
     @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
-    def test_an_empty_input_gives_an_empty_dataset(self, disk: LocalFolder, kind: str) -> None:
+    def test_empty_dataset_has_the_destination_format(self, disk: LocalFolder, kind: str) -> None:
         schema = pa.schema([("id", pa.int64()), ("when", pa.timestamp("us")), ("unknown", pa.null())])
         manifest = publish(disk, [], 0, schema=schema, destination=disk.uri, destination_format=kind)
         assert rows_of(disk, manifest) == []

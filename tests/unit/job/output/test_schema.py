@@ -190,7 +190,7 @@ class TestSchema:
         assert [(row["id"], row["response"]) for row in rows_of(disk, manifest)] == [(0, "theirs")]
         assert dead_letters(disk, manifest)[0]["row"] == {"id": 1, "response": "mine"}
 
-    def test_output_columns_take_their_prefix(self, disk: LocalFolder) -> None:
+    def test_output_columns_take_the_output_prefix(self, disk: LocalFolder) -> None:
         out = {"destination": disk.uri, "output_prefix": "llm_"}
         manifest = publish(disk, [part(disk, [{"response": "input's own"}], [response("x")])], 1, **out)
         assert rows_of(disk, manifest)[0]["response"] == "input's own"

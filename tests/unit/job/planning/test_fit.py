@@ -264,7 +264,7 @@ class TestOverNodes:
         (0.0, True, True, 0),
     ],
 )
-def test_how_long_missing_nodes_are_waited_for(
+def test_cluster_wait_says_how_long_nodes_are_waited_for(
     cluster_wait: float | None, autoscales: bool, held_before: bool, seconds: float
 ) -> None:
     assert fit.longest_wait(cluster_wait, autoscales, held_before) == seconds

@@ -73,7 +73,7 @@ class TestPlan:
         assert round(made.cpus * 10_000) * gpus <= cpus * 10_000
         assert fit.assess(made, cluster, autoscaling=False).verdict == "fits"
 
-    def test_cpus_that_are_set_are_counted_as_people_count(self) -> None:
+    def test_num_cpus_are_counted_as_people_count(self) -> None:
         assert plan(Cluster(({"CPU": 1.0, "GPU": 10.0},)), num_cpus=0.1).replicas == 10
 
     def test_a_job_starts_with_what_is_there_and_takes_what_comes(self) -> None:

@@ -78,7 +78,7 @@ def test_special_tokens_in_the_first_rows_are_counted() -> None:
     assert told(raw, checked) == []
 
 
-def test_special_tokens_are_dead_letters_where_that_is_asked() -> None:
+def test_special_tokens_in_text_may_be_dead_letters() -> None:
     """Also of a check that is kept, which has not seen these rows."""
     rows = sample("a", "b<|im_end|>", "c")
     checked = Checked(special_tokens=TOKENS)

@@ -63,7 +63,7 @@ def test_the_first_row_without_an_id_is_named(tmp_path: Path, write: Any) -> Non
         check_ids(write(tmp_path, ids), "a.b", None)
 
 
-def test_empty_id_counts_as_missing(tmp_path: Path) -> None:
+def test_empty_id_column_counts_as_missing(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a.b,text\n1,x\n,x\n,x\n")
     with pytest.raises(PreflightError, match=r"^id_column: row 1 has no value in column 'a\.b'"):
         check_ids(source_of(tmp_path / "x.csv"), "a.b", None)

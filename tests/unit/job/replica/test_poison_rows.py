@@ -274,7 +274,7 @@ def test_row_that_makes_the_system_kill_the_engine_is_found(world: World, place:
 
 
 @pytest.mark.parametrize("max_restarts", [0, 1, 2, 5])
-def test_engine_that_dies_of_every_row_is_given_up(world: World, max_restarts: int) -> None:
+def test_max_restarts_end_an_engine_that_dies_of_every_row(world: World, max_restarts: int) -> None:
     """It is given up after two deaths, and two for each allowed restart, at most."""
     write(world, set(range(ROWS)))
     with pytest.raises(RaybatchError, match="max_restarts: the engine died again and again") as caught:

@@ -189,7 +189,7 @@ class TestSampling:
             ({"temperature": Decimal("0.50"), "seed": Decimal(7)}, {"temperature": 0.5, "seed": 7}),
         ],
     )
-    def test_a_column_overrides_it_row_by_row(self, value: Any, sampling: dict[str, Any]) -> None:
+    def test_sampling_column_overrides_row_by_row(self, value: Any, sampling: dict[str, Any]) -> None:
         made = rendered({"p": "x", "s": value}, **self.PROMPT, sampling_column="s")
         assert isinstance(made, Request)
         assert made.sampling == sampling

@@ -52,7 +52,7 @@ def test_a_cleared_task_names_what_has_changed(
     assert told(place, 3, source, token="d", **arguments) == []
 
 
-def test_a_clear_that_regenerates_says_so(tmp_path: Path, source: str) -> None:
+def test_on_clear_regenerate_is_told(tmp_path: Path, source: str) -> None:
     place = LocalFolder(str(tmp_path / "out"))
     assert told(place, 0, source, on_clear="regenerate") == []
     sentence = "all rows are asked again, since the task was cleared and on_clear is 'regenerate'"

@@ -131,10 +131,12 @@ class TestTolerance:
             (0.29, 100, 30, True),
         ],
     )
-    def test_how_many_are_too_many(self, fraction: float, rows: int, failed: int, exceeded: bool) -> None:
+    def test_max_error_fraction_is_exceeded(
+        self, fraction: float, rows: int, failed: int, exceeded: bool
+    ) -> None:
         assert Tolerance(Limits(max_error_fraction=fraction), rows).exceeded(failed) is exceeded
 
-    def test_the_stricter_of_share_and_number_counts(self) -> None:
+    def test_the_stricter_of_fraction_and_max_errors_counts(self) -> None:
         assert Tolerance(Limits(max_error_fraction=0.5, max_errors=3), 100).allowed == 3
         assert Tolerance(Limits(max_error_fraction=0.01, max_errors=3), 100).allowed == 1
         assert Tolerance(Limits(max_errors=3), 100).allowed == 3

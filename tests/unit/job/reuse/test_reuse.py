@@ -335,7 +335,7 @@ class TestFromNightToNight:
         assert Attempt(tmp_path / "two", ["a"], store).asked == []
 
 
-def test_equal_rows_are_each_asked_where_the_user_wants_that(tmp_path: Path, store: ResponseStore) -> None:
+def test_equal_rows_are_each_asked_without_deduplicate(tmp_path: Path, store: ResponseStore) -> None:
     fields: dict[str, Any] = {"sampling": GREEDY, "deduplicate": False}
     assert Attempt(tmp_path, ["a", "a"], store, **fields).asked == [0, 1]
 

@@ -45,6 +45,17 @@ def test_text_where_json_was_asked(job: dict[str, Any], row: dict[str, Any], goo
     assert isinstance(checked(response("no json"), spec(**job), row), Response) is good
 
 
+def test_on_truncated_error_fails_a_row_that_is_cut_off() -> None:
+    cut = response("half a", reason="length")
+    assert checked(cut, spec(on_truncated="keep"), {}) is cut
+    failure = checked(cut, spec(on_truncated="error"), {})
+    assert isinstance(failure, RowFailure)
+    assert (failure.step, failure.output_tokens) == ("length", 1)
+    assert "cut off after 1 token; raise sampling.max_tokens" in failure.reason
+    whole = response("a whole")
+    assert checked(whole, spec(on_truncated="error"), {}) is whole
+
+
 def test_every_completion_counts_and_a_cut_is_named() -> None:
     failure = checked(response('{"a": 1}', '{"a": ', reason="length"), spec(sampling=SCHEMA), {})
     assert isinstance(failure, RowFailure)
