@@ -36,6 +36,7 @@ from airflow_provider_raybatch.job.reuse.remaining import work as work_of
 from airflow_provider_raybatch.job.row_order import buckets, regroup
 from airflow_provider_raybatch.job.row_order.grouping import Grouping
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input, input_of
+from airflow_provider_raybatch.job.warm_engines import source as engine_source
 from airflow_provider_raybatch.job.work import CheckedModel, Done, Job
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.specs import asking, submitted
@@ -101,7 +102,7 @@ def in_no_actor(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(replica_module, "_actor", lambda: "replica")
     patch.setattr(replica_module, "_name", lambda: "")
     patch.setattr(replica_module, "_node", lambda: "node-1")
-    patch.setattr(replica_module, "_gpus", lambda: ["3"])
+    patch.setattr(engine_source, "_gpus", lambda: ["3"])
 
 
 class Place:

@@ -10,21 +10,15 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import server
 from airflow_provider_raybatch.job.engine.base import Engine, Renewable
-from airflow_provider_raybatch.job.engine.front_end import FrontEnd
 from airflow_provider_raybatch.job.engine.proxy import EngineProxy
 
 
-def import_engine(
-    spec: BatchInferenceSpec, spans_nodes: bool = False, front_end: FrontEnd | None = None
-) -> EngineProxy | None:
+def import_engine(spec: BatchInferenceSpec, spans_nodes: bool = False) -> EngineProxy | None:
     """Import what the engine needs, which for vLLM takes half of a small model's start.
 
     :param spans_nodes: see :func:`open_engine`.
-    :param front_end: a process that has done so already.
     :returns: the process that has it, to be given to :func:`open_engine`; ``None`` if there is none.
     """
-    if front_end is not None:
-        return EngineProxy(front_end)
     return EngineProxy() if spec.engine == "vllm" and not spans_nodes else None
 
 
@@ -53,8 +47,7 @@ def open_engine(
     :param spans_nodes: whether its GPUs are the bundles of this actor's placement group, one each. vLLM finds
         them in the actor's own process alone.
     :param apart: the process that it shall have.
-    :param files: digest of the files of model and tokenizer. Where a kept process has an equal engine, that
-        one is taken.
+    :param files: digest of the files of model and tokenizer. An equal warm engine is taken as it is.
     :raises RaybatchError: it can't start.
     """
     if apart is not None:

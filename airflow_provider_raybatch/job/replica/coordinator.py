@@ -12,7 +12,6 @@ Replicas start while the driver still checks the job. They learn here which mode
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,7 +29,7 @@ from airflow_provider_raybatch.job.scheduling.messages import Begun, Grant, Pull
 from airflow_provider_raybatch.job.scheduling.queue import PullQueue
 from airflow_provider_raybatch.job.scheduling.row_index import Ordinals
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
-from airflow_provider_raybatch.job.warm_engines.pool import WarmEnginePool
+from airflow_provider_raybatch.job.warm_engines.source import OWN_ENGINES, EngineSource
 from airflow_provider_raybatch.job.work import CheckedModel, Done
 from airflow_provider_raybatch.storage.folder import Folder
 
@@ -58,12 +57,12 @@ class Coordinator:
     """The actor's class.
 
     :param folder: the destination.
-    :param broker: makes what finds kept engines for replicas; by default each has an engine of its own.
+    :param source: of the replicas' engines.
     """
 
-    def __init__(self, folder: Folder, broker: Callable[[], WarmEnginePool] | None = None) -> None:
+    def __init__(self, folder: Folder, source: EngineSource = OWN_ENGINES) -> None:
         self._left_parts = LeftParts(folder)
-        self._broker = None if broker is None else broker()
+        self._engines = source.pool()
         self._model: CheckedModel | Literal[False] | None = None
         self._assignment: Any = None
         self._inquiry = PendingCall()
@@ -101,21 +100,16 @@ class Coordinator:
         if self._left_parts.awaited_of(actor):
             return None
         self._membership.start(actor, process)
-        if self._broker is None:
+        if self._engines.has_engine(process):
             self._starts(process)
         return self._membership.consecutive_failures(actor)
 
-    def engine_for(self, user: Holder, node: str) -> Any:
-        """The actor that keeps an engine for a replica's process; ``None`` while it waits for one.
-
-        :param node: id of its node.
-        :raises RaybatchError: there will be none.
-        """
-        assert self._broker is not None
-        keeper = self._broker.engine_for(user, node) if user.process in self._membership else None
-        if keeper is not None:
-            self._starts(user.process)
-        return keeper
+    def engine_for(self, holder: Holder, node: str) -> Any:
+        """See :class:`~airflow_provider_raybatch.job.warm_engines.source.EnginePool`."""
+        actor = self._engines.engine_for(holder, node) if holder.process in self._membership else None
+        if actor is not None:
+            self._starts(holder.process)
+        return actor
 
     def _starts(self, process: str) -> None:
         """It has what its engine needs of the cluster."""
@@ -158,8 +152,7 @@ class Coordinator:
         """
         self._membership.require(process)
         self._membership.starting.discard(process)
-        if self._broker is not None:
-            self._broker.joined(process)
+        self._engines.joined(process)
         self._queue.join(process, slots, time.monotonic(), self._membership.is_suspect(process))
 
     def pull(self, process: str, report: PullRequest, done: Done | None = None) -> Order:
@@ -172,7 +165,7 @@ class Coordinator:
         self._take(process, report, done)
         self._free_rows_of_lost()
         self._queue.starting = len(self._membership.starting)
-        self._queue.coming = 0 if self._broker is None else self._broker.coming
+        self._queue.coming = self._engines.coming
         grant = self._queue.pull(process, time.monotonic(), report)
         rows = np.concatenate([grant.failed, grant.rows])
         return Order(
@@ -234,7 +227,7 @@ class Coordinator:
         if report.replica in self._membership and report.state != "waiting":
             self._inquiry.heard_of(report.replica)
         if report.state == "ended":
-            self._needs_no_engine(report.replica)
+            self._engines.gone(report.replica)
         return self._draining, self._queue.wants(report.replica)
 
     # The driver.
@@ -270,14 +263,12 @@ class Coordinator:
 
         Not of a range of replicas: more than it needed may have begun.
 
-        :returns: whether a replica has one that is to be kept, and has not given it back.
+        :returns: whether a replica has a warm engine, and has not given it back.
         """
-        if self._broker is None:
-            return False
         has_done_all = self._assignment is not None and self._queue.is_finished and not self._draining
-        next_needs_them = has_done_all and self._fewest >= self._broker.most
-        self._broker.close((self._model or None) if next_needs_them else None)
-        return self._broker.has_given
+        next_needs_them = has_done_all and self._fewest >= self._engines.most
+        self._engines.close((self._model or None) if next_needs_them else None)
+        return self._engines.has_given
 
     def engine(self) -> EngineInfo | None:
         """Description of the engine that started last, ``None`` before the first."""
@@ -291,7 +282,7 @@ class Coordinator:
         self._draining, self._keeps_engines = True, keeps_engines
 
     def keeps_engines(self) -> bool:
-        """Whether the next job may have a replica's engine, if that is to be kept."""
+        """Whether the next job may have a replica's warm engine."""
         return self._keeps_engines
 
     def snapshot(self) -> list[ReplicaReport]:
@@ -328,10 +319,6 @@ class Coordinator:
         self._membership.leaves(process)
         return True
 
-    def _needs_no_engine(self, process: str) -> None:
-        if self._broker is not None:
-            self._broker.gone(process)
-
     def _take(self, process: str, report: PullRequest, done: Done | None) -> None:
         if done is not None:
             self._news.append((time.time(), done))
@@ -349,7 +336,7 @@ class Coordinator:
 
     def _end(self, process: str) -> str:
         """A process is gone. Returns its actor."""
-        self._needs_no_engine(process)
+        self._engines.gone(process)
         self._inquiry.ended(process)
         return self._membership.end(process)
 

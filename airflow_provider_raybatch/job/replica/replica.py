@@ -19,10 +19,8 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.private_package import set_environment
-from airflow_provider_raybatch.job.engine import loading
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
-from airflow_provider_raybatch.job.engine.gpu import GpuMeter, assigned
-from airflow_provider_raybatch.job.engine.opening import import_engine, open_engine
+from airflow_provider_raybatch.job.engine.opening import open_engine
 from airflow_provider_raybatch.job.engine.proxy import EngineProxy
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
@@ -32,9 +30,8 @@ from airflow_provider_raybatch.job.replica.request_builder import RequestBuilder
 from airflow_provider_raybatch.job.replica.worker import ENGINE_DIED, ReplicaWorker
 from airflow_provider_raybatch.job.replica.workplace import Workplace
 from airflow_provider_raybatch.job.scheduling.messages import StaleReplicaError
-from airflow_provider_raybatch.job.warm_engines.engine_key import EngineKey
-from airflow_provider_raybatch.job.warm_engines.front_end import RemoteFrontEnd
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
+from airflow_provider_raybatch.job.warm_engines.source import OWN_ENGINES, EngineSource
 from airflow_provider_raybatch.storage import left_files
 
 _LOOK_EVERY, _LOOK_EVERY_OF_MANY = 0.1, 1.0
@@ -54,7 +51,7 @@ class Replica(Workplace):
     :param environment: variables of its process; Ray Data exports them as text, so they are ``SecretStr``.
     :param coordinator: handle of the :class:`~airflow_provider_raybatch.job.replica.coordinator.Coordinator`.
     :param spans_nodes: whether its GPUs may lie on several nodes.
-    :param wanted: the kept engine that it shall take or make; by default it has one of its own.
+    :param source: of its engine.
     :param replicas: of the job.
     :raises RaybatchError: the engine can't be started, or dies each time before it has finished a row.
     """
@@ -65,7 +62,7 @@ class Replica(Workplace):
         environment: dict[str, SecretStr],
         coordinator: Any,
         spans_nodes: bool,
-        wanted: EngineKey | None = None,
+        source: EngineSource = OWN_ENGINES,
         replicas: int = 1,
     ) -> None:
         set_environment(environment)
@@ -74,13 +71,10 @@ class Replica(Workplace):
         actor = _actor()
         # In another container, process numbers begin anew.
         process = f"{actor}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._user = Holder(actor, process)
-        state = "starting" if wanted is None else "waiting"
-        gpus = _gpus() if wanted is None else []
-        report = ReplicaReport(process, _node(), state, started=time.time(), gpus=gpus)
+        self._actor = actor
+        report = ReplicaReport(process, _node(), started=time.time())
+        self._access = source.access(Holder(actor, process), report, coordinator)
         super().__init__(spec.submission, coordinator, report)
-        self._gpu: GpuMeter | None = None
-        self._kept: RemoteFrontEnd | None = None
         self._has_job = self._has_left = False
         self.reporter = Reporter(
             coordinator, self.report, self._measure, self.draining.set, self.asked_to_ask.set
@@ -91,42 +85,29 @@ class Replica(Workplace):
                 self._leave()
                 return
             try:
-                if not self._open(spec, environment, spans_nodes, wanted):
+                if not self._open(spec, environment, spans_nodes):
                     self._leave()
                     return
-            except EngineDeadError:
-                if wanted is None and not self._is_first:
-                    raise
-                if wanted is not None and self._job_has_ended():
-                    self._leave()  # its engine is opened for the next job
-                    return
-                os._exit(ENGINE_DIED)  # begin anew; a kept engine with another one
-        self._gpu = GpuMeter() if wanted is None else None
+            except EngineDeadError as death:
+                if self._access.should_restart(death, self._is_first, self._is_needed):
+                    os._exit(ENGINE_DIED)  # begin anew
+                self._leave()
+                return
+        self._access.opened()
         coordinator.describe.remote(self.engine.info)
         self.report.startup_seconds = round(time.time() - self.report.started, 2)
         self.cpu_before = time.process_time()
         self.report.state = "ready"
         self.reporter.send()
 
-    def _open(
-        self,
-        spec: BatchInferenceSpec,
-        environment: dict[str, SecretStr],
-        spans_nodes: bool,
-        wanted: EngineKey | None,
-    ) -> bool:
+    def _open(self, spec: BatchInferenceSpec, environment: dict[str, SecretStr], spans_nodes: bool) -> bool:
         """Open the engine.
 
         :returns: `False` if it is not needed.
         """
-        if wanted is not None:
-            keeper = self._wait_for_engine()
-            if keeper is None:
-                return False
-            self._kept = RemoteFrontEnd(keeper, self._user, wanted.seconds)
-            self._kept.begin(environment, spec.engine == "vllm")
-            self.report.gpus = self._kept.gpus
-        apart = import_engine(spec, spans_nodes, self._kept)
+        if not self._access.acquire(self._is_needed, self._look_every):
+            return False
+        apart = self._access.import_engine(spec, environment, spans_nodes)
         self.report.imported = time.time()
         while isinstance(checked := self._told(self.coordinator.model, self.process), RemoteCall):
             self._answer(checked, apart)
@@ -137,16 +118,6 @@ class Replica(Workplace):
         self.engine = open_engine(checked.spec, spans_nodes, apart, checked.files)
         return True
 
-    def _wait_for_engine(self) -> Any:
-        """The actor that keeps an engine for this one; ``None`` if it is not needed any more."""
-        while self._is_needed():
-            keeper = ray.get(self.coordinator.engine_for.remote(self._user, self.report.node))
-            if keeper is not None:
-                self.report.state, self.report.started = "starting", time.time()
-                return keeper
-            time.sleep(self._look_every)
-        return None
-
     def _told(self, ask: Any, *arguments: Any) -> Any:
         """What the driver tells by the coordinator, as soon as it does."""
         while (answer := ray.get(ask.remote(*arguments))) is None:
@@ -154,11 +125,11 @@ class Replica(Workplace):
         return answer
 
     def _check_starts(self, spec: BatchInferenceSpec) -> None:
-        path = path_of(spec.destination, self._user.actor)
+        path = path_of(spec.destination, self._actor)
         begun = left_by_the_last(path)
         self._is_first = begun is None
         self.begun = CrashLog(path)
-        consecutive_failures = self._told(self.coordinator.start, self._user.actor, self.process, begun)
+        consecutive_failures = self._told(self.coordinator.start, self._actor, self.process, begun)
         most = spec.max_restarts
         if consecutive_failures > most:
             raise RaybatchError(
@@ -181,12 +152,6 @@ class Replica(Workplace):
     def _is_needed(self) -> bool:
         return bool(ray.get(self.coordinator.is_needed.remote(self.process, _name())))
 
-    def _job_has_ended(self) -> bool:
-        try:
-            return not self._is_needed()
-        except ray.exceptions.ActorDiedError:  # the coordinator has ended with it
-            return True
-
     def _leave(self) -> None:
         """Take no more part: its GPUs are free, or will be when Ray Data ends the actor without a ticket."""
         self._has_left = True
@@ -197,15 +162,9 @@ class Replica(Workplace):
     def _measure(self) -> None:
         if self._has_left:
             return
-        if self.report.state == "starting":
-            self.report.loaded = loading.steps() if self._kept is None else self._kept.steps
-        elif self.report.state != "waiting":  # for an engine: it loads nothing, and nothing moves
+        self._access.measure()
+        if self.report.state not in {"starting", "waiting"}:  # for an engine
             self.report.tokens_in_flight = self.engine.tokens_in_flight()
-        if self._gpu is not None:
-            self._gpu.sample()
-            self.report.gpu_utilization = self._gpu.mean
-        elif self._kept is not None:
-            self.report.gpu_utilization = self._kept.gpu_utilization
         if self.draining.is_set() and self.flight is None:
             self.report.state = "drained"
         self.count()
@@ -244,12 +203,8 @@ class Replica(Workplace):
             await self._close()
 
     async def let_rest(self) -> None:
-        """Give a kept engine back, before the job can end."""
-        if self._kept is None:
-            return
-        if not await self.coordinator.keeps_engines.remote():
-            self._kept.kill()
-        await self.thread(self.engine.close)
+        """Give a warm engine back, before the job can end."""
+        await self._access.give_back(lambda: self.thread(self.engine.close))
 
     async def _close(self) -> None:
         await self.thread(self.engine.close)
@@ -262,10 +217,6 @@ def _actor() -> str:
 
 def _name() -> str:
     return str(ray.get_runtime_context().get_actor_name() or "")
-
-
-def _gpus() -> list[str]:
-    return assigned(ray.get_runtime_context())
 
 
 def _node() -> str:

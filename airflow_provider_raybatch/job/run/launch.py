@@ -9,13 +9,11 @@ end before they have asked the engine anything.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
-import ray
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -26,8 +24,7 @@ from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.run.replicas import Replicas
-from airflow_provider_raybatch.job.warm_engines.engine_key import wanted
-from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineRegistry
+from airflow_provider_raybatch.job.warm_engines.warm_source import engine_source
 from airflow_provider_raybatch.job.work import CheckedModel, Job
 from airflow_provider_raybatch.storage.folder import Folder
 
@@ -81,8 +78,8 @@ class Launch:
         sizing = plan.make(spec, rows, self._cluster, workload)
         is_fixed = sizing.fewest == sizing.replicas and not sizing.spans_nodes
         if is_fixed and fit.assess(sizing, self._cluster, autoscaling=False).verdict == "fits":
-            kept = wanted(spec, environment, sizing)
-            self._starts_soon = cluster_view.has_idle(sizing) or (kept is not None and _idles(kept.key))
+            source = engine_source(spec, environment, sizing)
+            self._starts_soon = cluster_view.has_idle(sizing) or source.has_idle()
             self._replicas = Replicas(spec, environment, folder, sizing)
 
     def ask(self, function: Callable[..., T], *arguments: Any) -> T | None:
@@ -118,7 +115,7 @@ class Launch:
     def replicas(self, job: Job, sizing: Plan, work: Input) -> Replicas:
         """Those that have started, or new ones, with the rows to do."""
         if self._replicas is None:
-            # As the driver got it, so that those that start late look for the same kept engines.
+            # As the driver got it, so that those that start late look for the same warm engines.
             self._replicas = Replicas(self._spec or job.spec, job.environment, job.folder, sizing)
             self._replicas.load(_planned(self._model or CheckedModel(job.spec), sizing))
         self._replicas.begin(job, sizing, work)
@@ -141,10 +138,3 @@ def _planned(model: CheckedModel, sizing: Plan) -> CheckedModel:
         return model
     engine_args = {**model.spec.engine_args, "enforce_eager": True}
     return replace(model, spec=model.spec.model_copy(update={"engine_args": engine_args}))
-
-
-def _idles(key: str) -> bool:
-    """Whether an engine is kept that can be taken."""
-    with contextlib.suppress(ray.exceptions.RayError):  # else it is found later
-        return any(state is not None and state.is_free for state in WarmEngineRegistry(key).look().values())
-    return False

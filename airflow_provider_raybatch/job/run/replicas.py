@@ -12,11 +12,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import secrets
 import threading
 import time
 import warnings
-from functools import partial
 from typing import Any
 
 import ray
@@ -33,20 +31,16 @@ from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.run.actors import ReplicaActors
 from airflow_provider_raybatch.job.run.cpu_tasks import on_this_node
 from airflow_provider_raybatch.job.run.pipeline import Pipeline
-from airflow_provider_raybatch.job.warm_engines.engine_key import wanted
-from airflow_provider_raybatch.job.warm_engines.pool import WarmEnginePool
-from airflow_provider_raybatch.job.warm_engines.registry import NAMESPACE, maker_name
+from airflow_provider_raybatch.job.warm_engines.warm_source import engine_source
 from airflow_provider_raybatch.job.work import CheckedModel, Job
 from airflow_provider_raybatch.storage.folder import Folder
 
 _ACTORS_EVERY = 2.0
 _SOON = 15.0
 """Seconds in which a replica starts if there is room for it: its process takes two to five, and so does that
-of an actor that keeps its engine."""
+of its warm engine's actor."""
 _LOOK_AGAIN = 0.05
 _CLOSE_SECONDS = 30.0
-_GIVE_BACK_SECONDS = 10.0
-"""For replicas that have got no rows to give kept engines back."""
 
 
 class Replicas:
@@ -62,8 +56,10 @@ class Replicas:
     ) -> None:
         self.plan = plan
         self.began = self._looked = time.time()
-        self._wanted = wanted(spec, environment, plan)
-        self.coordinator = self._coordinator(folder)
+        self._source = engine_source(spec, environment, plan)
+        # Beside the driver, so that it is there as long as the driver is, and ends with this run.
+        options = on_this_node() | self._source.coordinator_options()
+        self.coordinator = ray.remote(**options)(Coordinator).remote(folder, self._source)
         leave = plan.fewest < plan.replicas
         self._actors = ReplicaActors(plan) if plan.spans_nodes or leave else None
         self.pipeline = Pipeline(lambda: self._dataset(spec, environment), spec, lambda row: None)
@@ -110,19 +106,8 @@ class Replicas:
     def release(self) -> None:
         """End those that have got no rows: one that starts its engine when it has, or with the driver."""
         self.coordinator.release.remote()
-        if self._wanted is not None:
-            self._await_return()
+        self._source.await_return(self.coordinator)
         threading.Thread(target=self._end_the_last, daemon=True).start()
-
-    def _await_return(self) -> None:
-        """Let them give kept engines back: they end with this process, at the latest."""
-        ends = time.monotonic() + _GIVE_BACK_SECONDS
-        with contextlib.suppress(ray.exceptions.RayError):  # a job that is refused says why, not that
-            while (
-                ray.get(self.coordinator.close.remote(), timeout=_GIVE_BACK_SECONDS)
-                and time.monotonic() < ends
-            ):
-                time.sleep(_LOOK_AGAIN)
 
     def _end_the_last(self) -> None:
         self.pipeline.join()
@@ -142,17 +127,6 @@ class Replicas:
         # take minutes, an actor that has nothing to do holds its GPUs, also while the dataset is published.
         gc.collect()
 
-    def _coordinator(self, folder: Folder) -> Any:
-        # Beside the driver, so that it is there as long as the driver is, and ends with this run.
-        options = on_this_node()
-        if self._wanted is None:
-            return ray.remote(**options)(Coordinator).remote(folder)
-        maker = secrets.token_hex(4)
-        options |= {"name": maker_name(maker), "namespace": NAMESPACE}
-        return ray.remote(**options)(Coordinator).remote(
-            folder, partial(WarmEnginePool, self._wanted, maker, self.plan.replicas)
-        )
-
     def _dataset(self, spec: BatchInferenceSpec, environment: dict[str, SecretStr]) -> ray.data.Dataset:
         """The Dataset of tickets, mapped by replicas. Lazy: nothing runs until it is consumed.
 
@@ -167,10 +141,7 @@ class Replicas:
         options: dict[str, Any] = {"num_cpus": plan.cpus, "max_restarts": -1, "max_task_retries": -1}
         if self._actors is not None:
             options["ray_remote_args_fn"] = self._actors.options()
-        if self._wanted is None and not plan.spans_nodes:
-            options["num_gpus"] = plan.gpus
-            if plan.accelerator_type:
-                options["accelerator_type"] = plan.accelerator_type
+        options |= self._source.replica_options(plan)
         # Ray 2.60 deprecates free-form remote options, but neither 2.56 nor 2.60 has named ones for restarts.
         warnings.filterwarnings("ignore", message="`ray_remote_args(_fn)?` is deprecated")
         return work.map_batches(
@@ -180,7 +151,7 @@ class Replicas:
                 environment,
                 self.coordinator,
                 plan.spans_nodes,
-                self._wanted,
+                self._source,
                 plan.replicas,
             ),
             batch_size=1,

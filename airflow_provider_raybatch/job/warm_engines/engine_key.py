@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kept engine a job can use."""
+"""Which warm engine a job can use."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _LONGEST_MODEL = 60
 class EngineKey:
     """The engine that a job wants.
 
-    :param key: over all that decides an engine and whose it is, but for the model's files, which are compared
-        when it is opened.
-    :param seconds: for which it waits for its next user at the end of the job.
+    :param digest: of all that decides an engine and its owner, except the model's files: these are compared
+        when the engine is opened.
+    :param seconds: for which it waits for its next holder at the end of the job.
     """
 
-    key: str
+    digest: str
     title: str
     engine: str
     model: str
@@ -36,14 +36,15 @@ class EngineKey:
     seconds: float
 
 
-def wanted(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr], plan: Plan) -> EngineKey | None:
-    """What the replicas of a job want; ``None`` if its engines are not to be kept.
+def key_of(
+    spec: BatchInferenceSpec, environment: Mapping[str, SecretStr], plan: Plan, seconds: float
+) -> EngineKey:
+    """The key of the engines that the replicas of a job want.
 
     :param environment: variables of the engine's processes. Credentials are among them, so an engine that was
         started with others is another's.
+    :param seconds: see :class:`EngineKey`.
     """
-    if spec.keep_warm is None or plan.spans_nodes:
-        return None
     task = spec.submission.task if spec.submission is not None else None
     runtime_env = ray.get_runtime_context().runtime_env
     deciding = [
@@ -55,11 +56,11 @@ def wanted(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr], plan:
     ]
     model = (spec.model or spec.engine).rstrip("/").rsplit("/", 1)[-1][-_LONGEST_MODEL:]
     return EngineKey(
-        key=json_digest(deciding, default=str),
+        digest=json_digest(deciding, default=str),
         title=f"{model}, made by {task.dag_id}.{task.task_id}" if task is not None else model,
         engine=spec.engine,
         model=model,
         gpus=plan.gpus,
         accelerator_type=plan.accelerator_type,
-        seconds=spec.keep_warm,
+        seconds=seconds,
     )

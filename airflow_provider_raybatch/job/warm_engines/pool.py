@@ -23,6 +23,7 @@ from airflow_provider_raybatch.job.warm_engines.engine_key import EngineKey
 from airflow_provider_raybatch.job.warm_engines.front_end import to_open
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
 from airflow_provider_raybatch.job.warm_engines.registry import NAMESPACE, WarmEngineRegistry, name_of
+from airflow_provider_raybatch.job.warm_engines.source import EnginePool, gpu_options
 from airflow_provider_raybatch.job.work import CheckedModel
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
@@ -34,21 +35,21 @@ _MOST_FAILURES = 3
 """Actors in a row that ended before they had started."""
 
 
-class WarmEnginePool:
+class WarmEnginePool(EnginePool):
     """Of one job.
 
-    :param wanted: the engine that its replicas want.
+    :param key: the engine that its replicas want.
     :param maker: 8 hex digits of its own, see
         :func:`~airflow_provider_raybatch.job.warm_engines.registry.maker_name`.
     :param most: replicas of the job.
     """
 
-    def __init__(self, wanted: EngineKey, maker: str, most: int) -> None:
-        self._wanted = wanted
+    def __init__(self, key: EngineKey, maker: str, most: int) -> None:
+        self._key = key
         self._maker = maker
         self._most = most
         self._numbers = itertools.count()
-        self._roll = WarmEngineRegistry(wanted.key)
+        self._roll = WarmEngineRegistry(key.digest)
         self._waiting: dict[Holder, str] = {}
         """The node of each replica that waits."""
         self._given: dict[str, tuple[Holder, Any]] = {}
@@ -69,12 +70,13 @@ class WarmEnginePool:
         self._thread = threading.Thread(target=self._run, name="raybatch-broker", daemon=True)
         self._thread.start()
 
-    def engine_for(self, user: Holder, node: str) -> Any:
-        """The actor that keeps an engine, which `user` has then; ``None`` while it must wait for one.
+    def has_engine(self, process: str) -> bool:
+        """See :class:`EnginePool`."""
+        with self._changed:
+            return process in self._told
 
-        :param node: id of its node.
-        :raises RaybatchError: there will be none.
-        """
+    def engine_for(self, user: Holder, node: str) -> Any:
+        """See :class:`EnginePool`."""
         with self._changed:
             self._came.add(user.process)
             if user.process in self._given:
@@ -142,10 +144,10 @@ class WarmEnginePool:
         self._thread.join()
         for actor in self._made.values():
             ray.kill(actor)
-        if model is not None and self._wanted.seconds:
+        if model is not None and self._key.seconds:
             order = to_open(model)
             given = [self._given.pop(process) for process in self._given.keys() & self._told]
-            heard = [actor.open_alone.remote(user, self._wanted.seconds, *order) for user, actor in given]
+            heard = [actor.open_alone.remote(user, self._key.seconds, *order) for user, actor in given]
             if heard:  # this actor ends then, and what it has not sent is lost
                 ray.wait(heard, num_returns=len(heard), timeout=_TAKE_SECONDS)
 
@@ -208,13 +210,11 @@ class WarmEnginePool:
         actor.decline.remote(user)  # it has left meanwhile
 
     def _make(self, user: Holder, node: str) -> None:
-        options: dict[str, Any] = {"num_cpus": 0, "num_gpus": self._wanted.gpus}
-        if self._wanted.accelerator_type:
-            options["accelerator_type"] = self._wanted.accelerator_type
-        if not self._wanted.gpus:
+        options = {"num_cpus": 0, **gpu_options(self._key.gpus, self._key.accelerator_type)}
+        if not self._key.gpus:
             # It asks for nothing that Ray counts, so it belongs where the replica's CPUs are.
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
-        name = name_of(self._wanted.key, self._wanted.model, self._maker, next(self._numbers))
+        name = name_of(self._key.digest, self._key.model, self._maker, next(self._numbers))
         self._made[name] = (
             ray
             .remote(WarmEngineActor)
@@ -226,5 +226,5 @@ class WarmEnginePool:
                 max_restarts=0,
                 **options,
             )
-            .remote(self._wanted.title, self._maker)
+            .remote(self._key.title, self._maker)
         )

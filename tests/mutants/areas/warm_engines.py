@@ -230,9 +230,9 @@ MUTANTS = (
     ),
     Mutant(
         "waiting-told-as-starting",
-        _REPLICA,
-        'state = "starting" if wanted is None else "waiting"',
-        'state = "starting"',
+        "job/warm_engines/warm_source.py",
+        'report.state = "waiting"',
+        'report.state = "starting"',
         "A job is billed for GPUs that its replicas wait for, and is never told that nothing moves.",
         (f"{_REPLICA_TESTS}::test_a_replica_is_billed_from_when_it_has_an_engine",),
     ),

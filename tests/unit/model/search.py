@@ -169,12 +169,12 @@ class World(Checked):
             elif error is not None:
                 raise error
             elif task is not None and task.done():
-                self.over.add(process._user.actor)
-                self.processes[process._user.actor] = None
+                self.over.add(process._actor)
+                self.processes[process._actor] = None
 
     def _ended(self, process: Stepped) -> None:
         process.end()
-        self.processes[process._user.actor] = None
+        self.processes[process._actor] = None
         self.deaths += 1
 
     def start(self, actor: str) -> None:
@@ -241,7 +241,7 @@ class World(Checked):
 
     def lose(self, process: Stepped) -> None:
         """Lose a process with its node, its only one."""
-        self.lost_for_good.add(process._user.actor)
+        self.lost_for_good.add(process._actor)
         self.kill([process])
 
     def drain(self) -> None:

@@ -28,7 +28,8 @@ from airflow_provider_raybatch.job.replica.request_builder import PreparedRow
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 from airflow_provider_raybatch.job.row_order.lengths import Costs
 from airflow_provider_raybatch.job.scheduling.messages import StaleReplicaError
-from airflow_provider_raybatch.job.warm_engines.lease import Holder
+from airflow_provider_raybatch.job.warm_engines import source as engine_source
+from airflow_provider_raybatch.job.warm_engines.source import EngineAccess
 
 from .search_begun import BegunInMemory
 from .stepped_loop import AT_ONCE, SteppedLoop
@@ -66,11 +67,11 @@ class Stepped(Replica):
         self.shift: shift_module.ReplicaWorker | None = None
         self.task: asyncio.Task[Any] | None = None
         self.process = f"{actor}-{life}"
-        self._user = Holder(actor, self.process)
+        self._actor = actor
         self.report = ReplicaReport(self.process, "node")
         self.draining, self.asked_to_ask = threading.Event(), threading.Event()
         self.flight, self._parts, self.cpu_before = None, 0, 0.0
-        self._has_job, self._has_left, self._kept = True, False, None
+        self._has_job, self._has_left, self._access = True, False, EngineAccess(self.report)
         scope = world.scope
         self.job: Any = SimpleNamespace(spec=SimpleNamespace(flush_interval=FLUSH, prompt_function=None))
         self.plan: Any = SimpleNamespace(
@@ -277,6 +278,7 @@ def modelled() -> Iterator[None]:
         for module in (replica_module, shift_module, inflight, prefetcher, work):
             patch.setattr(module, "time", now)
         patch.setattr(inflight, "Costs", lambda: _COSTS)
+        patch.setattr(engine_source, "_gpus", list)
         patch.setattr(replica_module, "ReplicaWorker", _Shift)
         patch.setattr(replica_module, "_name", lambda: "")
         patch.setattr(replica_module, "path_of", lambda destination, actor: (destination, actor))

@@ -15,6 +15,7 @@ from airflow_provider_raybatch.job.replica.coordinator import Coordinator, Order
 from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.scheduling.messages import SILENT, Begun, PullRequest, no_rows
+from airflow_provider_raybatch.job.warm_engines.source import EnginePool, EngineSource
 from airflow_provider_raybatch.job.work import CheckedModel
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.specs import spec
@@ -220,20 +221,22 @@ def test_by_default_all_stay() -> None:
     assert not any(order.leaves for order in orders)
 
 
-class Engines:
-    """What a broker does at the end.
+class Engines(EngineSource, EnginePool):
+    """What a pool of warm engines does at the end.
 
-    :param most: replicas of the job.
     :ivar opens: with what engines that still start are opened.
     """
 
     opens: CheckedModel | None = None
-    has_given = False
+    most = 0
 
     def __init__(self, most: int) -> None:
         self.most = most
 
-    def close(self, model: CheckedModel | None) -> None:
+    def pool(self) -> EnginePool:
+        return self
+
+    def close(self, model: CheckedModel | None = None) -> None:
         self.opens = model
 
 
@@ -250,7 +253,7 @@ class Engines:
 def test_engines_still_start_for_the_next_job_when_all_is_done(ends: str, most: int, opens: bool) -> None:
     """Of a range of replicas, more may have begun than it needed; what is stopped might start in vain."""
     engines = Engines(most)
-    coordinator = Coordinator(LocalFolder("/nowhere"), lambda: engines)  # type: ignore[arg-type, return-value]
+    coordinator = Coordinator(LocalFolder("/nowhere"), engines)
     model = CheckedModel(spec(engine="echo"))
     coordinator.load(model)
     if ends != "before it begins":

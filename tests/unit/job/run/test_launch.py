@@ -18,16 +18,18 @@ from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.run import launch as module
-from airflow_provider_raybatch.job.run import replicas as replicas_module
 from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.job.run.replicas import Replicas
+from airflow_provider_raybatch.job.warm_engines.engine_key import EngineKey
 from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineRegistry
+from airflow_provider_raybatch.job.warm_engines.warm_source import WarmEngineSource
 from airflow_provider_raybatch.job.work import CheckedModel
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.specs import submitted
 
 GPU_NODE = {"CPU": 8.0, "GPU": 2.0}
 VLLM = {"engine": "vllm", "model": "m"}
+WARM = WarmEngineSource(EngineKey("digest", "m", "vllm", "m", 1, None, 60.0), most=1)
 
 
 class Started:
@@ -114,15 +116,15 @@ def test_a_look_for_kept_engines_that_fails_is_no_failure(
 ) -> None:
     monkeypatch.setattr(cluster_view, "has_idle", lambda plan: False)
     monkeypatch.setattr(WarmEngineRegistry, "look", _late)
-    monkeypatch.setattr(module, "wanted", lambda *_: SimpleNamespace(key="key"))
+    monkeypatch.setattr(module, "engine_source", lambda *_: WARM)
     assert started(Launch(), keep_warm=60) is not None
 
 
 def test_a_refusal_is_what_the_task_sees(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the coordinator is too busy to say whether kept engines are back."""
-    monkeypatch.setattr(replicas_module.ray, "get", _late)
+    monkeypatch.setattr(ray, "get", _late)
     found: Any = object.__new__(Replicas)
-    found._wanted, found.pipeline, found.end = SimpleNamespace(), SimpleNamespace(join=lambda: None), str
+    found._source, found.pipeline, found.end = WARM, SimpleNamespace(join=lambda: None), str
     found.coordinator = SimpleNamespace(**{
         name: SimpleNamespace(remote=lambda: None) for name in ("release", "close")
     })

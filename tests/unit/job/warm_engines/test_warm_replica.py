@@ -26,6 +26,7 @@ from airflow_provider_raybatch.job.warm_engines import front_end
 from airflow_provider_raybatch.job.warm_engines.engine_key import EngineKey
 from airflow_provider_raybatch.job.warm_engines.front_end import Heard
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
+from airflow_provider_raybatch.job.warm_engines.warm_source import WarmEngineSource
 from airflow_provider_raybatch.job.work import CheckedModel
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.replicas import Handle, in_no_actor
@@ -107,8 +108,8 @@ def start(
 
         handle.engine_for = SimpleNamespace(remote=engine_for)
         handle.model = SimpleNamespace(remote=lambda process: CheckedModel(asked, files))
-        wanted = EngineKey("key", "echo", "echo", "echo", 1, None, 60.0)
-        started.append(Replica(asked, {}, handle, False, wanted))
+        source = WarmEngineSource(EngineKey("digest", "echo", "echo", "echo", 1, None, 60.0), most=1)
+        started.append(Replica(asked, {}, handle, False, source))
         return started[-1]
 
     yield make

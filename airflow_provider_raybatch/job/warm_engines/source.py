@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the replicas of a job get their engines. The classes here give each replica an engine of its own.
+
+Driver, coordinator and replica each ask one of these classes. `warm_source.py` has those for `keep_warm`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import ray
+from pydantic import SecretStr
+
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine import loading
+from airflow_provider_raybatch.job.engine.base import EngineDeadError
+from airflow_provider_raybatch.job.engine.gpu import GpuMeter, assigned
+from airflow_provider_raybatch.job.engine.opening import import_engine
+from airflow_provider_raybatch.job.engine.proxy import EngineProxy
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.planning.plan import Plan
+from airflow_provider_raybatch.job.warm_engines.lease import Holder
+from airflow_provider_raybatch.job.work import CheckedModel
+
+
+class EnginePool:
+    """What the coordinator asks for engines."""
+
+    def has_engine(self, process: str) -> bool:
+        """Whether a replica's process has what its engine needs of the cluster."""
+        return True
+
+    def engine_for(self, holder: Holder, node: str) -> Any:
+        """The actor of a warm engine, which `holder` has then; ``None`` while it must wait for one.
+
+        :param node: id of the holder's node.
+        :raises RaybatchError: there will be none.
+        """
+        raise NotImplementedError
+
+    def joined(self, process: str) -> None:
+        """The process has opened its engine."""
+
+    def gone(self, process: str) -> None:
+        """The process needs no engine any more, or has died."""
+
+    @property
+    def most(self) -> int:
+        """Replicas of the job."""
+        return 0
+
+    @property
+    def coming(self) -> int:
+        """Replicas that are about to join with an idle engine."""
+        return 0
+
+    @property
+    def has_given(self) -> bool:
+        """Whether a living process has a warm engine."""
+        return False
+
+    def close(self, model: CheckedModel | None = None) -> None:
+        """Make no more engines.
+
+        :param model: engines that still start open it, and then wait for the next job.
+        """
+
+
+class EngineAccess:
+    """What a replica asks for its engine.
+
+    :param report: the replica's; its `gpus`, `loaded` and `gpu_utilization` are written here.
+    """
+
+    def __init__(self, report: ReplicaReport) -> None:
+        self._report = report
+        self._meter: GpuMeter | None = None
+        report.gpus = _gpus()
+
+    def acquire(self, is_needed: Callable[[], bool], pause: float) -> bool:
+        """Wait until there is an engine for the replica.
+
+        :param pause: seconds between two attempts.
+        :returns: `False` if the replica is no longer needed.
+        """
+        return True
+
+    def import_engine(
+        self, spec: BatchInferenceSpec, environment: dict[str, SecretStr], spans_nodes: bool
+    ) -> EngineProxy | None:
+        """See :func:`~airflow_provider_raybatch.job.engine.opening.import_engine`.
+
+        :param environment: variables of the engine's processes.
+        :raises EngineDeadError: the engine is lost.
+        """
+        return import_engine(spec, spans_nodes)
+
+    def should_restart(self, death: EngineDeadError, is_first: bool, is_needed: Callable[[], bool]) -> bool:
+        """Whether the replica's process starts again after its engine died at its start.
+
+        :param is_first: whether this is the first process of the replica.
+        :returns: `False` if the job has ended.
+        :raises EngineDeadError: `death`, if another attempt is useless.
+        """
+        if not is_first:
+            raise death
+        return True
+
+    def opened(self) -> None:
+        """The engine is ready."""
+        self._meter = GpuMeter()
+
+    def measure(self) -> None:
+        """Bring the report up to date."""
+        if self._report.state == "starting":
+            self._report.loaded = loading.steps()
+        if self._meter is not None:
+            self._meter.sample()
+            self._report.gpu_utilization = self._meter.mean
+
+    async def give_back(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Let the next job have the engine. All that it answered is written.
+
+        :param close: closes the replica's engine.
+        """
+
+
+class EngineSource:
+    """What the driver asks for engines. The coordinator and each replica get a copy."""
+
+    def has_idle(self) -> bool:
+        """Whether a warm engine can be taken now."""
+        return False
+
+    def coordinator_options(self) -> dict[str, Any]:
+        """Ray's options of the coordinator's actor."""
+        return {}
+
+    def replica_options(self, plan: Plan) -> dict[str, Any]:
+        """Ray's options of a replica's actor, for the GPUs that it holds itself."""
+        return {} if plan.spans_nodes else gpu_options(plan.gpus, plan.accelerator_type)
+
+    def await_return(self, coordinator: Any) -> None:
+        """Let replicas give their engines back: they end with the driver, at the latest."""
+
+    def pool(self) -> EnginePool:
+        """For the coordinator."""
+        return EnginePool()
+
+    def access(self, holder: Holder, report: ReplicaReport, coordinator: Any) -> EngineAccess:
+        """For a replica's process."""
+        return EngineAccess(report)
+
+
+OWN_ENGINES = EngineSource()
+
+
+def gpu_options(gpus: int, accelerator_type: str | None) -> dict[str, Any]:
+    """Ray's options of an actor that holds GPUs of one node."""
+    options: dict[str, Any] = {"num_gpus": gpus}
+    if accelerator_type:
+        options["accelerator_type"] = accelerator_type
+    return options
+
+
+def _gpus() -> list[str]:
+    return assigned(ray.get_runtime_context())
