@@ -27,6 +27,20 @@ def surplus_tokens(tokenizer: Any, size: int) -> list[str]:
     return [ids[number] for number in sorted(ids)]
 
 
+def absent_bos(tokenizer: Any, chats: Sequence[Sequence[int]]) -> str:
+    """The token that the tokenizer puts before each text, if no chat begins with it; else empty.
+
+    vLLM puts none before a chat, so the chat template must. Gemma 3 270M lost each row of JSON to white space
+    without it.
+
+    :param chats: token ids.
+    """
+    first = tokenizer.encode("x")[:1]
+    if first != [tokenizer.bos_token_id] or not chats or any(list(ids[:1]) == first for ids in chats):
+        return ""
+    return str(tokenizer.bos_token)
+
+
 def within(ids: list[int], tokenizer: Any, size: int) -> list[int] | RowFailure:
     """The token ids of a prompt, or why the model can't take them."""
     most = max(ids, default=0)

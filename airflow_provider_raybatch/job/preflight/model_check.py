@@ -22,7 +22,7 @@ from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, prints_the_date, template_of
-from airflow_provider_raybatch.job.engine.token_ids import check_token_ids, surplus_tokens
+from airflow_provider_raybatch.job.engine.token_ids import absent_bos, check_token_ids, surplus_tokens
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.preflight.model_bucket import check_bucket, is_in_bucket
 from airflow_provider_raybatch.job.preflight.model_loader import check_loader
@@ -53,6 +53,7 @@ class Checked:
     :param longest: tokens of the longest sampled prompt.
     :param revisions: engine arguments that hold the engine to the version of the model that was looked at.
     :param surplus_tokens: of the tokenizer, which the model lacks.
+    :param absent_bos: token with which the model's texts begin, and no chat of the user's template.
     :param structured_outputs_config: engine argument for JSON without white space; empty if none is set.
     :param prints_date: whether the chat template prints the date, so that another day has another outcome.
     """
@@ -67,6 +68,7 @@ class Checked:
     digests: Digests = field(default_factory=Digests)
     revisions: dict[str, str] = field(default_factory=dict)
     surplus_tokens: tuple[str, ...] = ()
+    absent_bos: str = ""
     structured_outputs_config: dict[str, Any] = field(default_factory=dict)
     prints_date: bool = False
 
@@ -112,6 +114,11 @@ def check_model(
             f"{field}: none of the first {count_of(len(failed), 'row')} becomes tokens; the first fails: "
             f"{failed[0].reason}."
         )
+    own_chats = [
+        ids
+        for request, ids in zip(requests, encoded, strict=True)
+        if spec.chat_template and request.messages is not None and isinstance(ids, list)
+    ]
     revisions = _revisions(args, config)
     commit = revisions["revision"]
     prints_date = prints_the_date(spec, tokenizer)
@@ -148,6 +155,7 @@ def check_model(
         ),
         revisions={name: value for name, value in revisions.items() if value},
         surplus_tokens=tuple(surplus_tokens(tokenizer, vocabulary)),
+        absent_bos=absent_bos(tokenizer, own_chats),
         structured_outputs_config=compact_json(spec, requests, tokenizer),
         prints_date=prints_date,
     )

@@ -245,6 +245,12 @@ def _check_engine(
             f"{surplus[0]!r}); rows with such a token will be dead letters."
         )
         emit(events.Notice(level="warning", message=text))
+    if checked.absent_bos:
+        text = (
+            f"chat_template: no chat begins with {checked.absent_bos!r}, as the texts do that the model was "
+            "trained with; put {{ bos_token }} at the template's beginning, or responses may be worse."
+        )
+        emit(events.Notice(level="warning", message=text))
     return checked
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.engine import vllm_compat
-from airflow_provider_raybatch.job.engine.token_ids import check_token_ids, surplus_tokens, within
+from airflow_provider_raybatch.job.engine.token_ids import absent_bos, check_token_ids, surplus_tokens, within
 
 WORDS = {"a": 0, " a": 1, "<|im_end|>": 100, "<|im_start|>": 101}
 
@@ -50,6 +50,23 @@ def test_tokens_that_the_model_lacks_are_named_in_their_order() -> None:
     assert surplus_tokens(Tokenizer(), 100) == ["<|im_end|>", "<|im_start|>"]
     assert surplus_tokens(Tokenizer(), 101) == ["<|im_start|>"]
     assert surplus_tokens(Tokenizer(), 102) == []
+
+
+@pytest.mark.parametrize(
+    ("adds", "chats", "absent"),
+    [
+        (True, [[5, 6], [7]], "<bos>"),
+        (True, [[1, 6], [7]], ""),
+        (True, [], ""),
+        (False, [[5, 6]], ""),
+    ],
+)
+def test_absent_bos_of_chats_is_named(adds: bool, chats: list[list[int]], absent: str) -> None:
+    """Of tokenizers that begin each text with it; Qwen's, say, do not."""
+    tokenizer = SimpleNamespace(
+        bos_token="<bos>", bos_token_id=1, encode=lambda text: [1, 5] if adds else [5, 6]
+    )
+    assert absent_bos(tokenizer, chats) == absent
 
 
 @pytest.mark.parametrize("said", [0, None, 8])

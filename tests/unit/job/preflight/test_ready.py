@@ -115,6 +115,20 @@ def test_tokenizer_larger_than_the_model_is_a_warning(monkeypatch: pytest.Monkey
     )
 
 
+def test_chats_without_the_models_first_token_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
+    monkeypatch.setattr(ready, "_checked_model", lambda *_: Checked(context=400, absent_bos="<bos>"))
+    notices: list[Notice] = []
+    ready._check_engine(spec(engine="vllm", model="acme/tiny"), [], {}, notices.append, launch=None)
+    assert [(notice.level, notice.message) for notice in notices] == [
+        (
+            "warning",
+            "chat_template: no chat begins with '<bos>', as the texts do that the model was trained with; "
+            "put {{ bos_token }} at the template's beginning, or responses may be worse.",
+        )
+    ]
+
+
 def claimed_the_day_before(destination: Folder, at: float) -> None:
     """Date the first claim back."""
     path = f"{JOURNAL}/00000001.json"
