@@ -55,7 +55,7 @@ class Handle:
         self.assignment = SimpleNamespace(remote=lambda: [(job, plan)])
         for name in ("report", "describe", "start", "is_needed"):
             setattr(self, name, SimpleNamespace(remote=getattr(coordinator, name)))
-        for name in ("join", "pull", "give_back", "share", "content", "leave", "lost"):
+        for name in ("join", "pull", "give_back", "share", "content", "fetched", "leave", "lost"):
             setattr(self, name, SimpleNamespace(remote=self._awaited(getattr(coordinator, name))))
 
     @staticmethod

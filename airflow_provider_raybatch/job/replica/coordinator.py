@@ -12,6 +12,7 @@ Replicas start while the driver still checks the job. They learn here which mode
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.replica.left_parts import LeftParts
 from airflow_provider_raybatch.job.replica.membership import Membership
 from airflow_provider_raybatch.job.replica.remote_call import Answer, PendingCall, RemoteCall
+from airflow_provider_raybatch.job.replica.shared_contents import SharedContents
 from airflow_provider_raybatch.job.row_order.buckets import Bucket
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.scheduling.messages import Begun, Grant, PullRequest
@@ -71,7 +73,6 @@ class Coordinator:
         self._news: list[tuple[float, Done]] = []
         self._reported: dict[str, set[str]] = {}
         """Paths of the parts of each process that has rows."""
-        self._shared: dict[int, list[Any]] = {}
         self._draining, self._keeps_engines = False, True
         self._engine: EngineInfo | None = None
 
@@ -81,6 +82,7 @@ class Coordinator:
         self._fewest = fewest
         self._pieces = work.pieces()
         self._queue = PullQueue(self._pieces)
+        self._contents = SharedContents(self._queue.is_open)
 
     # Replicas.
 
@@ -168,21 +170,24 @@ class Coordinator:
         self._queue.coming = self._engines.coming
         grant = self._queue.pull(process, time.monotonic(), report)
         rows = np.concatenate([grant.failed, grant.rows])
+        chunks = {piece: self._input.chunks[piece] for piece in self._pieces.split(rows)}
+        self._contents.given(process, chunks, grant.borrow)
         return Order(
             grant,
-            {piece: self._input.chunks[piece] for piece in self._pieces.split(rows)},
+            chunks,
             self._repetitions(rows),
             self._queue.is_finished,
             leaves=self._leaves(process),
         )
 
-    def give_back(self, process: str, rows: Ordinals) -> None:
+    def give_back(self, process: str, rows: Ordinals) -> tuple[int, ...]:
         """It gives back rows that it has not begun.
 
+        :returns: their pieces that it must put into the object store.
         :raises StaleReplicaError: it was taken for lost.
         """
         self._membership.require(process)
-        self._queue.give_back(process, rows)
+        return self._queue.give_back(process, rows)
 
     def share(self, process: str, contents: dict[int, list[Any]]) -> None:
         """It has put what it read into the object store, for others that get rows of it.
@@ -190,18 +195,21 @@ class Coordinator:
         :param contents: by number of the piece a reference; none where it has it no more.
         """
         if process in self._membership:
-            for piece, references in contents.items():
-                if references or piece not in self._shared:
-                    self._shared[piece] = references
+            self._contents.put(process, contents)
 
     def content(self, piece: int) -> list[Any] | None:
         """A reference to what another replica has read of a piece; ``None`` while it has not said so."""
-        return self._shared.get(piece)
+        return self._contents.get(piece)
+
+    def fetched(self, process: str, pieces: Collection[int]) -> None:
+        """It has the content of the pieces in an order's `grant.borrow`."""
+        self._contents.fetched(process, pieces)
 
     def leave(self, process: str) -> None:
         """It has written what it has finished, and begins nothing."""
         if process in self._membership and process in self._queue.replicas:
             self._queue.leave(process)
+            self._contents.gone(process)
 
     def lost(
         self, process: str, engine_died: bool, begun: Begun, report: PullRequest, done: Done | None
@@ -316,6 +324,7 @@ class Coordinator:
         ):
             return False
         queue.leave(process)
+        self._contents.gone(process)
         self._membership.leaves(process)
         return True
 
@@ -359,5 +368,6 @@ class Coordinator:
 
     def _lose(self, process: str, actor: str, engine_died: bool, begun: Begun | None) -> None:
         self._reported.pop(process, None)
+        self._contents.gone(process)
         if self._queue.lost(process, time.monotonic(), engine_died, begun):
             self._membership.was_to_blame(actor)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,8 +85,6 @@ class Prefetcher:
         self._contents: dict[int, asyncio.Task[Content | Gathered]] = {}
         self._chunks: dict[int, Chunk | Bucket] = {}
         self._released: set[int] = set()
-        self._shared: set[int] = set()
-        """RowIndex whose content lies in the object store, where it stays as long as this process."""
         self.pending = 0
         """Rows that are not prepared yet."""
 
@@ -98,17 +96,17 @@ class Prefetcher:
             (grant.rows[first : first + self._batch], False)
             for first in range(0, len(grant.rows), self._batch)
         ]
-        self._released.update(grant.release)
+        self._released = (self._released - order.chunks.keys()).union(grant.release)
         self._chunks.update(order.chunks)
         self.pending += len(grant.rows) + len(grant.failed)
         piece_of = _pieces_by_row(order.chunks)
-        borrowed = {piece for rows in grant.borrow.values() for piece in piece_of(rows).tolist()}
+        await self.share(piece for piece in grant.put if piece in self._contents)
         waiting = []
         later = _Later()
         for batch, is_failed in batches:
             await self._slots.acquire()
             reason = failure if is_failed else None
-            work = self._one(order, batch, piece_of(batch), borrowed, watch, reason, later)
+            work = self._one(order, batch, piece_of(batch), watch, reason, later)
             waiting.append(asyncio.ensure_future(work))
         try:
             await asyncio.gather(*waiting)
@@ -121,7 +119,9 @@ class Prefetcher:
         finally:
             for task in waiting:
                 task.cancel()
-        self._released.update(borrowed)
+        self._released.update(grant.borrow)
+        if grant.borrow:
+            await self._coordinator.fetched.remote(self._process, grant.borrow)
         if not self.pending:
             self._forget()
 
@@ -140,7 +140,6 @@ class Prefetcher:
         order: Order,
         batch: Any,
         chunks: Any,
-        borrowed: set[int],
         watch: Stopwatch,
         failure: RowFailure | None,
         later: _Later,
@@ -150,7 +149,7 @@ class Prefetcher:
             self._begun.prepare(batch.tolist())
             start = time.monotonic()
             pieces = list(dict.fromkeys(chunks.tolist()))
-            contents = await asyncio.gather(*(self._content(piece, order, borrowed) for piece in pieces))
+            contents = await asyncio.gather(*(self._content(piece, order) for piece in pieces))
             rows = await self._thread(
                 self._rows_of, order, batch, chunks, dict(zip(pieces, contents, strict=True))
             )
@@ -244,31 +243,27 @@ class Prefetcher:
                 found[place] = row
         return found
 
-    async def _content(self, piece: int, order: Order, borrowed: set[int]) -> Content | Gathered:
+    async def _content(self, piece: int, order: Order) -> Content | Gathered:
         """What is read of a piece at once: by this replica, or by another one."""
         if piece not in self._contents:
-            self._contents[piece] = asyncio.ensure_future(self._get(piece, order, borrowed))
+            self._contents[piece] = asyncio.ensure_future(self._get(piece, order))
         return await asyncio.shield(self._contents[piece])
 
-    async def _get(self, piece: int, order: Order, borrowed: set[int]) -> Content | Gathered:
+    async def _get(self, piece: int, order: Order) -> Content | Gathered:
         chunk = order.chunks[piece]
         if isinstance(chunk, Bucket):
             return await self._thread(_gathered, chunk)
-        if piece in borrowed:
-            content = await self._borrowed(piece)
-            if content is not None:
-                return content
+        if piece in order.grant.borrow and (content := await self._borrowed(piece)) is not None:
+            return content
         content = await self._thread(self._reader.content, chunk)
-        rows = order.grant.rows
-        inside = int(np.count_nonzero((rows >= chunk.ordinal) & (rows < chunk.ordinal + chunk.rows)))
-        if self._shares and inside < chunk.rows:
-            await self._share({piece: content})
+        if piece in order.grant.put:
+            await self._share({piece: content}, {})
         return content
 
-    async def share_rows(self, rows: Any) -> None:
-        """Let others have what was read with some rows; what is not here any more, they read themselves."""
+    async def share(self, pieces: Iterable[int]) -> None:
+        """Let others have pieces that were read before; what is not here any more, they read themselves."""
         known, unknown = {}, {}
-        for piece in set(_pieces_by_row(self._chunks)(rows).tolist()):
+        for piece in pieces:
             if isinstance(self._chunks[piece], Bucket):
                 continue  # CPU tasks have shared it
             task = self._contents.get(piece)
@@ -276,16 +271,12 @@ class Prefetcher:
                 known[piece] = task.result()
             else:
                 unknown[piece] = list[Any]()
-        if self._shares:
-            await self._share(known)
-            await self._coordinator.share.remote(self._process, unknown)
+        await self._share(known, unknown)
 
-    async def _share(self, contents: dict[int, Content]) -> None:
-        new = {piece: content for piece, content in contents.items() if piece not in self._shared}
-        self._shared.update(new)
-        if new:
-            references = await self._thread(_put, new)
-            await self._coordinator.share.remote(self._process, references)
+    async def _share(self, known: dict[int, Content], unknown: dict[int, list[Any]]) -> None:
+        if self._shares and (known or unknown):
+            references = await self._thread(_put, known)
+            await self._coordinator.share.remote(self._process, {**references, **unknown})
 
     async def _borrowed(self, piece: int) -> Content | None:
         waited = 0.0

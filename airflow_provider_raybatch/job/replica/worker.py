@@ -218,8 +218,7 @@ class ReplicaWorker:
         rows = self._flight.take_back(count)
         if rows:
             ordinals = np.array([row.ordinal for row in rows], dtype=np.int64)
-            await self._preparer.share_rows(ordinals)
-            await self._coordinator.give_back.remote(self._process, ordinals)
+            await self._preparer.share(await self._coordinator.give_back.remote(self._process, ordinals))
 
     async def _flush(self) -> None:
         """Write what has landed."""

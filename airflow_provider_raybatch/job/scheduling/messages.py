@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -54,14 +54,15 @@ class PullRequest:
 
 @dataclass(frozen=True)
 class Grant:
-    """What a replica gets. Rows that are in neither `read` nor `borrow` are in its memory already.
+    """What a replica gets.
 
     :param rows: in the order in which they are to begin.
-    :param read: pieces that it reads from storage and keeps until they are named in `release`.
-    :param borrow: rows that come from another replica's memory, by its name; from storage if that fails.
+    :param borrow: pieces that it takes from the object store, or from storage if that fails. It reads the
+        others from storage, and keeps them for later grants until they are named in `release`.
+    :param put: pieces that it puts into the object store when it has read them: others get rows of them.
     :param alone: whether `rows` must run without other rows in the engine, since one of them may kill it.
     :param failed: rows that have killed an engine, to be written as failed.
-    :param release: pieces that no other replica will ask it for.
+    :param release: pieces of which no rows are left to give out.
     :param give_back: how many of the rows that it has not begun it must give back.
     :param flush: whether it gets more rows only after it has written all that it has.
     :param ask_below: it asks again when it holds fewer unanswered rows, and with each flush.
@@ -69,8 +70,8 @@ class Grant:
     """
 
     rows: Ordinals = field(default_factory=no_rows)
-    read: tuple[int, ...] = ()
-    borrow: Mapping[str, Ordinals] = field(default_factory=dict)
+    borrow: Set[int] = frozenset()
+    put: Set[int] = frozenset()
     alone: bool = False
     failed: Ordinals = field(default_factory=no_rows)
     release: tuple[int, ...] = ()

@@ -13,9 +13,9 @@ from airflow_provider_raybatch.job.scheduling.row_index import Ordinals, RowInde
 class PendingRows:
     """What is left of opened pieces, what came back, and the pieces that no replica has opened."""
 
-    def __init__(self, pieces: RowIndex, origins: ContentLocations) -> None:
+    def __init__(self, pieces: RowIndex, locations: ContentLocations) -> None:
         self._pieces = pieces
-        self._origins = origins
+        self._locations = locations
         self._order = np.flatnonzero(pieces.left > 0)
         self._next = 0
         self._returned: dict[int, Ordinals] = {}
@@ -44,7 +44,7 @@ class PendingRows:
 
     def put_back(self, rows: Ordinals) -> None:
         """Rows that a replica had are free again."""
-        self._origins.reopen(rows)
+        self._locations.reopen(rows)
         self._return(rows)
         self.count += len(rows)
 
@@ -63,7 +63,7 @@ class PendingRows:
             piece = int(self._order[self._next])
             self._next += 1
             parts.append(self._pieces.rows(piece))
-            self._origins.open(piece, len(parts[-1]))
+            self._locations.open(piece, len(parts[-1]))
             have += len(parts[-1])
         if len(parts) > 1:
             self._opened[name] = np.sort(np.concatenate(parts))

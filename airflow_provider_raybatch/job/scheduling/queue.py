@@ -9,8 +9,8 @@ The queue gives it, in this order:
    together,
 3. the next pieces of the listing, whole: a large row group, or as many small files as are needed,
 4. rows of a piece that another replica has opened. Work stealing (Blumofe and Leiserson, Journal of the ACM
-   46(5), 1999) takes them from the replica that has most. They come from that replica's memory, not from
-   storage,
+   46(5), 1999) takes them from the replica that has most. Their content comes from the object store, not
+   from storage,
 5. nothing, where no row is free. Then one that holds more than it lets into its engine, and would end last,
    is told to give some back, so that both end together (`rebalance.py`).
 
@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from airflow_provider_raybatch.job.scheduling.content_locations import ContentLocation, ContentLocations
+from airflow_provider_raybatch.job.scheduling.content_locations import ContentLocations
 from airflow_provider_raybatch.job.scheduling.messages import (
     Begun,
     Grant,
@@ -78,7 +78,6 @@ class _Replica:
     answered: int = 0
     holds: Ordinals = field(default_factory=no_rows)
     failed: Ordinals = field(default_factory=no_rows)
-    release: list[int] = field(default_factory=list)
     give_back: int = 0
     group: Group | None = None
     on_probation: bool = False
@@ -109,8 +108,8 @@ class PullQueue:
 
     def __init__(self, pieces: RowIndex) -> None:
         self._replicas: dict[str, _Replica] = {}
-        self._origins = ContentLocations(pieces)
-        self.free = PendingRows(pieces, self._origins)
+        self._locations = ContentLocations(pieces)
+        self.free = PendingRows(pieces, self._locations)
         self._speeds = Speeds()
         self._ahead: dict[str, int] = {}
         """Rows that replicas may give back and were not told to, where there are some."""
@@ -141,11 +140,6 @@ class PullQueue:
             or self._ahead
             or any(one.give_back for one in self._replicas.values())
         )
-
-    @property
-    def bytes_read(self) -> int:
-        """Bytes that replicas were told to read from storage."""
-        return self._origins.bytes_read
 
     @property
     def replicas(self) -> tuple[str, ...]:
@@ -187,49 +181,54 @@ class PullQueue:
         given = np.concatenate([failed, rows])
         if len(given):
             replica.waits_until = 0.0
-        origin = self._hand(name, replica, given)
+        self._hand(replica, given)
+        borrow, put = self._locations.give(name, given)
         if not self.free.count:
             ask_below = min(ask_below, replica.at_once)
             if others := self._ahead.keys() - {name}:
                 ask_below = replica.at_once + math.ceil(EARLY_SECONDS * (replica.load.pace or 0.0))
                 if not is_test and replica.unanswered < ask_below and now >= replica.waits_until:
                     self._recall(now, replica, most, others)
-        release, replica.release = tuple(replica.release), []
         give_back, replica.give_back = replica.give_back, 0
         self._see(name, replica)
         return Grant(
             rows=rows,
-            read=tuple(origin.read),
-            borrow=origin.borrow,
+            borrow=borrow,
+            put=put,
             alone=replica.group is not None,
             failed=failed,
-            release=release,
+            release=self._locations.released(name),
             give_back=give_back,
             flush=is_test,
             ask_below=ask_below,
             has_share=(has_share or not self.free.count) and not is_test,
         )
 
-    def give_back(self, name: str, rows: Ordinals) -> None:
-        """A replica gives back rows that it has not begun, and keeps their content until others get them.
+    def give_back(self, name: str, rows: Ordinals) -> tuple[int, ...]:
+        """A replica gives back rows that it has not begun.
 
+        :returns: their pieces that it must put into the object store.
         :raises StaleReplicaError: it was taken for lost.
         """
         replica = self._replica(name)
         if replica.group is not None:
-            return
+            return ()
         returned = replica.remove(rows[~np.isin(rows, replica.failed)])
         before = replica.unanswered
         replica.given -= len(returned)
         self._unanswered += replica.unanswered - before
-        self._origins.lend(name, returned)
         self.free.put_back(returned)
         self._see(name, replica)
+        return self._locations.lend(name, returned)
 
     def finish(self, name: str, rows: Ordinals) -> None:
         """A replica that is about to be lost has written rows, and could not say so by itself."""
         replica = self._replica(name)
         self._count_finished(replica, rows)
+
+    def is_open(self, piece: int) -> bool:
+        """Whether rows of a piece that was opened must still be given out."""
+        return self._locations.is_open(piece)
 
     def is_idle(self, name: str) -> bool:
         """Whether a replica has nothing to do: every row that it got is finished."""
@@ -245,7 +244,7 @@ class PullQueue:
         replica = self._replica(name)
         if replica.group is not None:
             self._suspicion.groups.appendleft(Group(replica.holds, replica.group.silent_deaths))
-            self._origins.reopen(replica.holds)
+            self._locations.reopen(replica.holds)
             replica.holds = no_rows()
         self._bury(name)
 
@@ -265,7 +264,7 @@ class PullQueue:
         self._suspicion.poison = np.concatenate([self._suspicion.poison, failed])
         suspects = replica.remove(replica.holds if begun is None else begun.in_engine)
         prepared = no_rows() if begun is None else replica.remove(begun.in_preparation)
-        self._origins.reopen(np.concatenate([failed, suspects, prepared]))
+        self._locations.reopen(np.concatenate([failed, suspects, prepared]))
         if not self._suspicion.groups:
             self._suspected_since = now
         if replica.group is None:
@@ -278,7 +277,7 @@ class PullQueue:
             if len(replica.holds):
                 silent_deaths = 0 if len(alone.rows) else alone.silent_deaths
                 self._suspicion.groups.append(Group(replica.holds, silent_deaths))
-                self._origins.reopen(replica.holds)
+                self._locations.reopen(replica.holds)
                 replica.holds = no_rows()
         self._bury(name)
         return len(self._suspicion.poison) > blamed
@@ -316,18 +315,12 @@ class PullQueue:
         if len(replica.failed):
             replica.failed = replica.failed[np.isin(replica.failed, replica.holds)]
 
-    def _hand(self, name: str, replica: _Replica, rows: Ordinals) -> ContentLocation:
-        """Rows are the replica's now. Returns where it takes them from."""
+    def _hand(self, replica: _Replica, rows: Ordinals) -> None:
+        """Rows are the replica's now."""
         replica.holds = np.sort(np.concatenate([replica.holds, rows]))
         before = replica.unanswered
         replica.given += len(rows)
         self._unanswered += replica.unanswered - before
-        origin = self._origins.give(name, rows)
-        # What it reads again now, it need not drop: it was not told yet.
-        replica.release = [piece for piece in replica.release if piece not in origin.read]
-        for reader, piece in origin.release:
-            self._replicas[reader].release.append(piece)
-        return origin
 
     def _recall(self, now: float, replica: _Replica, most: int, others: Set[str]) -> None:
         """Let another one give rows back, the one with most to give so that both end together.
@@ -396,7 +389,7 @@ class PullQueue:
         self._unanswered -= replica.unanswered
         self._ahead.pop(name, None)
         self._speeds.drop(name)
-        self._origins.drop(name)
+        self._locations.drop(name)
         self.free.drop(name)
         self.free.put_back(replica.holds)
         if self._emptied == name:

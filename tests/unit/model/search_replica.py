@@ -234,7 +234,7 @@ class Stepped(Replica):
         self.loop.end()
 
 
-_CALLS = ("start", "is_needed", "join", "pull", "give_back", "share", "content", "leave", "lost")
+_CALLS = ("start", "is_needed", "join", "pull", "give_back", "share", "content", "fetched", "leave", "lost")
 
 
 class _Costs(Costs):

@@ -18,7 +18,7 @@ _LEFT_OUT = {
     # The input, and values derived from it alone.
     *("_input", "_folder", "_part_folder", "_pieces", "_order", "_row_bytes"),
     # Values that are only passed on, or follow from the rest.
-    *("_reports", "_news", "bytes_read", "_speeds", "_ahead", "_engine", "_reported", "_threads"),
+    *("_reports", "_news", "_speeds", "_ahead", "_engine", "_reported", "_threads"),
     # Instants: `World.state` has what matters.
     *("_looked", "_silence", "_suspected_since", "since"),
     # No question is asked here; it keeps the instants at which processes were heard of.

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +17,6 @@ import pytest
 from airflow_provider_raybatch.job.input import opening
 from airflow_provider_raybatch.job.replica import prefetcher
 from airflow_provider_raybatch.job.replica import replica as replica_module
-from airflow_provider_raybatch.job.replica import worker as shift_module
 from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.job.row_order.grouping import ByPrefix
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
@@ -44,6 +42,13 @@ class Store(LocalFolder):
 
         size = self._path(path).stat().st_size if size is None else size
         return io.BufferedReader(RangedFile(self, Entry(path, size, "")), REQUEST_BYTES)
+
+
+class Reference:
+    """Stands for a reference to an object in Ray's object store."""
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
 
 
 def _texts(count: int) -> Iterator[str]:
@@ -113,6 +118,26 @@ def test_the_input_is_read_once(
     assert Store.asked <= 1.1 * size + again
 
 
+def test_what_is_read_leaves_the_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 50 row groups, the object store holds few at a time, and none in the end."""
+    place = stored(parquet_of_row_groups, tmp_path, monkeypatch)
+    there: weakref.WeakSet[Reference] = weakref.WeakSet()
+    most = 0
+
+    def put(contents: dict[int, Any]) -> dict[int, list[Any]]:
+        nonlocal most
+        references = {piece: [Reference(content)] for piece, content in contents.items()}
+        there.update(one for (one,) in references.values())
+        most = max(most, len(there))
+        return references
+
+    monkeypatch.setattr(prefetcher, "_put", put)
+    monkeypatch.setattr(prefetcher, "_got", lambda references: references[0].content)
+    work_together(place, several(place, monkeypatch, 4))
+    assert 0 < most < 12
+    assert not there
+
+
 @pytest.mark.turn(0)
 @pytest.mark.parametrize("make", [parquet_of_row_groups, one_large_text])
 def test_rows_in_buckets_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
@@ -178,39 +203,3 @@ def test_rows_that_are_given_back_are_not_read_again(tmp_path: Path, monkeypatch
 
     asyncio.run(story())
     assert Store.asked == sum(file.stat().st_size for file in place.source.iterdir())
-
-
-def test_what_is_read_is_put_into_the_object_store_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However often rows of it are given back: a row group may have hundreds of megabytes."""
-    place = stored(lambda folder: many_small_files(folder, 1, 100), tmp_path, monkeypatch)
-    put: Counter[int] = Counter()
-    preparers: list[prefetcher.Prefetcher] = []
-
-    class Seen(prefetcher.Prefetcher):
-        def __init__(self, *arguments: Any, **named: Any) -> None:
-            super().__init__(*arguments, **named)
-            preparers.append(self)
-
-    def counted(contents: dict[int, Any]) -> dict[int, list[Any]]:
-        put.update(contents.keys())
-        return {piece: [content] for piece, content in contents.items()}
-
-    monkeypatch.setattr(prefetcher, "_put", counted)
-    monkeypatch.setattr(shift_module, "Prefetcher", Seen)
-    pace = {"seconds_per_token": 0.002}
-    replica = place.replica(engine="echo", rows_in_flight=20, replicas=2, engine_args=pace)
-
-    async def story() -> None:
-        working = asyncio.ensure_future(work(replica))
-        await until(lambda: replica.flight is not None and bool(replica.flight.waiting))
-        assert replica.flight is not None
-        waiting = np.array([row.ordinal for row in replica.flight.waiting])
-        for _ in range(3):
-            await preparers[0].share_rows(waiting)
-        await working
-
-    asyncio.run(story())
-    assert put
-    assert set(put.values()) == {1}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from airflow_provider_raybatch.job.replica.shared_contents import SharedContents
 from airflow_provider_raybatch.job.scheduling.messages import Begun, Grant, PullRequest
 from airflow_provider_raybatch.job.scheduling.queue import PullQueue
 from airflow_provider_raybatch.job.scheduling.row_index import RowIndex
@@ -20,7 +21,7 @@ class Member:
     :param holds: unwritten rows that it holds, in the order in which they came.
     :param failed: the held rows that it must write as failed.
     :param pieces: pieces that it has read and keeps.
-    :param kept: rows that it gave back and keeps.
+    :param borrows: pieces that it has still to fetch from the object store, by order.
     :param touched: every piece from which it ever held rows.
     """
 
@@ -28,7 +29,7 @@ class Member:
     holds: list[int] = field(default_factory=list)
     failed: set[int] = field(default_factory=set)
     pieces: set[int] = field(default_factory=set)
-    kept: set[int] = field(default_factory=set)
+    borrows: list[set[int]] = field(default_factory=list)
     touched: set[int] = field(default_factory=set)
     answered: int = 0
     alone: bool = False
@@ -47,7 +48,9 @@ class World:
         self.members: dict[str, Member] = {}
         self.written: dict[int, bool] = {}
         """Whether it is good, by row."""
-        self.allowed_bytes = pieces.total_bytes
+        self.contents = SharedContents(queue.is_open)
+        """References are names of the replicas that have put a piece into the object store."""
+        self.bytes_read, self.allowed_bytes = 0, pieces.total_bytes
         self.now = 0.0
         self._names = 0
 
@@ -84,10 +87,19 @@ class World:
         member = self.members[name]
         ahead = [row for row in member.holds if row not in member.failed][member.at_once :]
         rows = ahead[max(0, len(ahead) - count) :]
-        self.queue.give_back(name, _rows(rows))
+        self.contents.put(name, {piece: [name] for piece in self.queue.give_back(name, _rows(rows))})
         if not member.alone:
             member.holds = [row for row in member.holds if row not in rows]
-            member.kept.update(rows)
+
+    def fetch(self, name: str) -> None:
+        """Fetch what the replica was told to take from the object store, and has not taken yet."""
+        member = self.members[name]
+        for borrow in member.borrows:
+            for piece in borrow:
+                # Where the replica that had put it is gone, this one reads the piece from storage, too.
+                assert self.contents.get(piece), "no replica has put this row's content into the object store"
+            self.contents.fetched(name, borrow)
+        member.borrows = []
 
     def lose(self, name: str, engine_died: bool, knows_begun: bool) -> None:
         member = self.members[name]
@@ -103,22 +115,26 @@ class World:
         assert len(held) == len(set(held))
         assert not self.written.keys() & set(held)
         assert self.queue.unfinished == self.pieces.left.sum() - len(self.written)
-        assert self.queue.bytes_read <= self.allowed_bytes
+        assert self.bytes_read <= self.allowed_bytes
+        awaited = {piece for member in self.members.values() for borrow in member.borrows for piece in borrow}
+        for piece in range(len(self.pieces)):
+            if self.contents.get(piece) is not None:
+                assert self.queue.is_open(piece) or piece in awaited, "it stays in the object store"
 
     def _receive(self, name: str, member: Member, grant: Grant) -> None:
         if grant.alone and len(grant.rows):
             assert not member.holds
         member.alone = grant.alone
         given = [*grant.failed.tolist(), *grant.rows.tolist()]
-        borrowed = {row: other for other, rows in grant.borrow.items() for row in rows.tolist()}
-        assert borrowed.keys() <= set(given)
-        member.pieces.update(grant.read)
-        for row, piece in zip(given, self.pieces.of(_rows(given)).tolist(), strict=True):
-            has = self.members[borrowed[row]] if row in borrowed else member
-            assert piece in has.pieces or row in has.kept, "no replica has this row's content"
-            has.kept.discard(row)
-            member.touched.add(piece)
-        member.touched.update(grant.read)
+        pieces = set(self.pieces.of(_rows(given)).tolist())
+        assert pieces >= grant.borrow | grant.put
+        self.contents.given(name, pieces, grant.borrow)
+        if grant.borrow:
+            member.borrows.append(set(grant.borrow))
+        self.bytes_read += int(self.pieces.sizes[sorted(pieces - grant.borrow - member.pieces)].sum())
+        member.pieces.update(pieces - grant.borrow)
+        self.contents.put(name, {piece: [name] for piece in grant.put})
+        member.touched.update(pieces)
         member.pieces.difference_update(grant.release)
         member.failed.update(grant.failed.tolist())
         member.holds += given
@@ -126,6 +142,7 @@ class World:
 
     def _forget(self, name: str) -> None:
         member = self.members.pop(name)
+        self.contents.gone(name)
         self.allowed_bytes += int(self.pieces.sizes[sorted(member.touched)].sum())
         self.check()
 

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What replicas read for each other leaves Ray's object store as soon as it can, and not before."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+from airflow_provider_raybatch.job.input.survey import Chunk
+from airflow_provider_raybatch.job.replica.coordinator import Coordinator, Order
+from airflow_provider_raybatch.job.row_order.rows_to_do import Input
+from airflow_provider_raybatch.job.scheduling.messages import Begun, PullRequest, no_rows
+from airflow_provider_raybatch.storage.folder import LocalFolder
+
+
+class Reference:
+    """Stands for a reference to an object: the store keeps the object as long as one is there."""
+
+
+class Store(Coordinator):
+    """Of one piece of 24 rows, of which "reader" gets the first 12, and "borrower" the rest."""
+
+    def __init__(self) -> None:
+        super().__init__(LocalFolder("/nowhere"))
+        todo = np.packbits(np.zeros(24, np.bool_))
+        self.begin(Input([Chunk(0, 0, 24, 0, 0, 24)], [24], todo), "parts", 1, ())
+        self._objects: weakref.WeakSet[Reference] = weakref.WeakSet()
+        for name in ("reader", "borrower"):
+            self.enters(name)
+
+    def enters(self, name: str, slots: int = 4) -> None:
+        self.start(name, name)
+        self.join(name, slots)
+
+    def asks(self, name: str, finished: Any = ()) -> Order:
+        rows = np.array(finished, dtype=np.int64)
+        return self.pull(name, PullRequest(answered=len(rows), finished=rows))
+
+    def puts(self, name: str) -> None:
+        reference = Reference()
+        self._objects.add(reference)
+        self.share(name, {0: [reference]})
+
+    def dies(self, name: str) -> None:
+        self.lost(name, False, Begun(no_rows()), PullRequest(), None)
+
+    @property
+    def objects(self) -> int:
+        return len(self._objects)
+
+
+def shared() -> Store:
+    """Return a store whose piece is given out, and not yet fetched by the borrower."""
+    store = Store()
+    order = store.asks("reader")
+    assert (len(order.grant.rows), order.grant.put) == (12, {0})
+    store.puts("reader")
+    assert store.asks("borrower").grant.borrow == {0}
+    assert store.asks("reader").grant.release == (0,)
+    assert store.objects == 1
+    assert store.content(0)
+    return store
+
+
+def test_it_is_dropped_when_each_that_was_told_to_has_fetched_it() -> None:
+    store = shared()
+    store.fetched("borrower", {0})
+    assert (store.objects, store.content(0)) == (0, None)
+
+
+def test_one_that_comes_late_is_still_fetched() -> None:
+    """The rest of a piece is given out before its reader has put it into the store."""
+    store = Store()
+    store.asks("reader")
+    store.asks("borrower")
+    assert store.content(0) is None
+    store.puts("reader")
+    assert store.content(0)
+    store.fetched("borrower", {0})
+    store.puts("reader")  # it comes again, and none waits for it any more
+    assert store.objects == 0
+
+
+def test_a_lost_borrower_does_not_keep_it() -> None:
+    """Its rows are free again: the next replica puts their piece there for others."""
+    store = shared()
+    store.dies("borrower")
+    assert store.objects == 0
+    for name in ("second", "third"):
+        store.enters(name)
+    assert store.asks("second").grant.put == {0}
+    store.puts("second")
+    assert (store.asks("third").grant.borrow, store.objects) == ({0}, 1)
+    store.fetched("third", {0})
+    assert store.objects == 0
+
+
+def test_a_lost_reader_does_not_keep_it() -> None:
+    """Another one reads the piece, and puts it there again for the rest."""
+    store = Store()
+    store.asks("reader")
+    store.puts("reader")
+    store.dies("reader")
+    assert (store.objects, store.content(0)) == (0, None)
+    assert store.asks("borrower").grant.put == {0}
+
+
+def test_what_is_given_back_comes_once_and_is_dropped() -> None:
+    store = shared()
+    store.fetched("borrower", {0})
+    assert store.give_back("reader", np.arange(10, 12)) == (0,)
+    store.puts("reader")
+    assert store.give_back("borrower", np.arange(22, 24)) == ()  # it is there
+    assert store.objects == 1
+    order = store.asks("borrower", range(12, 22))
+    assert sorted(order.grant.rows.tolist()) == [10, 11, 22, 23]
+    store.fetched("borrower", order.grant.borrow)
+    assert store.objects == 0
+
+
+def test_a_process_fetches_it_for_each_of_its_orders() -> None:
+    """The end of one order must not take it from the next."""
+    store = shared()
+    store.give_back("reader", np.arange(8, 12))
+    store.puts("reader")
+    assert store.asks("borrower", range(12, 24)).grant.borrow == {0}
+    store.fetched("borrower", {0})
+    assert store.objects == 1
+    store.fetched("borrower", {0})
+    assert store.objects == 0
+
+
+def test_a_replica_that_leaves_does_not_keep_it() -> None:
+    store = shared()
+    store.leave("borrower")
+    store.asks("reader", range(12))
+    assert store.asks("reader").grant.borrow == set()
+    assert store.objects == 0
