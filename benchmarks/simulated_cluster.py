@@ -73,6 +73,7 @@ class Replica:
     unanswered: int = 0
     answered: int = 0
     work: float = 0.0
+    read: set[int] = field(default_factory=set)
     end: float = 0.0
     written: list[int] = field(default_factory=list)
     called: float = -1e9
@@ -143,10 +144,9 @@ class Pulling(Simulation):
         super().__init__(case)
         rows = len(case.lengths)
         sizes = case.pieces or [min(ROW_GROUP, rows - first) for first in range(0, rows, ROW_GROUP)]
-        self.queue = PullQueue(
-            RowIndex(sizes, [size * ROW_BYTES for size in sizes], in_order=bool(case.pieces))
-        )
-        self.calls = 0
+        self.pieces = RowIndex(sizes, [size * ROW_BYTES for size in sizes], in_order=bool(case.pieces))
+        self.queue = PullQueue(self.pieces)
+        self.calls = self.bytes_read = 0
         self.seconds = 0.0
 
     def joined(self, now: float, number: int, _: Any) -> None:
@@ -199,6 +199,9 @@ class Pulling(Simulation):
         if replica.is_fed:
             # Rows that another replica has read arrive as fast as a read.
             self.at(now + OPEN, self.opened, number, grant.rows.tolist())
+            own = set(self.pieces.of(grant.rows).tolist()) - grant.borrow
+            self.bytes_read += int(self.pieces.sizes[sorted(own - replica.read)].sum())
+            replica.read |= own
         if grant.give_back:
             back = [replica.waiting.pop() for _ in range(min(grant.give_back, len(replica.waiting)))]
             replica.unanswered -= len(back)
@@ -217,4 +220,4 @@ class Pulling(Simulation):
     def outcome(self) -> Outcome:
         """Run the simulation."""
         ends = self.run()
-        return Outcome(ends, self.queue.bytes_read, self.calls, self.seconds)
+        return Outcome(ends, self.bytes_read, self.calls, self.seconds)

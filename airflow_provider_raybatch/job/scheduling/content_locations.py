@@ -7,7 +7,7 @@ from airflow_provider_raybatch.job.scheduling.row_index import Ordinals, RowInde
 
 
 class ContentLocations:
-    """Which replica has read which piece, and put it into the object store until all rows are given.
+    """Which replica has read which piece, and has it in Ray's object store until all its rows are given.
 
     A replica that gives rows back puts their piece there again, if it may be gone.
     """

@@ -57,7 +57,7 @@ class Grant:
     """What a replica gets.
 
     :param rows: in the order in which they are to begin.
-    :param borrow: pieces that it takes from the object store, or from storage if that fails. It reads the
+    :param borrow: pieces that it takes from Ray's object store, or from storage if that fails. It reads the
         others from storage, and keeps them for later grants until they are named in `release`.
     :param put: pieces that it puts into the object store when it has read them: others get rows of them.
     :param alone: whether `rows` must run without other rows in the engine, since one of them may kill it.

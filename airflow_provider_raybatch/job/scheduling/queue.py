@@ -9,8 +9,8 @@ The queue gives it, in this order:
    together,
 3. the next pieces of the listing, whole: a large row group, or as many small files as are needed,
 4. rows of a piece that another replica has opened. Work stealing (Blumofe and Leiserson, Journal of the ACM
-   46(5), 1999) takes them from the replica that has most. Their content comes from the object store, not
-   from storage,
+   46(5), 1999) takes them from the replica that has most. Their content comes from Ray's object store,
+   not from storage,
 5. nothing, where no row is free. Then one that holds more than it lets into its engine, and would end last,
    is told to give some back, so that both end together (`rebalance.py`).
 
