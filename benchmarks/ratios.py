@@ -28,9 +28,9 @@ TARGETS = {
     "two GPUs to one, W1": 1.95,
     "two GPUs to one, W2": 1.95,
     "two GPUs to one, W2 twice": 1.95,
-    "two GPUs to one, W1, kept engines": 1.95,
-    "two GPUs to one, W2, kept engines": 1.95,
-    "two GPUs to one, W2 twice, kept engines": 1.95,
+    "two GPUs to one, W1, warm engines": 1.95,
+    "two GPUs to one, W2, warm engines": 1.95,
+    "two GPUs to one, W2 twice, warm engines": 1.95,
     "all rows to half of them, W1": None,
     "all rows to half of them, W2": None,
     "all rows to half of them, W2, LLM.generate": None,
@@ -39,7 +39,7 @@ TARGETS = {
     "sorted LLM.generate to job, W3": 0.95,
     "all tokens to forced tokens, W1 with choices": 1.25,
     "script to job, first request": None,
-    "job to kept engine, first request": None,
+    "job to warm engine, first request": None,
 }
 """The least that each ratio shall be, in the order of the page; ``None`` for those without such a figure."""
 

@@ -126,7 +126,7 @@ class BatchInferenceSpec(
         return self
 
     @model_validator(mode="after")
-    def _kept_engines_are_not_rays(self) -> BatchInferenceSpec:
+    def _warm_engines_are_not_rays(self) -> BatchInferenceSpec:
         if self.keep_warm is not None and self.engine == "ray_data_llm":
             raise ValueError(
                 "keep_warm: engine 'ray_data_llm' ends its engines itself; use engine 'vllm', or leave "

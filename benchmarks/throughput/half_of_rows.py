@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All rows of W2 and half of them, on one GPU with a kept engine: what two GPUs can reach at most.
+"""All rows of W2 and half of them, on one GPU with a warm engine: what two GPUs can reach at most.
 
 Each of two GPUs gets half of the rows, so two take at least as long as one does for half of them: every
 second one of the longest first. Jobs run as planned, or with other numbers of rows in the engine

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a GPU that a kept engine holds: handed on, made room with, and freed after each death.
+"""What becomes of a GPU that a warm engine holds: handed on, made room with, and freed after each death.
 
 On a Ray of its own with one GPU. Prints a JSON line a step: seconds, the processes that are vLLM's engine,
 and the MiB that NVML counts on the GPU (``null`` without one). Fails where a row is lost, or a step's engine

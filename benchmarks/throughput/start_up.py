@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seconds to the first token: of a job, of one with a kept engine, and of ``LLM()`` in a script.
+"""Seconds to the first token: of a job, of one with a warm engine, and of ``LLM()`` in a script.
 
 A cluster runs already, as a user's does. The first round finds vLLM's caches as they are, the later ones
 warm. Phases of a job: its driver's process until its checks begin (Python, Ray), and then those that its
-manifest has, until the first request is in an engine. The job with a kept engine takes that of a job before
+manifest has, until the first request is in an engine. The job with a warm engine takes that of a job before
 it, and ends it. Prints a JSON line a run as it comes, and `ratios` at the end: medians of the later rounds.
 
 usage: start_up.py DATA_FOLDER OUT_FOLDER WORKLOAD [ENGINE_ARGS_JSON] [ROUNDS]
@@ -49,12 +49,12 @@ def main() -> None:
         found.append((
             by_script(model, engine),
             by_job("job", Task(rows, model, Path(out), fields)),
-            by_kept_engine(Task(rows, model, Path(out), fields), Task(rows, model, Path(out), fields)),
+            by_warm_engine(Task(rows, model, Path(out), fields), Task(rows, model, Path(out), fields)),
         ))
     later = found[1:]
     each = {
         "script to job, warm": [round(script / job, 3) for script, job, _ in later],
-        "job to kept engine, first request": [round(job / kept, 3) for _, job, kept in later],
+        "job to warm engine, first request": [round(job / kept, 3) for _, job, kept in later],
     }
     ratios = {name: statistics.median(values) for name, values in each.items() if values}
     print("RESULT", json.dumps({"rounds": found, "each": each, "ratios": ratios}))
@@ -90,12 +90,12 @@ def by_job(name: str, task: Task) -> float:
     return shown(name, {"driver": checks - began, **task.manifest()["timing"]["phases"]})
 
 
-def by_kept_engine(first: Task, second: Task) -> float:
+def by_warm_engine(first: Task, second: Task) -> float:
     """The first request of a job that takes the engine of another one."""
     first.fields = {**first.fields, "keep_warm": KEPT}
     second.fields = {**second.fields, "keep_warm": 0}
     first.run()
-    return by_job("job, kept engine", second)
+    return by_job("job, warm engine", second)
 
 
 def shown(system: str, phases: dict[str, float]) -> float:

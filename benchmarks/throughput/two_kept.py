@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One kept engine and two, in turns on a machine with two GPUs: how close two come to twice the speed.
+"""One warm engine and two, in turns on a machine with two GPUs: how close two come to twice the speed.
 
 Engines that start begin at different times, and of a run of a dozen seconds a second is a lot. Here a job
 before has left both engines (`keep_warm`), and GPUs that are warm: at their power limit, their clocks are
@@ -62,7 +62,7 @@ def main() -> None:
     for name, variants in variants_of.items():
         for _ in range(int(turns)):
             one, two = job(next(variants), 1), job(next(variants), 2)
-            each.setdefault(f"two GPUs to one, {name}, kept engines", []).append(round(one / two, 3))
+            each.setdefault(f"two GPUs to one, {name}, warm engines", []).append(round(one / two, 3))
             if "--half" in sys.argv:
                 alone = job(half(next(variants), Path(out) / "half"), 1)
                 each.setdefault(f"all rows to half of them, {name}", []).append(round(one / alone, 3))

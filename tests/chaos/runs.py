@@ -61,7 +61,7 @@ _LATE = 2.0
 
 _ROWS_BEFORE = 48
 _END_OF_KEPT = 60.0
-"""Seconds that a kept engine takes at most to notice that its user is gone, and to end."""
+"""Seconds that a warm engine takes at most to notice that its user is gone, and to end."""
 _A_WRITE = 2.0
 """Seconds for a part on a busy machine, on an S3 that fails some calls."""
 
@@ -270,7 +270,7 @@ def _leave_engines(world: World, dag: str, params: dict[str, Any], folder: Path)
 
 
 def _left_behind(cases: Sequence[Case], seconds: float) -> int:
-    """Wait for the end of kept engines; return how many are there after so many seconds."""
+    """Wait for the end of warm engines; return how many are there after so many seconds."""
     ends = time.monotonic() + seconds
     while (left := sum(len(case.live.engines()) for case in cases)) and time.monotonic() < ends:
         time.sleep(_POLL_INTERVAL)

@@ -31,7 +31,7 @@ _WHEELS = ("obstore",)
 """Distributions, installed here, that the job needs besides Ray and vLLM."""
 
 ENTRYPOINT = f"python -m airflow_provider_raybatch.job {SPEC_FILE}"
-KEPT_ENGINES = "python -m airflow_provider_raybatch.job.warm_engines"
+WARM_ENGINES = "python -m airflow_provider_raybatch.job.warm_engines"
 
 
 def with_source_digest(spec: BatchInferenceSpec) -> BatchInferenceSpec:
@@ -88,8 +88,8 @@ async def build_batch_request(
     )
 
 
-async def build_kept_engines_request(client: RayJobsClient, submission_id: str, *, end: bool) -> JobRequest:
-    """A job that lists the kept engines of a cluster in its log.
+async def build_warm_engines_request(client: RayJobsClient, submission_id: str, *, end: bool) -> JobRequest:
+    """A job that lists the warm engines of a cluster in its log.
 
     :param end: whether it ends those that no job uses.
     :raises PackageError: something can't be shipped.
@@ -97,7 +97,7 @@ async def build_kept_engines_request(client: RayJobsClient, submission_id: str, 
     """
     packages = await asyncio.to_thread(_own_packages)
     modules = [await client.ensure_package(package) for package in packages]
-    entrypoint = f"{KEPT_ENGINES} --end" if end else KEPT_ENGINES
+    entrypoint = f"{WARM_ENGINES} --end" if end else WARM_ENGINES
     return JobRequest(entrypoint, submission_id, runtime_env={"py_modules": modules})
 
 

@@ -21,7 +21,7 @@ _REPORT_TIMEOUT = 30.0
 class ReplicaReport:
     """A replica's progress, cumulative since its process started.
 
-    :param state: ``waiting`` for a kept engine, ``starting``, ``ready``, ``drained`` after an order to end,
+    :param state: ``waiting`` for a warm engine, ``starting``, ``ready``, ``drained`` after an order to end,
         or ``ended`` if another process has replaced it, or no rows were left for it.
     :param tokens_in_flight: that requests without an answer have so far; it falls when they are answered.
     :param loaded: grows while it loads its model, see

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m airflow_provider_raybatch.job.warm_engines [--end]``: the kept engines of a cluster."""
+"""``python -m airflow_provider_raybatch.job.warm_engines [--end]``: the warm engines of a cluster."""
 
 import argparse
 import contextlib
@@ -17,11 +17,11 @@ parser.add_argument("--end", action="store_true", help="end those that no job us
 arguments = parser.parse_args()
 write_utf8()
 ray.init("auto", log_to_driver=False, logging_level="ERROR")
-roll = WarmEngineRegistry()
-states = listed = roll.look()
-while arguments.end and roll.ownerless:  # it ends those that do not answer within half a minute
+registry = WarmEngineRegistry()
+states = listed = registry.look()
+while arguments.end and registry.ownerless:  # it ends those that do not answer within half a minute
     time.sleep(1.0)
-    states = roll.look()
+    states = registry.look()
 for name in sorted(listed.keys() - states.keys()):
     print(f"{name}: it waited for a job that is gone; ended")
 for name, state in sorted(states.items()):
@@ -32,8 +32,8 @@ for name, state in sorted(states.items()):
     use = "in use" if state.is_used else "ending" if state.is_ending else resting
     if arguments.end:
         with contextlib.suppress(ray.exceptions.RayError):  # it has ended meanwhile
-            if ray.get(roll.actor(name).end_if_free.remote(), timeout=_ANSWER_SECONDS):
+            if ray.get(registry.actor(name).end_if_free.remote(), timeout=_ANSWER_SECONDS):
                 use += "; ending"
     print(f"{name}: {state.title}, {count_of(int(state.amounts.get('GPU', 0)), 'GPU')}, {use}")
 if not listed:
-    print("no engine is kept")
+    print("no warm engine")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The actor that keeps an engine: it outlives its job, holds the GPUs, and passes messages to the front end.
+"""The actor of a warm engine: it outlives its job, holds the GPUs, and passes messages to the front end.
 
-It ends with its front end, when its user is silent or has died, and when :mod:`tenancy` says so. So an engine
+It ends with its front end, when its holder is silent or has died, and when :mod:`lease` says so. So an engine
 that may be broken is never handed on.
 """
 
@@ -33,17 +33,17 @@ from airflow_provider_raybatch.job.warm_engines.lease import (
     Holder,
 )
 from airflow_provider_raybatch.job.warm_engines.meter import Meter
-from airflow_provider_raybatch.job.warm_engines.registry import KeptState, WarmEngineRegistry
+from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineRegistry, WarmEngineState
 
 _LONGEST_WAIT = 2.0
 _MORE = 0.002
 """Seconds in which further messages are waited for, so that a call takes several of a busy engine."""
-_LOOKS = (1.0, 2.0)
-"""Seconds between two looks, by chance, so that engines do not all ask Ray at the same time."""
+_CHECK_EVERY = (1.0, 2.0)
+"""Range of the random seconds between two checks, so that engines do not all ask Ray at the same time."""
 _ANSWER_SECONDS = 30.0
 """For an engine that rests to answer before it is opened again; one that does not hangs."""
-_LAST_WORD = 10.0
-"""Seconds for the user to hear of the engine's death."""
+_DEATH_NOTICE = 10.0
+"""Seconds in which the holder learns of the engine's death."""
 _END_SECONDS = 60.0
 
 
@@ -56,19 +56,19 @@ class WarmEngineActor:
 
     def __init__(self, title: str, maker: str = "") -> None:
         self._title = title
-        self._tenancy = EngineLease(time.monotonic(), maker)
+        self._lease = EngineLease(time.monotonic(), maker)
         self._changed = threading.Condition()
-        """Guards the tenancy, the messages and the front ends."""
+        """Guards the lease, the messages and the front ends."""
         self._posting = threading.Lock()
-        """Held while a message of the user is passed on, so that none comes after the order to rest."""
+        """Held while a message of the holder is passed on, so that none comes after the order to rest."""
         self._preparing = threading.Lock()
-        """Held while a front end is started or made ready for the user."""
+        """Held while a front end is started or made ready for the holder."""
         self._messages_are: Literal["questions", "the order to open", "calls"] = "questions"
-        """What the user sends next."""
+        """What the holder sends next."""
         self._front_end: OwnFrontEnd | None = None
-        """The process that the user talks to."""
+        """The process that the holder talks to."""
         self._resting: OwnFrontEnd | None = None
-        """One with an engine that no user has opened since its rest."""
+        """One with an engine that no holder has opened since its rest."""
         self._answered: OwnFrontEnd | None = None
         """The one that has said last that its engine rests still."""
         self._identity = ""
@@ -88,115 +88,115 @@ class WarmEngineActor:
         """As Ray's dashboard shows the actor."""
         return f"WarmEngineActor({self._title})"
 
-    # For whoever looks for an engine.
+    # For pools and for other warm engines.
 
-    def state(self) -> KeptState:
-        """What it is, and whether it has a user."""
+    def state(self) -> WarmEngineState:
+        """What it is, and whether it has a holder."""
         with self._changed:
-            tenancy = self._tenancy
-            since, ends_in = tenancy.rests(time.monotonic()) if tenancy.is_free else (0.0, 0.0)
-            return KeptState(
+            lease = self._lease
+            since, ends_in = lease.rests(time.monotonic()) if lease.is_free else (0.0, 0.0)
+            return WarmEngineState(
                 self._title,
-                is_free=tenancy.is_free,
-                is_ending=tenancy.is_ended,
-                is_used=tenancy.is_used,
+                is_free=lease.is_free,
+                is_ending=lease.is_ended,
+                is_used=lease.is_used,
                 since=since,
                 ends_in=ends_in,
                 node=self._node,
                 amounts=self._amounts,
-                reserved_for=tenancy.reserved_for,
+                reserved_for=lease.reserved_for,
             )
 
-    def take(self, user: Holder, maker: str = "") -> bool:
-        """Give it to a user.
+    def take(self, holder: Holder, maker: str = "") -> bool:
+        """Give it to a holder.
 
-        :param maker: of the user's job.
+        :param maker: of the holder's job.
         :returns: whether it was free, or is this one's already.
         """
         gpu = GpuMeter()
         with self._changed:
-            was_free = self._tenancy.is_free
-            is_users = self._tenancy.take(user, maker, time.monotonic())
-            if was_free and is_users:
+            was_free = self._lease.is_free
+            is_holders = self._lease.take(holder, maker, time.monotonic())
+            if was_free and is_holders:
                 self._messages.clear()
                 self._messages_are = "questions"
                 self._meter.gpu = gpu
-            return is_users
+            return is_holders
 
-    def decline(self, user: Holder) -> None:
-        """Take it back from a user that has never heard of it."""
+    def decline(self, holder: Holder) -> None:
+        """Take it back from a holder that has never heard of it."""
         with self._changed:
-            self._tenancy.decline(user)
+            self._lease.decline(holder)
 
-    def abandon(self, user: Holder) -> None:
-        """End it, if this is its user, which has died or does not trust it."""
+    def abandon(self, holder: Holder) -> None:
+        """End it, if this is its holder, which has died or does not trust it."""
         with self._changed:
-            is_users = self._tenancy.is_of(user)
-        if is_users:
+            is_holders = self._lease.is_of(holder)
+        if is_holders:
             self.end(at_once=True)
 
     def end_if_free(self) -> bool:
-        """End it, if it has no user.
+        """End it, if it has no holder.
 
         :returns: whether it does.
         """
         with self._changed:
-            was_free = self._tenancy.is_free
-            ends = not (self._tenancy.is_used or self._tenancy.is_ended)
+            was_free = self._lease.is_free
+            ends = not (self._lease.is_used or self._lease.is_ended)
             if ends:
-                self._tenancy.end()
+                self._lease.end()
         if ends:
             self.end(at_once=not was_free)  # one that still starts hears of nothing until it has
         return ends
 
-    # For its user.
+    # For its holder.
 
-    def begin(self, user: Holder, environment: dict[str, SecretStr], of_vllm: bool) -> list[str]:
+    def begin(self, holder: Holder, environment: dict[str, SecretStr], of_vllm: bool) -> list[str]:
         """Start the process of the front end, if there is none.
 
         :param environment: variables of its processes, see
-            :func:`~airflow_provider_raybatch.job.control.private_package.environment`. Not the constructor's,
-            since Ray keeps what an actor was made with as long as it lives.
+            :func:`~airflow_provider_raybatch.job.control.private_package.environment`. Not the constructor's
+            argument: Ray stores those as long as the actor lives.
         :param of_vllm: whether it is an engine of vLLM's.
         :returns: ids of its GPUs.
-        :raises GivenAwayError: the caller is not the user.
+        :raises GivenAwayError: the caller is not the holder.
         """
-        with self._waited_for(user):
+        with self._waited_for(holder):
             set_environment(environment)
             self._of_vllm = of_vllm
             if self._resting is None and self._front_end is None:
                 self._start()
         return self._gpus
 
-    def send(self, user: Holder, messages: Sequence[bytes]) -> None:
+    def send(self, holder: Holder, messages: Sequence[bytes]) -> None:
         """Pass messages on to the front end. While none is opened, it is one without an engine.
 
-        :raises GivenAwayError: the caller is not the user.
+        :raises GivenAwayError: the caller is not the holder.
         """
         if messages and self._front_end is None:
-            with self._waited_for(user):
+            with self._waited_for(holder):
                 self._start()
         with self._posting:
-            self._check(user)
+            self._check(holder)
             if self._front_end is not None:
                 post(self._front_end, *messages)
             if messages and self._messages_are == "the order to open":
                 self._messages_are = "calls"
 
-    def prepare(self, user: Holder, identity: str) -> None:
-        """Let the next message open the engine that rests here, if it is an equal one. Else it is ended.
+    def prepare(self, holder: Holder, identity: str) -> None:
+        """Let the next message open the idle engine, if it is equal. Else end it.
 
-        And so is its process: what vLLM knows of a tokenizer's files, it never reads again.
+        Its process ends too, since vLLM never reads a tokenizer's files again.
 
         :param identity: over all that decides the engine.
-        :raises GivenAwayError: the caller is not the user.
+        :raises GivenAwayError: the caller is not the holder.
         :raises EngineDeadError: the engine that rests does not answer. This actor ends with it.
         """
-        with self._waited_for(user):
+        with self._waited_for(holder):
             if self._resting is not None:
                 self._ask(self._resting)
             with self._changed:
-                self._check(user)  # it may have left meanwhile
+                self._check(holder)  # it may have left meanwhile
                 resting, self._resting = self._resting, None
                 fresh = self._front_end
                 is_equal = resting is not None and identity == self._identity
@@ -211,36 +211,36 @@ class WarmEngineActor:
                 self._start()
             self._messages_are = "the order to open"
 
-    def receive(self, user: Holder) -> Heard:
+    def receive(self, holder: Holder) -> Heard:
         """Wait a little for messages of the front end.
 
-        :raises GivenAwayError: the caller is not the user, or is no longer.
+        :raises GivenAwayError: the caller is not the holder, or is no longer.
         :raises EngineDeadError: the front end has ended.
         """
-        self._check(user)
+        self._check(holder)
         with self._changed:
             if self._changed.wait_for(
-                lambda: self._messages or self._death or not self._tenancy.is_of(user), _LONGEST_WAIT
+                lambda: self._messages or self._death or not self._lease.is_of(holder), _LONGEST_WAIT
             ):
                 self._changed.wait(_MORE)
             if self._death is not None and not self._messages:
                 raise self._death
-            if not self._tenancy.is_of(user):
-                raise GivenAwayError("The kept engine has another user.")
+            if not self._lease.is_of(holder):
+                raise GivenAwayError("The warm engine has another holder.")
             messages = list(self._messages)
             self._messages.clear()
         return Heard(messages, self._meter.steps, self._meter.gpu.mean)
 
-    def give_back(self, user: Holder, seconds: float, is_open: bool) -> None:
-        """Let the engine rest for the next user.
+    def give_back(self, holder: Holder, seconds: float, is_open: bool) -> None:
+        """Let the engine rest for the next holder.
 
         :param seconds: for which it waits at most; 0 ends it.
-        :param is_open: whether the user has opened it.
-        :raises GivenAwayError: the caller is not the user.
+        :param is_open: whether the holder has opened it.
+        :raises GivenAwayError: the caller is not the holder.
         """
         with self._posting:
             with self._changed:
-                self._tenancy.give_back(user, seconds, time.monotonic())
+                self._lease.give_back(holder, seconds, time.monotonic())
                 self._messages.clear()
                 keeps = seconds > 0 and (is_open or self._resting is not None)
             if keeps and is_open and self._front_end is not None:
@@ -250,18 +250,18 @@ class WarmEngineActor:
         if not is_open:
             self._rest_as_before()
 
-    def open_alone(self, user: Holder, seconds: float, identity: str, order: bytes) -> None:
-        """Open the engine for the next user, if it is not open yet: the job of this one has ended.
+    def open_alone(self, holder: Holder, seconds: float, identity: str, order: bytes) -> None:
+        """Open the engine for the next holder, if it is not open yet: the job of this one has ended.
 
         Else jobs that are shorter than its start would never have it. Returns before it is open.
 
         :param seconds: for which it waits then.
         :param identity: see :meth:`prepare`.
-        :param order: to open it, as the user would send it.
-        :raises GivenAwayError: this is not the user.
+        :param order: to open it, as the holder would send it.
+        :raises GivenAwayError: this is not the holder.
         """
         with self._posting, self._changed:
-            self._tenancy.give_back(user, seconds, time.monotonic(), LONGEST_START)
+            self._lease.give_back(holder, seconds, time.monotonic(), LONGEST_START)
             self._messages.clear()
         threading.Thread(target=self._open_alone, args=(identity, order), daemon=True).start()
 
@@ -270,12 +270,12 @@ class WarmEngineActor:
     def end(self, at_once: bool = False) -> None:
         """End the engine, and this actor.
 
-        :param at_once: whether the engine's processes are killed: no one needs what they do.
+        :param at_once: whether the engine's processes are killed, since their results are not needed.
         """
         with self._changed:
-            self._tenancy.end()
+            self._lease.end()
             is_first, self._is_ending = not self._is_ending, True
-            self._death = self._death or EngineDeadError("The kept engine was ended.", killed=True)
+            self._death = self._death or EngineDeadError("The warm engine was ended.", killed=True)
             self._changed.notify_all()
         if is_first:
             # Whatever hangs then, it must not hold a GPU.
@@ -296,8 +296,8 @@ class WarmEngineActor:
             _leave()
 
     def _open_alone(self, identity: str, order: bytes) -> None:
-        with self._preparing:  # what the user has begun to wait for is done
-            if self._resting is not None:  # the user had not come to open it
+        with self._preparing:  # what the holder has begun to wait for is done
+            if self._resting is not None:  # the holder had not come to open it
                 self._rest_as_before()
             elif self._front_end is None:  # nor to say with which environment
                 self.end()
@@ -308,48 +308,48 @@ class WarmEngineActor:
                 post(self._front_end, REST)
 
     def _rest_as_before(self) -> None:
-        """The user has not opened the engine that rests, if one does, but asked, or failed to open one."""
+        """The holder has not opened the engine that rests, if one does, but asked, or failed to open one."""
         with self._changed:
             asked, self._front_end = self._front_end, None
         if asked is not None:
             asked.kill()
         with self._changed:
-            self._tenancy.has_come_to_rest(time.monotonic())
+            self._lease.has_come_to_rest(time.monotonic())
 
     def _front_ends(self) -> list[OwnFrontEnd]:
         return [one for one in (self._front_end, self._resting) if one is not None]
 
     @contextlib.contextmanager
-    def _waited_for(self, user: Holder) -> Iterator[None]:
+    def _waited_for(self, holder: Holder) -> Iterator[None]:
         with self._changed:
-            self._tenancy.begin_wait(user, time.monotonic())
+            self._lease.begin_wait(holder, time.monotonic())
         try:
             with self._preparing:
-                self._check(user)  # it is the user still
+                self._check(holder)  # it is the holder still
                 yield
         finally:
             with self._changed:
-                self._tenancy.end_wait(user, time.monotonic())
+                self._lease.end_wait(holder, time.monotonic())
 
-    def _check(self, user: Holder) -> None:
+    def _check(self, holder: Holder) -> None:
         with self._changed:
-            self._tenancy.hear(user, time.monotonic())
+            self._lease.hear(holder, time.monotonic())
 
     def _ask(self, resting: OwnFrontEnd) -> None:
         self._answered = None
         post(resting, REST)
         with self._changed:
             if self._changed.wait_for(lambda: self._answered is resting or self._death, _ANSWER_SECONDS):
-                return  # a death is told to the user where it hears
+                return  # a death is told to the holder where it hears
             self._death = EngineDeadError(
-                f"The kept engine did not answer within {_ANSWER_SECONDS:g} s at rest, so it was ended."
+                f"The warm engine did not answer within {_ANSWER_SECONDS:g} s at rest, so it was ended."
             )
         # Not this front end alone: its engine's processes, which may be stopped, end with the actor.
         self.end(at_once=True)
         raise self._death
 
     def _start(self) -> None:
-        """Start a front end for the user."""
+        """Start a front end for the holder."""
         made = OwnFrontEnd(self._of_vllm)
         with self._changed:
             self._front_end = made
@@ -364,13 +364,13 @@ class WarmEngineActor:
                         self._answered = front_end
                     elif message == SAYS_REST:
                         self._front_end, self._resting = None, front_end
-                        self._tenancy.has_come_to_rest(time.monotonic())
+                        self._lease.has_come_to_rest(time.monotonic())
                     elif front_end is self._front_end:
                         self._messages.append(message)
                     self._changed.notify_all()
         with self._changed:
             is_needed = front_end in self._front_ends()
-            was_free = is_needed and self._tenancy.is_free and self._tenancy.end()
+            was_free = is_needed and self._lease.is_free and self._lease.end()
         death = front_end.death()  # waits for the end of its process
         if not is_needed:
             return
@@ -378,22 +378,22 @@ class WarmEngineActor:
             self._death = self._death or death
             self._changed.notify_all()
         if not was_free:
-            time.sleep(_LAST_WORD)
+            time.sleep(_DEATH_NOTICE)
         self.end()
 
     def _watch(self) -> None:
-        was_wanted, roll = False, WarmEngineRegistry()
+        was_wanted, registry = False, WarmEngineRegistry()
         while True:
-            time.sleep(random.uniform(*_LOOKS))
+            time.sleep(random.uniform(*_CHECK_EVERY))
             is_wanted = False
             with contextlib.suppress(Exception):  # of Ray's, or from an engine of another version
                 # Ray also tells of what it is about to place, so once is not enough.
-                is_free = bool(self._amounts) and self._tenancy.is_free
-                is_wanted = is_free and should_evict(self._name, roll)
+                is_free = bool(self._amounts) and self._lease.is_free
+                is_wanted = is_free and should_evict(self._name, registry)
             with self._changed:
-                verdict = self._tenancy.verdict(time.monotonic(), is_wanted and was_wanted)
+                verdict = self._lease.verdict(time.monotonic(), is_wanted and was_wanted)
                 if verdict != "stay":
-                    self._tenancy.end()
+                    self._lease.end()
             if verdict != "stay":
                 self.end(at_once=verdict == "kill")
                 return

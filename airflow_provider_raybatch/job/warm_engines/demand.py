@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which idle engines make room for what waits on the cluster.
+"""Which idle engines end so that pending requests of the cluster find room.
 
-Each decides for itself, from what all see: so one request ends the engines on one node that are in its way,
-and no others.
+Each engine decides for itself, and all see the same state of the cluster. So one request ends the engines
+that occupy its node, and no others.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Idle:
-    """A kept engine without a user.
+    """A warm engine without a holder.
 
     :param since: seconds for which it has been idle.
     """
@@ -65,14 +65,14 @@ class Idle:
     since: float
 
 
-def should_evict(name: str, roll: WarmEngineRegistry) -> bool:
+def should_evict(name: str, registry: WarmEngineRegistry) -> bool:
     """Whether this engine must end so that what waits on the cluster finds room."""
     requests, nodes = pending()
     if not requests:
         return False
-    kept = {other: state for other, state in roll.look().items() if state is not None}
-    idle = [Idle(other, one.node, one.amounts, one.since) for other, one in kept.items() if one.is_free]
-    ending = [(one.node, one.amounts) for one in kept.values() if one.is_ending]
+    known = {other: state for other, state in registry.look().items() if state is not None}
+    idle = [Idle(other, one.node, one.amounts, one.since) for other, one in known.items() if one.is_free]
+    ending = [(one.node, one.amounts) for one in known.values() if one.is_ending]
     return name in in_the_way(requests, with_free(nodes, ending), idle)
 
 
@@ -125,16 +125,18 @@ def _placed(request: Request, nodes: Mapping[str, Node], room: _Room) -> _Room |
     room = _Room({name: dict(free) for name, free in room.free.items()}, list(room.left))
     places: set[str] = set()
     for bundle in request.bundles:
-        ways = []
+        found = []
         for name, node in nodes.items():
             if _matches(bundle, node) and not (request.apart and name in places):
-                way = _way(bundle.amounts, room.free[name], [one for one in room.left if one.node == name])
-                if way is not None:
-                    ways.append((len(way), name, way))
-        if not ways:
+                evicted = _evicted(
+                    bundle.amounts, room.free[name], [one for one in room.left if one.node == name]
+                )
+                if evicted is not None:
+                    found.append((len(evicted), name, evicted))
+        if not found:
             return None
-        _, place, way = min(ways, key=lambda found: found[:2])
-        for one in way:
+        _, place, evicted = min(found, key=lambda one: one[:2])
+        for one in evicted:
             _add(room.free[place], one.amounts, 1)
             room.left.remove(one)
         _add(room.free[place], bundle.amounts, -1)
@@ -142,14 +144,14 @@ def _placed(request: Request, nodes: Mapping[str, Node], room: _Room) -> _Room |
     return room
 
 
-def _way(amounts: Amounts, free: Amounts, idle: Iterable[Idle]) -> list[Idle] | None:
+def _evicted(amounts: Amounts, free: Amounts, idle: Iterable[Idle]) -> list[Idle] | None:
     """Engines of one node whose end makes room; ``None`` if even the end of all does not."""
-    room, way = dict(free), []
+    room, evicted = dict(free), []
     for one in idle:
         if any(amounts.get(name, 0) > room.get(name, 0) + _LEAST for name in one.amounts):
             _add(room, one.amounts, 1)
-            way.append(one)
-    return way if _fits(amounts, room) else None
+            evicted.append(one)
+    return evicted if _fits(amounts, room) else None
 
 
 def _fits(amounts: Amounts, room: Amounts) -> bool:
@@ -168,7 +170,7 @@ def _add(room: dict[str, float], amounts: Amounts, sign: int) -> None:
 def pending() -> tuple[list[Request], dict[str, Node]]:
     """What waits on this cluster, and its nodes by id.
 
-    Ray has no public call for it; its autoscaler asks the same. Nothing where Ray does not tell: kept engines
+    Ray has no public call for it; its autoscaler asks the same. Nothing where Ray does not tell: warm engines
     then end at their time.
     """
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way of a replica to the front end of a kept engine: by calls of the actor that keeps it."""
+"""A replica's access to the front end of a warm engine, by calls of the engine's actor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TOGETHER = 0.002
 """Seconds in which messages are gathered for one call."""
 _GIVE_BACK_SECONDS = 30.0
 _LOST = (ray.exceptions.RayError, EngineDeadError, GivenAwayError)
-"""What a call of the actor raises where this one has its engine no more."""
+"""What a call of the actor raises when the caller no longer holds its engine."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Heard:
 
     :param messages: of the front end, pickled.
     :param steps: see :mod:`~airflow_provider_raybatch.job.engine.loading`.
-    :param gpu_utilization: mean since this user has the engine, ``None`` without a GPU.
+    :param gpu_utilization: mean since this holder has the engine, ``None`` without a GPU.
     """
 
     messages: list[bytes]
@@ -49,8 +49,8 @@ class Heard:
 
 
 def post(front_end: OwnFrontEnd, *messages: bytes) -> None:
-    """Pass messages on to a front end, if it is there still."""
-    with contextlib.suppress(*GONE):  # which the thread that hears finds out
+    """Pass messages on to a front end, if it is still there."""
+    with contextlib.suppress(*GONE):  # the thread that receives finds out
         for message in messages:
             front_end.pass_on(message)
 
@@ -64,26 +64,26 @@ def to_open(model: CheckedModel) -> tuple[str, bytes]:
 class RemoteFrontEnd:
     """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`.
 
-    :param keeper: handle of a :class:`~airflow_provider_raybatch.job.warm_engines.actor.WarmEngineActor`
-        that `user` has taken.
-    :param seconds: for which the engine waits for its next user.
+    :param actor: handle of a :class:`~airflow_provider_raybatch.job.warm_engines.actor.WarmEngineActor`
+        that `holder` has taken.
+    :param seconds: for which the engine waits for its next holder.
     :ivar steps: of what it loads, see :mod:`~airflow_provider_raybatch.job.engine.loading`.
     :ivar gpus: ids of its GPUs on its node.
     :ivar gpu_utilization: mean over its GPUs.
     """
 
-    def __init__(self, keeper: Any, user: Holder, seconds: float) -> None:
-        self._keeper = keeper
-        self._user = user
+    def __init__(self, actor: Any, holder: Holder, seconds: float) -> None:
+        self._actor = actor
+        self._holder = holder
         self._seconds = seconds
         self._outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._inbox: deque[bytes] = deque()
         self._has_ended = False
-        self._death = EngineDeadError("The actor that kept the engine has ended.", killed=True)
+        self._death = EngineDeadError("The warm engine's actor has ended.", killed=True)
         self.steps = 0
         self.gpus: list[str] = []
         self.gpu_utilization: float | None = None
-        self._sender = threading.Thread(target=self._send, name="raybatch-kept-engine", daemon=True)
+        self._sender = threading.Thread(target=self._send, name="raybatch-warm-engine", daemon=True)
         self._sender.start()
 
     def begin(self, environment: dict[str, SecretStr], of_vllm: bool) -> None:
@@ -122,17 +122,17 @@ class RemoteFrontEnd:
         if self._has_ended:
             return
         self._has_ended = True
-        given = self._keeper.give_back.remote(self._user, self._seconds, is_open)
+        given = self._actor.give_back.remote(self._holder, self._seconds, is_open)
         try:
             ray.get(given, timeout=_GIVE_BACK_SECONDS)
         except _LOST:
-            self._keeper.abandon.remote(self._user)
+            self._actor.abandon.remote(self._holder)
 
     def kill(self) -> None:
         """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""
         if not self._has_ended:  # else it is given back, and another call could come before that one
             self._has_ended = True
-            self._keeper.abandon.remote(self._user)
+            self._actor.abandon.remote(self._holder)
 
     def death(self) -> EngineDeadError:
         """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""
@@ -140,13 +140,13 @@ class RemoteFrontEnd:
 
     def _call(self, name: str, *arguments: Any) -> Any:
         try:
-            return ray.get(getattr(self._keeper, name).remote(self._user, *arguments))
+            return ray.get(getattr(self._actor, name).remote(self._holder, *arguments))
         except _LOST as error:
             cause = getattr(error, "cause", error)
             if isinstance(cause, EngineDeadError):
                 self._death = cause
             elif isinstance(error, ray.exceptions.RayTaskError) and not isinstance(cause, GivenAwayError):
-                self._death = EngineDeadError(f"The actor that keeps the engine failed ({cause}).")
+                self._death = EngineDeadError(f"The warm engine's actor failed ({cause}).")
             raise self._death from error
 
     def _send(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How busy a kept engine's GPUs are, and how much it has loaded."""
+"""How busy a warm engine's GPUs are, and how much it has loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EVERY = 1.0
 class Meter:
     """Measures in a thread of its own: what hangs or fails here must not keep the engine alive.
 
-    :ivar gpu: of the present user.
+    :ivar gpu: of the present holder.
     :ivar steps: see :mod:`~airflow_provider_raybatch.job.engine.loading`.
     """
 

@@ -2,8 +2,7 @@
 """Finds an engine for each replica of a job that waits for one: an idle one, or else a new one.
 
 It is a part of the job's coordinator, so a thousand replicas do not each ask a thousand engines. An actor
-that it makes waits for room like any other, and is ended where it is not needed any more: it belongs to no
-job, so Ray would keep it.
+that it makes waits for room like any other. It is detached, so the pool ends it when it is no longer needed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from airflow_provider_raybatch.job.warm_engines.source import EnginePool, gpu_op
 from airflow_provider_raybatch.job.work import CheckedModel
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
-"""Seconds between two looks: less than an idle engine of the same kind waits before it makes room."""
+"""Seconds between two searches: less than an idle engine waits before it ends for others."""
 _TAKE_SECONDS = 10.0
 _COMING_SECONDS = 10.0
 """For which a replica is expected to come that an engine is there for."""
@@ -49,7 +48,7 @@ class WarmEnginePool(EnginePool):
         self._maker = maker
         self._most = most
         self._numbers = itertools.count()
-        self._roll = WarmEngineRegistry(key.digest)
+        self._registry = WarmEngineRegistry(key.digest)
         self._waiting: dict[Holder, str] = {}
         """The node of each replica that waits."""
         self._given: dict[str, tuple[Holder, Any]] = {}
@@ -67,7 +66,7 @@ class WarmEnginePool(EnginePool):
         self._failures = 0
         self._changed = threading.Condition()
         self._has_ended = False
-        self._thread = threading.Thread(target=self._run, name="raybatch-broker", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="raybatch-pool", daemon=True)
         self._thread.start()
 
     def has_engine(self, process: str) -> bool:
@@ -75,47 +74,46 @@ class WarmEnginePool(EnginePool):
         with self._changed:
             return process in self._told
 
-    def engine_for(self, user: Holder, node: str) -> Any:
+    def engine_for(self, holder: Holder, node: str) -> Any:
         """See :class:`EnginePool`."""
         with self._changed:
-            self._came.add(user.process)
-            if user.process in self._given:
-                self._told.add(user.process)
-                return self._given[user.process][1]
+            self._came.add(holder.process)
+            if holder.process in self._given:
+                self._told.add(holder.process)
+                return self._given[holder.process][1]
             if self._failures >= _MOST_FAILURES:
                 raise RaybatchError(
-                    f"keep_warm: {self._failures} actors that should keep an engine ended at their start; "
+                    f"keep_warm: {self._failures} actors of warm engines ended at their start; "
                     "their logs on the cluster say why.",
                     FailureClass.ENGINE_DEAD,
                 )
-            if user not in self._waiting:
-                self._waiting[user] = node
+            if holder not in self._waiting:
+                self._waiting[holder] = node
                 self._changed.notify_all()
         return None
 
     def gone(self, process: str) -> None:
-        """A process needs none any more, or has died. An engine that it has not given back may be broken."""
+        """See :class:`EnginePool`. An engine that was not given back may be broken."""
         with self._changed:
-            self._waiting = {user: node for user, node in self._waiting.items() if user.process != process}
-            user, actor = self._given.pop(process, (None, None))
+            self._waiting = {
+                holder: node for holder, node in self._waiting.items() if holder.process != process
+            }
+            holder, actor = self._given.pop(process, (None, None))
             has_heard = process in self._told
             self._told.discard(process)
             self._joining.pop(process, None)
             self._changed.notify_all()
         if actor is not None:
-            (actor.abandon if has_heard else actor.decline).remote(user)
+            (actor.abandon if has_heard else actor.decline).remote(holder)
 
     @property
     def most(self) -> int:
-        """Replicas of the job."""
+        """See :class:`EnginePool`."""
         return self._most
 
     @property
     def coming(self) -> int:
-        """Replicas that are about to join with an engine that idled.
-
-        One that is there a second before them must not take their rows.
-        """
+        """See :class:`EnginePool`. A replica that joins a second earlier must not take their rows."""
         with self._changed:
             since = time.monotonic() - _COMING_SECONDS
             joining = sum(at > since for at in self._joining.values())
@@ -123,21 +121,18 @@ class WarmEnginePool(EnginePool):
             return joining + (min(self._idle, others) if self._looked > since else 0)
 
     def joined(self, process: str) -> None:
-        """It has opened its engine."""
+        """See :class:`EnginePool`."""
         with self._changed:
             self._joining.pop(process, None)
 
     @property
     def has_given(self) -> bool:
-        """Whether a living process has an engine."""
+        """See :class:`EnginePool`."""
         with self._changed:
             return bool(self._given)
 
     def close(self, model: CheckedModel | None = None) -> None:
-        """End what waits for room.
-
-        :param model: engines that are not given back are opened with it, if they are not open yet, and rest.
-        """
+        """See :class:`EnginePool`."""
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
@@ -147,7 +142,7 @@ class WarmEnginePool(EnginePool):
         if model is not None and self._key.seconds:
             order = to_open(model)
             given = [self._given.pop(process) for process in self._given.keys() & self._told]
-            heard = [actor.open_alone.remote(user, self._key.seconds, *order) for user, actor in given]
+            heard = [actor.open_alone.remote(holder, self._key.seconds, *order) for holder, actor in given]
             if heard:  # this actor ends then, and what it has not sent is lost
                 ray.wait(heard, num_returns=len(heard), timeout=_TAKE_SECONDS)
 
@@ -167,7 +162,7 @@ class WarmEnginePool(EnginePool):
             pause = min(_LONGEST_PAUSE, 1.5 * pause)
 
     def _look(self) -> None:
-        states = self._roll.look()
+        states = self._registry.look()
         with self._changed:
             self._idle = sum(
                 state is not None and state.is_free_for(self._maker) for state in states.values()
@@ -176,8 +171,8 @@ class WarmEnginePool(EnginePool):
         for name, state in states.items():
             if state is not None:
                 idled = self._made.pop(name, None) is None
-                if state.is_free_for(self._maker) and (user := self._first_waiting()) is not None:
-                    self._give(self._roll.actor(name), user, idled)
+                if state.is_free_for(self._maker) and (holder := self._first_waiting()) is not None:
+                    self._give(self._registry.actor(name), holder, idled)
         with self._changed:
             waiting = list(self._waiting.items())
             self._failures += len(self._made.keys() - states.keys())
@@ -185,16 +180,16 @@ class WarmEnginePool(EnginePool):
             del self._made[name]
         for name in list(self._made)[len(waiting) :]:
             ray.kill(self._made.pop(name))
-        for user, node in waiting[len(self._made) :]:
-            self._make(user, node)
+        for holder, node in waiting[len(self._made) :]:
+            self._make(holder, node)
 
     def _first_waiting(self) -> Holder | None:
         with self._changed:
             return next(iter(self._waiting), None)
 
-    def _give(self, actor: Any, user: Holder, idled: bool) -> None:
+    def _give(self, actor: Any, holder: Holder, idled: bool) -> None:
         try:
-            has_taken = ray.get(actor.take.remote(user, self._maker), timeout=_TAKE_SECONDS)
+            has_taken = ray.get(actor.take.remote(holder, self._maker), timeout=_TAKE_SECONDS)
         except ray.exceptions.RayError:  # it has ended meanwhile
             return
         if not has_taken:
@@ -202,14 +197,14 @@ class WarmEnginePool(EnginePool):
         with self._changed:
             self._failures = 0
             self._idle -= 1
-            if self._waiting.pop(user, None) is not None:
-                self._given[user.process] = user, actor
+            if self._waiting.pop(holder, None) is not None:
+                self._given[holder.process] = holder, actor
                 if idled:
-                    self._joining[user.process] = time.monotonic()
+                    self._joining[holder.process] = time.monotonic()
                 return
-        actor.decline.remote(user)  # it has left meanwhile
+        actor.decline.remote(holder)  # it has left meanwhile
 
-    def _make(self, user: Holder, node: str) -> None:
+    def _make(self, holder: Holder, node: str) -> None:
         options = {"num_cpus": 0, **gpu_options(self._key.gpus, self._key.accelerator_type)}
         if not self._key.gpus:
             # It asks for nothing that Ray counts, so it belongs where the replica's CPUs are.

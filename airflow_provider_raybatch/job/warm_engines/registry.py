@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kept engines of a cluster, as far as they answer."""
+"""The warm engines of a cluster: their actors by name, and what each says of its state."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ import ray
 
 NAMESPACE = "raybatch"
 """Ray's namespace of their actors."""
-_PREFIX, _MAKER_PREFIX = "kept-engine", "makes-kept-engines"
+_PREFIX, _MAKER_PREFIX = "warm-engine", "makes-warm-engines"
 _LOOK_SECONDS = 0.5
 _SILENT = 30.0
 """Seconds after which an actor that has never answered has not started: it waits for room on the cluster."""
 
 
 @dataclass(frozen=True)
-class KeptState:
-    """What a kept engine says of itself.
+class WarmEngineState:
+    """State of a warm engine, as its actor tells it.
 
     :param title: what it is, for people.
     :param is_ending: whether it ends now, and its GPUs are free soon.
-    :param since: seconds for which it has had no user; 0 if it has one.
+    :param since: seconds for which it has had no holder; 0 if it has one.
     :param ends_in: seconds until it ends, if no one takes it.
     :param node: id of its node.
     :param amounts: Ray's resources that it holds, by name.
     :param reserved_for: the maker that alone can take it, empty for any.
-    :param is_used: whether it has a user. One that is neither used nor free, nor ending, starts for the next
+    :param is_used: whether it has a holder. If it is neither used nor free nor ending, it starts for the next
         job, or comes to rest.
     """
 
@@ -76,7 +76,7 @@ class _Listed:
     actor: Any
     since: float
     answer: Any
-    state: KeptState | None = None
+    state: WarmEngineState | None = None
     has_answered: bool = False
 
 
@@ -93,7 +93,7 @@ class WarmEngineRegistry:
     ownerless: set[str] = field(default_factory=set)
     _listed: dict[str, _Listed] = field(default_factory=dict)
 
-    def look(self) -> dict[str, KeptState | None]:
+    def look(self) -> dict[str, WarmEngineState | None]:
         """Those that are there now, by name, with ``None`` for those that do not answer at once.
 
         Ends those that wait for room, for a job that is gone.
@@ -137,7 +137,7 @@ class WarmEngineRegistry:
 
 
 def _named() -> tuple[set[str], set[str]]:
-    """Names of kept engines, and of the makers that are there."""
+    """Names of warm engines, and of the makers that are there."""
     names = {
         found["name"]
         for found in ray.util.list_named_actors(all_namespaces=True)

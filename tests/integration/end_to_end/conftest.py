@@ -32,7 +32,7 @@ DAGS = [
     *(f"{name}_{mode}" for name in ("fails_after", "sleep") for mode in MODES),
     "chat",
     "forged",
-    "kept",
+    "warm",
     "labelled",
     "later_deadline",
     "orphan",

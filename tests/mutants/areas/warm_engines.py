@@ -17,7 +17,7 @@ _COORDINATOR, _COORDINATOR_TESTS = "job/replica/coordinator.py", "job/replica/te
 
 MUTANTS = (
     Mutant(
-        "kept-for-another-airflow",
+        "warm-for-another-airflow",
         _ENGINE_KEY,
         '        task.namespace if task is not None else "",\n',
         "",
@@ -25,7 +25,7 @@ MUTANTS = (
         (f"{_ENGINE_KEY_TESTS}::test_what_decides_the_engine_and_its_owner_counts",),
     ),
     Mutant(
-        "kept-with-anothers-token",
+        "warm-with-anothers-token",
         _ENGINE_KEY,
         "        {name: value.get_secret_value() for name, value in environment.items()},\n",
         "",
@@ -33,7 +33,7 @@ MUTANTS = (
         (f"{_ENGINE_KEY_TESTS}::test_what_decides_the_engine_and_its_owner_counts",),
     ),
     Mutant(
-        "kept-while-others-wait",
+        "warm-while-others-wait",
         _LEASE,
         "gives_way or now >= self._ends_at",
         "now >= self._ends_at",
@@ -43,21 +43,21 @@ MUTANTS = (
     Mutant(
         "gone-before-its-like-could-take-it",
         _LEASE,
-        "is_wanted and now - self._since >= KEPT_FOR_ITS_LIKE",
+        "is_wanted and now - self._since >= SHORTEST_REST",
         "is_wanted",
         "A job that waits for a warm engine makes it end.",
         (f"{_LEASE_TESTS}::test_it_makes_room_after_a_while_of_rest",),
     ),
     Mutant(
-        "kept-for-a-dead-user",
+        "warm-for-a-dead-holder",
         _LEASE,
         'return "kill" if now - self._heard > (LONGEST_START if self._waits else SILENT) else "stay"',
         'return "stay"',
         "An engine whose job was killed holds its GPUs without end.",
-        (f"{_LEASE_TESTS}::test_a_silent_user_is_dead",),
+        (f"{_LEASE_TESTS}::test_a_silent_holder_is_dead",),
     ),
     Mutant(
-        "kept-though-its-return-hangs",
+        "warm-though-its-return-hangs",
         _LEASE,
         'return "kill" if now - self._heard > self._longest_return else "stay"',
         'return "stay"',
@@ -67,10 +67,10 @@ MUTANTS = (
     Mutant(
         "taken-before-it-rests",
         _LEASE,
-        'self._phase, self._user = "returned", None',
-        'self._phase, self._user = "free", None',
+        'self._phase, self._holder = "returned", None',
+        'self._phase, self._holder = "free", None',
         "Requests of a job are cancelled as another's that had the engine before.",
-        (f"{_LEASE_TESTS}::test_one_user_at_a_time",),
+        (f"{_LEASE_TESTS}::test_one_holder_at_a_time",),
     ),
     Mutant(
         "all-idle-engines-make-room",
@@ -83,10 +83,10 @@ MUTANTS = (
     Mutant(
         "ended-for-half-a-placement-group",
         _DEMAND,
-        """        if not ways:
+        """        if not found:
             return None
 """,
-        """        if not ways:
+        """        if not found:
             continue
 """,
         "A placement group that can't be placed ends engines, again and again.",
@@ -103,7 +103,7 @@ MUTANTS = (
     Mutant(
         "late-messages-pass",
         _ACTOR,
-        "            self._check(user)\n            if self._front_end is not None:\n",
+        "            self._check(holder)\n            if self._front_end is not None:\n",
         "            if self._front_end is not None:\n",
         "A job's last messages reach the engine of the next one.",
         (f"{_ACTOR_TESTS}::test_what_comes_after_the_return_reaches_no_one",),
@@ -127,7 +127,7 @@ MUTANTS = (
     Mutant(
         "given-to-who-left-while-it-was-asked",
         _ACTOR,
-        "                self._check(user)  # it may have left meanwhile\n",
+        "                self._check(holder)  # it may have left meanwhile\n",
         "",
         "A replica that was dismissed takes a warm engine away from the next job.",
         (f"{_ACTOR_TESTS}::test_who_leaves_while_it_is_asked_does_not_get_it",),
@@ -135,10 +135,10 @@ MUTANTS = (
     Mutant(
         "taken-from-its-user-while-it-is-made-ready",
         _ACTOR,
-        "        with self._preparing:  # what the user has begun to wait for is done\n",
+        "        with self._preparing:  # what the holder has begun to wait for is done\n",
         "        if True:\n",
         "An engine that starts when its job ends is opened in a process that ends.",
-        (f"{_ACTOR_TESTS}::test_what_the_user_still_waits_for_comes_first",),
+        (f"{_ACTOR_TESTS}::test_what_the_holder_still_waits_for_comes_first",),
     ),
     Mutant(
         "opened-twice",
@@ -146,7 +146,7 @@ MUTANTS = (
         'if self._messages_are != "calls":',
         "if True:",
         "An engine that its user has opened never rests.",
-        (f"{_ACTOR_TESTS}::test_it_is_opened_though_its_user_has_no_time_to",),
+        (f"{_ACTOR_TESTS}::test_it_is_opened_though_its_holder_has_no_time_to",),
     ),
     Mutant(
         "opened-after-a-job-that-was-stopped",

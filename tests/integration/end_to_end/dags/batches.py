@@ -127,7 +127,7 @@ for mode, deferrable in MODES.items():
             operator(task_id=task_id, retries=0, timeout=20, **options)  # type: ignore[operator]
 
 
-with dag_of("kept"):
+with dag_of("warm"):
     generate = RayBatchInferenceOperator(task_id="generate", keep_warm=300, **arguments(deferrable=False))
     judge = RayBatchInferenceOperator(
         task_id="judge",

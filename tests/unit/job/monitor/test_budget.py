@@ -50,7 +50,7 @@ def test_gpu_hours_are_those_that_replicas_hold() -> None:
     gone = [replace(REPORTS[0], state="ended"), replace(REPORTS[1], seen=NOW - 61)]
     Budget(limits, 0, 4, 0.0).check(gone, NOW)
     Budget(limits, 0, 4, 0.0).check([], NOW)
-    waiting = [replace(one, state="waiting") for one in REPORTS]  # for kept engines, which others have
+    waiting = [replace(one, state="waiting") for one in REPORTS]  # for warm engines, which others have
     Budget(limits, 0, 4, 0.0).check(waiting, NOW)
 
 

@@ -97,7 +97,7 @@ def test_none_starts(nodes: list[dict[str, float]], fields: dict[str, Any]) -> N
 
 
 def test_late_replicas_want_the_same_engine(nodes: list[dict[str, float]]) -> None:
-    """What kept engine they look for is decided by the spec: before its model was checked, and after it."""
+    """What warm engine they look for is decided by the spec: before its model was checked, and after it."""
     launch, spec = Launch(), asked(replicas=(1, 4))
     launch.early(spec, {}, LocalFolder("/out"), 1000)
     checked = spec.model_copy(update={"engine_args": {"revision": "0123abc"}})
@@ -111,7 +111,7 @@ def _late(*_: Any, **__: Any) -> None:
     raise ray.exceptions.GetTimeoutError("Get timed out: some object(s) not ready.")
 
 
-def test_a_look_for_kept_engines_that_fails_is_no_failure(
+def test_a_look_for_warm_engines_that_fails_is_no_failure(
     nodes: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_view, "has_idle", lambda plan: False)
@@ -121,7 +121,7 @@ def test_a_look_for_kept_engines_that_fails_is_no_failure(
 
 
 def test_a_refusal_is_what_the_task_sees(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the coordinator is too busy to say whether kept engines are back."""
+    """Also where the coordinator is too busy to say whether warm engines are back."""
     monkeypatch.setattr(ray, "get", _late)
     found: Any = object.__new__(Replicas)
     found._source, found.pipeline, found.end = WARM, SimpleNamespace(join=lambda: None), str

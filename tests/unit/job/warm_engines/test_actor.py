@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kept engine has one user at a time, and ends when it should; its front end is a real process."""
+"""A warm engine has one holder at a time, and ends when it should; its front end is a real process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from airflow_provider_raybatch.job.warm_engines import demand, lease
 from airflow_provider_raybatch.job.warm_engines.actor import WarmEngineActor
 from airflow_provider_raybatch.job.warm_engines.demand import Bundle, Node, Request, in_the_way
 from airflow_provider_raybatch.job.warm_engines.lease import GivenAwayError, Holder
-from airflow_provider_raybatch.job.warm_engines.registry import KeptState
+from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineState
 from tests.support.specs import spec
 
 FIRST, SECOND = Holder("actor 1", "process 1"), Holder("actor 2", "process 2")
@@ -39,7 +39,7 @@ class Clock:
 
     :ivar now: seconds.
     :ivar looks: pauses of the actor's watch so far; it looks between two.
-    :ivar last_word: set when the time is over that a user has to hear of a death.
+    :ivar last_word: set when the time is over that a holder has to hear of a death.
     :ivar waits_for_last_word: whether the actor waits for that.
     """
 
@@ -54,7 +54,7 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         if threading.current_thread().name != "raybatch-watch":
-            self.waits_for_last_word = seconds == module._LAST_WORD
+            self.waits_for_last_word = seconds == module._DEATH_NOTICE
             assert self.last_word.wait(60)
             return
         if threading.current_thread() not in self._of_earlier_tests:
@@ -78,13 +78,13 @@ class Cluster:
         self.waits = False
         self.killed = threading.Event()
         self.clock = Clock()
-        self.others: dict[str, KeptState | None] = {}
+        self.others: dict[str, WarmEngineState | None] = {}
         self.exceptions = ray.exceptions
         self.context = SimpleNamespace(
             current_actor="itself",
             get_assigned_resources=lambda: {"GPU": 1.0, "CPU": 0.0},
             get_node_id=lambda: "node",
-            get_actor_name=lambda: "kept-engine",
+            get_actor_name=lambda: "warm-engine",
             get_accelerator_ids=lambda: {"GPU": ["10", "9"]},
         )
 
@@ -104,11 +104,11 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(
         demand, "pending", lambda: ([Request((Bundle({"GPU": 1.0}, {}),))] if made.waits else [], {})
     )
-    monkeypatch.setattr(demand, "in_the_way", lambda requests, nodes, idle: {"kept-engine"})
+    monkeypatch.setattr(demand, "in_the_way", lambda requests, nodes, idle: {"warm-engine"})
     monkeypatch.setattr(module, "WarmEngineRegistry", lambda: SimpleNamespace(look=lambda: made.others))
-    monkeypatch.setattr(module, "_LOOKS", (0.05, 0.1))
+    monkeypatch.setattr(module, "_CHECK_EVERY", (0.05, 0.1))
     monkeypatch.setattr(module, "_leave", lambda: None)
-    monkeypatch.setattr(lease, "KEPT_FOR_ITS_LIKE", 0.0)
+    monkeypatch.setattr(lease, "SHORTEST_REST", 0.0)
     return made
 
 
@@ -128,28 +128,28 @@ def engine(cluster: Cluster) -> Iterator[WarmEngineActor]:
 
 def open_echo(
     engine: WarmEngineActor,
-    user: Holder = FIRST,
+    holder: Holder = FIRST,
     identity: str = "echo",
     opens: Callable[[BatchInferenceSpec], Any] = server.open_echo,
 ) -> int:
     """The process in which it is then."""
     asked = spec(engine="echo")
-    engine.prepare(user, identity)
-    engine.send(user, [pickle.dumps((True, opens, (asked,)))])
-    assert answers(engine, user) == [(0, server.open_echo(asked).info, None)]
+    engine.prepare(holder, identity)
+    engine.send(holder, [pickle.dumps((True, opens, (asked,)))])
+    assert answers(engine, holder) == [(0, server.open_echo(asked).info, None)]
     assert engine._front_end is not None
     return engine._front_end.process.pid or 0
 
 
-def pid_of(engine: WarmEngineActor, user: Holder) -> int:
+def pid_of(engine: WarmEngineActor, holder: Holder) -> int:
     """The process that answers a question."""
-    engine.send(user, [pickle.dumps((False, os.getpid, ()))])
-    ((_, pid, _),) = answers(engine, user)
+    engine.send(holder, [pickle.dumps((False, os.getpid, ()))])
+    ((_, pid, _),) = answers(engine, holder)
     return int(pid)
 
 
-def answers(engine: WarmEngineActor, user: Holder) -> Any:
-    return pickle.loads(eventually(lambda: engine.receive(user).messages)[0])
+def answers(engine: WarmEngineActor, holder: Holder) -> Any:
+    return pickle.loads(eventually(lambda: engine.receive(holder).messages)[0])
 
 
 def eventually(ask: Callable[[], Any]) -> Any:
@@ -171,13 +171,13 @@ def rest(
     return pid
 
 
-def test_the_next_user_has_the_same_engine(engine: WarmEngineActor) -> None:
+def test_the_next_holder_has_the_same_engine(engine: WarmEngineActor) -> None:
     assert not engine.take(SECOND)
     pid = rest(engine)
     assert engine.state().ends_in == 60
     assert engine.take(SECOND)
     engine.begin(SECOND, {}, of_vllm=False)
-    for call in (engine.receive, lambda user: engine.give_back(user, 60, is_open=True)):
+    for call in (engine.receive, lambda holder: engine.give_back(holder, 60, is_open=True)):
         with pytest.raises(GivenAwayError):
             call(FIRST)
     assert open_echo(engine, SECOND) == pid
@@ -225,7 +225,7 @@ def order(**engine_args: Any) -> bytes:
 
 
 @pytest.mark.parametrize("comes_to", ["begin", "ask", "prepare", "open"])
-def test_it_is_opened_though_its_user_has_no_time_to(engine: WarmEngineActor, comes_to: str) -> None:
+def test_it_is_opened_though_its_holder_has_no_time_to(engine: WarmEngineActor, comes_to: str) -> None:
     if comes_to == "ask":
         engine.send(FIRST, [pickle.dumps((False, time.sleep, (0.2,)))])
     if comes_to in {"prepare", "open"}:
@@ -234,7 +234,11 @@ def test_it_is_opened_though_its_user_has_no_time_to(engine: WarmEngineActor, co
         engine.send(FIRST, [order(startup_seconds=0.2)])
     engine.open_alone(FIRST, 60, "echo", order(startup_seconds=0.2))
     assert not engine.take(SECOND)
-    for call in (engine.receive, lambda user: engine.send(user, []), lambda user: engine.prepare(user, "")):
+    for call in (
+        engine.receive,
+        lambda holder: engine.send(holder, []),
+        lambda holder: engine.prepare(holder, ""),
+    ):
         with pytest.raises(GivenAwayError):
             call(FIRST)
     eventually(lambda: engine.state().is_free)
@@ -277,14 +281,14 @@ def test_people_end_one_that_still_starts(engine: WarmEngineActor, cluster: Clus
     assert cluster.killed.wait(60)
 
 
-def test_it_ends_if_nothing_was_started_for_its_user(cluster: Cluster) -> None:
+def test_it_ends_if_nothing_was_started_for_its_holder(cluster: Cluster) -> None:
     made = WarmEngineActor("echo")
     assert made.take(FIRST)
     made.open_alone(FIRST, 60, "echo", order())
     assert cluster.killed.wait(60)
 
 
-def test_what_the_user_still_waits_for_comes_first(
+def test_what_the_holder_still_waits_for_comes_first(
     engine: WarmEngineActor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine of other files ends for half a minute, say, before the next one's process starts."""
@@ -339,7 +343,7 @@ def test_one_that_may_have_failed_to_open_is_not_kept(engine: WarmEngineActor, c
     assert cluster.killed.wait(60)
 
 
-def test_it_makes_room_while_it_has_no_user(engine: WarmEngineActor, cluster: Cluster) -> None:
+def test_it_makes_room_while_it_has_no_holder(engine: WarmEngineActor, cluster: Cluster) -> None:
     cluster.waits = True
     cluster.clock.look()
     assert engine.take(FIRST)  # it is in use, so others wait
@@ -353,8 +357,8 @@ def test_one_that_ends_makes_the_room_alone(
 ) -> None:
     """An engine takes seconds to end, and its GPU is not free before."""
     cluster.others = {
-        "kept-engine": KeptState("echo", True, False, 9, 9, "node", {"GPU": 1.0}),
-        "another": KeptState("echo", False, True, 0, 0, "node", {"GPU": 1.0}),
+        "warm-engine": WarmEngineState("echo", True, False, 9, 9, "node", {"GPU": 1.0}),
+        "another": WarmEngineState("echo", False, True, 0, 0, "node", {"GPU": 1.0}),
     }
     request = Request((Bundle({"GPU": 1.0}, {}),))
     monkeypatch.setattr(demand, "pending", lambda: ([request], {"node": Node({"GPU": 0.0}, {})}))
@@ -380,7 +384,7 @@ def test_what_it_can_not_look_at_leaves_its_limits_in_force(
     assert cluster.killed.wait(60)
 
 
-def test_it_ends_with_a_user_that_is_silent(engine: WarmEngineActor, cluster: Cluster) -> None:
+def test_it_ends_with_a_holder_that_is_silent(engine: WarmEngineActor, cluster: Cluster) -> None:
     open_echo(engine)
     cluster.clock.now += lease.SILENT
     cluster.clock.look()
@@ -389,7 +393,7 @@ def test_it_ends_with_a_user_that_is_silent(engine: WarmEngineActor, cluster: Cl
     assert cluster.killed.wait(60)
 
 
-def test_a_user_is_not_silent_while_the_engine_is_imported(
+def test_a_holder_is_not_silent_while_the_engine_is_imported(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slowly(of_vllm: bool) -> OwnFrontEnd:
@@ -406,7 +410,7 @@ def test_a_user_is_not_silent_while_the_engine_is_imported(
     assert cluster.killed.wait(60)
 
 
-def test_only_its_user_can_abandon_it(engine: WarmEngineActor, cluster: Cluster) -> None:
+def test_only_its_holder_can_abandon_it(engine: WarmEngineActor, cluster: Cluster) -> None:
     open_echo(engine)
     engine.abandon(SECOND)
     assert engine.take(FIRST)
@@ -423,7 +427,7 @@ def test_people_end_one_that_is_free(engine: WarmEngineActor, cluster: Cluster) 
     assert cluster.killed.wait(60)
 
 
-def test_the_death_of_the_engine_is_told_to_its_user(engine: WarmEngineActor, cluster: Cluster) -> None:
+def test_the_death_of_the_engine_is_told_to_its_holder(engine: WarmEngineActor, cluster: Cluster) -> None:
     cluster.clock.last_word.clear()
     os.kill(open_echo(engine), 9)
     eventually(lambda: cluster.clock.waits_for_last_word)

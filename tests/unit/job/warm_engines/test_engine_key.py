@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kept engine a job can use."""
+"""Which warm engine a job can use."""
 
 from __future__ import annotations
 

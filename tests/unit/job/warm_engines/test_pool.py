@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker says of engines that replicas are about to get; on a cluster that is the test's.
+"""What a pool says of engines that replicas are about to get; on a cluster that is the test's.
 
-How it finds, makes and ends them on a real Ray is shown by ``tests/integration/resume/test_kept_engines.py``.
+How it finds, makes and ends them on a real Ray is shown by ``tests/integration/resume/test_warm_engines.py``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_provider_raybatch.job.warm_engines import pool as module
 from airflow_provider_raybatch.job.warm_engines.engine_key import EngineKey
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
 from airflow_provider_raybatch.job.warm_engines.pool import WarmEnginePool
-from airflow_provider_raybatch.job.warm_engines.registry import KeptState
+from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineState
 from airflow_provider_raybatch.job.work import CheckedModel
 from tests.support.specs import spec
 
@@ -31,29 +31,29 @@ FIRST, SECOND = Holder("actor 1", "process 1"), Holder("actor 2", "process 2")
 
 @dataclass
 class Cluster:
-    """Kept engines by name, and who has them."""
+    """Warm engines by name, and who has them."""
 
-    users: dict[str, Holder | None] = field(default_factory=dict)
+    holders: dict[str, Holder | None] = field(default_factory=dict)
     calls: list[tuple[str, str]] = field(default_factory=list)
     reserved_for: str = ""
     opened: dict[str, Any] = field(default_factory=dict)
     """With which identity and order each is opened that no one waits for."""
 
-    def look(self) -> dict[str, KeptState | None]:
+    def look(self) -> dict[str, WarmEngineState | None]:
         return {
-            name: KeptState("echo", user is None, False, 0, 60, "node", {}, self.reserved_for)
-            for name, user in self.users.items()
+            name: WarmEngineState("echo", holder is None, False, 0, 60, "node", {}, self.reserved_for)
+            for name, holder in self.holders.items()
         }
 
     def actor(self, name: str) -> Any:
-        def take(user: Holder, maker: str) -> bool:
-            self.users[name] = self.users[name] or user
-            return self.users[name] == user
+        def take(holder: Holder, maker: str) -> bool:
+            self.holders[name] = self.holders[name] or holder
+            return self.holders[name] == holder
 
         def calls(what: str) -> Any:
-            return SimpleNamespace(remote=lambda user: self.calls.append((what, name)))
+            return SimpleNamespace(remote=lambda holder: self.calls.append((what, name)))
 
-        def open_alone(user: Holder, seconds: float, identity: str, order: bytes) -> None:
+        def open_alone(holder: Holder, seconds: float, identity: str, order: bytes) -> None:
             self.opened[name] = identity, pickle.loads(order)
 
         return SimpleNamespace(
@@ -77,11 +77,11 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(
         module, "ray", SimpleNamespace(get=made.get, wait=made.wait, exceptions=ray.exceptions)
     )
-    monkeypatch.setattr(WarmEnginePool, "_make", lambda self, user, node: None)
+    monkeypatch.setattr(WarmEnginePool, "_make", lambda self, holder, node: None)
     return made
 
 
-def broker(most: int, seconds: float = 60.0) -> WarmEnginePool:
+def pool(most: int, seconds: float = 60.0) -> WarmEnginePool:
     return WarmEnginePool(EngineKey("key", "echo", "echo", "echo", 1, None, seconds), "maker", most)
 
 
@@ -95,8 +95,8 @@ def eventually(ask: Callable[[], Any]) -> Any:
 
 def test_idle_engines_count_until_their_replicas_join(cluster: Cluster) -> None:
     """Else the first one takes all rows: it is ready at once, and the next one's process a second later."""
-    cluster.users = {"one": None, "two": None, "three": None}
-    asked = broker(most=2)
+    cluster.holders = {"one": None, "two": None, "three": None}
+    asked = pool(most=2)
     eventually(lambda: asked.engine_for(FIRST, "node"))
     assert asked.coming == 2
     asked.joined(FIRST.process)
@@ -111,8 +111,8 @@ def test_idle_engines_count_until_their_replicas_join(cluster: Cluster) -> None:
 
 
 def test_engines_that_are_to_be_made_are_not_counted(cluster: Cluster) -> None:
-    cluster.users = {"one": None}
-    asked = broker(most=2)
+    cluster.holders = {"one": None}
+    asked = pool(most=2)
     eventually(lambda: asked.engine_for(FIRST, "node"))
     asked.joined(FIRST.process)
     assert asked.engine_for(SECOND, "node") is None
@@ -123,8 +123,8 @@ def test_engines_that_are_to_be_made_are_not_counted(cluster: Cluster) -> None:
 def test_those_that_do_not_come_are_waited_for_a_while(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster.users = {"one": None, "two": None}
-    asked = broker(most=2)
+    cluster.holders = {"one": None, "two": None}
+    asked = pool(most=2)
     eventually(lambda: asked.engine_for(FIRST, "node"))
     monkeypatch.setattr(module, "_COMING_SECONDS", 0.0)
     assert asked.coming == 0
@@ -135,8 +135,8 @@ def test_those_that_do_not_come_are_waited_for_a_while(
 def test_only_an_engine_that_its_dead_replica_knew_is_ended(
     cluster: Cluster, has_heard: bool, call: str
 ) -> None:
-    cluster.users = {"one": None}
-    asked = broker(most=1)
+    cluster.holders = {"one": None}
+    asked = pool(most=1)
     assert asked.engine_for(FIRST, "node") is None
     eventually(lambda: asked.has_given)
     if has_heard:
@@ -153,8 +153,8 @@ def test_one_that_still_starts_is_opened_for_the_next_job(
     cluster: Cluster, has_heard: bool, seconds: float, opens: bool
 ) -> None:
     """Not one that no replica has touched, nor where none is to be kept."""
-    cluster.users = {"one": None}
-    asked = broker(most=1, seconds=seconds)
+    cluster.holders = {"one": None}
+    asked = pool(most=1, seconds=seconds)
     assert asked.engine_for(FIRST, "node") is None
     eventually(lambda: asked.has_given)
     if has_heard:
@@ -167,8 +167,8 @@ def test_one_that_still_starts_is_opened_for_the_next_job(
 
 
 def test_a_new_one_of_another_job_is_left_alone(cluster: Cluster) -> None:
-    cluster.users, cluster.reserved_for = {"one": None}, "another job"
-    asked = broker(most=1)
+    cluster.holders, cluster.reserved_for = {"one": None}, "another job"
+    asked = pool(most=1)
     assert asked.engine_for(FIRST, "node") is None
     eventually(lambda: asked._looked)
     assert asked.engine_for(FIRST, "node") is None
@@ -180,14 +180,14 @@ def test_a_look_that_fails_is_repeated(cluster: Cluster, monkeypatch: pytest.Mon
     """Whatever it was: the replicas of the job would wait for ever."""
     looks = iter([ValueError("an engine of another version")])
 
-    def look() -> dict[str, KeptState | None]:
+    def look() -> dict[str, WarmEngineState | None]:
         for error in looks:
             raise error
         return Cluster.look(cluster)
 
-    cluster.users = {"one": None}
+    cluster.holders = {"one": None}
     monkeypatch.setattr(cluster, "look", look)
-    asked = broker(most=1)
+    asked = pool(most=1)
     assert eventually(lambda: asked.engine_for(FIRST, "node"))
     asked.close()
 
@@ -203,7 +203,7 @@ class FullCluster:
     def __init__(self) -> None:
         self.waiting: set[str] = set()
 
-    def look(self) -> dict[str, KeptState | None]:
+    def look(self) -> dict[str, WarmEngineState | None]:
         return dict.fromkeys(self.waiting)
 
     def remote(self, kind: type) -> Any:
@@ -230,18 +230,18 @@ def full(monkeypatch: pytest.MonkeyPatch) -> FullCluster:
 
 def test_what_waits_for_room_ends_with_its_job(full: FullCluster) -> None:
     """Ray would keep it, and load a model with no one to use it when there is room."""
-    asked = broker(most=2)
-    for user in (FIRST, SECOND):
-        assert asked.engine_for(user, "node") is None
+    asked = pool(most=2)
+    for holder in (FIRST, SECOND):
+        assert asked.engine_for(holder, "node") is None
     eventually(lambda: len(full.waiting) == 2)
     asked.close(CheckedModel(spec(engine="echo")))
     assert not full.waiting
 
 
 def test_what_waits_for_room_ends_with_the_waiting_replica(full: FullCluster) -> None:
-    asked = broker(most=2)
-    for user in (FIRST, SECOND):
-        assert asked.engine_for(user, "node") is None
+    asked = pool(most=2)
+    for holder in (FIRST, SECOND):
+        assert asked.engine_for(holder, "node") is None
     eventually(lambda: len(full.waiting) == 2)
     asked.gone(FIRST.process)
     eventually(lambda: len(full.waiting) == 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kept engines are found, and which are ended since they wait for a job that is gone."""
+"""Which warm engines are found, and which are ended since they wait for a job that is gone."""
 
 from __future__ import annotations
 
@@ -47,24 +47,24 @@ def test_those_that_wait_for_a_living_job_are_left_alone(monkeypatch: pytest.Mon
     cluster = Cluster([name_of("key", model, MAKER, 0), maker_name(MAKER)])
     monkeypatch.setattr(module, "ray", cluster)
     now = [0.0]
-    roll = WarmEngineRegistry("key", clock=lambda: now[0])
+    registry = WarmEngineRegistry("key", clock=lambda: now[0])
     for now[0] in (0.0, 3600.0):
-        assert list(roll.look()) == [name_of("key", model, MAKER, 0)]
-        assert not roll.ownerless
+        assert list(registry.look()) == [name_of("key", model, MAKER, 0)]
+        assert not registry.ownerless
     cluster.names.remove(maker_name(MAKER))
-    assert list(roll.look()) == [name_of("key", model, MAKER, 0)]
-    assert roll.look() == {}
+    assert list(registry.look()) == [name_of("key", model, MAKER, 0)]
+    assert registry.look() == {}
 
 
 def test_those_of_a_job_that_is_gone_get_the_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     name = name_of("key", "llama", MAKER, 0)
     monkeypatch.setattr(module, "ray", Cluster([name]))
     now = [0.0]
-    roll = WarmEngineRegistry(clock=lambda: now[0])
+    registry = WarmEngineRegistry(clock=lambda: now[0])
     for now[0] in (0.0, 29.0):
-        assert roll.look() == {name: None}
-        assert roll.ownerless == {name}
+        assert registry.look() == {name: None}
+        assert registry.ownerless == {name}
     now[0] = 31.0
-    roll.look()
-    assert roll.look() == {}
-    assert not roll.ownerless
+    registry.look()
+    assert registry.look() == {}
+    assert not registry.ownerless

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replica that waits for a kept engine, and opens it; what keeps it is in this process."""
+"""A replica that waits for a warm engine, and opens it; its actor is in this process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.specs import submitted
 HOUR = 3600.0
 
 
-class Keeper:
+class FakeActor:
     """Has an engine, or makes another one, as its identity says.
 
     :ivar engines: identities of those that it has made.
@@ -48,28 +48,28 @@ class Keeper:
     def __getattr__(self, name: str) -> Any:
         return SimpleNamespace(remote=getattr(self, f"_{name}"))
 
-    def _begin(self, user: Holder, environment: Any, of_vllm: bool) -> list[str]:
-        self._answers[user] = queue.SimpleQueue()
+    def _begin(self, holder: Holder, environment: Any, of_vllm: bool) -> list[str]:
+        self._answers[holder] = queue.SimpleQueue()
         return ["5"]
 
-    def _prepare(self, user: Holder, identity: str) -> None:
+    def _prepare(self, holder: Holder, identity: str) -> None:
         if self.engines[-1:] != [identity]:
             self.engines.append(identity)
 
-    def _send(self, user: Holder, messages: list[bytes]) -> None:
+    def _send(self, holder: Holder, messages: list[bytes]) -> None:
         for message in map(pickle.loads, messages):
             if isinstance(message, tuple):
-                self._answers[user].put(
+                self._answers[holder].put(
                     pickle.dumps([(0, EngineInfo(sizes={"made": len(self.engines)}), None)])
                 )
 
-    def _receive(self, user: Holder) -> Heard:
+    def _receive(self, holder: Holder) -> Heard:
         try:
-            return Heard([self._answers[user].get(timeout=0.01)], 0, None)
+            return Heard([self._answers[holder].get(timeout=0.01)], 0, None)
         except queue.Empty:
             return Heard([], 0, None)
 
-    def _give_back(self, user: Holder, seconds: float, is_open: bool) -> None:
+    def _give_back(self, holder: Holder, seconds: float, is_open: bool) -> None:
         pass
 
 
@@ -96,14 +96,14 @@ def start(
     asked = submitted(engine="echo", max_restarts=9)
     started: list[Replica] = []
 
-    def make(keepers: list[Any], files: str = "", sees: Callable[[Any], None] = lambda _: None) -> Replica:
+    def make(actors: list[Any], files: str = "", sees: Callable[[Any], None] = lambda _: None) -> Replica:
         job: Any = SimpleNamespace(spec=asked)
         plan: Any = None
         handle: Any = Handle(coordinator, job, plan)
-        answers = iter(keepers)
+        answers = iter(actors)
 
-        def engine_for(user: Holder, node: str) -> Any:
-            sees(report_of(coordinator, user.process))
+        def engine_for(holder: Holder, node: str) -> Any:
+            sees(report_of(coordinator, holder.process))
             return next(answers)
 
         handle.engine_for = SimpleNamespace(remote=engine_for)
@@ -116,7 +116,7 @@ def start(
     for one in started:
         one.engine.close()
     for thread in threading.enumerate():
-        if thread.name in {"raybatch-kept-engine", "raybatch-engine"}:
+        if thread.name in {"raybatch-warm-engine", "raybatch-engine"}:
             thread.join(10)
 
 
@@ -135,7 +135,7 @@ def test_a_replica_is_billed_from_when_it_has_an_engine(
     coordinator: Coordinator, start: Callable[..., Replica]
 ) -> None:
     reports: list[ReplicaReport] = []
-    replica = start([None, None, Keeper()], sees=reports.append)
+    replica = start([None, None, FakeActor()], sees=reports.append)
     assert [hours(one) for one in reports] == [0, 0, 0]
     now = report_of(coordinator, replica.process)
     assert hours(now) == 2
@@ -145,6 +145,6 @@ def test_a_replica_is_billed_from_when_it_has_an_engine(
 
 def test_an_engine_of_other_files_is_another_one(start: Callable[..., Replica]) -> None:
     """The model's name is the same: its files were replaced between two jobs."""
-    keeper = Keeper()
-    made = [start([keeper], files).engine.info.sizes["made"] for files in ("old", "old", "new", "old")]
+    actor = FakeActor()
+    made = [start([actor], files).engine.info.sizes["made"] for files in ("old", "old", "new", "old")]
     assert made == [1, 1, 2, 3]

@@ -21,8 +21,8 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow_provider_raybatch.dataset import DatasetError, open_dataset
 from airflow_provider_raybatch.exceptions import RayConnectionError
 from airflow_provider_raybatch.hooks.credentials import job_secrets
-from airflow_provider_raybatch.hooks.kept_engines import main
 from airflow_provider_raybatch.hooks.ray import RayHook
+from airflow_provider_raybatch.hooks.warm_engines import main
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
 from tests.support import s3_server
@@ -70,7 +70,7 @@ def test_connection_is_found_by_several_threads(stored_ray: FakeRay) -> None:
     assert found == {stored_ray.url}
 
 
-def test_kept_engines_are_listed(stored_ray: FakeRay, caplog: pytest.LogCaptureFixture) -> None:
+def test_warm_engines_are_listed(stored_ray: FakeRay, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     stored_ray.script = lambda ray, body: Script(["no engine is kept"])
     main(["ray_default"])

@@ -28,7 +28,7 @@ TEXTS = [f"text {number}" for number in range(40)]
 def command(cluster: RayCluster, *words: str) -> str:
     """What the command prints where Airflow's connection leads to this cluster."""
     done = subprocess.run(
-        [sys.executable, "-m", "airflow_provider_raybatch.hooks.kept_engines", "ray_default", *words],
+        [sys.executable, "-m", "airflow_provider_raybatch.hooks.warm_engines", "ray_default", *words],
         env={**os.environ, "AIRFLOW_CONN_RAY_DEFAULT": cluster.url.replace("http://", "ray://")},
         capture_output=True,
         text=True,
@@ -43,13 +43,13 @@ def test_the_next_task_takes_the_engine(
 ) -> None:
     log = tmp_path / "log"
     conf = batch(tmp_path, TEXTS, engine_args={"request_log": str(log)}, sampling={"temperature": 0})
-    run = api.trigger("kept", **conf).wait(timeout=300)
+    run = api.trigger("warm", **conf).wait(timeout=300)
     judged = open_dataset(run.task("judge").xcom()).to_arrow()["judged_response"].to_pylist()
     assert set(judged) == {f"Judge Say {text}" for text in TEXTS}
     used = engines(log)
     assert len(used) == 2
     (pid,) = {engine.pid for engine in used}
-    assert "echo, made by kept.generate" in command(ray_cluster)
+    assert "echo, made by warm.generate" in command(ray_cluster)
     assert "; ending" in command(ray_cluster, "--end")
     wait_for("its end", lambda: not psutil.pid_exists(pid), 60)
-    assert "no engine is kept" in command(ray_cluster)
+    assert "no warm engine" in command(ray_cluster)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kept engines on a Ray with two GPUs, which are only numbers; prints what it saw.
+"""Warm engines on a Ray with two GPUs, which are only numbers; prints what it saw.
 
-A program of its own, since a process has one Ray. Usage: ``kept_gpu.py FOLDER``; with an address of Ray and a
-run besides, it is one job of that run on that Ray.
+A program of its own, since a process has one Ray. Usage: ``warm_engines_gpu.py FOLDER``; with an address of
+Ray and a run besides, it is one job of that run on that Ray.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ray.util import placement_group, remove_placement_group
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from tests.support.engine_log import Engine, engines
-from tests.support.kept import end_all, kept
 from tests.support.repeated_task import RepeatedTask
+from tests.support.warm_engines import end_all, warm_engines
 
 ON_A_GPU = {"tensor_parallel_size": 1, "max_num_seqs": 8, "seconds_per_token": 0.05}
 SLOW = {**ON_A_GPU, "seconds_per_token": 0.4}
@@ -63,7 +63,7 @@ def gpus(manifest: BatchManifest) -> list[str]:
 def until(happens: Callable[[], Any], seconds: float = 60.0) -> Any:
     ends = time.monotonic() + seconds
     while not (seen := happens()):
-        assert time.monotonic() < ends, (happens, kept())
+        assert time.monotonic() < ends, (happens, warm_engines())
         time.sleep(0.1)
     return seen
 
@@ -91,24 +91,24 @@ class Scenes:
         for words in (20, 80, 320):
             self.task.input([f"{number} {'word ' * words}" for number in range(16)])
             self.run(replicas=2, **fields)
-            if sum(state is not None and state.is_free for state in kept().values()) == 2:
+            if sum(state is not None and state.is_free for state in warm_engines().values()) == 2:
                 break
         self.task.input(ROWS)
-        until(lambda: sum(state is not None and state.is_free for state in kept().values()) == 2)
+        until(lambda: sum(state is not None and state.is_free for state in warm_engines().values()) == 2)
 
     def engines(self) -> list[Engine]:
         return sorted(engines(self.folder / "requests"), key=lambda engine: engine.opened)
 
     def ended(self) -> None:
         end_all()
-        until(lambda: not kept() and free() == 2)
+        until(lambda: not warm_engines() and free() == 2)
 
     def own_engines_name_their_gpus(self) -> list[Any]:
         return gpus(self.made(replicas=2, keep_warm=None))
 
-    def both_are_kept(self) -> list[Any]:
+    def both_stay_warm(self) -> list[Any]:
         self.both()
-        return [free(), len(kept())]
+        return [free(), len(warm_engines())]
 
     def two_share_the_rows(self) -> list[Any]:
         """All rows fit into one engine, which can't give them back.
@@ -129,17 +129,17 @@ class Scenes:
         self.both()
         got = ray.get(gpu.remote(), timeout=120)
         time.sleep(5)  # in which the other one could see the same request
-        return [got, len(kept())]
+        return [got, len(warm_engines())]
 
     def a_placement_group_finds_room_as_a_whole(self) -> list[Any]:
         """One of three GPUs is no reason to end an engine on two."""
         self.both()
         groups = [placement_group([{"GPU": 1}] * 3)]
         time.sleep(12)  # in which they make room for what fits
-        seen = [len(kept())]
+        seen = [len(warm_engines())]
         groups.append(placement_group([{"GPU": 1}] * 2))
         ray.get(groups[1].ready(), timeout=120)
-        seen.append(len(kept()))
+        seen.append(len(warm_engines()))
         for group in groups:
             remove_placement_group(group)
         until(lambda: free() == 2)
@@ -148,7 +148,7 @@ class Scenes:
     def another_engine_finds_room(self) -> list[Any]:
         self.run()
         self.run(replicas=2, engine_args={**SLOW, "max_num_seqs": 2})
-        kinds = [name.split(":")[1] for name in kept()]
+        kinds = [name.split(":")[1] for name in warm_engines()]
         self.ended()
         return [len(kinds), len(set(kinds))]
 
@@ -162,7 +162,7 @@ class Scenes:
             self.run(engine_args=SLOW)
             assert other.wait(60) == 0
         pids = {engine.pid for engine in self.engines()[before:]}
-        seen = [len(pids), len(kept())]
+        seen = [len(pids), len(warm_engines())]
         ray.kill(other_gpu)
         self.ended()
         return seen
@@ -172,13 +172,13 @@ class Scenes:
         other_gpu = others()
         until(lambda: free() == 1)
         self.run(replicas=2)
-        names = set(kept())
+        names = set(warm_engines())
         ray.kill(other_gpu)
         end_all()
-        until(lambda: not names & kept().keys())
+        until(lambda: not names & warm_engines().keys())
         seen = [len(names)]
         time.sleep(5)  # in which Ray would start the one that waited
-        seen.append(len(kept()))
+        seen.append(len(warm_engines()))
         self.ended()
         return seen
 
@@ -186,12 +186,12 @@ class Scenes:
         """Else jobs shorter than its start never have a second one."""
         slow_start = {**SLOW, "startup_seconds": 20.0}
         self.run(engine_args=slow_start)
-        seen = [len(kept())]
+        seen = [len(warm_engines())]
         before = len(self.engines())
         self.task.input([f"{text} word word word" for text in ROWS])  # ten seconds
         self.run(replicas=2, engine_args=slow_start)
         seen.append(len(self.engines()[before:]))
-        until(lambda: sum(state is not None and state.is_free for state in kept().values()) == 2)
+        until(lambda: sum(state is not None and state.is_free for state in warm_engines().values()) == 2)
         first, second = self.engines()[before:]
         seen.append([len(first.asked), len(second.asked)])
         seen.append(gpus(self.made(replicas=2, engine_args=slow_start)))
@@ -207,7 +207,7 @@ class Scenes:
         rows = self.run(engine_args=SLOW)
         killer.join()
         first, *_, last = self.engines()[before:]
-        seen = [len({engine.pid for engine in self.engines()[before:]}), rows == 40, len(kept())]
+        seen = [len({engine.pid for engine in self.engines()[before:]}), rows == 40, len(warm_engines())]
         assert first.pid != last.pid
         self.ended()
         return seen
@@ -218,7 +218,7 @@ class Scenes:
 
     def an_engine_that_is_lost_while_it_starts(self) -> list[Any]:
         before = len(self.engines())
-        killer = threading.Thread(target=self._kill_keeper)
+        killer = threading.Thread(target=self._kill_actor)
         killer.start()
         rows = self.run(engine_args={**ON_A_GPU, "startup_seconds": 8.0})
         killer.join()
@@ -226,8 +226,8 @@ class Scenes:
         self.ended()
         return seen
 
-    def _kill_keeper(self) -> None:
-        until(lambda: any(state is not None and not state.is_free for state in kept().values()))
+    def _kill_actor(self) -> None:
+        until(lambda: any(state is not None and not state.is_free for state in warm_engines().values()))
         time.sleep(1)
         os.kill(self._pids("WarmEngineActor")[0], signal.SIGKILL)
 

@@ -18,11 +18,11 @@ import psutil
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.job.warm_engines.registry import KeptState
+from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineState
 from tests.integration.end_to_end.waiting import wait_for
 from tests.support.engine_log import Engine, engines
-from tests.support.kept import end_all, kept
 from tests.support.repeated_task import RepeatedTask, answers
+from tests.support.warm_engines import end_all, warm_engines
 
 pytestmark = pytest.mark.slow
 
@@ -34,14 +34,14 @@ def none_left(task: RepeatedTask) -> Iterator[None]:
     task.input(TEXTS)
     yield
     end_all()
-    wait_for("no kept engine", lambda: not kept(), 60)
+    wait_for("no warm engine", lambda: not warm_engines(), 60)
 
 
-def one_rests() -> KeptState:
-    """Wait for the one kept engine: it has no user any more, and answers in time."""
+def one_rests() -> WarmEngineState:
+    """Wait for the one warm engine: it has no user any more, and answers in time."""
 
-    def found() -> KeptState | None:
-        (state,) = kept().values()
+    def found() -> WarmEngineState | None:
+        (state,) = warm_engines().values()
         return state if state is not None and state.is_free else None
 
     return wait_for("a free engine", found, 30)
@@ -69,20 +69,20 @@ def test_a_task_that_asks_for_no_more_time_ends_it(task: RepeatedTask) -> None:
     task.run("one", keep_warm=300)
     task.run("two", run_id="r2", keep_warm=0)
     assert len({engine.pid for engine in used(task)}) == 1
-    wait_for("its end", lambda: not kept(), 30)
+    wait_for("its end", lambda: not warm_engines(), 30)
     assert not psutil.pid_exists(used(task)[0].pid)
 
 
 @pytest.mark.turn(1)
 def test_warm_engine_ends_at_its_time(task: RepeatedTask) -> None:
     task.run("one", keep_warm=1)
-    wait_for("its end", lambda: not kept(), 30)
+    wait_for("its end", lambda: not warm_engines(), 30)
     assert not psutil.pid_exists(used(task)[0].pid)
 
 
 @pytest.mark.turn(3)
 @pytest.mark.parametrize(
-    "others", [{"engine_args": {"max_num_seqs": 7}}, {"keep_warm": None}], ids=["engine", "not kept"]
+    "others", [{"engine_args": {"max_num_seqs": 7}}, {"keep_warm": None}], ids=["engine", "not warm"]
 )
 def test_another_engine_is_not_taken(task: RepeatedTask, others: dict[str, Any]) -> None:
     task.run("one", keep_warm=300)
@@ -122,7 +122,7 @@ def test_an_engine_that_hangs_is_not_handed_on(task: RepeatedTask) -> None:
         )
         if hung():
             break
-    wait_for("its end", lambda: not any(state and state.is_free for state in kept().values()), 30)
+    wait_for("its end", lambda: not any(state and state.is_free for state in warm_engines().values()), 30)
     task.input(TEXTS)
     task.run("two", run_id="r2", keep_warm=300, engine_args=args)
     assert hung()
@@ -152,7 +152,7 @@ def test_a_job_without_work_leaves_the_engine_to_the_next(task: RepeatedTask) ->
 
 
 @pytest.mark.turn(1)
-def test_an_engine_that_died_while_it_was_kept_is_not_handed_on(task: RepeatedTask) -> None:
+def test_an_engine_that_died_while_it_was_idle_is_not_handed_on(task: RepeatedTask) -> None:
     task.run("one", keep_warm=300)
     os.kill(used(task)[0].pid, signal.SIGKILL)
     time.sleep(0.5)
@@ -173,9 +173,9 @@ def test_vllm_answers_the_next_job_with_its_own_sampling(task: RepeatedTask) -> 
         found = task.run(token, run_id=token, sampling={"temperature": 0, "max_tokens": most}, **asked)
         return answers(found)
 
-    whole, names = responses("one", 8), list(kept())
+    whole, names = responses("one", 8), list(warm_engines())
     cut = responses("two", 2)
-    assert list(kept()) == names != []
+    assert list(warm_engines()) == names != []
     assert all(whole[row].startswith(text) and len(text) < len(whole[row]) for row, text in cut.items())
 
 
@@ -185,7 +185,7 @@ def test_engines_on_gpus_are_shared(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     with tempfile.TemporaryDirectory(prefix="rb-", dir="/tmp", ignore_cleanup_errors=True) as home:
         done = subprocess.run(
-            [sys.executable, str(root / "tests/integration/kept_gpu.py"), str(tmp_path)],
+            [sys.executable, str(root / "tests/integration/warm_engines_gpu.py"), str(tmp_path)],
             env={
                 **{name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
                 "PYTHONPATH": str(root),
@@ -200,7 +200,7 @@ def test_engines_on_gpus_are_shared(tmp_path: Path) -> None:
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["own engines name their gpus"] == ["0", "1"]
-    assert seen["both are kept"] == [0, 2]
+    assert seen["both stay warm"] == [0, 2]
     assert seen["two share the rows"] == [[20, 20], ["0", "1"]]
     assert seen["one makes room for a task"] == ["a GPU", 1]
     assert seen["a placement group finds room as a whole"] == [2, 0]

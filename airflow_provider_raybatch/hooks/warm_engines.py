@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m airflow_provider_raybatch.hooks.kept_engines CONN_ID [--end]``: engines that `keep_warm` keeps.
+"""``python -m airflow_provider_raybatch.hooks.warm_engines CONN_ID [--end]``: engines that `keep_warm` keeps.
 
 Runs as a job there, by the Jobs API, so that no Ray is needed here.
 """
@@ -17,7 +17,7 @@ from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-from airflow_provider_raybatch.cluster.submit.request import build_kept_engines_request
+from airflow_provider_raybatch.cluster.submit.request import build_warm_engines_request
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.hooks.ray import RayHook
@@ -26,11 +26,11 @@ _POLL = 1.0
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """List kept engines, or end them.
+    """List warm engines, or end them.
 
     :param words: of the command line.
     """
-    parser = argparse.ArgumentParser(prog="python -m airflow_provider_raybatch.hooks.kept_engines")
+    parser = argparse.ArgumentParser(prog="python -m airflow_provider_raybatch.hooks.warm_engines")
     parser.add_argument("ray_conn_id", nargs="?", default=DEFAULT_CONN_ID)
     parser.add_argument("--end", action="store_true", help="end those that no job uses")
     given = parser.parse_args(words)
@@ -45,9 +45,9 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 async def _ask(address: ClusterAddress, end: bool) -> Outcome:
-    submission_id = f"raybatch-kept-engines-{uuid.uuid4().hex[:8]}"
+    submission_id = f"raybatch-warm-engines-{uuid.uuid4().hex[:8]}"
     async with RayJobsClient(address) as client:
-        await client.submit(await build_kept_engines_request(client, submission_id, end=end))
+        await client.submit(await build_warm_engines_request(client, submission_id, end=end))
     job = Followed(submission_id, session_name=None, poll_interval=_POLL)
     return await follow_to_the_end(address, job, logging.getLogger(__name__))
 
