@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m airflow_provider_raybatch.hooks.warm_engines CONN_ID [--end]``: engines that `keep_warm` keeps.
+"""``python -m airflow_provider_raybatch.hooks.warm_engines CONN_ID [--end]``: a cluster's warm engines.
 
 Runs as a job there, by the Jobs API, so that no Ray is needed here.
 """

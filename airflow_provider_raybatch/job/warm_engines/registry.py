@@ -26,7 +26,7 @@ class WarmEngineState:
     :param title: what it is, for people.
     :param is_ending: whether it ends now, and its GPUs are free soon.
     :param since: seconds for which it has had no holder; 0 if it has one.
-    :param ends_in: seconds until it ends, if no one takes it.
+    :param ends_in: seconds until it ends, if it is not taken.
     :param node: id of its node.
     :param amounts: Ray's resources that it holds, by name.
     :param reserved_for: the maker that alone can take it, empty for any.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the replicas of a job get their engines. The classes here give each replica an engine of its own.
 
-Driver, coordinator and replica each ask one of these classes. `warm_source.py` has those for `keep_warm`.
+Driver, coordinator and replica each ask one of these classes. `warm_source.py` has those for warm engines.
 """
 
 from __future__ import annotations
