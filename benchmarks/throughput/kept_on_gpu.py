@@ -56,7 +56,7 @@ class Steps:
         assert third != made, "a dead engine was handed on"
         self._step("SIGKILL to a replica at work", self._kill_replica)
         self._step("job with keep_warm=0", lambda: self._job(keep_warm=0))
-        self._step("its end", lambda: _until(lambda: not (_engines() or WarmEngineRegistry().look())))
+        self._step("its end", lambda: _until(lambda: not (_engines() or WarmEngineRegistry().states())))
 
     def _step(self, name: str, does: Callable[[], object]) -> set[int]:
         began = time.monotonic()
@@ -77,7 +77,7 @@ class Steps:
     def _kill(self, pids: set[int]) -> None:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        _until(lambda: not WarmEngineRegistry().look())
+        _until(lambda: not WarmEngineRegistry().states())
 
     def _kill_replica(self) -> None:
         """When the first part is written."""

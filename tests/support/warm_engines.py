@@ -8,11 +8,11 @@ from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineRegist
 
 def warm_engines() -> dict[str, WarmEngineState | None]:
     """Return what each says of itself, by name; ``None`` for one that waits for room."""
-    return WarmEngineRegistry().look()
+    return WarmEngineRegistry().states()
 
 
 def end_all() -> None:
     """End those that no job uses."""
     registry = WarmEngineRegistry()
-    for name in registry.look():
+    for name in registry.states():
         registry.actor(name).end.remote()

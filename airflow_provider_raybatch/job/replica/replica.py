@@ -34,11 +34,11 @@ from airflow_provider_raybatch.job.warm_engines.lease import Holder
 from airflow_provider_raybatch.job.warm_engines.source import OWN_ENGINES, EngineSource
 from airflow_provider_raybatch.storage import left_files
 
-_LOOK_EVERY, _LOOK_EVERY_OF_MANY = 0.1, 1.0
-"""Seconds between two looks for what the driver has found out: a thousand replicas may wait for it. The less,
-the more at once they begin: in a short job, one that is there a second earlier ends a second earlier."""
-_LOOKS_A_SECOND = 200
-"""Of all replicas, where they are not more than that."""
+_POLL, _LONGEST_POLL = 0.1, 1.0
+"""Seconds between two questions to the coordinator. Shorter polling starts replicas closer together, which
+matters in short jobs."""
+_POLLS_A_SECOND = 200
+"""Questions a second of up to 200 replicas together. A larger number of replicas asks once a second each."""
 
 
 class Replica(Workplace):
@@ -67,7 +67,7 @@ class Replica(Workplace):
     ) -> None:
         set_environment(environment)
         left_files.sweep()
-        self._look_every = min(_LOOK_EVERY_OF_MANY, max(_LOOK_EVERY, replicas / _LOOKS_A_SECOND))
+        self._poll = min(_LONGEST_POLL, max(_POLL, replicas / _POLLS_A_SECOND))
         actor = _actor()
         # In another container, process numbers begin anew.
         process = f"{actor}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -105,7 +105,7 @@ class Replica(Workplace):
 
         :returns: `False` if it is not needed.
         """
-        if not self._access.acquire(self._is_needed, self._look_every):
+        if not self._access.acquire(self._is_needed, self._poll):
             return False
         apart = self._access.import_engine(spec, environment, spans_nodes)
         self.report.imported = time.time()
@@ -121,7 +121,7 @@ class Replica(Workplace):
     def _told(self, ask: Any, *arguments: Any) -> Any:
         """What the driver tells by the coordinator, as soon as it does."""
         while (answer := ray.get(ask.remote(*arguments))) is None:
-            time.sleep(self._look_every)
+            time.sleep(self._poll)
         return answer
 
     def _check_starts(self, spec: BatchInferenceSpec) -> None:
@@ -170,7 +170,7 @@ class Replica(Workplace):
         self.count()
 
     async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """Work until every row of the input is written; a ticket each for whoever comes."""
+        """Work until every row of the input is written. Each process that starts takes a ticket."""
         for number in batch["ticket"]:
             if not self._has_left:
                 with self.reporter.telling():

@@ -4,7 +4,7 @@
 Ray Data starts the actors, and drops those that it has no ticket for. An actor that is dropped while it waits
 for room is not gone: Ray asks the autoscaler for a GPU, and starts it as soon as there is one. A placement
 group stays until the job ends, and holds GPUs that nothing uses. So actors get names here, by which the job
-ends those that wait in vain, and sees which groups can be removed.
+ends those that wait but are not needed, and sees which groups can be removed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ReplicaActors:
     def _unused_name(self) -> str:
         """A new name, unless the last one is still free, or all actors have theirs.
 
-        Ray Data calls for options every half minute, to look at them, and starts no actor then. Each call
+        Ray Data calls for options every half minute to check them, and starts no actor then. Each call
         would leave a placement group that holds GPUs.
         """
         named = _named()

@@ -39,7 +39,7 @@ _ACTORS_EVERY = 2.0
 _SOON = 15.0
 """Seconds in which a replica starts if there is room for it: its process takes two to five, and so does that
 of its warm engine's actor."""
-_LOOK_AGAIN = 0.05
+_POLL = 0.05
 _CLOSE_SECONDS = 30.0
 
 
@@ -81,7 +81,7 @@ class Replicas:
                 return returned
             if not is_there and time.monotonic() - asked_at > _SOON:
                 break
-            time.sleep(_LOOK_AGAIN)
+            time.sleep(_POLL)
         ray.get(self.coordinator.ask.remote(None))
         return None
 
@@ -100,7 +100,7 @@ class Replicas:
             self._looked = time.time()
 
     def engine(self) -> EngineInfo:
-        """What an engine says of itself."""
+        """Description of an engine."""
         return ray.get(self.coordinator.engine.remote(), timeout=60) or EngineInfo()
 
     def release(self) -> None:
@@ -137,7 +137,7 @@ class Replicas:
         plan = self.plan
         tickets = [{"ticket": number} for number in range(plan.replicas)]
         work = ray.data.from_items(tickets, override_num_blocks=plan.replicas)
-        # Without end here: replicas count for themselves how often they die in vain.
+        # No limit here: the coordinator counts crashes without a finished row.
         options: dict[str, Any] = {"num_cpus": plan.cpus, "max_restarts": -1, "max_task_retries": -1}
         if self._actors is not None:
             options["ray_remote_args_fn"] = self._actors.options()
@@ -156,7 +156,7 @@ class Replicas:
             ),
             batch_size=1,
             batch_format="numpy",
-            # One ticket each, so that whoever comes late finds one.
+            # One ticket each, so that a late replica finds one.
             compute=ray.data.ActorPoolStrategy(size=plan.replicas, max_tasks_in_flight_per_actor=1),
             max_concurrency=2,
             **options,

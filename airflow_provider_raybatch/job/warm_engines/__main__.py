@@ -18,10 +18,10 @@ arguments = parser.parse_args()
 write_utf8()
 ray.init("auto", log_to_driver=False, logging_level="ERROR")
 registry = WarmEngineRegistry()
-states = listed = registry.look()
+states = listed = registry.states()
 while arguments.end and registry.ownerless:  # it ends those that do not answer within half a minute
     time.sleep(1.0)
-    states = registry.look()
+    states = registry.states()
 for name in sorted(listed.keys() - states.keys()):
     print(f"{name}: it waited for a job that is gone; ended")
 for name, state in sorted(states.items()):

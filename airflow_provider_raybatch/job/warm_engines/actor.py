@@ -115,8 +115,7 @@ class WarmEngineActor:
         """
         gpu = GpuMeter()
         with self._changed:
-            was_free = self._lease.is_free
-            is_holders = self._lease.take(holder, maker, time.monotonic())
+            was_free, is_holders = self._lease.is_free, self._lease.take(holder, maker, time.monotonic())
             if was_free and is_holders:
                 self._messages.clear()
                 self._messages_are = "questions"
@@ -141,8 +140,7 @@ class WarmEngineActor:
         :returns: whether it does.
         """
         with self._changed:
-            was_free = self._lease.is_free
-            ends = not (self._lease.is_used or self._lease.is_ended)
+            was_free, ends = self._lease.is_free, not (self._lease.is_used or self._lease.is_ended)
             if ends:
                 self._lease.end()
         if ends:
@@ -227,8 +225,7 @@ class WarmEngineActor:
                 raise self._death
             if not self._lease.is_of(holder):
                 raise GivenAwayError("The warm engine has another holder.")
-            messages = list(self._messages)
-            self._messages.clear()
+            messages, self._messages = list(self._messages), deque()
         return Heard(messages, self._meter.steps, self._meter.gpu.mean)
 
     def give_back(self, holder: Holder, seconds: float, is_open: bool) -> None:
@@ -277,8 +274,7 @@ class WarmEngineActor:
             is_first, self._is_ending = not self._is_ending, True
             self._death = self._death or EngineDeadError("The warm engine was ended.", killed=True)
             self._changed.notify_all()
-        if is_first:
-            # Whatever hangs then, it must not hold a GPU.
+        if is_first:  # whatever hangs then, it must not hold a GPU
             longest = threading.Timer(2 * _END_SECONDS, _leave)
             longest.daemon = True
             longest.start()

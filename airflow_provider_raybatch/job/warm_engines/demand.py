@@ -70,7 +70,7 @@ def should_evict(name: str, registry: WarmEngineRegistry) -> bool:
     requests, nodes = pending()
     if not requests:
         return False
-    known = {other: state for other, state in registry.look().items() if state is not None}
+    known = {other: state for other, state in registry.states().items() if state is not None}
     idle = [Idle(other, one.node, one.amounts, one.since) for other, one in known.items() if one.is_free]
     ending = [(one.node, one.amounts) for one in known.values() if one.is_ending]
     return name in in_the_way(requests, with_free(nodes, ending), idle)

@@ -59,7 +59,7 @@ class WarmEnginePool(EnginePool):
         """Processes that have got an idle engine, and when."""
         self._came: set[str] = set()
         """Processes that have asked for one."""
-        self._idle, self._looked = 0, 0.0
+        self._idle, self._searched = 0, 0.0
         """How many could be taken, and when that was so."""
         self._made: dict[str, Any] = {}
         """Actors that have not started, by name."""
@@ -118,7 +118,7 @@ class WarmEnginePool(EnginePool):
             since = time.monotonic() - _COMING_SECONDS
             joining = sum(at > since for at in self._joining.values())
             others = len(self._waiting) + max(0, self._most - len(self._came))
-            return joining + (min(self._idle, others) if self._looked > since else 0)
+            return joining + (min(self._idle, others) if self._searched > since else 0)
 
     def joined(self, process: str) -> None:
         """See :class:`EnginePool`."""
@@ -156,18 +156,18 @@ class WarmEnginePool(EnginePool):
                 if self._has_ended:
                     return
             with contextlib.suppress(Exception):  # the cluster is busy, say, and will be asked again
-                self._look()
+                self._search()
             with self._changed:
                 self._changed.wait_for(lambda: self._has_ended, pause)
             pause = min(_LONGEST_PAUSE, 1.5 * pause)
 
-    def _look(self) -> None:
-        states = self._registry.look()
+    def _search(self) -> None:
+        states = self._registry.states()
         with self._changed:
             self._idle = sum(
                 state is not None and state.is_free_for(self._maker) for state in states.values()
             )
-            self._looked = time.monotonic()
+            self._searched = time.monotonic()
         for name, state in states.items():
             if state is not None:
                 idled = self._made.pop(name, None) is None

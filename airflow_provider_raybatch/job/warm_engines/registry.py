@@ -14,7 +14,7 @@ import ray
 NAMESPACE = "raybatch"
 """Ray's namespace of their actors."""
 _PREFIX, _MAKER_PREFIX = "warm-engine", "makes-warm-engines"
-_LOOK_SECONDS = 0.5
+_ANSWER_SECONDS = 0.5
 _SILENT = 30.0
 """Seconds after which an actor that has never answered has not started: it waits for room on the cluster."""
 
@@ -82,7 +82,7 @@ class _Listed:
 
 @dataclass
 class WarmEngineRegistry:
-    """Looks them up again and again, without asking twice those that do not answer.
+    """Their states, as often as wanted. An actor that has not answered is not asked again.
 
     :param key: only engines that this key names; by default all.
     :ivar ownerless: names of those that have never answered, and were made for a job that is gone.
@@ -93,7 +93,7 @@ class WarmEngineRegistry:
     ownerless: set[str] = field(default_factory=set)
     _listed: dict[str, _Listed] = field(default_factory=dict)
 
-    def look(self) -> dict[str, WarmEngineState | None]:
+    def states(self) -> dict[str, WarmEngineState | None]:
         """Those that are there now, by name, with ``None`` for those that do not answer at once.
 
         Ends those that wait for room, for a job that is gone.
@@ -128,7 +128,7 @@ class WarmEngineRegistry:
         names = {one.answer: name for name, one in self._listed.items()}
         if not names:
             return
-        for answer in ray.wait(list(names), num_returns=len(names), timeout=_LOOK_SECONDS)[0]:
+        for answer in ray.wait(list(names), num_returns=len(names), timeout=_ANSWER_SECONDS)[0]:
             one = self._listed[names[answer]]
             try:
                 one.state, one.has_answered = ray.get(answer), True

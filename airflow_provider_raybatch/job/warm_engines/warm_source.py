@@ -25,7 +25,7 @@ from airflow_provider_raybatch.job.warm_engines.pool import WarmEnginePool
 from airflow_provider_raybatch.job.warm_engines.registry import NAMESPACE, WarmEngineRegistry, maker_name
 from airflow_provider_raybatch.job.warm_engines.source import OWN_ENGINES, EngineAccess, EngineSource
 
-_LOOK_AGAIN = 0.05
+_POLL = 0.05
 _GIVE_BACK_SECONDS = 10.0
 """For replicas that have got no rows to give their engines back."""
 
@@ -105,7 +105,7 @@ class WarmEngineSource(EngineSource):
     def has_idle(self) -> bool:
         """See :class:`EngineSource`."""
         with contextlib.suppress(ray.exceptions.RayError):  # else it is found later
-            states = WarmEngineRegistry(self.key.digest).look().values()
+            states = WarmEngineRegistry(self.key.digest).states().values()
             return any(state is not None and state.is_free for state in states)
         return False
 
@@ -122,7 +122,7 @@ class WarmEngineSource(EngineSource):
         ends = time.monotonic() + _GIVE_BACK_SECONDS
         with contextlib.suppress(ray.exceptions.RayError):  # a job that is refused says why, not that
             while ray.get(coordinator.close.remote(), timeout=_GIVE_BACK_SECONDS) and time.monotonic() < ends:
-                time.sleep(_LOOK_AGAIN)
+                time.sleep(_POLL)
 
     def pool(self) -> WarmEnginePool:
         """See :class:`EngineSource`."""

@@ -38,7 +38,7 @@ def none_left(task: RepeatedTask) -> Iterator[None]:
 
 
 def one_rests() -> WarmEngineState:
-    """Wait for the one warm engine: it has no user any more, and answers in time."""
+    """Wait for the one warm engine: it has no holder, and answers in time."""
 
     def found() -> WarmEngineState | None:
         (state,) = warm_engines().values()

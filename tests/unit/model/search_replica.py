@@ -63,7 +63,7 @@ class Stepped(Replica):
 
     def __init__(self, world: World, actor: str, life: int) -> None:
         self.world, self.loop = world, SteppedLoop()
-        self.is_dead, self._look_every = False, 0.0
+        self.is_dead, self._poll = False, 0.0
         self.shift: shift_module.ReplicaWorker | None = None
         self.task: asyncio.Task[Any] | None = None
         self.process = f"{actor}-{life}"

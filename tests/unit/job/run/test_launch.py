@@ -115,7 +115,7 @@ def test_a_look_for_warm_engines_that_fails_is_no_failure(
     nodes: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_view, "has_idle", lambda plan: False)
-    monkeypatch.setattr(WarmEngineRegistry, "look", _late)
+    monkeypatch.setattr(WarmEngineRegistry, "states", _late)
     monkeypatch.setattr(module, "engine_source", lambda *_: WARM)
     assert started(Launch(), keep_warm=60) is not None
 

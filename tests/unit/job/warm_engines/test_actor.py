@@ -105,7 +105,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
         demand, "pending", lambda: ([Request((Bundle({"GPU": 1.0}, {}),))] if made.waits else [], {})
     )
     monkeypatch.setattr(demand, "in_the_way", lambda requests, nodes, idle: {"warm-engine"})
-    monkeypatch.setattr(module, "WarmEngineRegistry", lambda: SimpleNamespace(look=lambda: made.others))
+    monkeypatch.setattr(module, "WarmEngineRegistry", lambda: SimpleNamespace(states=lambda: made.others))
     monkeypatch.setattr(module, "_CHECK_EVERY", (0.05, 0.1))
     monkeypatch.setattr(module, "_leave", lambda: None)
     monkeypatch.setattr(lease, "SHORTEST_REST", 0.0)

@@ -39,7 +39,7 @@ class Cluster:
     opened: dict[str, Any] = field(default_factory=dict)
     """With which identity and order each is opened that no one waits for."""
 
-    def look(self) -> dict[str, WarmEngineState | None]:
+    def states(self) -> dict[str, WarmEngineState | None]:
         return {
             name: WarmEngineState("echo", holder is None, False, 0, 60, "node", {}, self.reserved_for)
             for name, holder in self.holders.items()
@@ -170,7 +170,7 @@ def test_a_new_one_of_another_job_is_left_alone(cluster: Cluster) -> None:
     cluster.holders, cluster.reserved_for = {"one": None}, "another job"
     asked = pool(most=1)
     assert asked.engine_for(FIRST, "node") is None
-    eventually(lambda: asked._looked)
+    eventually(lambda: asked._searched)
     assert asked.engine_for(FIRST, "node") is None
     assert asked.coming == 0
     asked.close()
@@ -180,13 +180,13 @@ def test_a_look_that_fails_is_repeated(cluster: Cluster, monkeypatch: pytest.Mon
     """Whatever it was: the replicas of the job would wait for ever."""
     looks = iter([ValueError("an engine of another version")])
 
-    def look() -> dict[str, WarmEngineState | None]:
+    def states() -> dict[str, WarmEngineState | None]:
         for error in looks:
             raise error
-        return Cluster.look(cluster)
+        return Cluster.states(cluster)
 
     cluster.holders = {"one": None}
-    monkeypatch.setattr(cluster, "look", look)
+    monkeypatch.setattr(cluster, "states", states)
     asked = pool(most=1)
     assert eventually(lambda: asked.engine_for(FIRST, "node"))
     asked.close()
@@ -203,7 +203,7 @@ class FullCluster:
     def __init__(self) -> None:
         self.waiting: set[str] = set()
 
-    def look(self) -> dict[str, WarmEngineState | None]:
+    def states(self) -> dict[str, WarmEngineState | None]:
         return dict.fromkeys(self.waiting)
 
     def remote(self, kind: type) -> Any:

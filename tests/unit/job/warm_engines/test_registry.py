@@ -49,11 +49,11 @@ def test_those_that_wait_for_a_living_job_are_left_alone(monkeypatch: pytest.Mon
     now = [0.0]
     registry = WarmEngineRegistry("key", clock=lambda: now[0])
     for now[0] in (0.0, 3600.0):
-        assert list(registry.look()) == [name_of("key", model, MAKER, 0)]
+        assert list(registry.states()) == [name_of("key", model, MAKER, 0)]
         assert not registry.ownerless
     cluster.names.remove(maker_name(MAKER))
-    assert list(registry.look()) == [name_of("key", model, MAKER, 0)]
-    assert registry.look() == {}
+    assert list(registry.states()) == [name_of("key", model, MAKER, 0)]
+    assert registry.states() == {}
 
 
 def test_those_of_a_job_that_is_gone_get_the_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,9 +62,9 @@ def test_those_of_a_job_that_is_gone_get_the_time_to_answer(monkeypatch: pytest.
     now = [0.0]
     registry = WarmEngineRegistry(clock=lambda: now[0])
     for now[0] in (0.0, 29.0):
-        assert registry.look() == {name: None}
+        assert registry.states() == {name: None}
         assert registry.ownerless == {name}
     now[0] = 31.0
-    registry.look()
-    assert registry.look() == {}
+    registry.states()
+    assert registry.states() == {}
     assert not registry.ownerless

@@ -91,7 +91,7 @@ def start(
     monkeypatch.setattr(ray, "get", lambda reference, timeout=None: reference)
     monkeypatch.setattr(Reporter, "_run", lambda *_: None)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(replica_module, "_LOOK_EVERY", 0.001)
+    monkeypatch.setattr(replica_module, "_POLL", 0.001)
     monkeypatch.setattr(front_end, "_HEARTBEAT", 0.01)
     asked = submitted(engine="echo", max_restarts=9)
     started: list[Replica] = []
