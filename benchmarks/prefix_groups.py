@@ -32,13 +32,12 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.request.keys import Keyer
-from airflow_provider_raybatch.job.reuse.remaining import work
 from airflow_provider_raybatch.job.reuse.row_keys import keys_of
 from airflow_provider_raybatch.job.row_order.buckets import Cut, buckets, slices
 from airflow_provider_raybatch.job.row_order.grouping import ByPrefix
 from airflow_provider_raybatch.job.scheduling.queue import PullQueue
 from airflow_provider_raybatch.job.scheduling.row_index import RowIndex
-from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.job.work import Job, work
 from airflow_provider_raybatch.storage.folder import LocalFolder
 
 SEED = 20261124

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job, step by step: all checks first, then claim, generate and commit."""
+"""The job, step by step: check, reuse, claim, generate, publish, store."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-import ray
 
 from airflow_provider_raybatch.contract import events, layout
-from airflow_provider_raybatch.contract.manifest import Summary
+from airflow_provider_raybatch.contract.manifest import BatchManifest, Summary
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
@@ -23,39 +22,32 @@ from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.budget import Budget, spent
 from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
 from airflow_provider_raybatch.job.monitor.progress import Tracker
-from airflow_provider_raybatch.job.monitor.start_up import StartUp, in_words
+from airflow_provider_raybatch.job.monitor.start_up import in_words
 from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.dead_letters import failures_of, with_rows_left
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
-from airflow_provider_raybatch.job.output.publish import Range, Target, publish
-from airflow_provider_raybatch.job.output.report import report
-from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up, mark_damaged
+from airflow_provider_raybatch.job.output.publish import Target, publish
+from airflow_provider_raybatch.job.output.run_statistics import statistics_of
+from airflow_provider_raybatch.job.parts.ledger import add_up, mark_damaged
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.planning import cluster_view
-from airflow_provider_raybatch.job.planning.plan import Plan
-from airflow_provider_raybatch.job.preflight.ready import Ready, make_ready
+from airflow_provider_raybatch.job.preflight.ready import Emit, JobContext, make_ready
 from airflow_provider_raybatch.job.request import special_tokens
-from airflow_provider_raybatch.job.request.repetitions import Repetitions
 from airflow_provider_raybatch.job.reuse.asked import asked_again, keep, keep_in_store
-from airflow_provider_raybatch.job.reuse.remaining import work
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember, remember_committed
 from airflow_provider_raybatch.job.reuse.reuse import parts_of_task, plan_reuse
-from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys
 from airflow_provider_raybatch.job.row_order import regroup
-from airflow_provider_raybatch.job.row_order.rows_to_do import Input, input_of
+from airflow_provider_raybatch.job.row_order.rows_to_do import input_of
 from airflow_provider_raybatch.job.run import supervision
-from airflow_provider_raybatch.job.run.cpu_tasks import cut_in_tasks, parallel_map, users_code
-from airflow_provider_raybatch.job.run.launch import Launch
+from airflow_provider_raybatch.job.run.cpu_tasks import cut_in_tasks, keys_over_the_cluster, parallel_map
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
-from airflow_provider_raybatch.job.work import Job, WorkItem, in_sequence
+from airflow_provider_raybatch.job.run.replicas import Replicas
+from airflow_provider_raybatch.job.work import WorkItem, work
 
 T = TypeVar("T")
 
-Emit = Callable[[events.Event], None]
-
 _PUBLISHERS = 8
-_MOST_KEYERS = 64
 
 
 def run(
@@ -72,164 +64,176 @@ def run(
     :returns: what was committed; emitted as well, since the steps after it may be slow.
     :raises RaybatchError: one sentence, with the failure class that decides what follows.
     """
-    start_up = StartUp()
-    control = control or Control(spec, emit)
+    context, control = JobContext(spec, secrets or Secrets(), emit), control or Control(spec, emit)
     emit(events.Phase(phase="preflight", message="checking source, prompt, model, destination and cluster"))
-    with Launch() as launch, start_up.saying(emit):
-        ready = make_ready(spec, submission, secrets or Secrets(), emit, start_up, launch)
-        if not isinstance(ready, Ready):
-            emit(events.Committed(summary=ready.summary, reused=True))
-            remember_committed(spec, ready.destination, ready.credentials, emit)
-            return ready.summary
+    with context.launch, context.start_up.saying(emit):
+        if (committed := make_ready(context, submission)) is not None:
+            _found_committed(context, committed)
+            remember_committed(spec, context.journal.folder, context.secrets.aws, emit)
+            return committed.summary()
         try:
-            return _finish(spec, submission, ready, emit, control, start_up, launch)
+            _reuse(context)
+            if (committed := _claim(context)) is not None:
+                _found_committed(context, committed)
+                return committed.summary()
+            _write_reused(context)
+            _generate(context, control)
+            manifest = _publish(context, control)
+            _store(context)
+            return manifest.summary()
         except Exception as error:
             if isinstance(error, DamagedPartError):
-                mark_damaged(ready.job.folder, ready.job.part_folder.rpartition("/")[0])
-            failure = with_rows_left(error, ready.job, ready.source.rows)
+                mark_damaged(context.job.folder, context.job.part_folder.rpartition("/")[0])
+            failure = with_rows_left(error, context.job, context.source.rows)
             if failure is error:
                 raise
             raise failure from error
 
 
-def _finish(
-    spec: BatchInferenceSpec,
-    submission: Submission,
-    ready: Ready,
-    emit: Emit,
-    control: Control,
-    start_up: StartUp,
-    launch: Launch,
-) -> Summary:
-    """Reuse, generate and commit."""
-    job, source, journal, earlier = ready.job, ready.source, ready.journal, ready.earlier
-    given_up = earlier.given_up(spec.max_row_attempts)
-    tolerance = replace(ready.tolerance, given_up=int(np.count_nonzero(given_up)))
-    tolerance.during([])
-    resolved = earlier.good | given_up
-    store = None if ready.store is None or ready.regenerate else StoredResponses(ready.store)
-    reuse_plan = plan_reuse(job, source, earlier, resolved, store, keys_over_the_cluster, emit)
-    remaining = int(np.count_nonzero(~(resolved | reuse_plan.rows)))
-    if ready.refusal is not None:
-        ready.refusal.unless(earlier.good | reuse_plan.rows)
-        launch.load(ready.model)
-    sizing = launch.plan(spec, remaining)
-    start_up.ended("earlier")
-    if remaining and not launch.began:  # early replicas have found room
-        cluster_view.wait_for(sizing, spec.cluster_wait, journal.began_before(), emit)
-        start_up.ended("nodes")
-    if (committed := journal.claim()) is not None:
-        renew_copy(job.folder, journal)
-        cleanup.collect_copies(job.folder, journal)
-        emit(events.Committed(summary=committed.summary(), reused=True))
-        return committed.summary()
-    start_up.ended("claim")
-    preflight_seconds = start_up.seconds
-    if earlier.damaged:
-        damaged = (
-            f"parts: {count_of(len(earlier.damaged), 'is', 'are')} damaged, and the rows are asked again"
-        )
-        text = f"{damaged} (for example, {job.folder.uri}/{earlier.damaged[0].path})"
-        emit(events.Notice(level="warning", message=text))
-    if earlier.rows:
-        done = f"done by earlier submissions: {earlier.rows:,} of {count_of(source.rows, 'row')}"
-        rest = "going on with the rest" if earlier.rows < source.rows else "there is nothing left to ask"
-        emit(events.Notice(message=f"{done}; {rest}"))
-    if reuse_plan.notice:
-        emit(events.Notice(message=reuse_plan.notice))
-    stored = None if ready.store is None else ready.store.folder
-    if remaining and (why := asked_again(job, earlier, stored, ready.asked)) is not None:
-        emit(events.Notice(message=why))
-    keep(job, ready.asked)
+def _found_committed(context: JobContext, manifest: BatchManifest) -> None:
+    """Report the dataset of an earlier submission of this run, which may have failed before it did."""
+    renew_copy(context.journal.folder, context.journal)
+    cleanup.collect_copies(context.journal.folder, context.journal)
+    context.emit(events.Committed(summary=manifest.summary(), reused=True))
 
-    cached = reuse_plan.write_parts(job, source)
-    reuse_plan = replace(reuse_plan, found=(), search=None)  # what is written needs no memory any more
-    reused = add_up(job.folder, cached, source.rows)
-    ledger = [*earlier.parts, *reused.parts]
-    resolved |= reuse_plan.shared | reused.good
-    unreadable = int(np.count_nonzero(~resolved)) - remaining
-    if unreadable:
+
+def _reuse(context: JobContext) -> None:
+    """Find the rows that need no request, and size the job for the others."""
+    earlier = context.earlier
+    given_up = earlier.given_up(context.spec.max_row_attempts)
+    context.tolerance = replace(context.tolerance, given_up=int(np.count_nonzero(given_up)))
+    context.tolerance.during([])
+    context.resolved = earlier.good | given_up
+    regenerates = context.spec.on_clear == "regenerate" and context.journal.is_cleared()
+    store = None if context.store is None or regenerates else StoredResponses(context.store)
+    job, source, resolved = context.job, context.source, context.resolved
+    reuse = plan_reuse(job, source, earlier, resolved, store, keys_over_the_cluster, context.emit)
+    context.reuse = reuse
+    if context.refusal is not None:
+        context.refusal.unless(earlier.good | reuse.rows)
+        context.launch.load(context.model)
+    context.remaining = int(np.count_nonzero(~(resolved | reuse.rows)))
+    context.sizing = context.launch.plan(context.spec, context.remaining)
+    context.start_up.ended("earlier")
+
+
+def _claim(context: JobContext) -> BatchManifest | None:
+    """Wait for nodes, and claim the destination.
+
+    :returns: the dataset, if another submission of this run has published it meanwhile.
+    """
+    journal = context.journal
+    if context.remaining and not context.launch.began:  # early replicas have found room
+        cluster_view.wait_for(context.sizing, context.spec.cluster_wait, journal.began_before(), context.emit)
+        context.start_up.ended("nodes")
+    committed = journal.claim()
+    if committed is None:
+        context.start_up.ended("claim")
+    return committed
+
+
+def _write_reused(context: JobContext) -> None:
+    """Write the responses that were found, and what the requests of this run depend on."""
+    for notice in _reused(context):
+        context.emit(notice)
+    keep(context.job, context.asked)
+    cached = context.reuse.write_parts(context.job, context.source)
+    context.reuse = replace(context.reuse, found=(), search=None)  # what is written needs no memory any more
+    reused = add_up(context.job.folder, cached, context.source.rows)
+    context.ledger = [*context.earlier.parts, *reused.parts]
+    context.kept = context.earlier.rows + reused.rows
+    context.resolved |= context.reuse.shared | reused.good
+    if (remaining := int(np.count_nonzero(~context.resolved))) != context.remaining:
         # The store's index names them, but their data was gone or unreadable.
-        remaining += unreadable
-        sizing = launch.plan(spec, remaining)
-    ran, gpu_seconds = supervision.Ran(), 0.0
-    if resolved.all():
+        context.remaining, context.sizing = remaining, context.launch.plan(context.spec, remaining)
+
+
+def _reused(context: JobContext) -> Iterable[events.Notice]:
+    """What is reused, and why the other rows are asked."""
+    earlier, rows = context.earlier, context.source.rows
+    if earlier.damaged:
+        damaged = f"parts: {count_of(len(earlier.damaged), 'is', 'are')} damaged"
+        example = f"{context.job.folder.uri}/{earlier.damaged[0].path}"
+        text = f"{damaged}, and the rows are asked again (for example, {example})"
+        yield events.Notice(level="warning", message=text)
+    if earlier.rows:
+        done = f"done by earlier submissions: {earlier.rows:,} of {count_of(rows, 'row')}"
+        rest = "going on with the rest" if earlier.rows < rows else "there is nothing left to ask"
+        yield events.Notice(message=f"{done}; {rest}")
+    if context.reuse.notice:
+        yield events.Notice(message=context.reuse.notice)
+    stored = None if context.store is None else context.store.folder
+    if context.remaining and (why := asked_again(context.job, earlier, stored, context.asked)) is not None:
+        yield events.Notice(message=why)
+
+
+def _generate(context: JobContext, control: Control) -> None:
+    """Let replicas generate the responses that are missing."""
+    spec, emit, launch, sizing = context.spec, context.emit, context.launch, context.sizing
+    if context.resolved.all():
         if launch.began:  # for what turned out not to be needed
-            gpu_seconds = sizing.gpus * sizing.replicas * (time.time() - launch.began)
+            context.gpu_seconds = sizing.gpus * sizing.replicas * (time.time() - launch.began)
         launch.end()
-        emit(events.Notice(message=f"no engine was needed; checks took {in_words(start_up.phases())}"))
-    else:
-        emit(events.Phase(phase="starting", message=sizing.sentence(remaining)))
-        if spec.keep_warm is not None and sizing.spans_nodes:
-            emit(events.Notice(level="warning", message="keep_warm has no effect: replicas span nodes"))
-        tracker = Tracker(source.rows, source.rows - remaining, time.time(), earlier.rows + reused.rows)
-        paid = spent(spec, job.folder, layout.task_folder(submission))
-        of_ray = spec.engine == ray_data_llm.NAME
-        unseen = sizing.replicas if of_ray else 0
-        budget = Budget(spec, paid, sizing.gpus, launch.began or time.time(), unseen)
-        claim = ClaimWatch(journal.check)
-        todo = (
-            work(source, sizing.rows_per_chunk, resolved, reuse_plan.repetitions)
-            if of_ray
-            else launch.replicas(
-                job, sizing, _rows_to_do(ready, sizing, resolved, reuse_plan.repetitions, emit)
-            )
-        )
-
-        has_begun = False
-
-        def check(reports: Sequence[ReplicaReport], progress: events.Progress) -> None:
-            nonlocal has_begun
-            if not has_begun and any(one.first_request for one in reports):
-                has_begun = True
-                emit(events.Notice(message=f"first request after {in_words(start_up.phases(reports))}"))
-            tolerance.during(reports)
-            budget.check(reports, time.time())
-            control.check(progress)
-            claim.check()
-
-        with control.draining(), claim.looking():
-            try:
-                ran = supervision.run(job, sizing, todo, tracker, emit, check)
-            finally:
-                launch.end()
-        # Rows may have failed after the last check; a poison row must still be reported as one.
-        tolerance.during(ran.reports)
-        for text in _told(spec, ran.reports):
-            emit(events.Notice(message=text))
-        ledger += ran.parts
-        gpu_seconds = 3600 * budget.gpu_hours
-
-    emit(events.Phase(phase="committing", message="publishing the dataset"))
-    ledger += reuse_plan.fan_out(job, source, ledger)
-    tolerance.after(add_up(job.folder, ledger, source.rows))
-    figures = report(ran, sizing, start_up, preflight_seconds)
-    versions = {**ready.versions, **figures.versions}
-    figures = replace(
-        figures,
-        digests=ready.checked.digests,
-        versions=versions,
-        part_folder=job.part_folder,
-        gpu_seconds=gpu_seconds,
-    )
-    manifest = prepare(
-        spec, job.folder, journal, ledger, source.rows, figures, source.schema, publish_over_the_cluster
-    )
-    if spec.postprocess is not None:
-        tolerance.postprocessed(manifest.counts.error, lambda: failures_of(job.folder, manifest))
-    with control.uninterrupted():
-        commit(job.folder, journal, manifest)
-        emit(events.Committed(summary=manifest.summary()))
-    if ready.store is not None:
-        # After the commit, so that a slow or failing store can't cost the dataset.
-        emit(events.Phase(phase="storing", message="adding new responses to the response store"))
-        remember(ready.store, job.folder, parts_of_task(job), emit, job.task)
-        keep_in_store(ready.store.folder, job, ready.asked)
-    cleanup.collect(job.folder, journal)
-    return manifest.summary()
+        checks = in_words(context.start_up.phases())
+        emit(events.Notice(message=f"no engine was needed; checks took {checks}"))
+        return
+    emit(events.Phase(phase="starting", message=sizing.sentence(context.remaining)))
+    if spec.keep_warm is not None and sizing.spans_nodes:
+        emit(events.Notice(level="warning", message="keep_warm has no effect: replicas span nodes"))
+    rows = context.source.rows
+    tracker = Tracker(rows, rows - context.remaining, time.time(), context.kept)
+    paid = spent(spec, context.job.folder, layout.task_folder(context.journal.submission))
+    unseen = sizing.replicas if spec.engine == ray_data_llm.NAME else 0
+    budget = Budget(spec, paid, sizing.gpus, launch.began or time.time(), unseen)
+    claim = ClaimWatch(context.journal.check)
+    todo = _rows_to_do(context)
+    check = _limits(context, budget, control, claim)
+    with control.draining(), claim.looking():
+        try:
+            context.ran = ran = supervision.run(context.job, sizing, todo, tracker, emit, check)
+        finally:
+            launch.end()
+    # Rows may have failed after the last check; a poison row must still be reported as one.
+    context.tolerance.during(ran.reports)
+    for text in _prompts(spec, ran.reports):
+        emit(events.Notice(message=text))
+    context.ledger += ran.parts
+    context.gpu_seconds = 3600 * budget.gpu_hours
 
 
-def _told(spec: BatchInferenceSpec, reports: Sequence[ReplicaReport]) -> Iterable[str]:
+def _rows_to_do(context: JobContext) -> Replicas | Sequence[WorkItem]:
+    """The rows without a response: in the order of the input, or brought together where that pays."""
+    job, source, sizing, resolved = context.job, context.source, context.sizing, context.resolved
+    if job.spec.engine == ray_data_llm.NAME:
+        return work(source, sizing.rows_per_chunk, resolved, context.reuse.repetitions)
+    todo = input_of(source, resolved, context.reuse.repetitions)
+    grouping = regroup.grouping_for(todo, sizing, context.prefix, context.lengths)
+    if grouping is not None:
+        context.emit(events.Notice(message=grouping.notice))
+        items = work(source, ROWS_PER_CHUNK, resolved)
+        todo = regroup.regrouped(job, items, todo, grouping, cut_in_tasks)
+    return context.launch.replicas(job, sizing, todo)
+
+
+def _limits(context: JobContext, budget: Budget, control: Control, claim: ClaimWatch) -> supervision.Check:
+    """What ends the run early; it also says when the first request was made."""
+    has_begun = False
+
+    def check(reports: Sequence[ReplicaReport], progress: events.Progress) -> None:
+        nonlocal has_begun
+        if not has_begun and any(one.first_request for one in reports):
+            has_begun = True
+            phases = in_words(context.start_up.phases(reports))
+            context.emit(events.Notice(message=f"first request after {phases}"))
+        context.tolerance.during(reports)
+        budget.check(reports, time.time())
+        control.check(progress)
+        claim.check()
+
+    return check
+
+
+def _prompts(spec: BatchInferenceSpec, reports: Sequence[ReplicaReport]) -> Iterable[str]:
     """What became of prompts, by all replicas."""
     if special := sum(report.special for report in reports):
         yield f"rows with special tokens in their text: {special:,}, {special_tokens.effect(spec)}"
@@ -237,36 +241,38 @@ def _told(spec: BatchInferenceSpec, reports: Sequence[ReplicaReport]) -> Iterabl
         yield f"prompts cut to the context: {truncated:,}; the column truncated_prompt_tokens has the tokens"
 
 
-def _rows_to_do(ready: Ready, sizing: Plan, resolved: RowMask, repetitions: Repetitions, emit: Emit) -> Input:
-    """The rows without an answer: in the order of the input, or brought together where that pays."""
-    todo = input_of(ready.source, resolved, repetitions)
-    grouping = regroup.grouping_for(todo, sizing, ready.prefix, ready.lengths)
-    if grouping is None:
-        return todo
-    emit(events.Notice(message=grouping.notice))
-    items = work(ready.source, ROWS_PER_CHUNK, resolved)
-    return regroup.regrouped(ready.job, items, todo, grouping, cut_in_tasks)
-
-
-def publish_over_the_cluster(
-    function: Callable[[Range, Target], T], found: Sequence[Range], target: Target
-) -> Iterable[T]:
-    """See :data:`~airflow_provider_raybatch.job.work.Spread`."""
-    if len(found) <= 1 and function is publish:  # the other calls users' code, for which see the CPU tasks
-        return in_sequence(function, found, target)
-    notes = None if function is publish else target.postprocess
-    return parallel_map(
-        function, found, target, _PUBLISHERS, users_code(postprocess=notes.function if notes else None)
+def _publish(context: JobContext, control: Control) -> BatchManifest:
+    """Commit all rows, unless too many failed."""
+    spec, job, journal, source = context.spec, context.job, context.journal, context.source
+    ledger, tolerance = context.ledger, context.tolerance
+    context.emit(events.Phase(phase="committing", message="publishing the dataset"))
+    ledger += context.reuse.fan_out(job, source, ledger)
+    tolerance.after(add_up(job.folder, ledger, source.rows))
+    figures = statistics_of(context.ran, context.sizing, context.start_up, context.gpu_seconds)
+    versions = {**context.versions, **figures.versions}
+    figures = replace(figures, digests=context.checked.digests, versions=versions)
+    manifest = prepare(
+        spec, journal, ledger, source.rows, figures, source.schema, job.part_folder, publish_over_the_cluster
     )
+    if spec.postprocess is not None:
+        tolerance.postprocessed(manifest.counts.error, lambda: failures_of(job.folder, manifest))
+    with control.uninterrupted():
+        commit(journal, manifest)
+        context.emit(events.Committed(summary=manifest.summary()))
+    return manifest
 
 
-def keys_over_the_cluster(
-    function: Callable[[Sequence[WorkItem], Job], RequestKeys],
-    groups: Sequence[Sequence[WorkItem]],
-    job: Job,
-) -> Iterable[RequestKeys]:
+def _store(context: JobContext) -> None:
+    """Keep the responses for other runs. After the commit: a slow or failing store can't cost the dataset."""
+    if context.store is not None:
+        context.emit(events.Phase(phase="storing", message="adding new responses to the response store"))
+        job = context.job
+        remember(context.store, job.folder, parts_of_task(job), context.emit, job.task)
+        keep_in_store(context.store.folder, job, context.asked)
+    cleanup.collect(context.journal.folder, context.journal)
+
+
+def publish_over_the_cluster(function: Callable[..., T], found: Sequence[Any], target: Target) -> Iterable[T]:
     """See :data:`~airflow_provider_raybatch.job.work.Spread`."""
-    if len(groups) <= 1 and job.spec.prompt_function is None:  # which is called in CPU tasks alone
-        return in_sequence(function, groups, job)
-    at_once = int(min(_MOST_KEYERS, max(1, ray.cluster_resources().get("CPU", 1))))
-    return parallel_map(function, groups, job, at_once, users_code(prompt_function=job.spec.prompt_function))
+    notes = None if function is publish else target.postprocess
+    return parallel_map(function, found, target, _PUBLISHERS, postprocess=notes.function if notes else None)

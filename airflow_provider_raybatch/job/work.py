@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.input.listing import Listing
-from airflow_provider_raybatch.job.input.survey import Chunk
+from airflow_provider_raybatch.job.input.survey import Chunk, Source
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.request.repetitions import Repetitions
 from airflow_provider_raybatch.job.tasks.base import Task
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.folder import Folder
@@ -63,6 +66,30 @@ class WorkItem:
         """`repetitions` by place in `positions`."""
         numbers = dict(self.repetitions)
         return {place: numbers[position] for place, position in enumerate(positions) if position in numbers}
+
+
+def work(
+    source: Source, rows_per_chunk: int, resolved: RowMask, repetitions: Repetitions | None = None
+) -> list[WorkItem]:
+    """The remaining work: each chunk with the positions to skip; chunks without remaining rows are left out.
+
+    :param resolved: rows that need no request.
+    :param repetitions: by ordinal, how many earlier rows make the same sampled request.
+    """
+    items = []
+    for chunk in source.chunks(rows_per_chunk):
+        ordinals = np.arange(chunk.ordinal, chunk.ordinal + chunk.rows)
+        done = resolved[ordinals]
+        if not done.all():
+            repeated = (array.tolist() for array in (repetitions or Repetitions()).among(ordinals))
+            items.append(WorkItem(chunk, _runs(done), tuple(zip(*repeated, strict=True))))
+    return items
+
+
+def _runs(flags: RowMask) -> tuple[tuple[int, int], ...]:
+    """Where `flags` are true: the first position of each run, and one past its last."""
+    borders = np.flatnonzero(np.diff(flags, prepend=False, append=False)).tolist()
+    return tuple(zip(borders[::2], borders[1::2], strict=True))
 
 
 @dataclass(frozen=True)

@@ -60,11 +60,10 @@ class Attempt:
         :param store: folder of a response store, if there is one.
         """
         from airflow_provider_raybatch.job.parts.ledger import look_back
-        from airflow_provider_raybatch.job.reuse.remaining import work
         from airflow_provider_raybatch.job.reuse.response_store import StoredResponses
         from airflow_provider_raybatch.job.reuse.reuse import plan_reuse
         from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
-        from airflow_provider_raybatch.job.work import in_sequence
+        from airflow_provider_raybatch.job.work import in_sequence, work
 
         ledger = look_back(self.job.folder, self.run_folder, self.source.rows)
         stored = None if store is None else StoredResponses(ResponseStore(store, print))

@@ -16,7 +16,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.input.table import table_of
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.job.output.report import Report
+from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
 from airflow_provider_raybatch.job.parts.part import Part, write
 from airflow_provider_raybatch.job.row import Completion, Response, RowFailure, RowOutcome
 from airflow_provider_raybatch.job.tasks.generate import Generate
@@ -66,7 +66,8 @@ def publish(
     rows: int,
     spec: BatchInferenceSpec | None = None,
     schema: pa.Schema | None = None,
-    report: Report | None = None,
+    statistics: RunStatistics | None = None,
+    own_parts: str = "",
     **fields: Any,
 ) -> BatchManifest:
     """Claim and commit."""
@@ -74,17 +75,19 @@ def publish(
     assert whole.submission is not None
     journal = Journal(folder, whole.submission, take_over=False, fingerprint=whole.fingerprint)
     journal.claim()
-    manifest = prepare(whole, folder, journal, parts, rows, report or Report(), schema or pa.schema([]))
-    commit(folder, journal, manifest)
+    manifest = prepare(
+        whole, journal, parts, rows, statistics or RunStatistics(), schema or pa.schema([]), own_parts
+    )
+    commit(journal, manifest)
     return manifest
 
 
 def commit_only(
-    folder: Folder, journal: Journal, parts: Sequence[Part], rows: int, spec: BatchInferenceSpec
+    journal: Journal, parts: Sequence[Part], rows: int, spec: BatchInferenceSpec
 ) -> BatchManifest:
     """Commit for a journal that has claimed."""
-    manifest = prepare(spec, folder, journal, parts, rows, Report(), pa.schema([]))
-    commit(folder, journal, manifest)
+    manifest = prepare(spec, journal, parts, rows, RunStatistics(), pa.schema([]), "")
+    commit(journal, manifest)
     return manifest
 
 

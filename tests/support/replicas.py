@@ -32,12 +32,12 @@ from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.request.repetitions import Repetitions
-from airflow_provider_raybatch.job.reuse.remaining import work as work_of
 from airflow_provider_raybatch.job.row_order import buckets, regroup
 from airflow_provider_raybatch.job.row_order.grouping import Grouping
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input, input_of
 from airflow_provider_raybatch.job.warm_engines import source as engine_source
 from airflow_provider_raybatch.job.work import CheckedModel, Done, Job
+from airflow_provider_raybatch.job.work import work as work_of
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.specs import asking, submitted
 

@@ -36,8 +36,9 @@ def defined() -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     "name",
     [
-        "Hits", "Entry", "Published", "Outcome", "OnStaleState", "as_text", "judge", "diagnose", "report",
+        "Hits", "Entry", "Published", "Outcome", "OnStaleState", "as_text", "judge", "diagnose",
         "JournalEntry", "StoreHits", "PublishedRange", "RowOutcome", "RowMask", "ChunkRows", "column_text",
+        "statistics_of",
     ],
 )  # fmt: skip
 def test_is_defined_once(defined: dict[str, list[str]], name: str) -> None:

@@ -8,7 +8,7 @@ import io
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,14 +37,13 @@ from airflow_provider_raybatch.job.output.publish import (
     ranges,
     write_rows,
 )
-from airflow_provider_raybatch.job.output.report import Report
-from airflow_provider_raybatch.job.output.schema import footers, input_types
+from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
+from airflow_provider_raybatch.job.output.schema import Footer, footers, input_types
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.tasks.base import Totals
 from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, column_types
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.job.work import Spread, in_sequence
-from airflow_provider_raybatch.storage.folder import Folder
 
 _PART_BYTES = 128 * 1024 * 1024
 _LARGEST_RANGE_ROWS = 1_000_000
@@ -52,49 +51,66 @@ _LARGEST_RANGE_ROWS = 1_000_000
 
 def prepare(
     spec: BatchInferenceSpec,
-    folder: Folder,
     journal: Journal,
     parts: Sequence[Part],
     expected_rows: int,
-    report: Report,
+    statistics: RunStatistics,
     source: pa.Schema,
+    own_parts: str,
     spread: Spread[Any] = in_sequence,
 ) -> BatchManifest:
     """Write every row of the input once, and the manifest; readers see none of it before :func:`commit`.
 
-    :param parts: of all submissions that count.
-    :param expected_rows: rows of the input.
+    :param parts: of all submissions that count; the input has `expected_rows` rows.
     :param source: input columns as preflight saw them: the only information if no row was read.
+    :param own_parts: see :class:`~airflow_provider_raybatch.job.output.publish.Target`.
     :raises SupersededError: another submission claimed the destination.
     :raises RaybatchError: a row is missing or double; nothing was published.
     """
-    if spec.submission is None:
-        raise ValueError("submission: only a submitted spec can be committed")
-    began = time.monotonic()
+    began, folder = time.monotonic(), journal.folder
     journal.check()
     name = f"{datetime.datetime.now(datetime.timezone.utc):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
     parts = sorted(parts, key=lambda part: part.first)
-    seen, task = footers(folder, parts), task_of(spec)
+    seen = dict(zip(parts, footers(folder, parts), strict=True))
     notes = Postprocess(spec.postprocess, f"{layout.POSTPROCESS}/{name}") if spec.postprocess else None
     target = Target(
         folder=folder,
         data=f"{layout.DATA}/{name}",
         dead_letter=f"{layout.DEAD_LETTER}/{name}",
         format=spec.destination_format,
-        inputs=input_types(seen, source, task.names.values()),
-        task=task,
-        own_parts=report.part_folder,
-        run=spec.submission.run_id,
+        inputs=input_types(seen.values(), source, task_of(spec).names.values()),
+        task=task_of(spec),
+        own_parts=own_parts,
+        run=journal.submission.run_id,
         postprocess=notes,
     )
-    decoded = {part.path: footer.decoded for part, footer in zip(parts, seen, strict=True)}
-    found = ranges(parts, _rows_per_range(spec, parts), expected_rows, decoded)
-    if notes is not None:
+    target, done = _publish(target, seen, _rows_per_range(spec, parts), expected_rows, spread)
+    manifest = _manifest(spec, journal, target, seen, done, statistics, began)
+    folder.write(layout.manifest_file(name), manifest.model_dump_json(by_alias=True, indent=1).encode())
+    return manifest
+
+
+def commit(journal: Journal, manifest: BatchManifest) -> None:
+    """Publish what :func:`prepare` wrote. A few small requests, however large the dataset.
+
+    :raises SupersededError: another submission claimed the destination; nothing was published.
+    """
+    journal.commit(manifest.manifest_uri.removeprefix(f"{journal.folder.uri}/"))
+    renew_copy(journal.folder, journal)
+
+
+def _publish(
+    target: Target, seen: dict[Part, Footer], rows_per_range: int, expected_rows: int, spread: Spread[Any]
+) -> tuple[Target, list[PublishedRange]]:
+    """Write the dataset, whose columns are known once the user's function was called with each row."""
+    decoded = {part.path: footer.decoded for part, footer in seen.items()}
+    found = ranges(list(seen), rows_per_range, expected_rows, decoded)
+    if (notes := target.postprocess) is not None:
         types = column_types(spread(postprocess, found, target))
         target = replace(target, postprocess=replace(notes, types=types))
     done: list[PublishedRange] = list(spread(publish, found, target))
     if notes is not None:
-        folder.delete([*(notes.path(range_.number) for range_ in found), notes.notes])
+        target.folder.delete([*(notes.path(range_.number) for range_ in found), notes.notes])
     rows, errors = sum(one.rows for one in done), sum(one.errors for one in done)
     if rows + errors != expected_rows:
         raise RaybatchError(
@@ -105,13 +121,25 @@ def prepare(
     if not rows:
         # A reader of the folder must find a valid, empty dataset rather than nothing.
         done.append(PublishedRange(*write_rows(target.schema.empty_table(), 0, target), 0, 0))
-    origins = sum((Counter(one.origins) for one in done), Counter[str]())
-    totals = sum((one.totals for one in done), Totals())
-    manifest = BatchManifest(
-        uri=f"{folder.uri}/{target.data}",
-        manifest_uri=f"{folder.uri}/{layout.manifest_file(name)}",
-        dead_letter_uri=f"{folder.uri}/{target.dead_letter}" if errors else None,
-        format=spec.destination_format,
+    return target, done
+
+
+def _manifest(
+    spec: BatchInferenceSpec,
+    journal: Journal,
+    target: Target,
+    seen: Mapping[Part, Footer],
+    done: Sequence[PublishedRange],
+    statistics: RunStatistics,
+    began: float,
+) -> BatchManifest:
+    timing = statistics.timing.model_copy(update={"commit_seconds": round(time.monotonic() - began, 2)})
+    counts, totals = _counts(done), sum((one.totals for one in done), Totals())
+    return BatchManifest(
+        uri=f"{target.folder.uri}/{target.data}",
+        manifest_uri=f"{target.folder.uri}/{layout.manifest_file(target.data.rpartition('/')[2])}",
+        dead_letter_uri=f"{target.folder.uri}/{target.dead_letter}" if counts.error else None,
+        format=target.format,
         ordered=spec.preserve_order,
         files=[
             ManifestFile(path=one.path[len(target.data) + 1 :], rows=one.rows, bytes=one.bytes)
@@ -119,50 +147,36 @@ def prepare(
             if one.path is not None
         ],
         schema=[Column(name=column.name, type=str(column.type)) for column in _as_read(target.schema)],
-        counts=Counts(
-            input=expected_rows,
-            ok=rows,
-            error=errors,
-            resumed=origins["carried"],
-            reused=origins["stored"],
-            duplicates=origins["duplicate"],
-            errors_by_step=dict(sum((Counter(one.failed_steps) for one in done), Counter())),
-        ),
+        counts=counts,
         tokens=Tokens(
             input=totals.input_tokens,
             cached=totals.cached_tokens,
             output=totals.output_tokens,
-            filled=sum(footer.filled for footer in seen),
+            filled=sum(footer.filled for footer in seen.values()),
         ),
-        tokens_paid=sum(
-            footer.paid for part, footer in zip(parts, seen, strict=True) if part.is_of(target.run)
-        ),
+        tokens_paid=sum(footer.paid for part, footer in seen.items() if part.is_of(target.run)),
         tokens_saved=sum(one.saved for one in done),
-        gpu_seconds=round(report.gpu_seconds, 1),
         finish_reasons=dict(totals.finish_reasons),
-        timing=report.timing.model_copy(update={"commit_seconds": round(time.monotonic() - began, 2)}),
-        stages=report.stages,
-        replicas=report.replicas,
-        effective_sampling=report.effective_sampling,
-        plan=report.plan,
-        digests=report.digests,
-        versions=report.versions,
-        owner=spec.submission.task,
-        run_token=spec.submission.run_token,
-        submission_id=spec.submission.submission_id,
+        owner=journal.submission.task,
+        run_token=journal.submission.run_token,
+        submission_id=journal.submission.submission_id,
         created_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        **vars(replace(statistics, timing=timing)),
     )
-    folder.write(layout.manifest_file(name), manifest.model_dump_json(by_alias=True, indent=1).encode())
-    return manifest
 
 
-def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
-    """Publish what :func:`prepare` wrote. A few small requests, however large the dataset.
-
-    :raises SupersededError: another submission claimed the destination; nothing was published.
-    """
-    journal.commit(manifest.manifest_uri.removeprefix(f"{folder.uri}/"))
-    renew_copy(folder, journal)
+def _counts(done: Sequence[PublishedRange]) -> Counts:
+    ok, error = sum(one.rows for one in done), sum(one.errors for one in done)
+    origins = sum((Counter(one.origins) for one in done), Counter[str]())
+    return Counts(
+        input=ok + error,
+        ok=ok,
+        error=error,
+        resumed=origins["carried"],
+        reused=origins["stored"],
+        duplicates=origins["duplicate"],
+        errors_by_step=dict(sum((Counter(one.failed_steps) for one in done), Counter())),
+    )
 
 
 def _as_read(schema: pa.Schema) -> pa.Schema:

@@ -44,8 +44,8 @@ class Journal:
     def __init__(
         self, folder: Folder, submission: Submission, take_over: bool, fingerprint: str = ""
     ) -> None:
-        self._folder = folder
-        self._submission = submission
+        self.folder = folder
+        self.submission = submission
         self._take_over = take_over
         self._fingerprint = fingerprint
         self._mine: JournalEntry | None = None
@@ -55,14 +55,14 @@ class Journal:
         """The newest entry."""
         with error_prefix("destination"):
             paths = self._paths()[-1:]
-            found = self._entries(paths, [self._folder.read(path) for path in paths])
+            found = self._entries(paths, [self.folder.read(path) for path in paths])
             return found[0] if found else None
 
     def history(self) -> list[JournalEntry]:
         """All entries, oldest first."""
         with error_prefix("destination"):
             paths = self._paths()
-            return self._entries(paths, list(in_order(self._folder.read, paths)))
+            return self._entries(paths, list(in_order(self.folder.read, paths)))
 
     def _entries(self, paths: Sequence[str], contents: Sequence[bytes]) -> list[JournalEntry]:
         if paths:
@@ -70,10 +70,10 @@ class Journal:
         return [parse_entry(content, self._file(path)) for path, content in zip(paths, contents, strict=True)]
 
     def _file(self, path: str) -> str:
-        return f"destination: {self._folder.uri}/{path}"
+        return f"destination: {self.folder.uri}/{path}"
 
     def _paths(self) -> list[str]:
-        return sorted(entry.path for entry in self._folder.list(JOURNAL) if entry.path.endswith(".json"))
+        return sorted(entry.path for entry in self.folder.list(JOURNAL) if entry.path.endswith(".json"))
 
     def committed(self) -> BatchManifest | None:
         """The published dataset, if this run made it with the same arguments: then nothing is left to do."""
@@ -81,13 +81,13 @@ class Journal:
 
     def _own(self, last: JournalEntry | None) -> BatchManifest | None:
         published = last.published if last is not None else None
-        if published is None or published.run_token != self._submission.run_token:
+        if published is None or published.run_token != self.submission.run_token:
             return None
         if published.fingerprint != self._fingerprint:
             return None
         with error_prefix("destination"):
-            self._folder.sync(JOURNAL)  # it is about to be reported; its writer may have died before this
-            content = self._folder.read(published.manifest)
+            self.folder.sync(JOURNAL)  # it is about to be reported; its writer may have died before this
+            content = self.folder.read(published.manifest)
         return parse_manifest(content, self._file(published.manifest))
 
     def check_conditional_writes(self) -> None:
@@ -96,7 +96,7 @@ class Journal:
         :raises StorageError: it does not, or can't be written.
         """
         with error_prefix("destination"):
-            check_conditional_writes(self._folder, f"{PROBES}/{uuid.uuid4().hex}", self._newest)
+            check_conditional_writes(self.folder, f"{PROBES}/{uuid.uuid4().hex}", self._newest)
 
     def check_owner(self) -> None:
         """Check that this run may claim the destination.
@@ -107,15 +107,15 @@ class Journal:
         self._check_owner(self.history())
 
     def _check_owner(self, history: Sequence[JournalEntry]) -> None:
-        mine = [entry for entry in history if entry.owner == self._submission.task]
-        if is_overtaken(self._submission.run_token, [entry.run_token for entry in mine]):
+        mine = [entry for entry in history if entry.owner == self.submission.task]
+        if is_overtaken(self.submission.run_token, [entry.run_token for entry in mine]):
             raise SupersededError(
-                f"destination: {self._folder.uri} was claimed by {mine[-1].submission_id}, a job of a newer "
+                f"destination: {self.folder.uri} was claimed by {mine[-1].submission_id}, a job of a newer "
                 "run of this task; clear the task to publish there again."
             )
-        if history and history[-1].owner != self._submission.task and not self._take_over:
+        if history and history[-1].owner != self.submission.task and not self._take_over:
             raise PreflightError(
-                f"destination: {self._folder.uri} belongs to {history[-1].owner}; choose a folder for each "
+                f"destination: {self.folder.uri} belongs to {history[-1].owner}; choose a folder for each "
                 "run (put {{ dag_run.run_after | ts_nodash }} into it), or set "
                 "on_destination_owned='take_over'."
             )
@@ -141,20 +141,19 @@ class Journal:
                 continue
             return None
         raise PreflightError(
-            f"destination: {self._folder.uri} is being claimed by many jobs at once; give each its own "
-            "folder."
+            f"destination: {self.folder.uri} is being claimed by many jobs at once; give each its own folder."
         )
 
     def began_before(self) -> bool:
         """Whether an earlier submission of this run has claimed the destination."""
         last = self.last()
-        return last is not None and last.run_token == self._submission.run_token
+        return last is not None and last.run_token == self.submission.run_token
 
     def run_began(self) -> float | None:
         """When this run first claimed the destination, in epoch seconds; ``None`` if it has not."""
         if not self.began_before():
             return None
-        mine = (entry.at for entry in self.history() if entry.run_token == self._submission.run_token)
+        mine = (entry.at for entry in self.history() if entry.run_token == self.submission.run_token)
         return min(datetime.datetime.fromisoformat(at).timestamp() for at in mine)
 
     def is_cleared(self) -> bool:
@@ -162,7 +161,7 @@ class Journal:
 
         All entries count: the last one may be the claim of an earlier submission of the cleared run.
         """
-        mine = self._submission
+        mine = self.submission
         return any(entry.owner == mine.task and entry.run_token != mine.run_token for entry in self.history())
 
     def check(self) -> None:
@@ -179,7 +178,7 @@ class Journal:
         if self._mine is None:
             raise ValueError("commit: the destination was never claimed")
         published = Published(
-            manifest=manifest, run_token=self._submission.run_token, fingerprint=self._fingerprint
+            manifest=manifest, run_token=self.submission.run_token, fingerprint=self._fingerprint
         )
         try:
             self._mine = self._append("commit", self._mine, published)
@@ -192,20 +191,20 @@ class Journal:
         entry = JournalEntry(
             number=last.number + 1 if last else 1,
             kind=kind,
-            owner=self._submission.task,
-            run_token=self._submission.run_token,
-            submission_id=self._submission.submission_id,
+            owner=self.submission.task,
+            run_token=self.submission.run_token,
+            submission_id=self.submission.submission_id,
             at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             nonce=uuid.uuid4().hex,
             published=published,
         )
         with error_prefix("destination"):
-            self._folder.create(journal_entry(entry.number), entry.model_dump_json(indent=1).encode())
+            self.folder.create(journal_entry(entry.number), entry.model_dump_json(indent=1).encode())
         return entry
 
     def _superseded(self, last: JournalEntry | None) -> SupersededError:
         by = f"{last.submission_id} of {last.owner}" if last else "an unknown job"
         return SupersededError(
-            f"destination: {self._folder.uri} was claimed by {by} while this job ran; its rows are kept, "
+            f"destination: {self.folder.uri} was claimed by {by} while this job ran; its rows are kept, "
             "but not published."
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
@@ -19,8 +19,8 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract import events, layout
 from airflow_provider_raybatch.contract.digest import hex_digest
-from airflow_provider_raybatch.contract.manifest import Digests, Summary
-from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
+from airflow_provider_raybatch.contract.manifest import BatchManifest, Digests
+from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.control import private_package as credentials
@@ -29,14 +29,13 @@ from airflow_provider_raybatch.job.input.copies import Copies
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
-from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
-from airflow_provider_raybatch.job.parts.ledger import Ledger, look_back
+from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask, look_back
+from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.planning.eager import workload_of
 from airflow_provider_raybatch.job.preflight import known_models
-from airflow_provider_raybatch.job.preflight.input_check import check_rows, look_at_source, sample
+from airflow_provider_raybatch.job.preflight.input_check import Sample, check_rows, look_at_source, sample
 from airflow_provider_raybatch.job.preflight.model_check import Checked
 from airflow_provider_raybatch.job.preflight.model_files import is_on_disk
 from airflow_provider_raybatch.job.preflight.model_look import refuse_by_files, refuse_missing
@@ -45,6 +44,7 @@ from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.reuse.asked import Asked, asked_by
 from airflow_provider_raybatch.job.reuse.response_store import open_store
+from airflow_provider_raybatch.job.reuse.reuse import ReusePlan
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.row_order import prefixes
@@ -53,142 +53,142 @@ from airflow_provider_raybatch.job.run.cpu_tasks import apart_if_users_code
 from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.run.ray_data_llm.variants import engine_is_here
+from airflow_provider_raybatch.job.run.supervision import Ran
 from airflow_provider_raybatch.job.work import CheckedModel, Job
-from airflow_provider_raybatch.storage.folder import Folder, folder
+from airflow_provider_raybatch.storage.folder import folder
 
 Emit = Callable[[events.Event], None]
+Environment = dict[str, SecretStr]
 
 
-@dataclass(frozen=True)
-class Ready:
-    """A job that can start.
+@dataclass
+class JobContext:
+    """What the phases of a job share. Each sets what it finds: the checks here, the others in the driver.
 
-    :param journal: of the destination, which is this task's to claim.
-    :param earlier: what earlier submissions finished of the same input and request configuration.
-    :param store: the response store, if there is one.
-    :param regenerate: whether existing responses are ignored, because the user asked for new ones.
-    :param asked: what the requests depend on.
-    :param refusal: if more of the first rows fail than may, unless they have an answer; until that is known,
-        no engine starts.
-    :param prefix: characters by which prompts that begin alike are told apart; 0 where few rows do, or those
-        that do lie together.
-    :param lengths: a sample of the rows' keys by length of answer; empty where all may be equally long.
+    :param spec: as it was submitted; `job.spec` is as it was checked.
+    :param secrets: credentials that travelled with the job.
+    :ivar journal: of the destination, which is this task's to claim.
+    :ivar refusal: if too many of the first rows fail, unless they have an answer: no engine starts till then.
+    :ivar earlier: what earlier submissions finished of the same input and request configuration.
+    :ivar prefix: and `lengths`: see :func:`~airflow_provider_raybatch.job.row_order.regroup.grouping_for`.
+    :ivar resolved: rows that need no request.
+    :ivar kept: how many rows have a response before replicas begin.
+    :ivar sizing: the plan for the `remaining` rows.
+    :ivar ledger: the parts that make the dataset.
+    :ivar gpu_seconds: GPUs times seconds for which replicas held them.
     """
 
-    job: Job
-    source: Source
-    journal: Journal
-    earlier: Ledger
-    tolerance: Tolerance
-    checked: Checked
-    store: ResponseStore | None
-    regenerate: bool
-    versions: dict[str, str]
-    asked: Asked
+    spec: BatchInferenceSpec
+    secrets: Secrets
+    emit: Emit
+    start_up: StartUp = field(default_factory=StartUp)
+    launch: Launch = field(default_factory=Launch)
+    versions: dict[str, str] = field(init=False)
+    journal: Journal = field(init=False)
+    source: Source = field(init=False)
+    tolerance: Tolerance = field(init=False)
+    store: ResponseStore | None = field(init=False)
+    checked: Checked = field(init=False)
+    model: CheckedModel = field(init=False)
     refusal: Refusal | None = None
-    prefix: int = 0
-    lengths: tuple[int, ...] = ()
-
-    @property
-    def model(self) -> CheckedModel:
-        """What engines load."""
-        return _model(self.job.spec, self.checked)
-
-
-@dataclass(frozen=True)
-class AlreadyCommitted:
-    """The dataset that an earlier submission of this run committed, with the same arguments."""
-
-    summary: Summary
-    destination: Folder
-    credentials: AwsCredentials | None
+    job: Job = field(init=False)
+    earlier: Ledger = field(init=False)
+    asked: Asked = field(init=False)
+    prefix: int = field(init=False)
+    lengths: tuple[int, ...] = field(init=False)
+    resolved: RowMask = field(init=False)
+    reuse: ReusePlan = field(init=False)
+    remaining: int = field(init=False)
+    sizing: plan.Plan = field(init=False)
+    ledger: list[Part] = field(init=False)
+    kept: int = field(init=False)
+    ran: Ran = field(default_factory=Ran)
+    gpu_seconds: float = 0.0
 
 
-def make_ready(
-    spec: BatchInferenceSpec,
-    submission: Submission,
-    known: Secrets,
-    emit: Emit,
-    start_up: StartUp,
-    launch: Launch,
-) -> Ready | AlreadyCommitted:
+def make_ready(context: JobContext, submission: Submission) -> BatchManifest | None:
     """Check everything that can be checked before generation.
 
-    :param known: credentials that travelled with the job.
-    :param start_up: told when each phase has ended.
-    :param launch: lets replicas start as soon as nothing cheap can refuse the job.
-    :returns: the committed dataset, if nothing is left to do.
+    :returns: the dataset that an earlier submission of this run committed, with the same arguments.
     :raises RaybatchError: one sentence about the first problem found.
     """
-    versions = cluster_view.check_versions()
+    spec, aws = context.spec, context.secrets.aws
+    context.versions = cluster_view.check_versions()
     if spec.engine == ray_data_llm.NAME:
         ray_data_llm.check_processor(spec)
-    destination = folder(spec.destination, known.aws)
     take_over = spec.on_destination_owned == "take_over"
-    journal = Journal(destination, submission, take_over, spec.fingerprint)
-    committed = journal.committed()
-    if committed is not None:
-        renew_copy(destination, journal)  # the earlier submission may have failed before it did
-        cleanup.collect_copies(destination, journal)
-        return AlreadyCommitted(committed.summary(), destination, known.aws)
-    journal.check_owner()
-    copies = Copies(destination, layout.run_name(submission.task, submission.run_token))
-    source = look_at_source(spec, known.aws, copies)
-    tolerance = Tolerance(spec, source.rows)
+    context.journal = Journal(folder(spec.destination, aws), submission, take_over, spec.fingerprint)
+    if (committed := context.journal.committed()) is not None:
+        return committed
+    context.journal.check_owner()
+    sampled = _check_input(context)
+    spec = _with_time(spec, context.journal)
+    context.checked = _check_model(context, spec, sampled)
+    _look_back(context, spec)
+    texts = [prefixes.text_of(request) for request in sampled.requests]
+    if spec.deduplicate:  # the engine is asked once
+        texts = list(dict.fromkeys(texts))
+    context.prefix = prefixes.scattered_prefix(texts, context.source.rows)
+    context.lengths = sample_of(sampled.requests)
+    return None
+
+
+def _check_input(context: JobContext) -> Sample:
+    """Check source, ids, the first rows, and that destination and response store can be written."""
+    spec, aws, journal = context.spec, context.secrets.aws, context.journal
+    copies = Copies(journal.folder, layout.run_name(journal.submission.task, journal.submission.run_token))
+    context.source = look_at_source(spec, aws, copies)
+    context.tolerance = Tolerance(spec, context.source.rows)
     if spec.id_column is not None:
-        check_ids(source, spec.id_column, known.aws)
-    start_up.ended("source")
-    sampled = check_rows(spec, source, known.aws, tolerance, emit, apart_if_users_code(spec, sample))
-    requests = sampled.requests
+        check_ids(context.source, spec.id_column, aws)
+    context.start_up.ended("source")
+    take = apart_if_users_code(spec, sample)
+    sampled = check_rows(spec, context.source, aws, context.tolerance, context.emit, take)
     journal.check_conditional_writes()
-    store = open_store(spec, known.aws, emit)
-    environment = credentials.environment(known)
-    start_up.ended("prompt")
-    spec, refusal = _with_time(spec, journal), None
-    if source.rows:
-        launch.early(spec, environment, destination, source.rows, workload_of(spec, requests))
-        _wait_for_engine_node(spec, journal.began_before(), emit)
-        start_up.ended("nodes")
-        checked = _check_engine(spec, requests, environment, emit, launch)
-        refusal = check_prompts(spec, sampled, checked, tolerance, emit)
-        _tell_of_choices(spec, checked, requests, emit)
-        if refusal is None:
-            launch.load(_model(_as_checked(spec, checked), checked))
-        start_up.ended("model")
-    else:  # an empty night needs neither nodes nor the model
-        checked = _unchecked(spec)
+    context.store = open_store(spec, aws, context.emit)
+    context.start_up.ended("prompt")
+    return sampled
+
+
+def _check_model(context: JobContext, spec: BatchInferenceSpec, sampled: Sample) -> Checked:
+    """Check engine, model and prompts; replicas start meanwhile."""
+    journal, emit, launch, requests = context.journal, context.emit, context.launch, sampled.requests
+    if not context.source.rows:  # an empty night needs neither nodes nor the model
+        return Checked(digests=Digests(spec=spec.response_digest))
+    environment = credentials.environment(context.secrets)
+    launch.early(spec, environment, journal.folder, context.source.rows, workload_of(spec, requests))
+    _wait_for_engine_node(spec, journal.began_before(), emit)
+    context.start_up.ended("nodes")
+    checked = _check_engine(spec, requests, environment, emit, launch)
+    context.refusal = check_prompts(spec, sampled, checked, context.tolerance, emit)
+    _tell_of_choices(spec, checked, requests, emit)
+    files = f"{checked.digests.model}-{checked.digests.tokenizer}"
+    context.model = CheckedModel(_as_checked(spec, checked), files)
+    if context.refusal is None:
+        launch.load(context.model)
+    context.start_up.ended("model")
+    return checked
+
+
+def _look_back(context: JobContext, spec: BatchInferenceSpec) -> None:
+    """Name the job's requests, and look for what earlier submissions finished of them."""
+    journal, source, checked = context.journal, context.source, context.checked
     keyer = Keyer(spec, checked.generation_defaults, checked.digests)
-    config_digest = request_config_digest(spec, submission, keyer)
-    run_folder = layout.run_folder(submission, config_digest, source.listing.digest)
-    job = Job(
+    config_digest = request_config_digest(spec, journal.submission, keyer)
+    run_folder = layout.run_folder(journal.submission, config_digest, source.listing.digest)
+    context.job = Job(
         spec=_as_checked(spec, checked),
         listing=source.listing,
-        folder=destination,
-        part_folder=layout.driver_folder(run_folder, submission.submission_id),
+        folder=journal.folder,
+        part_folder=layout.driver_folder(run_folder, journal.submission.submission_id),
         keyer=keyer,
-        credentials=known.aws,
-        environment=environment,
+        credentials=context.secrets.aws,
+        environment=credentials.environment(context.secrets),
     )
-    earlier = look_back(destination, run_folder, source.rows)
-    regenerate = spec.on_clear == "regenerate" and journal.is_cleared()
-    if refusal is not None and store is None and not earlier.files:
-        refusal.unless(earlier.good)  # at once, without the keys of all rows
-    prefix = prefixes.scattered_prefix(_texts(spec, requests), source.rows)
-    lengths = sample_of(requests)
-    asked = asked_by(spec, checked.generation_defaults, checked.digests)
-    found = (job, source, journal, earlier, tolerance, checked, store, regenerate, versions, asked)
-    return Ready(*found, refusal, prefix, lengths)
-
-
-def _model(spec: BatchInferenceSpec, checked: Checked) -> CheckedModel:
-    """:param spec: as it was checked."""
-    return CheckedModel(spec, f"{checked.digests.model}-{checked.digests.tokenizer}")
-
-
-def _texts(spec: BatchInferenceSpec, requests: Sequence[Request]) -> list[str]:
-    """What the engine will be asked: with `deduplicate`, equal prompts once."""
-    texts = [prefixes.text_of(request) for request in requests]
-    return list(dict.fromkeys(texts)) if spec.deduplicate else texts
+    context.earlier = look_back(journal.folder, run_folder, source.rows)
+    if context.refusal is not None and context.store is None and not context.earlier.files:
+        context.refusal.unless(context.earlier.good)  # at once, without the keys of all rows
+    context.asked = asked_by(spec, checked.generation_defaults, checked.digests)
 
 
 def request_config_digest(spec: BatchInferenceSpec, submission: Submission, keyer: Keyer) -> str:
@@ -218,11 +218,7 @@ def _vllm_is_here() -> bool:
 
 
 def _check_engine(
-    spec: BatchInferenceSpec,
-    requests: list[Request],
-    environment: dict[str, SecretStr],
-    emit: Emit,
-    launch: Launch,
+    spec: BatchInferenceSpec, requests: list[Request], environment: Environment, emit: Emit, launch: Launch
 ) -> Checked:
     """Check engine and model.
 
@@ -237,7 +233,7 @@ def _check_engine(
             )
             emit(events.Notice(level="warning", message=text))
     if spec.engine == "echo" or not engine_is_here(spec):
-        return _unchecked(spec)
+        return Checked(digests=Digests(spec=spec.response_digest))
     checked = _checked_model(spec, requests, environment, launch)
     if surplus := checked.surplus_tokens:
         text = (
@@ -266,7 +262,7 @@ def _tell_of_choices(
 
 
 def _checked_model(
-    spec: BatchInferenceSpec, requests: list[Request], environment: dict[str, SecretStr], launch: Launch
+    spec: BatchInferenceSpec, requests: list[Request], environment: Environment, launch: Launch
 ) -> Checked:
     """By a check that is kept here, in a replica that has started, or else in a task."""
     node = cluster_view.gpu_node(spec.accelerator_type)
@@ -290,10 +286,6 @@ def _checked_model(
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
     made: list[Checked] = ray.get([ray.remote(check).options(**options).remote(spec, requests, environment)])
     return made[0]
-
-
-def _unchecked(spec: BatchInferenceSpec) -> Checked:
-    return Checked(digests=Digests(spec=spec.response_digest))
 
 
 def _with_time(spec: BatchInferenceSpec, journal: Journal) -> BatchInferenceSpec:

@@ -31,10 +31,9 @@ from airflow_provider_raybatch.job.reuse.duplicates import (
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
 from airflow_provider_raybatch.job.reuse.hits import CachedRows, Responses
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
-from airflow_provider_raybatch.job.reuse.remaining import work
 from airflow_provider_raybatch.job.reuse.resolver import Found, ReuseResolver, follow
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, parts_for, request_keys
-from airflow_provider_raybatch.job.work import Job, Spread
+from airflow_provider_raybatch.job.work import Job, Spread, work
 from airflow_provider_raybatch.storage.entry import Entry
 
 

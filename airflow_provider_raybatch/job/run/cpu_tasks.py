@@ -13,13 +13,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row_order import buckets
-from airflow_provider_raybatch.job.work import WorkItem
+from airflow_provider_raybatch.job.work import Job, WorkItem, in_sequence
 
 T = TypeVar("T")
-Item = TypeVar("Item")
-Shared = TypeVar("Shared")
 
-_MOST_CUTTERS = 64
+_MOST_AT_ONCE = 64
 
 
 def apart_if_users_code(spec: BatchInferenceSpec, function: Callable[..., T]) -> Callable[..., T]:
@@ -71,26 +69,35 @@ def on_this_node() -> dict[str, Any]:
 
 
 def parallel_map(
-    function: Callable[[Item, Shared], T], items: Sequence[Item], shared: Shared, at_once: int, code: str = ""
+    function: Callable[..., T], items: Sequence[Any], shared: Any, at_once: int = 0, **code: str | None
 ) -> Iterable[T]:
     """`function(item, shared)` for each item, in order, a few at a time.
 
-    :param at_once: tasks that run concurrently, at most.
+    A single item is done in this process, unless it calls a user's code.
+
+    :param at_once: tasks that run concurrently, at most; by default one a CPU of the cluster.
     :param code: see :func:`users_code`.
     :raises RaybatchError: a user's function ends its process.
     """
-    return (made for made, _ in _spread(function, items, shared, at_once, 1, code))
+    called = users_code(**code)
+    if len(items) <= 1 and not called:
+        return in_sequence(function, items, shared)
+    return (made for made, _ in _spread(function, items, shared, 1, called, at_once))
+
+
+def keys_over_the_cluster(function: Callable[..., T], groups: Sequence[Any], job: Job) -> Iterable[T]:
+    """See :data:`~airflow_provider_raybatch.job.work.Spread`."""
+    return parallel_map(function, groups, job, prompt_function=job.spec.prompt_function)
 
 
 def cut_in_tasks(groups: Sequence[Sequence[WorkItem]], cut: buckets.Cut) -> Iterable[tuple[Any, list[Any]]]:
     """See :data:`~airflow_provider_raybatch.job.row_order.regroup.CutInTasks`."""
-    at_once = int(min(_MOST_CUTTERS, max(1, ray.cluster_resources().get("CPU", 1))))
     code = users_code(prompt_function=cut.job.spec.prompt_function)
-    return _spread(buckets.slices, groups, cut, at_once, 1 + cut.grouping.buckets, code)
+    return _spread(buckets.slices, groups, cut, 1 + cut.grouping.buckets, code)
 
 
 def _spread(
-    function: Callable[..., Any], items: Sequence[Any], shared: Any, at_once: int, parts: int, code: str
+    function: Callable[..., Any], items: Sequence[Any], shared: Any, parts: int, code: str, at_once: int = 0
 ) -> Iterator[tuple[Any, list[Any]]]:
     """Of each item the first value that `function` returns, and references to the others.
 
@@ -100,6 +107,7 @@ def _spread(
     """
     task = ray.remote(num_cpus=0, scheduling_strategy="SPREAD", num_returns=parts)(function)
     given = ray.put(shared)
+    at_once = at_once or int(min(_MOST_AT_ONCE, max(1, ray.cluster_resources().get("CPU", 1))))
     running: deque[list[Any]] = deque()
 
     def oldest() -> tuple[Any, list[Any]]:

@@ -37,7 +37,7 @@ import os, pathlib, sys
 from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.job.output.report import Report
+from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.reuse.response_store import remember
 from airflow_provider_raybatch.storage.folder import folder
@@ -67,8 +67,8 @@ def part(ordinals):
     return write(place, stem, table_of([{"n": number} for number in ordinals]), outcomes, task)
 written = [part(range(first, first + batch)) for first in range(0, rows, batch)]
 part(range(rows))  # the one part of a replica with a long flush_interval
-manifest = prepare(spec, place, journal, written, rows, Report(), pa.schema([]))
-commit(place, journal, manifest)
+manifest = prepare(spec, journal, written, rows, RunStatistics(), pa.schema([]), "")
+commit(journal, manifest)
 remember(store, place, written, print, task)
 cleanup.collect(place, journal)
 """

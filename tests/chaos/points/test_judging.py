@@ -20,7 +20,7 @@ import pytest
 
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.job.output.report import Report
+from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
 from airflow_provider_raybatch.job.row import Completion, Response
 from airflow_provider_raybatch.storage.folder import folder
 from tests.support.publishing import part
@@ -96,8 +96,8 @@ def published(params: dict[str, Any], rows: int = ROWS, token: str = "token", ti
     journal = Journal(place, spec.submission, take_over=True, fingerprint=spec.fingerprint)
     journal.claim()
     written = part(place, source, answers, run=f"_raybatch/parts/{token}")
-    manifest = prepare(spec, place, journal, [written], rows, Report(), pa.schema([]))
-    commit(place, journal, manifest)
+    manifest = prepare(spec, journal, [written], rows, RunStatistics(), pa.schema([]), "")
+    commit(journal, manifest)
     requests = Path(params["engine_args"]["request_log"])
     requests.mkdir(exist_ok=True)
     lines = [json.dumps({"at": 0, "event": "start", "prompt": prompt_of(row)}) for row in source] * times

@@ -17,9 +17,9 @@ MUTANTS = (
     Mutant(
         "copy-before-journal",
         _COMMIT,
-        '    journal.commit(manifest.manifest_uri.removeprefix(f"{folder.uri}/"))\n',
-        '    path = manifest.manifest_uri.removeprefix(f"{folder.uri}/")\n'
-        '    folder.write("manifest.json", folder.read(path))\n'
+        '    journal.commit(manifest.manifest_uri.removeprefix(f"{journal.folder.uri}/"))\n',
+        '    path = manifest.manifest_uri.removeprefix(f"{journal.folder.uri}/")\n'
+        '    journal.folder.write("manifest.json", journal.folder.read(path))\n'
         "    journal.commit(path)\n",
         "`manifest.json` names a dataset that is never published, or an older one than before.",
         ("model/test_model.py::test_every_single_crash",),
@@ -27,7 +27,7 @@ MUTANTS = (
     Mutant(
         "copy-not-renewed",
         _COMMIT,
-        "    renew_copy(folder, journal)",
+        "    renew_copy(journal.folder, journal)",
         "    pass",
         "`manifest.json` stays at the older dataset.",
         ("job/output/test_manifest_copy.py::test_a_commit_leaves_the_copy",),
@@ -40,21 +40,21 @@ MUTANTS = (
     return manifest
 
 
-def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
+def commit(journal: Journal, manifest: BatchManifest) -> None:
     \"\"\"Publish what :func:`prepare` wrote. A few small requests, however large the dataset.
 
     :raises SupersededError: another submission claimed the destination; nothing was published.
     \"\"\"
-    journal.commit(manifest.manifest_uri.removeprefix(f"{folder.uri}/"))
+    journal.commit(manifest.manifest_uri.removeprefix(f"{journal.folder.uri}/"))
 """,
         """\
     return manifest
 
 
-def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
-    path = manifest.manifest_uri.removeprefix(f"{folder.uri}/")
+def commit(journal: Journal, manifest: BatchManifest) -> None:
+    path = manifest.manifest_uri.removeprefix(f"{journal.folder.uri}/")
     journal.commit(path)
-    folder.write(path, manifest.model_dump_json(by_alias=True, indent=1).encode())
+    journal.folder.write(path, manifest.model_dump_json(by_alias=True, indent=1).encode())
 """,
         "A writer that dies in between leaves a published dataset without its manifest, for good.",
         ("model/test_model.py::test_every_single_crash",),
@@ -86,8 +86,8 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
     Mutant(
         "entry-overwritten",
         _JOURNAL,
-        "            self._folder.create(journal_entry",
-        "            self._folder.write(journal_entry",
+        "            self.folder.create(journal_entry",
+        "            self.folder.write(journal_entry",
         "Two writers get the same place in the journal.",
         ("job/output/test_journal.py::TestZombie::test_commit_fails_once_another_submission_has_claimed",),
     ),
@@ -116,8 +116,8 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
     Mutant(
         "owner-not-refused",
         _JOURNAL,
-        "history[-1].owner != self._submission.task and not self._take_over",
-        "history[-1].owner != self._submission.task and self._take_over",
+        "history[-1].owner != self.submission.task and not self._take_over",
+        "history[-1].owner != self.submission.task and self._take_over",
         "Another task overwrites the dataset that readers of this one see.",
         ("job/output/test_journal.py::TestOwner::test_on_destination_owned_refuses_another_task_first",),
     ),
@@ -132,7 +132,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
     Mutant(
         "any-run-matches",
         _JOURNAL,
-        "if published is None or published.run_token != self._submission.run_token:",
+        "if published is None or published.run_token != self.submission.run_token:",
         "if published is None:",
         "A cleared task returns its old dataset and runs nothing.",
         ("job/output/test_journal.py::test_second_submission_of_a_run_finds_its_dataset",),
@@ -148,7 +148,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
     Mutant(
         "reports-an-unsynced-commit",
         _JOURNAL,
-        "            self._folder.sync(JOURNAL)",
+        "            self.folder.sync(JOURNAL)",
         "            pass",
         "A dataset that was reported is gone after a power loss.",
         ("storage/test_durable.py::test_commit_reported_by_another_process_is_synced",),
@@ -165,7 +165,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "claim-of-the-same-run",
         _JOURNAL,
         "if self._mine is None or last is None or last.number != self._mine.number:",
-        "if self._mine is None or last is None or last.run_token != self._submission.run_token:",
+        "if self._mine is None or last is None or last.run_token != self.submission.run_token:",
         "A driver that its own retry has overtaken deletes what the retry publishes.",
         ("job/output/test_journal.py::TestZombie::test_commit_fails_once_another_submission_has_claimed",),
     ),

@@ -9,7 +9,7 @@ _LEDGER = "job/parts/ledger.py"
 _LAYOUT = "contract/layout.py"
 _PARTS = "job/parts/part.py"
 _RESPONSES = "job/reuse/earlier_parts.py"
-_RESUME = "job/reuse/remaining.py"
+_RESUME = "job/work.py"
 _WORK = "job/work.py"
 
 MUTANTS = (
@@ -19,7 +19,7 @@ MUTANTS = (
         "        if part.is_solid:\n",
         "        if part.ok:\n",
         "Rows that failed, or that no part has, are never asked: the commit lacks them.",
-        ("job/reuse/test_remaining.py::TestLookBack::test_only_good_rows_of_all_submissions_are_done",),
+        ("job/test_remaining.py::TestLookBack::test_only_good_rows_of_all_submissions_are_done",),
     ),
     Mutant(
         "failed-rows-are-done",
@@ -27,7 +27,7 @@ MUTANTS = (
         "good[ordinals[inside & ok]] = True",
         "good[ordinals[inside]] = True",
         "A row that failed once is not asked again.",
-        ("job/reuse/test_remaining.py::TestLookBack::test_only_good_rows_of_all_submissions_are_done",),
+        ("job/test_remaining.py::TestLookBack::test_only_good_rows_of_all_submissions_are_done",),
     ),
     Mutant(
         "good-rows-keep-their-failures",
@@ -35,7 +35,7 @@ MUTANTS = (
         "    failures[good] = 0\n",
         "",
         "A row that succeeded in the end counts as failed, and the job as failing.",
-        ("job/reuse/test_remaining.py::TestLookBack::test_a_row_that_fails_each_time_is_given_up",),
+        ("job/test_remaining.py::TestLookBack::test_a_row_that_fails_each_time_is_given_up",),
     ),
     Mutant(
         "given-up-one-try-late",
@@ -43,7 +43,7 @@ MUTANTS = (
         "self.failures >= attempts",
         "self.failures > attempts",
         "A row that can't succeed is paid for once more than `max_row_attempts`.",
-        ("job/reuse/test_remaining.py::TestLookBack::test_a_row_that_fails_each_time_is_given_up",),
+        ("job/test_remaining.py::TestLookBack::test_a_row_that_fails_each_time_is_given_up",),
     ),
     Mutant(
         "parts-of-another-config",
@@ -120,10 +120,10 @@ MUTANTS = (
     Mutant(
         "finished-rows-asked-again",
         _RESUME,
-        "WorkItem(chunk, _runs(done), numbers)",
-        "WorkItem(chunk, (), numbers)",
+        "WorkItem(chunk, _runs(done), ",
+        "WorkItem(chunk, (), ",
         "A resume pays for whole chunks in which one row is missing.",
-        ("job/reuse/test_remaining.py::test_work_is_exactly_what_is_not_done",),
+        ("job/test_remaining.py::test_work_is_exactly_what_is_not_done",),
     ),
     Mutant(
         "touched-chunks-count-as-done",
@@ -131,15 +131,15 @@ MUTANTS = (
         "        if not done.all():\n",
         "        if not done.any():\n",
         "Rows of a chunk that was begun are never asked: the commit lacks them.",
-        ("job/reuse/test_remaining.py::test_work_is_exactly_what_is_not_done",),
+        ("job/test_remaining.py::test_work_is_exactly_what_is_not_done",),
     ),
     Mutant(
         "repetitions-of-the-next-chunk",
         _RESUME,
-        "numbers = tuple((ordinal - first, times) for ordinal, times in inside)",
-        "numbers = tuple((ordinal, times) for ordinal, times in inside)",
+        ".among(ordinals))",
+        ".among(ordinals - chunk.ordinal))",
         "Equal sampled rows have other keys after a resume, and are paid for again.",
-        ("job/reuse/test_remaining.py::test_repetitions_travel_with_their_chunk",),
+        ("job/test_remaining.py::test_repetitions_travel_with_their_chunk",),
     ),
     Mutant(
         "skips-one-row-too-many",
@@ -147,6 +147,6 @@ MUTANTS = (
         "starts = [0, *(stop for _, stop in self.skip)]",
         "starts = [0, *(stop + 1 for _, stop in self.skip)]",
         "The row after a finished run is never asked: the commit lacks it.",
-        ("job/reuse/test_remaining.py::test_work_is_exactly_what_is_not_done",),
+        ("job/test_remaining.py::test_work_is_exactly_what_is_not_done",),
     ),
 )

@@ -55,7 +55,7 @@ for line in sys.stdin:
             time.sleep(pauses[1])
             rows = [{{"id": first}}, {{"id": first + 1}}, {{"id": first + 2}}]
             parts.append(part(place, rows, first=first, submission=number))
-        end = commit_only(place, journal, parts, {ROWS}, spec).manifest_uri
+        end = commit_only(journal, parts, {ROWS}, spec).manifest_uri
     except RaybatchError as error:
         end = error.failure_class.value
     print(json.dumps(end), flush=True)

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
-from airflow_provider_raybatch.job.output.report import Report
+from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
 from airflow_provider_raybatch.job.parts.ledger import look_back
 from tests.support.publishing import part, rows_of
 from tests.support.specs import submitted
@@ -74,8 +74,8 @@ class World:
                 self.paid[row] += 1
                 self.wasted += [row] if row in there else []
                 parts.append(part(folder, [{"id": row}], first=row, submission=number))
-        manifest = prepare(spec, folder, journal, parts, ROWS, Report(), pa.schema([]))
-        commit(folder, journal, manifest)
+        manifest = prepare(spec, journal, parts, ROWS, RunStatistics(), pa.schema([]), "")
+        commit(journal, manifest)
         self.reported.append(token)
         cleanup.collect(folder, journal)
         return manifest.uri

@@ -34,7 +34,7 @@ def committed(folder: Folder, number: int, token: str = "token") -> tuple[Journa
     spec = submitted(number, token=token, destination=folder.uri)
     journal = Journal(folder, spec.submission, take_over=False)
     journal.claim()
-    return journal, commit_only(folder, journal, [written], 2, spec)
+    return journal, commit_only(journal, [written], 2, spec)
 
 
 def leave(folder: Folder, name: str = LATER) -> list[str]:
@@ -134,7 +134,7 @@ def test_what_a_zombie_publishes_after_its_successor_goes(folder: Folder) -> Non
 
     zombie.__class__ = Unchecked
     with pytest.raises(SupersededError):
-        commit_only(folder, zombie, [written], 1, spec)
+        commit_only(zombie, [written], 1, spec)
     assert len(paths(folder) - before) == 2
     assert collect(folder, journal) == 2
     assert paths(folder) == before

@@ -23,7 +23,7 @@ def published(folder: Folder, number: int) -> tuple[Journal, list[int]]:
     written = part(folder, [{"id": number}], run=f"_raybatch/parts/{number}")
     journal = Journal(folder, spec.submission, take_over=False)
     journal.claim()
-    manifest = commit_only(folder, journal, [written], 1, spec)
+    manifest = commit_only(journal, [written], 1, spec)
     return journal, [row["id"] for row in rows_of(folder, manifest)]
 
 

@@ -15,10 +15,8 @@ from airflow_provider_raybatch.contract.failures import FailureClass, PreflightE
 from airflow_provider_raybatch.contract.layout import JOURNAL
 from airflow_provider_raybatch.contract.run_token import new_run_token
 from airflow_provider_raybatch.contract.secrets import Secrets
-from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
-from airflow_provider_raybatch.job.preflight.ready import AlreadyCommitted, make_ready
-from airflow_provider_raybatch.job.run.launch import Launch
+from airflow_provider_raybatch.job.preflight.ready import JobContext, make_ready
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.faulty_s3 import Fault, FaultyS3, first
@@ -106,11 +104,9 @@ class TestOtherArguments:
         fields = {"source": [str(tmp_path / "gone.jsonl")], "destination": place.uri}
         manifest = publish(place, [part(place, [{"text": "a"}])], 1, submitted(**fields))
         same, changed = submitted(1, **fields), submitted(1, **fields, sampling={"temperature": 1})
-        standing = make_ready(same, same.submission, Secrets(), print, StartUp(), Launch())
-        assert isinstance(standing, AlreadyCommitted)
-        assert standing.summary == manifest.summary()
+        assert make_ready(JobContext(same, Secrets(), print), same.submission) == manifest
         with pytest.raises(PreflightError, match="source: nothing is at"):
-            make_ready(changed, changed.submission, Secrets(), print, StartUp(), Launch())
+            make_ready(JobContext(changed, Secrets(), print), changed.submission)
 
 
 def test_commit_during_preflight_is_not_done_again(
@@ -241,7 +237,7 @@ class TestZombie:
             def commit(one: Journal, barrier: threading.Barrier = barrier) -> bool:
                 barrier.wait()
                 try:
-                    one.commit(f"manifests/{one._submission.submission_id}.json")
+                    one.commit(f"manifests/{one.submission.submission_id}.json")
                 except SupersededError:
                     return False
                 return True
@@ -269,7 +265,7 @@ def test_concurrent_claims_all_succeed_and_the_last_one_holds(folder: Folder) ->
             one.check()
         except SupersededError:
             continue
-        holders.append(one._submission.submission_id)
+        holders.append(one.submission.submission_id)
     assert holders == [last.submission_id]
 
 

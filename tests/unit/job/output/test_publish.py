@@ -22,7 +22,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.output import publish as publish_module
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
 from airflow_provider_raybatch.job.output.publish import ranges
-from airflow_provider_raybatch.job.output.report import Report
+from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import add_up, look_back
 from airflow_provider_raybatch.job.preflight.ready import request_config_digest
@@ -48,10 +48,10 @@ def test_preserve_order_is_a_promise_of_the_manifest(folder: Folder, promised: b
 
 def test_dataset_and_manifest_hold_the_parts_in_input_order(folder: Folder) -> None:
     found = [part(folder, numbered(5, first), first=first, submission=first // 10) for first in (5, 0, 10)]
-    report = Report(
-        effective_sampling={"temperature": 0}, part_folder="_raybatch/parts/task/run/raybatch-x-0"
+    statistics = RunStatistics(effective_sampling={"temperature": 0})
+    manifest = publish(
+        folder, found, 15, statistics=statistics, own_parts="_raybatch/parts/task/run/raybatch-x-0"
     )
-    manifest = publish(folder, found, 15, report=report)
     assert [row["id"] for row in rows_of(folder, manifest)] == list(range(15))
     assert rows_of(folder, manifest)[3] == {
         "id": 3,
@@ -124,8 +124,7 @@ def test_a_row_counts_once_by_how_it_came(disk: LocalFolder) -> None:
         arrays["origin"] = pa.array([origin] * rows)
         stem = f"{made.path.rpartition('/')[0]}/{origin}"
         found.append(parts.write_arrays(disk, stem, pa.table({}).select([]), arrays))
-    report = Report(part_folder="_raybatch/parts/task/run/raybatch-x-1")
-    manifest = publish(disk, found, 20, report=report)
+    manifest = publish(disk, found, 20, own_parts="_raybatch/parts/task/run/raybatch-x-1")
     counts = manifest.counts
     # Four tokens a row; this run generated 9 rows: 4 in its first submission, 5 in its last.
     assert manifest.tokens_saved == 4 * (20 - 9)
@@ -216,7 +215,7 @@ class TestNothing:
         mine.claim()
         newer.claim()
         with pytest.raises(SupersededError):
-            prepare(submitted(0), disk, mine, [part(disk, numbered(1))], 1, Report(), pa.schema([]))
+            prepare(submitted(0), mine, [part(disk, numbered(1))], 1, RunStatistics(), pa.schema([]), "")
         assert disk.list("manifests") == []
         assert disk.list("data") == []
 

@@ -15,11 +15,10 @@ from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.cached_parts import followed, matched, write_parts
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
 from airflow_provider_raybatch.job.reuse.hits import Responses
-from airflow_provider_raybatch.job.reuse.remaining import work
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses
 from airflow_provider_raybatch.job.reuse.row_keys import request_keys
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
-from airflow_provider_raybatch.job.work import in_sequence
+from airflow_provider_raybatch.job.work import in_sequence, work
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support import attempts
 from tests.support.attempts import GREEDY, Attempt

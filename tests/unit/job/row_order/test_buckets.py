@@ -25,13 +25,12 @@ from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.request.repetitions import Repetitions
-from airflow_provider_raybatch.job.reuse.remaining import work
 from airflow_provider_raybatch.job.row_order import regroup
 from airflow_provider_raybatch.job.row_order.buckets import Bucket, Cut, Found, Gathered, buckets, slices
 from airflow_provider_raybatch.job.row_order.grouping import ByLength, ByPrefix, Grouping
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input, input_of
 from airflow_provider_raybatch.job.run.cpu_tasks import cut_in_tasks
-from airflow_provider_raybatch.job.work import Job, WorkItem
+from airflow_provider_raybatch.job.work import Job, WorkItem, work
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.replicas import in_buckets, lines
 from tests.support.specs import submitted

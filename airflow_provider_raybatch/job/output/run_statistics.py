@@ -13,13 +13,8 @@ from airflow_provider_raybatch.job.run.supervision import Ran
 
 
 @dataclass(frozen=True)
-class Report:
-    """What the manifest takes from the run unchanged.
-
-    :param part_folder: where this submission kept its parts, relative to the destination: other parts are an
-        earlier one's.
-    :param gpu_seconds: GPUs times seconds for which replicas held them.
-    """
+class RunStatistics:
+    """What the manifest takes from the run unchanged, under the same names."""
 
     timing: Timing = field(default_factory=Timing)
     stages: StageSeconds = field(default_factory=StageSeconds)
@@ -28,18 +23,17 @@ class Report:
     plan: dict[str, object] = field(default_factory=dict)
     digests: Digests = field(default_factory=Digests)
     versions: dict[str, str] = field(default_factory=dict)
-    part_folder: str = ""
     gpu_seconds: float = 0.0
 
 
-def report(ran: Ran, plan: Plan, start_up: StartUp, preflight_seconds: float) -> Report:
+def statistics_of(ran: Ran, plan: Plan, start_up: StartUp, gpu_seconds: float) -> RunStatistics:
     """Timing and statistics of what the replicas did."""
     first = min((one.first_request for one in ran.reports if one.first_request), default=0.0)
     generation = max(0.0, ran.last_row - first) if first else 0.0
     rows, tokens = sum(one.rows for one in ran.reports), sum(one.output_tokens for one in ran.reports)
-    return Report(
+    return RunStatistics(
         timing=Timing(
-            preflight_seconds=round(preflight_seconds, 2),
+            preflight_seconds=round(start_up.seconds, 2),
             startup_seconds=round(first - start_up.began, 2) if first else 0.0,
             phases=start_up.phases(ran.reports),
             generation_seconds=round(generation, 2),
@@ -51,6 +45,7 @@ def report(ran: Ran, plan: Plan, start_up: StartUp, preflight_seconds: float) ->
         effective_sampling=dict(ran.engine.effective_sampling),
         plan={**plan.shown(), "engine": dict(ran.engine.sizes)},
         versions=dict(ran.engine.versions),
+        gpu_seconds=round(gpu_seconds, 1),
     )
 
 
@@ -64,16 +59,6 @@ def _stats(report: ReplicaReport, first: float) -> ReplicaStats:
         round(max(0.0, at - first), 2) if at and first else 0.0
         for at in (report.first_request, report.last_answer)
     )
-    return ReplicaStats(
-        replica=report.replica,
-        node=report.node,
-        rows=report.rows,
-        input_tokens=report.input_tokens,
-        output_tokens=report.output_tokens,
-        startup_seconds=report.startup_seconds,
-        began_seconds=began,
-        ended_seconds=ended,
-        cpu_seconds=report.cpu_seconds,
-        gpus=report.gpus,
-        gpu_utilization=report.gpu_utilization,
+    return ReplicaStats.model_validate(report, from_attributes=True).model_copy(
+        update={"began_seconds": began, "ended_seconds": ended}
     )

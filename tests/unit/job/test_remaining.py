@@ -19,9 +19,9 @@ from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up, look_back
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-from airflow_provider_raybatch.job.reuse.remaining import work
+from airflow_provider_raybatch.job.request.repetitions import Repetitions
 from airflow_provider_raybatch.job.row import RowFailure
-from airflow_provider_raybatch.job.work import WorkItem
+from airflow_provider_raybatch.job.work import WorkItem, work
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.publishing import failure, part, response
 from tests.support.specs import spec
@@ -70,7 +70,8 @@ def test_nothing_is_left_of_a_finished_input(source: Source) -> None:
 
 
 def test_repetitions_travel_with_their_chunk(source: Source) -> None:
-    items = work(source, 100, flags([]), {0: 1, 99: 2, 105: 3})
+    repetitions = Repetitions(np.array([0, 99, 105]), np.array([1, 2, 3], np.int32))
+    items = work(source, 100, flags([]), repetitions)
     found = {item.chunk.ordinal + position: number for item in items for position, number in item.repetitions}
     assert found == {0: 1, 99: 2, 105: 3}
 
