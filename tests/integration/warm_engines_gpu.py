@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Warm engines on a Ray with two GPUs, which are only numbers; prints what it saw.
 
-A program of its own, since a process has one Ray. Usage: ``warm_engines_gpu.py FOLDER``; with an address of
-Ray and a run besides, it is one job of that run on that Ray.
+A program of its own, since a process has one Ray. Usage: ``warm_engines_gpu.py FOLDER SCENE...``, or, for one
+job beside the others, ``warm_engines_gpu.py FOLDER --job ADDRESS RUN``.
 """
 
 from __future__ import annotations
@@ -156,7 +156,8 @@ class Scenes:
         """Both GPUs are in use; the other job's engine is the one that it waits for."""
         other_gpu = others()
         before = len(self.engines())
-        command = [sys.executable, __file__, str(self.folder), ray.get_runtime_context().gcs_address, "other"]
+        address = ray.get_runtime_context().gcs_address
+        command = [sys.executable, __file__, str(self.folder), "--job", address, "other"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as other:
             until(lambda: len(self.engines()) > before, 180)
             self.run(engine_args=SLOW)
@@ -242,16 +243,6 @@ class Scenes:
         ]
 
 
-def main(folder: Path) -> dict[str, Any]:
-    scenes = Scenes(folder)
-    names = [name for name, one in vars(Scenes).items() if not name.startswith("_") and callable(one)]
-    return {
-        name.replace("_", " "): getattr(scenes, name)()
-        for name in names
-        if name not in {"made", "run", "both", "engines", "ended"}
-    }
-
-
 def job(folder: Path, run: str) -> None:
     """One job beside the others."""
     task = RepeatedTask(folder)
@@ -260,9 +251,9 @@ def job(folder: Path, run: str) -> None:
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
-    if sys.argv[2:]:
-        ray.init(address=sys.argv[2], log_to_driver=False, logging_level="error")
-        job(place, sys.argv[3])
+    if sys.argv[2] == "--job":
+        ray.init(address=sys.argv[3], log_to_driver=False, logging_level="error")
+        job(place, sys.argv[4])
     else:
         ray.init(
             address="local",
@@ -272,4 +263,5 @@ if __name__ == "__main__":
             log_to_driver=False,
             logging_level="error",
         )
-        print(json.dumps(main(place)))
+        scenes = Scenes(place)
+        print(json.dumps({name: getattr(scenes, name)() for name in sys.argv[2:]}))

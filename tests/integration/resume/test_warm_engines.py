@@ -179,13 +179,35 @@ def test_vllm_answers_the_next_job_with_its_own_sampling(task: RepeatedTask) -> 
     assert all(whole[row].startswith(text) and len(text) < len(whole[row]) for row, text in cut.items())
 
 
-@pytest.mark.turn(3)
+ON_GPUS: tuple[dict[str, Any], ...] = (
+    {
+        "own_engines_name_their_gpus": ["0", "1"],
+        "both_stay_warm": [0, 2],
+        "two_share_the_rows": [[20, 20], ["0", "1"]],
+        "one_makes_room_for_a_task": ["a GPU", 1],
+        "a_placement_group_finds_room_as_a_whole": [2, 0],
+    },
+    {
+        "another_engine_finds_room": [2, 1],
+        "a_job_waits_for_its_like_and_takes_it": [1, 1],
+        "one_that_waits_in_vain_is_ended": [1, 0],
+        "one_that_starts_when_its_job_ends_is_the_next_ones": [1, 1, [40, 0], ["0", "1"], 2],
+        "a_replica_that_dies_leaves_its_engine_to_no_one": [2, True, 1],
+        "an_engine_that_is_lost_while_it_starts": [2, 40],
+    },
+)
+"""What is seen in each scene of ``warm_engines_gpu.py``."""
+
+
 @pytest.mark.timeout(800)
-def test_engines_on_gpus_are_shared(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "scenes", [pytest.param(one, marks=pytest.mark.turn(2 * n), id=f"{n}") for n, one in enumerate(ON_GPUS)]
+)
+def test_engines_on_gpus_are_shared(tmp_path: Path, scenes: dict[str, Any]) -> None:
     root = Path(__file__).parents[3]
     with tempfile.TemporaryDirectory(prefix="rb-", dir="/tmp", ignore_cleanup_errors=True) as home:
         done = subprocess.run(
-            [sys.executable, str(root / "tests/integration/warm_engines_gpu.py"), str(tmp_path)],
+            [sys.executable, str(root / "tests/integration/warm_engines_gpu.py"), str(tmp_path), *scenes],
             env={
                 **{name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
                 "PYTHONPATH": str(root),
@@ -198,15 +220,4 @@ def test_engines_on_gpus_are_shared(tmp_path: Path) -> None:
             check=False,
         )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    seen = json.loads(done.stdout.splitlines()[-1])
-    assert seen["own engines name their gpus"] == ["0", "1"]
-    assert seen["both stay warm"] == [0, 2]
-    assert seen["two share the rows"] == [[20, 20], ["0", "1"]]
-    assert seen["one makes room for a task"] == ["a GPU", 1]
-    assert seen["a placement group finds room as a whole"] == [2, 0]
-    assert seen["another engine finds room"] == [2, 1]
-    assert seen["a job waits for its like and takes it"] == [1, 1]
-    assert seen["one that waits in vain is ended"] == [1, 0]
-    assert seen["one that starts when its job ends is the next ones"] == [1, 1, [40, 0], ["0", "1"], 2]
-    assert seen["a replica that dies leaves its engine to no one"] == [2, True, 1]
-    assert seen["an engine that is lost while it starts"] == [2, 40]
+    assert json.loads(done.stdout.splitlines()[-1]) == scenes
