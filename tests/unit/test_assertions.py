@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,3 +50,10 @@ def test_a_test_without_an_assertion_is_found() -> None:
 def test_each_name_is_short() -> None:
     names = [test.name for path in sorted(TESTS.rglob("test_*.py")) for test in read_tests(path.read_text())]
     assert [name for name in names if len(name) >= 60] == []
+
+
+def test_no_name_begins_with_a_pronoun() -> None:
+    """A name is read alone, in a report."""
+    names = [test.name for path in sorted(TESTS.rglob("test_*.py")) for test in read_tests(path.read_text())]
+    begins = re.compile(r"test_(it|its|they|their|this|that|those|these)_")
+    assert [name for name in names if begins.match(name)] == []

@@ -62,7 +62,7 @@ class Grant:
     :param put: pieces that it puts into the object store when it has read them: others get rows of them.
     :param alone: whether `rows` must run without other rows in the engine, since one of them may kill it.
     :param failed: rows that have killed an engine, to be written as failed.
-    :param release: pieces of which no rows are left to give out.
+    :param release: pieces without rows that are left to give out.
     :param give_back: how many of the rows that it has not begun it must give back.
     :param flush: whether it gets more rows only after it has written all that it has.
     :param ask_below: it asks again when it holds fewer unanswered rows, and with each flush.

@@ -38,7 +38,7 @@ MUTANTS = (
         "gives_way or now >= self._ends_at",
         "now >= self._ends_at",
         "A job waits for the GPUs of an engine that no job uses.",
-        (f"{_LEASE_TESTS}::test_it_makes_room_after_a_while_of_rest",),
+        (f"{_LEASE_TESTS}::test_engine_makes_room_after_a_while_of_rest",),
     ),
     Mutant(
         "gone-before-its-like-could-take-it",
@@ -46,7 +46,7 @@ MUTANTS = (
         "is_wanted and now - self._since >= SHORTEST_REST",
         "is_wanted",
         "A job that waits for a warm engine makes it end.",
-        (f"{_LEASE_TESTS}::test_it_makes_room_after_a_while_of_rest",),
+        (f"{_LEASE_TESTS}::test_engine_makes_room_after_a_while_of_rest",),
     ),
     Mutant(
         "warm-for-a-dead-holder",
@@ -146,7 +146,7 @@ MUTANTS = (
         'if self._messages_are != "calls":',
         "if True:",
         "An engine that its user has opened never rests.",
-        (f"{_ACTOR_TESTS}::test_it_is_opened_though_its_holder_has_no_time_to",),
+        (f"{_ACTOR_TESTS}::test_engine_is_opened_though_its_holder_has_no_time_to",),
     ),
     Mutant(
         "opened-after-a-job-that-was-stopped",
@@ -202,7 +202,7 @@ MUTANTS = (
         'name.rsplit(":", 2)[1]',
         'name.split(":")[3]',
         "A job whose model has a colon in its name ends the actor that it waits for.",
-        (f"{_REGISTRY_TESTS}::test_those_that_wait_for_a_living_job_are_left_alone",),
+        (f"{_REGISTRY_TESTS}::test_engines_that_wait_for_a_living_job_stay",),
     ),
     Mutant(
         "one-identity-for-all-files",

@@ -20,7 +20,7 @@ class Reference:
 
 
 class Store(Coordinator):
-    """Of one piece of 24 rows, of which "reader" gets the first 12, and "borrower" the rest."""
+    """Of one piece of 24 rows: "reader" gets the first 12, and "borrower" the rest."""
 
     def __init__(self) -> None:
         super().__init__(LocalFolder("/nowhere"))
@@ -64,7 +64,7 @@ def shared() -> Store:
     return store
 
 
-def test_it_is_dropped_when_each_that_was_told_to_has_fetched_it() -> None:
+def test_content_is_dropped_once_each_borrower_has_fetched_it() -> None:
     store = shared()
     store.fetched("borrower", {0})
     assert (store.objects, store.content(0)) == (0, None)

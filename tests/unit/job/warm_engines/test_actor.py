@@ -225,7 +225,7 @@ def order(**engine_args: Any) -> bytes:
 
 
 @pytest.mark.parametrize("comes_to", ["begin", "ask", "prepare", "open"])
-def test_it_is_opened_though_its_holder_has_no_time_to(engine: WarmEngineActor, comes_to: str) -> None:
+def test_engine_is_opened_though_its_holder_has_no_time_to(engine: WarmEngineActor, comes_to: str) -> None:
     if comes_to == "ask":
         engine.send(FIRST, [pickle.dumps((False, time.sleep, (0.2,)))])
     if comes_to in {"prepare", "open"}:
@@ -260,12 +260,12 @@ def test_one_that_rests_already_is_not_opened(engine: WarmEngineActor) -> None:
     assert open_echo(engine) == pid
 
 
-def test_it_ends_if_it_can_not_be_opened(engine: WarmEngineActor, cluster: Cluster) -> None:
+def test_engine_that_can_not_be_opened_ends(engine: WarmEngineActor, cluster: Cluster) -> None:
     engine.open_alone(FIRST, 60, "echo", order(startup_seconds="soon"))
     assert cluster.killed.wait(60)
 
 
-def test_it_ends_if_the_one_that_rested_can_not_be_renewed(engine: WarmEngineActor, cluster: Cluster) -> None:
+def test_engine_that_can_not_be_renewed_ends(engine: WarmEngineActor, cluster: Cluster) -> None:
     rest(engine)
     assert engine.take(SECOND)
     engine.prepare(SECOND, "echo")
@@ -281,7 +281,7 @@ def test_people_end_one_that_still_starts(engine: WarmEngineActor, cluster: Clus
     assert cluster.killed.wait(60)
 
 
-def test_it_ends_if_nothing_was_started_for_its_holder(cluster: Cluster) -> None:
+def test_engine_that_started_nothing_for_its_holder_ends(cluster: Cluster) -> None:
     made = WarmEngineActor("echo")
     assert made.take(FIRST)
     made.open_alone(FIRST, 60, "echo", order())
@@ -314,7 +314,7 @@ def test_what_the_holder_still_waits_for_comes_first(
     assert open_echo(engine, FIRST, identity="other files")
 
 
-def test_it_ends_at_its_time(engine: WarmEngineActor, cluster: Cluster) -> None:
+def test_engine_ends_at_its_time(engine: WarmEngineActor, cluster: Cluster) -> None:
     rest(engine)
     cluster.clock.now += 59
     cluster.clock.look()
@@ -324,7 +324,7 @@ def test_it_ends_at_its_time(engine: WarmEngineActor, cluster: Cluster) -> None:
     assert not engine.take(SECOND)
 
 
-def test_it_ends_where_no_time_is_given(engine: WarmEngineActor, cluster: Cluster) -> None:
+def test_engine_without_a_time_ends(engine: WarmEngineActor, cluster: Cluster) -> None:
     open_echo(engine)
     engine.give_back(FIRST, 0, is_open=True)
     assert cluster.killed.wait(60)
@@ -343,7 +343,7 @@ def test_one_that_may_have_failed_to_open_is_not_kept(engine: WarmEngineActor, c
     assert cluster.killed.wait(60)
 
 
-def test_it_makes_room_while_it_has_no_holder(engine: WarmEngineActor, cluster: Cluster) -> None:
+def test_engine_without_a_holder_makes_room(engine: WarmEngineActor, cluster: Cluster) -> None:
     cluster.waits = True
     cluster.clock.look()
     assert engine.take(FIRST)  # it is in use, so others wait
@@ -384,7 +384,7 @@ def test_what_it_can_not_look_at_leaves_its_limits_in_force(
     assert cluster.killed.wait(60)
 
 
-def test_it_ends_with_a_holder_that_is_silent(engine: WarmEngineActor, cluster: Cluster) -> None:
+def test_engine_ends_with_a_silent_holder(engine: WarmEngineActor, cluster: Cluster) -> None:
     open_echo(engine)
     cluster.clock.now += lease.SILENT
     cluster.clock.look()

@@ -59,7 +59,7 @@ def test_one_node(requests: list[Request], free: float, engines: list[Idle], end
     assert in_the_way(requests, {"a": node(free)}, engines) == ended
 
 
-def test_those_of_one_node_make_room_together() -> None:
+def test_engines_of_one_node_make_room_together() -> None:
     nodes = {"a": node(0), "b": node(1)}
     engines = [*idle(2, "a", since=100.0), *idle(1, "b")]
     assert in_the_way(asks(2), nodes, engines) == {"b0"}

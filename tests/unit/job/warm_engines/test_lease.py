@@ -73,14 +73,14 @@ def test_one_that_is_declined_waits_on(lease: EngineLease) -> None:
     assert lease.rests(220.0) == (20.0, 40.0)
 
 
-def test_it_rests_for_its_time(lease: EngineLease) -> None:
+def test_engine_rests_for_its_time(lease: EngineLease) -> None:
     rested(lease, 60.0, now=200.0)
     assert lease.rests(210.0) == (10.0, 50.0)
     assert lease.verdict(259.0, is_wanted=False) == "stay"
     assert lease.verdict(260.0, is_wanted=False) == "end"
 
 
-def test_it_makes_room_after_a_while_of_rest(lease: EngineLease) -> None:
+def test_engine_makes_room_after_a_while_of_rest(lease: EngineLease) -> None:
     rested(lease)
     assert lease.verdict(100.0 + SHORTEST_REST - 1, is_wanted=True) == "stay"
     assert lease.verdict(100.0 + SHORTEST_REST, is_wanted=True) == "end"

@@ -120,7 +120,7 @@ def test_engines_that_are_to_be_made_are_not_counted(cluster: Cluster) -> None:
     asked.close()
 
 
-def test_those_that_do_not_come_are_waited_for_a_while(
+def test_replicas_that_do_not_come_are_waited_for_a_while(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.holders = {"one": None, "two": None}

@@ -43,7 +43,7 @@ class Cluster:
 
 
 @pytest.mark.parametrize("model", ["Llama-3", "Qwen3-0.6B-GGUF:IQ1_S", "2026-11-24T10:00:00"])
-def test_those_that_wait_for_a_living_job_are_left_alone(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+def test_engines_that_wait_for_a_living_job_stay(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     cluster = Cluster([name_of("key", model, MAKER, 0), maker_name(MAKER)])
     monkeypatch.setattr(module, "ray", cluster)
     now = [0.0]
@@ -56,7 +56,7 @@ def test_those_that_wait_for_a_living_job_are_left_alone(monkeypatch: pytest.Mon
     assert registry.states() == {}
 
 
-def test_those_of_a_job_that_is_gone_get_the_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_of_a_job_that_is_gone_may_still_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     name = name_of("key", "llama", MAKER, 0)
     monkeypatch.setattr(module, "ray", Cluster([name]))
     now = [0.0]
