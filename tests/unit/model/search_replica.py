@@ -22,7 +22,7 @@ from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.replica import inflight, prefetcher
 from airflow_provider_raybatch.job.replica import replica as replica_module
-from airflow_provider_raybatch.job.replica import worker as shift_module
+from airflow_provider_raybatch.job.replica import worker as worker_module
 from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.job.replica.request_builder import PreparedRow
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
@@ -64,7 +64,7 @@ class Stepped(Replica):
     def __init__(self, world: World, actor: str, life: int) -> None:
         self.world, self.loop = world, SteppedLoop()
         self.is_dead, self._poll = False, 0.0
-        self.shift: shift_module.ReplicaWorker | None = None
+        self.shift: worker_module.ReplicaWorker | None = None
         self.task: asyncio.Task[Any] | None = None
         self.process = f"{actor}-{life}"
         self._actor = actor
@@ -221,7 +221,7 @@ class Stepped(Replica):
         self.loop.wait(1.0)
 
     def tell(self) -> None:
-        """PullRequest as its reporter does."""
+        """Report as its reporter does."""
         drains, asks = self.world.coordinator.report(self.report)
         if drains:
             self.draining.set()
@@ -247,7 +247,7 @@ class _Costs(Costs):
 _COSTS = _Costs()
 
 
-class _Shift(shift_module.ReplicaWorker):
+class _Worker(worker_module.ReplicaWorker):
     """Keeps itself on its replica, so that the world can read it."""
 
     def __init__(self, replica: Stepped) -> None:
@@ -275,17 +275,17 @@ def modelled() -> Iterator[None]:
             process_time=lambda: 0.0,
             sleep=sleep,
         )
-        for module in (replica_module, shift_module, inflight, prefetcher, work):
+        for module in (replica_module, worker_module, inflight, prefetcher, work):
             patch.setattr(module, "time", now)
         patch.setattr(inflight, "Costs", lambda: _COSTS)
         patch.setattr(engine_source, "_gpus", list)
-        patch.setattr(replica_module, "ReplicaWorker", _Shift)
+        patch.setattr(replica_module, "ReplicaWorker", _Worker)
         patch.setattr(replica_module, "_name", lambda: "")
         patch.setattr(replica_module, "path_of", lambda destination, actor: (destination, actor))
         patch.setattr(replica_module, "left_by_the_last", BegunInMemory.left)
         patch.setattr(replica_module, "CrashLog", BegunInMemory)
-        patch.setattr(shift_module, "_LEAST_PAUSE", PAUSE)
-        patch.setattr(shift_module, "_IDLE_CALLS", 1e9)
+        patch.setattr(worker_module, "_LEAST_PAUSE", PAUSE)
+        patch.setattr(worker_module, "_IDLE_CALLS", 1e9)
         patch.setattr(replica_module.os, "_exit", end)
         patch.setattr(prefetcher, "_LOOK_AGAIN", AT_ONCE)
         patch.setattr(prefetcher, "_PATIENCE", AT_ONCE)
