@@ -194,12 +194,12 @@ class Replica(Workplace):
         if not await self.thread(self._takes_on):
             await self._close()
             return
-        shift = ReplicaWorker(self)
+        worker = ReplicaWorker(self)
         try:
-            await shift.work()
+            await worker.work()
         except StaleReplicaError:
             os._exit(ENGINE_DIED)  # others have its rows: begin anew
-        if shift.leaves:
+        if worker.leaves:
             await self._close()
 
     async def let_rest(self) -> None:

@@ -33,12 +33,12 @@ time: a quarter of a second for a vocabulary of 128,000, in which no request mov
 
 
 class Workplace:
-    """What a replica makes at its start, and its shift works with.
+    """What a replica makes at its start, and its worker works with.
 
     :ivar job: with `plan`, `reader` and `asker`, as soon as the job is known.
     :ivar coordinator: handle of the coordinator.
     :ivar process: name of the replica's process.
-    :ivar flight: rows in the engine, while there is a shift.
+    :ivar flight: rows in the engine, while there is a worker.
     :ivar cpu_before: CPU seconds of the process when its engine was ready.
     """
 
