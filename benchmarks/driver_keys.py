@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory and time that a driver takes to settle rows by their request keys.
+"""The memory and time that a driver takes to resolve rows by their request keys.
 
 Each line is its own process. It gets keys as CPU tasks return them, 16,384 at a time, finds rows that ask the
 same, and looks the others up in a store that has a response to 99 of 100. Nothing is rendered or read, and
@@ -25,7 +25,7 @@ import psutil
 SIZES = (1_000_000, 8_000_000, 32_000_000)
 CASES = {"no two alike": (1, False), "each twice": (2, False), "no two alike, and a store": (1, True)}
 BATCH = 16 * 1024
-HEAD = f"""# Memory of a driver that settles rows by their keys
+HEAD = f"""# Memory of a driver that resolves rows by their keys
 
 Growth of its process at the peak and after the search, and CPU time, without what renders rows and makes
 keys; 2 cores, Python {platform.python_version()}. Temporary files are not in it.
@@ -53,7 +53,7 @@ def measure(rows: int, times: int, has_store: bool) -> list[float]:
     from airflow_provider_raybatch.job.request import key_array
     from airflow_provider_raybatch.job.reuse.hits import CachedRows
     from airflow_provider_raybatch.job.reuse.partitions import Partitions
-    from airflow_provider_raybatch.job.reuse.resolver import Found, ReuseResolver
+    from airflow_provider_raybatch.job.reuse.resolver import CachedResponses, ReuseResolver
     from airflow_provider_raybatch.job.reuse.reuse import all_repeats
     from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, parts_for
 
@@ -68,7 +68,7 @@ def measure(rows: int, times: int, has_store: bool) -> list[float]:
             RequestKeys(ordinals, made, np.ones(len(ordinals), np.bool_)), key_array.range_of(made, number)
         )
     store: Any = MostlyFull()
-    found = [Found(Partitions(CachedRows, number), store, "stored")] if has_store else []
+    found = [CachedResponses(Partitions(CachedRows, number), store, "stored")] if has_store else []
     resolver = ReuseResolver(rows, nothing, nothing, found, share=True)
     for part, repeats in enumerate(all_repeats(own)):
         resolver.resolve(repeats, own[part] if found else None)

@@ -24,9 +24,9 @@ def test_a_check_is_found_again_as_it_was(tmp_path: Path, monkeypatch: pytest.Mo
     from airflow_provider_raybatch.job.preflight import known_models, model_check
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = known_models.check_model(spec(), [Request(messages=SUM)], {})
+    found = known_models.check_unless_kept(spec(), [Request(messages=SUM)], {})
     monkeypatch.delattr(model_check, "check_model")
-    assert known_models.check_model(spec(), [Request(messages=SUM)], {}) == found
+    assert known_models.check_unless_kept(spec(), [Request(messages=SUM)], {}) == found
     assert found.generation_defaults
     assert found.structured_outputs_config == {"backend": "xgrammar", "disable_any_whitespace": True}
 
@@ -44,10 +44,10 @@ def test_an_offline_check_by_name_is_found_again(
     for commit in ("a" * 40, "b" * 40):
         shutil.copytree(MODEL, repository / "snapshots" / commit)
     job, requests = spec(model="acme/kept"), [Request(messages=SUM)]
-    found = known_models.check_model(job, requests, {})
+    found = known_models.check_unless_kept(job, requests, {})
     assert found.revisions == {"revision": "a" * 40, "tokenizer_revision": "a" * 40}
     monkeypatch.delattr(model_check, "check_model")
-    assert known_models.check_model(job, requests, {}) == found
+    assert known_models.check_unless_kept(job, requests, {}) == found
     (repository / "snapshots" / ("a" * 40) / "generation_config.json").unlink()
     assert known_models.kept(job, requests, {}) is None
     (repository / "refs/main").write_text("b" * 40)
@@ -95,7 +95,7 @@ def test_tokens_that_the_model_lacks_are_found(tmp_path: Path, monkeypatch: pyte
     job = spec(model=str(model))
     with pytest.raises(PreflightError, match=r"the first fails: the prompt has the token '<\|extra\|>'"):
         model_check.check_model(job, [Request(prompt="a <|extra|>")], {})
-    found = known_models.check_model(job, [Request(prompt="a")], {})
+    found = known_models.check_unless_kept(job, [Request(prompt="a")], {})
     assert found.surplus_tokens == ("<|extra|>",)
     assert known_models.kept(job, [Request(prompt="a")], {}) == found
 

@@ -31,7 +31,7 @@ from airflow_provider_raybatch.job.preflight import known_models, model_check
 from airflow_provider_raybatch.job.row import Request
 from tests.support.specs import spec
 
-CHECKED = TypeAdapter(model_check.Checked)
+CHECKED = TypeAdapter(model_check.ModelCheck)
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # vLLM's log
 requests = [Request(messages=[{"role": "user", "content": "What is 3 + 4?"}])]
@@ -58,7 +58,7 @@ class Process:
 
     def check(self, model: str, token: str = GOOD, **engine_args: Any) -> Any:
         """What was found, as JSON, or the sentence of a refusal."""
-        return self._ask("known_models", "check_model", model, token, engine_args)
+        return self._ask("known_models", "check_unless_kept", model, token, engine_args)
 
     def check_anew(self, model: str, token: str = GOOD, **engine_args: Any) -> Any:
         """The same where no checks are kept."""

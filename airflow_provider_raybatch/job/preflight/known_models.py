@@ -31,7 +31,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.preflight import model_check, model_version
 from airflow_provider_raybatch.job.preflight.chat_shapes import shapes
-from airflow_provider_raybatch.job.preflight.model_check import Checked
+from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.model_version import Version
 from airflow_provider_raybatch.job.preflight.sampling_check import asked_by
 from airflow_provider_raybatch.job.row import Request
@@ -53,16 +53,16 @@ class Kept:
     :param shapes: of the requests that it had, and of those that equal checks before it had.
     """
 
-    checked: Checked
+    checked: ModelCheck
     shapes: frozenset[str]
 
 
 _JSON = TypeAdapter(Kept)
 
 
-def check_model(
+def check_unless_kept(
     spec: BatchInferenceSpec, requests: Sequence[Request], environment: dict[str, SecretStr]
-) -> Checked:
+) -> ModelCheck:
     """What :func:`~airflow_provider_raybatch.job.preflight.model_check.check_model` finds, or has found.
 
     :raises PreflightError: whatever is wrong, as one sentence.
@@ -80,7 +80,7 @@ def check_model(
 
 def kept(
     spec: BatchInferenceSpec, requests: Sequence[Request], environment: Mapping[str, SecretStr]
-) -> Checked | None:
+) -> ModelCheck | None:
     """A check that is kept on this node, if there is one.
 
     Looking takes no import of vLLM; for a model by name, it takes one request to the hub.
@@ -88,7 +88,7 @@ def kept(
     return _kept(_place(spec, requests, _current(spec, environment)), spec, requests)
 
 
-def _kept(place: Path | None, spec: BatchInferenceSpec, requests: Sequence[Request]) -> Checked | None:
+def _kept(place: Path | None, spec: BatchInferenceSpec, requests: Sequence[Request]) -> ModelCheck | None:
     known = None if place is None else _read(place)
     if known is None or not _surely_fit(requests, known.checked.context):
         return None
@@ -105,7 +105,7 @@ def _current(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr]) -> 
     return model_version.current(spec.model, spec.engine_args, model_version.hub_token(environment))
 
 
-def _is_lasting(found: Checked, spec: BatchInferenceSpec, version: Version) -> bool:
+def _is_lasting(found: ModelCheck, spec: BatchInferenceSpec, version: Version) -> bool:
     """Whether a later check would find the same: not if the model's branch has moved meanwhile."""
     return (
         not found.prints_date
@@ -179,7 +179,7 @@ def _read(place: Path) -> Kept | None:
     return None
 
 
-def _write(place: Path, found: Checked, of: frozenset[str]) -> None:
+def _write(place: Path, found: ModelCheck, of: frozenset[str]) -> None:
     """Keep it if JSON does, and forget what is old. A cache that can't be written costs time only."""
     with contextlib.suppress(OSError, ValueError, StorageError):
         before = _read(place)

@@ -43,7 +43,7 @@ _HARMONY = "analysis, commentary, final"
 
 
 @dataclass(frozen=True)
-class Checked:
+class ModelCheck:
     """What the check found.
 
     :param failures: of the sampled requests, those without a prompt that leaves room for a response, each
@@ -75,7 +75,7 @@ class Checked:
 
 def check_model(
     spec: BatchInferenceSpec, requests: Sequence[Request], environment: dict[str, SecretStr]
-) -> Checked:
+) -> ModelCheck:
     """Check engine arguments, sampling, model files, chat template and the length of the prompts.
 
     :raises PreflightError: whatever is wrong, as one sentence.
@@ -136,7 +136,7 @@ def check_model(
             f"{count_of(context, 'token')} (the longest has {max(lengths):,}); shorten them, raise "
             "max_model_len in engine_args if the model allows, or cut values with on_overlong='truncate'."
         )
-    return Checked(
+    return ModelCheck(
         sampled=len(lengths),
         failures=tuple((place, ids) for place, ids in enumerate(fitted) if isinstance(ids, RowFailure)),
         truncated=sum(

@@ -13,7 +13,7 @@ from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.preflight.input_check import Sample
-from airflow_provider_raybatch.job.preflight.model_check import Checked
+from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.request.special_tokens import SpecialTokens, effect
 from airflow_provider_raybatch.job.row import RowFailure
 
@@ -42,7 +42,7 @@ class Refusal:
 def check_prompts(
     spec: BatchInferenceSpec,
     sample: Sample,
-    checked: Checked,
+    checked: ModelCheck,
     tolerance: Tolerance,
     emit: Callable[[Notice], None],
 ) -> Refusal | None:

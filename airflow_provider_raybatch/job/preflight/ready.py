@@ -36,7 +36,7 @@ from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.planning.eager import workload_of
 from airflow_provider_raybatch.job.preflight import known_models
 from airflow_provider_raybatch.job.preflight.input_check import Sample, check_rows, look_at_source, sample
-from airflow_provider_raybatch.job.preflight.model_check import Checked
+from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.model_files import is_on_disk
 from airflow_provider_raybatch.job.preflight.model_look import refuse_by_files, refuse_missing
 from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_prompts
@@ -88,7 +88,7 @@ class JobContext:
     source: Source = field(init=False)
     tolerance: Tolerance = field(init=False)
     store: ResponseStore | None = field(init=False)
-    checked: Checked = field(init=False)
+    checked: ModelCheck = field(init=False)
     model: CheckedModel = field(init=False)
     refusal: Refusal | None = None
     job: Job = field(init=False)
@@ -150,11 +150,11 @@ def _check_input(context: JobContext) -> Sample:
     return sampled
 
 
-def _check_model(context: JobContext, spec: BatchInferenceSpec, sampled: Sample) -> Checked:
+def _check_model(context: JobContext, spec: BatchInferenceSpec, sampled: Sample) -> ModelCheck:
     """Check engine, model and prompts; replicas start meanwhile."""
     journal, emit, launch, requests = context.journal, context.emit, context.launch, sampled.requests
     if not context.source.rows:  # an empty night needs neither nodes nor the model
-        return Checked(digests=Digests(spec=spec.response_digest))
+        return ModelCheck(digests=Digests(spec=spec.response_digest))
     environment = credentials.environment(context.secrets)
     launch.early(spec, environment, journal.folder, context.source.rows, workload_of(spec, requests))
     _wait_for_engine_node(spec, journal.began_before(), emit)
@@ -219,7 +219,7 @@ def _vllm_is_here() -> bool:
 
 def _check_engine(
     spec: BatchInferenceSpec, requests: list[Request], environment: Environment, emit: Emit, launch: Launch
-) -> Checked:
+) -> ModelCheck:
     """Check engine and model.
 
     In another process, on a node with the accelerator: the head may have neither vLLM nor the model.
@@ -233,7 +233,7 @@ def _check_engine(
             )
             emit(events.Notice(level="warning", message=text))
     if spec.engine == "echo" or not engine_is_here(spec):
-        return Checked(digests=Digests(spec=spec.response_digest))
+        return ModelCheck(digests=Digests(spec=spec.response_digest))
     checked = _checked_model(spec, requests, environment, launch)
     if surplus := checked.surplus_tokens:
         text = (
@@ -251,7 +251,7 @@ def _check_engine(
 
 
 def _tell_of_choices(
-    spec: BatchInferenceSpec, checked: Checked, requests: Sequence[Request], emit: Emit
+    spec: BatchInferenceSpec, checked: ModelCheck, requests: Sequence[Request], emit: Emit
 ) -> None:
     """Say once where responses may have more tokens than `max_tokens`. The echo engine cuts no choice."""
     defaults = {**checked.generation_defaults, **spec.sampling}
@@ -263,7 +263,7 @@ def _tell_of_choices(
 
 def _checked_model(
     spec: BatchInferenceSpec, requests: list[Request], environment: Environment, launch: Launch
-) -> Checked:
+) -> ModelCheck:
     """By a check that is kept here, in a replica that has started, or else in a task."""
     node = cluster_view.gpu_node(spec.accelerator_type)
     is_here = node in {None, ray.get_runtime_context().get_node_id()}
@@ -275,8 +275,8 @@ def _checked_model(
         refuse_missing(spec.model)
     if is_here or not is_on_disk(spec.model):
         refuse_by_files(spec, environment)
-    check = known_models.check_model
-    checked: Checked | None = launch.ask(check, spec, requests, environment)
+    check = known_models.check_unless_kept
+    checked: ModelCheck | None = launch.ask(check, spec, requests, environment)
     if checked is not None:
         return checked
     options: dict[str, Any] = {"num_cpus": 0, "max_retries": 1}
@@ -284,8 +284,8 @@ def _checked_model(
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
-    made: list[Checked] = ray.get([ray.remote(check).options(**options).remote(spec, requests, environment)])
-    return made[0]
+    made: ModelCheck = ray.get(ray.remote(check).options(**options).remote(spec, requests, environment))
+    return made
 
 
 def _with_time(spec: BatchInferenceSpec, journal: Journal) -> BatchInferenceSpec:
@@ -294,7 +294,7 @@ def _with_time(spec: BatchInferenceSpec, journal: Journal) -> BatchInferenceSpec
     return spec.model_copy(update={"template_time": began})
 
 
-def _as_checked(spec: BatchInferenceSpec, checked: Checked) -> BatchInferenceSpec:
+def _as_checked(spec: BatchInferenceSpec, checked: ModelCheck) -> BatchInferenceSpec:
     """Pin the model version that was checked, so that exactly this one is loaded, and how JSON is written.
 
     Ray's processor uses vLLM's async engine, which ignores the model's `generation_config`.

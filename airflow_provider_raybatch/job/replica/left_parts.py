@@ -21,7 +21,7 @@ from airflow_provider_raybatch.job.scheduling.row_index import Ordinals
 from airflow_provider_raybatch.storage.folder import Folder
 
 _THREADS = 4
-Found = list[tuple[parts.Part, Ordinals]]
+UnreportedParts = list[tuple[parts.Part, Ordinals]]
 """Parts, with the ordinals of their rows."""
 
 
@@ -37,7 +37,7 @@ class Lost:
     process: str
     actor: str
     begun: Begun | None
-    found: Future[Found]
+    found: Future[UnreportedParts]
 
 
 class LeftParts:
@@ -90,7 +90,7 @@ def stem(part_folder: str, process: str, number: int | str) -> str:
     return f"{part_folder}/{process}-{number}"
 
 
-def _found(folder: Folder, part_folder: str, process: str, reported: Set[str]) -> Found:
+def _found(folder: Folder, part_folder: str, process: str, reported: Set[str]) -> UnreportedParts:
     begins = stem(part_folder, process, "")
     entries = [one for one in folder.list(part_folder) if one.path.startswith(begins)]
     left = [part for part in parts.listed(entries) if part.path not in reported]

@@ -27,7 +27,7 @@ from airflow_provider_raybatch.job.work import Job
 
 
 @dataclass(frozen=True)
-class Found:
+class CachedResponses:
     """Cached responses of one kind, to be written before the engines start.
 
     :param rows: by ordinal.
@@ -57,7 +57,7 @@ class ReuseResolver:
     """
 
     def __init__(
-        self, size: int, resolved: RowMask, good: RowMask, found: Sequence[Found], share: bool
+        self, size: int, resolved: RowMask, good: RowMask, found: Sequence[CachedResponses], share: bool
     ) -> None:
         self.rows: RowMask = np.zeros(size, np.bool_)
         self.shared: RowMask = np.zeros(size, np.bool_)
@@ -68,7 +68,7 @@ class ReuseResolver:
         self._repeated = Partitions(Repetitions, number)
 
     def resolve(self, repeats: Repeats, own: RequestKeys | None) -> None:
-        """Settle what can be of a range.
+        """Resolve the rows of a range that need no engine.
 
         :param repeats: of this range.
         :param own: keys of its rows, if they are to be looked up.

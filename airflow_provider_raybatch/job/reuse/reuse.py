@@ -31,7 +31,7 @@ from airflow_provider_raybatch.job.reuse.duplicates import (
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
 from airflow_provider_raybatch.job.reuse.hits import CachedRows, Responses
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
-from airflow_provider_raybatch.job.reuse.resolver import Found, ReuseResolver, follow
+from airflow_provider_raybatch.job.reuse.resolver import CachedResponses, ReuseResolver, follow
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, parts_for, request_keys
 from airflow_provider_raybatch.job.work import Job, Spread, work
 from airflow_provider_raybatch.storage.entry import Entry
@@ -51,7 +51,7 @@ class ReusePlan:
 
     rows: RowMask
     shared: RowMask
-    found: tuple[Found, ...] = ()
+    found: tuple[CachedResponses, ...] = ()
     followers: Partitions[Followers] | None = None
     repetitions: Repetitions = field(default_factory=Repetitions)
     search: Search | None = None
@@ -115,7 +115,7 @@ class ReusePlan:
         remaining = self.followers
         for failures in (False, True):
             responses = LedgerResponses(job.folder, ledger, failures)
-            found = Found(Partitions(CachedRows, remaining.number), responses, "duplicate")
+            found = CachedResponses(Partitions(CachedRows, remaining.number), responses, "duplicate")
             others = Partitions(Followers, remaining.number)
             for some in remaining:
                 cached = followed(some, responses)
@@ -173,16 +173,16 @@ def plan_reuse(
         own = request_keys(job, work(source, ROWS_PER_CHUNK, no_rows), number, spread)
         search = Search(all_repeats(own), source.rows, frozenset())
     unsearched = search.unsearched(elsewhere)
-    found: list[Found] = []
+    found: list[CachedResponses] = []
     if unsearched:
         carried = LedgerResponses(
             job.folder, unsearched, ranges=number, damaged=_misses(job.folder.uri, emit), task=job.task
         )
-        found.append(Found(Partitions(CachedRows, number), carried, "carried"))
+        found.append(CachedResponses(Partitions(CachedRows, number), carried, "carried"))
         search = search.after(unsearched)
         found_out = True
     if store is not None:
-        found.append(Found(Partitions(CachedRows, number), store, "stored"))
+        found.append(CachedResponses(Partitions(CachedRows, number), store, "stored"))
     if found and own is None:
         emit(_looking(int(np.count_nonzero(~resolved)), "reusable answers"))
         own = request_keys(job, work(source, ROWS_PER_CHUNK, resolved), number, spread)

@@ -64,7 +64,7 @@ class Cut:
 
 
 @dataclass
-class Found:
+class BucketKeys:
     """What a task tells of a slice."""
 
     ordinals: Compact
@@ -74,7 +74,7 @@ class Found:
 def slices(items: Sequence[WorkItem], cut: Cut) -> list[Any]:
     """Read rows, and cut them into slices.
 
-    :returns: a list of :class:`Found`, one a bucket, and then the slice for each bucket.
+    :returns: a list of :class:`BucketKeys`, one a bucket, and then the slice for each bucket.
     :raises StorageError: the source can't be read, or is no longer what it was.
     """
     grouping = cut.grouping
@@ -91,7 +91,7 @@ def slices(items: Sequence[WorkItem], cut: Cut) -> list[Any]:
     key, ordinal = _joined(keys, np.uint32), _ordinals(read)
     bucket_of = grouping.bucket_of(key, ordinal)
     places = [np.flatnonzero(bucket_of == bucket) for bucket in range(grouping.buckets)]
-    found = [Found(ordinal[rows].astype(cut.ordinal_type), key[rows]) for rows in places]
+    found = [BucketKeys(ordinal[rows].astype(cut.ordinal_type), key[rows]) for rows in places]
     made: list[Slice] = [[] for _ in places]
     first = 0
     while read:  # one after the other, so that what is cut is not kept
@@ -113,7 +113,7 @@ def _joined(arrays: Sequence[npt.NDArray[Any]], kind: Any) -> npt.NDArray[Any]:
 
 
 def buckets(
-    found: Sequence[Sequence[Found]], references: Sequence[Sequence[Any]], most: float
+    found: Sequence[Sequence[BucketKeys]], references: Sequence[Sequence[Any]], most: float
 ) -> list[Bucket]:
     """Put slices together.
 

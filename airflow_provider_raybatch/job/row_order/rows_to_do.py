@@ -29,21 +29,21 @@ class Input:
 
     :param chunks: what is read at once: in the order of the input, or in buckets.
     :param sizes: bytes of each.
-    :param settled: for each row whether nothing is to be done for it, a bit each.
+    :param done_mask: for each row whether nothing is to be done for it, a bit each.
     :param repetitions: by number of a row, how many rows before it ask the same sampled request.
     :param in_order: whether rows are to begin in the order of their numbers.
     """
 
     chunks: Sequence[Chunk] | Sequence[Bucket]
     sizes: Sequence[int]
-    settled: npt.NDArray[np.uint8]
+    done_mask: npt.NDArray[np.uint8]
     repetitions: Repetitions = field(default_factory=Repetitions)
     in_order: bool = False
 
     def pieces(self) -> RowIndex:
         """As the queue sees them."""
         rows = [chunk.rows for chunk in self.chunks]
-        done = np.unpackbits(self.settled, count=sum(rows)).astype(np.bool_)
+        done = np.unpackbits(self.done_mask, count=sum(rows)).astype(np.bool_)
         return RowIndex(rows, self.sizes, done, self.in_order)
 
     def numbers(self, ordinals: Ordinals) -> Ordinals:
@@ -52,14 +52,14 @@ class Input:
         return np.flatnonzero(np.isin(np.concatenate(order), ordinals)) if order else ordinals
 
 
-def input_of(source: Source, settled: RowMask, repetitions: Repetitions | None = None) -> Input:
+def input_of(source: Source, done_mask: RowMask, repetitions: Repetitions | None = None) -> Input:
     """What is left to do of an input.
 
-    :param settled: rows that are not to be asked.
+    :param done_mask: rows that are not to be asked.
     """
     is_text = source.listing.format != "parquet"
     chunks = source.chunks(_ROWS_OF_TEXT if is_text else _WHOLE)
-    return Input(chunks, _sizes(source.listing, chunks), np.packbits(settled), repetitions or Repetitions())
+    return Input(chunks, _sizes(source.listing, chunks), np.packbits(done_mask), repetitions or Repetitions())
 
 
 def _sizes(listing: Listing, chunks: Sequence[Chunk]) -> list[int]:

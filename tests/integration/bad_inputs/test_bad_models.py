@@ -147,13 +147,13 @@ def apart() -> Iterator[Any]:
 
 @pytest.mark.parametrize("wrong", VLLM)
 def test_what_vllm_would_refuse_is_refused_before_it_starts(wrong: Case, place: Place, apart: Any) -> None:
-    from airflow_provider_raybatch.job.preflight.known_models import check_model
+    from airflow_provider_raybatch.job.preflight.known_models import check_unless_kept
 
     spec = parse(BatchInferenceSpec, json.dumps(place.document(**wrong.fields(place))))
     rows = map(json.loads, Path(spec.source[0]).read_text().splitlines())
     chats = [Request(messages=[{"role": "user", "content": row["text"]}]) for row in rows]
     with pytest.raises(PreflightError) as refused:
-        apart.call(check_model, spec, chats, {})
+        apart.call(check_unless_kept, spec, chats, {})
     assert_one_sentence(refused.value, wrong)
 
 

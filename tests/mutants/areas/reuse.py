@@ -6,7 +6,7 @@ from __future__ import annotations
 from ..mutant import Mutant
 
 _PLAN = "job/reuse/reuse.py"
-_SETTLING = "job/reuse/resolver.py"
+_RESOLVER = "job/reuse/resolver.py"
 _DUPLICATES = "job/reuse/duplicates.py"
 _STORE = "job/reuse/response_store.py"
 _CACHED = "job/reuse/cached_parts.py"
@@ -69,7 +69,7 @@ MUTANTS = (
     ),
     Mutant(
         "samples-share-an-answer",
-        _SETTLING,
+        _RESOLVER,
         "remaining.where(~later).numbered(numbers[~later])",
         "remaining.where(~later)",
         "Equal rows at a temperature above 0 get one and the same answer.",
@@ -77,7 +77,7 @@ MUTANTS = (
     ),
     Mutant(
         "numbered-keys-looked-up-with-others",
-        _SETTLING,
+        _RESOLVER,
         "key_array.range_of(numbered.keys, self._numbered.number)",
         "np.zeros(len(numbered.ordinals), np.int64)",
         "With many rows, repeated samples that are there are paid for again.",
@@ -109,7 +109,7 @@ MUTANTS = (
     ),
     Mutant(
         "answered-rows-asked-again",
-        _SETTLING,
+        _RESOLVER,
         "followers_of(repeats, self._is_open, self._good.__getitem__)",
         "followers_of(repeats, self._good.__getitem__, self._good.__getitem__)",
         "A row is paid for although an earlier attempt has answered an equal one.",
@@ -117,7 +117,7 @@ MUTANTS = (
     ),
     Mutant(
         "leader-that-was-given-up",
-        _SETTLING,
+        _RESOLVER,
         "followers_of(repeats, missing, missing)",
         "followers_of(repeats, missing, lambda ordinals: ~self.rows[ordinals])",
         "Rows wait for the answer of a row that is not asked any more: the commit lacks them.",

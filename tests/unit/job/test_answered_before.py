@@ -12,13 +12,13 @@ from airflow_provider_raybatch.contract.events import Event, Notice, Phase
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.engine.base import overlong
 from airflow_provider_raybatch.job.preflight import ready
-from airflow_provider_raybatch.job.preflight.model_check import Checked
+from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.specs import TASK
 from tests.support.whole_job import attempt, dying_attempt, numbered, without_cluster
 
-SMALL = Checked(failures=((1, overlong(5000, 4096)), (3, overlong(6000, 4096))))
+SMALL = ModelCheck(failures=((1, overlong(5000, 4096)), (3, overlong(6000, 4096))))
 
 
 @pytest.fixture

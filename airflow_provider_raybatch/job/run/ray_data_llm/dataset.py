@@ -60,8 +60,8 @@ def dataset(job: Job, plan: Plan, items: Sequence[WorkItem]) -> ray.data.Dataset
         [{"item": pickle.dumps(item)} for item in items], override_num_blocks=len(items)
     )
     rows = work.map_batches(stages.read, fn_kwargs={"job": job}, batch_size=1, **cpus)
-    settled = processor(rows).map(stages.settle, fn_kwargs={"job": job}, **cpus)
-    return settled.map_batches(
+    checked = processor(rows).map(stages.checked_response, fn_kwargs={"job": job}, **cpus)
+    return checked.map_batches(
         stages.write,
         fn_kwargs={"job": job},
         batch_size=plan.rows_per_chunk,

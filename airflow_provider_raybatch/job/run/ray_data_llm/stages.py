@@ -130,7 +130,7 @@ def before(row: dict[str, Any], kind: str) -> dict[str, Any]:
     return {ERROR: row[ERROR], "payload": body}
 
 
-def settle(row: dict[str, Any], job: Job) -> dict[str, Any]:
+def checked_response(row: dict[str, Any], job: Job) -> dict[str, Any]:
     """After the processor: bring every row into one schema, whatever Ray's stages added or dropped."""
     error = row.get(ERROR) or ""
     result = _failure(error) if error else variant(job.spec).response(row)
@@ -140,7 +140,7 @@ def settle(row: dict[str, Any], job: Job) -> dict[str, Any]:
 
 
 def write(batch: pa.Table, job: Job) -> dict[str, list[bytes]]:
-    """Write settled rows to a part."""
+    """Write checked rows to a part."""
     asked_at = []
     groups: dict[bytes, tuple[list[RowOutcome], list[pa.Table]]] = {}
     for row in batch.to_pylist():

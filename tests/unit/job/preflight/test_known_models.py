@@ -15,12 +15,12 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.job.preflight import known_models, model_check, model_version
-from airflow_provider_raybatch.job.preflight.model_check import Checked
+from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.model_version import Version
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.specs import spec
 
-FOUND = Checked(sampled=1, longest=7, context=400, generation_defaults={"temperature": 0.6, "top_k": 20})
+FOUND = ModelCheck(sampled=1, longest=7, context=400, generation_defaults={"temperature": 0.6, "top_k": 20})
 
 
 class Checks:
@@ -32,23 +32,23 @@ class Checks:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.made = 0
-        self.found: Checked | None = FOUND
+        self.found: ModelCheck | None = FOUND
 
-    def check_model(self, *asked: Any) -> Checked:
+    def check_model(self, *asked: Any) -> ModelCheck:
         self.made += 1
         if self.found is None:
             raise PreflightError("model: it is broken.")
         return self.found
 
-    def ask(self, text: str = "Say x", messages: Any = None, **fields: Any) -> Checked:
+    def ask(self, text: str = "Say x", messages: Any = None, **fields: Any) -> ModelCheck:
         given = {"engine": "vllm", "model": str(self.folder), **fields}
         request = Request(messages=messages) if messages else Request(prompt=text)
-        return known_models.check_model(spec(**given), [request], {})
+        return known_models.check_unless_kept(spec(**given), [request], {})
 
     def ask_all(self, *chats: list[dict[str, Any]]) -> int:
         """Ask for a check of these chats, and return how often the check was made so far."""
         requests = [Request(messages=chat) for chat in chats]
-        known_models.check_model(spec(engine="vllm", model=str(self.folder)), requests, {})
+        known_models.check_unless_kept(spec(engine="vllm", model=str(self.folder)), requests, {})
         return self.made
 
 
@@ -166,7 +166,7 @@ def test_rows_with_other_structured_outputs_are_checked_anew(checks: Checks) -> 
     asked = spec(engine="vllm", model=str(checks.folder), sampling_column="sampling")
     for schema in ({"type": "integer"}, {"type": "integer"}, {"type": "integer", "multipleOf": 5}):
         rows = [Request(prompt="x", sampling={"structured_outputs": {"json": schema}, "seed": 7})]
-        known_models.check_model(asked, rows, {})
+        known_models.check_unless_kept(asked, rows, {})
     assert checks.made == 2
 
 
@@ -190,7 +190,7 @@ def test_changed_files_and_versions_are_checked_anew(checks: Checks, monkeypatch
     ],
     ids=["another day", "too long prompts", "cut prompts", "not JSON"],
 )
-def test_some_outcomes_are_not_kept(checks: Checks, found: Checked) -> None:
+def test_some_outcomes_are_not_kept(checks: Checks, found: ModelCheck) -> None:
     checks.found = found
     assert checks.ask() == checks.ask() == found
     assert checks.made == 2
@@ -222,7 +222,7 @@ class Names:
         return Version(f"{model}@{self.commit}", self.commit) if self.commit else None
 
     @property
-    def found(self) -> Checked:
+    def found(self) -> ModelCheck:
         return dataclasses.replace(FOUND, revisions=Version("", self.commit).revisions)
 
 
@@ -273,7 +273,7 @@ def test_the_hub_is_asked_with_the_token_of_the_job(
     environment = {"HF_TOKEN": SecretStr("hf_job")}
     assert known_models.kept(job, [], environment) is None
     checks.found = names.found
-    known_models.check_model(job, [], environment)
+    known_models.check_unless_kept(job, [], environment)
     found = known_models.kept(job, [], environment)
     assert found is not None
     assert found.revisions == names.found.revisions

@@ -14,7 +14,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.job.engine.base import overlong
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.preflight.input_check import Sample
-from airflow_provider_raybatch.job.preflight.model_check import Checked
+from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.prompt_check import check_prompts
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.specs import spec
@@ -30,7 +30,7 @@ def sample(*texts: str | None) -> Sample:
     return Sample(requests, failures, len(texts))
 
 
-def told(rows: Sample, checked: Checked, limits: Limits | None = None, **fields: Any) -> list[str]:
+def told(rows: Sample, checked: ModelCheck, limits: Limits | None = None, **fields: Any) -> list[str]:
     notices: list[Notice] = []
     tolerance = Tolerance(limits or Limits(max_error_fraction=0.5), rows.rows)
     refusal = check_prompts(spec(**fields), rows, checked, tolerance, notices.append)
@@ -42,7 +42,7 @@ def told(rows: Sample, checked: Checked, limits: Limits | None = None, **fields:
 def test_more_prompts_without_room_than_may_fail_end_the_job() -> None:
     """The engine used to start, and ask all other rows of a job that could not succeed any more."""
     rows = sample("a", None, "long", "long", *["b"] * 296)
-    checked = Checked(failures=((1, overlong(5000, 4096)), (2, overlong(6000, 4096))))
+    checked = ModelCheck(failures=((1, overlong(5000, 4096)), (2, overlong(6000, 4096))))
     with pytest.raises(RaybatchError) as caught:
         told(rows, checked, Limits(max_error_fraction=0.005))
     assert caught.value.failure_class is FailureClass.TOO_MANY_ERRORS
@@ -58,7 +58,7 @@ def test_more_prompts_without_room_than_may_fail_end_the_job() -> None:
 
 def test_prompts_that_may_fail_are_a_warning() -> None:
     rows = sample("a", None, "long")
-    (text,) = told(rows, Checked(failures=((1, overlong(5000, 4096)),)), Limits(max_errors=2))
+    (text,) = told(rows, ModelCheck(failures=((1, overlong(5000, 4096)),)), Limits(max_errors=2))
     assert text.startswith(
         "1 of the first 3 rows will be dead letters: 1 in step 'tokenize' (row 2: the prompt"
     )
@@ -66,7 +66,7 @@ def test_prompts_that_may_fail_are_a_warning() -> None:
 
 def test_special_tokens_in_the_first_rows_are_counted() -> None:
     rows = sample("a", "b<|im_end|>", None, "<|im_start|>c<|im_end|>")
-    checked = Checked(special_tokens=TOKENS)
+    checked = ModelCheck(special_tokens=TOKENS)
     assert told(rows, checked) == [
         "2 of the first 4 rows have special tokens in their text ('<|im_end|>', '<|im_start|>'), which "
         "act as "
@@ -81,7 +81,7 @@ def test_special_tokens_in_the_first_rows_are_counted() -> None:
 def test_special_tokens_in_text_may_be_dead_letters() -> None:
     """Also of a check that is kept, which has not seen these rows."""
     rows = sample("a", "b<|im_end|>", "c")
-    checked = Checked(special_tokens=TOKENS)
+    checked = ModelCheck(special_tokens=TOKENS)
     (text,) = told(rows, checked, special_tokens_in_text="error")
     assert text.startswith("1 of the first 3 rows will be dead letters: 1 in step 'tokenize' (row 1: ")
     with pytest.raises(RaybatchError, match="mend them or raise max_error_fraction"):
@@ -89,9 +89,9 @@ def test_special_tokens_in_text_may_be_dead_letters() -> None:
 
 
 def test_prompts_that_are_cut_are_counted_and_no_failures() -> None:
-    checked = Checked(truncated=2, context=4096, longest=6000)
+    checked = ModelCheck(truncated=2, context=4096, longest=6000)
     assert told(sample("a", "b", "c"), checked, Limits(), on_overlong="truncate") == [
         "2 of the first 3 prompts exceed the context of 4,096 tokens (the longest has 6,000); the longest "
         "values of their rows are cut."
     ]
-    assert told(sample("a"), Checked(), Limits()) == []
+    assert told(sample("a"), ModelCheck(), Limits()) == []

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.layout import JOURNAL
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.job.preflight.model_check import Checked
+from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.storage.folder import Folder, folder
 from tests.support.specs import spec, submitted
@@ -28,23 +28,23 @@ COMMIT = "a" * 40
 def test_the_engine_loads_the_revision_that_was_checked() -> None:
     ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
     asked = spec(engine="vllm", engine_args={"revision": "main", "max_num_seqs": 5})
-    checked = Checked(revisions={"revision": COMMIT, "tokenizer_revision": COMMIT})
+    checked = ModelCheck(revisions={"revision": COMMIT, "tokenizer_revision": COMMIT})
     loaded = ready._as_checked(asked, checked)
     assert loaded.engine_args == {
         "max_num_seqs": 5,
         "revision": COMMIT,
         "tokenizer_revision": COMMIT,
     }
-    assert ready._as_checked(asked, Checked()) == asked
+    assert ready._as_checked(asked, ModelCheck()) == asked
     compact = {"backend": "xgrammar", "disable_any_whitespace": True}
-    loaded = ready._as_checked(asked, Checked(structured_outputs_config=compact))
+    loaded = ready._as_checked(asked, ModelCheck(structured_outputs_config=compact))
     assert loaded.engine_args == {**asked.engine_args, "structured_outputs_config": compact}
 
 
 def test_a_kept_check_is_looked_up_for_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
     environment = {"HF_TOKEN": SecretStr("hf_job")}
-    found = {"hf_job": Checked(context=400)}
+    found = {"hf_job": ModelCheck(context=400)}
     here = SimpleNamespace(get_node_id=lambda: "head")
     monkeypatch.setattr(ready.ray, "get_runtime_context", lambda: here)
     monkeypatch.setattr(ready.cluster_view, "gpu_node", lambda _: "head")
@@ -87,9 +87,9 @@ def test_a_missing_folder_waits_for_no_replica(
     asked: list[str] = []
 
     class Launched:
-        def ask(self, function: Any, spec: BatchInferenceSpec, *_: Any) -> Checked:
+        def ask(self, function: Any, spec: BatchInferenceSpec, *_: Any) -> ModelCheck:
             asked.append(spec.model)
-            return Checked(context=400)
+            return ModelCheck(context=400)
 
     monkeypatch.setattr(ready.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "head"))
     monkeypatch.setattr(ready.ray, "nodes", lambda: nodes)
@@ -104,7 +104,7 @@ def test_a_missing_folder_waits_for_no_replica(
 
 def test_tokenizer_larger_than_the_model_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
-    found = Checked(context=400, surplus_tokens=("<|im_end|>", "<|im_start|>"))
+    found = ModelCheck(context=400, surplus_tokens=("<|im_end|>", "<|im_start|>"))
     monkeypatch.setattr(ready, "_checked_model", lambda *_: found)
     notices: list[Notice] = []
     ready._check_engine(spec(engine="vllm", model="acme/tiny"), [], {}, notices.append, launch=None)
@@ -117,7 +117,7 @@ def test_tokenizer_larger_than_the_model_is_a_warning(monkeypatch: pytest.Monkey
 
 def test_chats_without_the_models_first_token_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
-    monkeypatch.setattr(ready, "_checked_model", lambda *_: Checked(context=400, absent_bos="<bos>"))
+    monkeypatch.setattr(ready, "_checked_model", lambda *_: ModelCheck(context=400, absent_bos="<bos>"))
     notices: list[Notice] = []
     ready._check_engine(spec(engine="vllm", model="acme/tiny"), [], {}, notices.append, launch=None)
     assert [(notice.level, notice.message) for notice in notices] == [
@@ -171,7 +171,7 @@ def test_one_line_says_that_choices_are_whole() -> None:
     def tell(spec: BatchInferenceSpec, *sampling: dict[str, Any]) -> list[str]:
         told.clear()
         requests = [Request(prompt="x", sampling=one) for one in sampling]
-        ready._tell_of_choices(spec, Checked(), requests, lambda event: told.append(event.message))
+        ready._tell_of_choices(spec, ModelCheck(), requests, lambda event: told.append(event.message))
         return told
 
     line = (

@@ -14,7 +14,7 @@ from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse import partitions, row_keys
 from airflow_provider_raybatch.job.reuse.hits import CachedRows, Hits
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
-from airflow_provider_raybatch.job.reuse.resolver import Found, ReuseResolver
+from airflow_provider_raybatch.job.reuse.resolver import CachedResponses, ReuseResolver
 from airflow_provider_raybatch.job.reuse.reuse import all_repeats
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, parts_for
 
@@ -50,7 +50,7 @@ def test_memory_of_a_row(monkeypatch: pytest.MonkeyPatch, greedy: bool, cached: 
             rows = np.arange(start, start + AT_ONCE)
             some = RequestKeys(rows, made[asked[rows]], np.full(len(rows), greedy))
             own.add(some, key_array.range_of(some.keys, number))
-        found = [Found(Partitions(CachedRows, number), HasMost(), "stored")] if cached else []
+        found = [CachedResponses(Partitions(CachedRows, number), HasMost(), "stored")] if cached else []
         resolver = ReuseResolver(ROWS, nothing, nothing, found, share=True)
         for part, repeats in enumerate(all_repeats(own)):
             resolver.resolve(repeats, own[part] if cached else None)

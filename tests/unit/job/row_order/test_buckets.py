@@ -26,7 +26,7 @@ from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.request.repetitions import Repetitions
 from airflow_provider_raybatch.job.row_order import regroup
-from airflow_provider_raybatch.job.row_order.buckets import Bucket, Cut, Found, Gathered, buckets, slices
+from airflow_provider_raybatch.job.row_order.buckets import Bucket, BucketKeys, Cut, Gathered, buckets, slices
 from airflow_provider_raybatch.job.row_order.grouping import ByLength, ByPrefix, Grouping
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input, input_of
 from airflow_provider_raybatch.job.run.cpu_tasks import cut_in_tasks
@@ -113,10 +113,10 @@ def test_a_row_is_in_its_bucket_as_it_was_read(
     assert changes == len(set(begins)) - 1
 
 
-def digested(prompts: Sequence[str]) -> list[Found]:
+def digested(prompts: Sequence[str]) -> list[BucketKeys]:
     """Return what a task finds of a single bucket."""
     digests = [zlib.crc32(text.encode()) for text in prompts]
-    return [Found(np.arange(len(prompts), dtype=np.uint32), np.array(digests, np.uint32))]
+    return [BucketKeys(np.arange(len(prompts), dtype=np.uint32), np.array(digests, np.uint32))]
 
 
 def test_a_prefix_of_very_many_rows_has_several_buckets() -> None:
@@ -159,7 +159,7 @@ def test_repetitions_are_found_under_the_numbers_of_the_queue() -> None:
 
 def test_the_driver_keeps_four_bytes_a_row_and_needs_twelve() -> None:
     rows = 100_000
-    found = [Found(np.arange(rows, dtype=np.uint32), np.zeros(rows, np.uint32))]
+    found = [BucketKeys(np.arange(rows, dtype=np.uint32), np.zeros(rows, np.uint32))]
     (bucket,) = buckets([found], [[None]], most=rows)
     assert bucket.ordinals.nbytes == 4 * rows
     assert sum(array.nbytes for array in vars(found[0]).values()) == 8 * rows
