@@ -118,7 +118,7 @@ class Attempt:
         return decision is not None and decision.action is RetryAction.FAIL
 
     def _was_cleared(self, connection: RayConnection, known: RunRecord) -> bool:
-        from airflow_provider_raybatch.cluster.follow.clears import was_cleared
+        from airflow_provider_raybatch.cluster.follow.control import was_cleared
 
         run_key = open_run_key(known.key, connection.secret_seal_key)
         is_first = self.context["ti"].try_number <= known.try_number

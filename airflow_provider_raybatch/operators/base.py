@@ -40,7 +40,7 @@ from airflow_provider_raybatch.operators.submitting import Submitting
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_raybatch.cluster.follow.control import Control
+    from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome
     from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo
@@ -167,7 +167,7 @@ class RayOperator(LiteralTextOperator):
         :raises RayBatchException: the job succeeded, but has nothing to hand over.
         """
 
-    def control(self, run: TaskRun, submission_id: str) -> Control | None:
+    def control(self, run: TaskRun, submission_id: str) -> LeaseTerms | None:
         """What the follower tells its job; ``None`` for a job that doesn't listen."""
         return None
 

@@ -15,7 +15,7 @@ from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchUnav
 from airflow_provider_raybatch.operators.run_record import Store, check_current
 
 if TYPE_CHECKING:
-    from airflow_provider_raybatch.cluster.follow.control import Control, Lease
+    from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
     from airflow_provider_raybatch.cluster.follow.loop import Log
     from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
     from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
@@ -39,7 +39,7 @@ class _Target:
     address: ClusterAddress
     key: SubmissionKey
     store: Store | None
-    control: Callable[[str], Control | None] | None
+    control: Callable[[str], LeaseTerms | None] | None
     submission_id: str | None = None
     run_key: str = ""
     posts: bool = False
@@ -79,7 +79,7 @@ class _Target:
 
     async def end_run(self) -> list[str]:
         """Tell the next attempt of the clear, which Airflow may count as a retry, and stop the job."""
-        from airflow_provider_raybatch.cluster.follow.clears import mark_cleared
+        from airflow_provider_raybatch.cluster.follow.control import mark_cleared
 
         # At the same time: the job has to end also where the cluster takes no mark.
         marking = asyncio.create_task(mark_cleared(self.address, self.run_key)) if self.run_key else None
@@ -139,7 +139,7 @@ class CancelHandler:
         address: ClusterAddress,
         key: SubmissionKey,
         store: Store | None,
-        control: Callable[[str], Control | None] | None = None,
+        control: Callable[[str], LeaseTerms | None] | None = None,
         submission_id: str | None = None,
         run_key: str = "",
     ) -> None:

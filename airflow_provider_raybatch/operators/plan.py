@@ -17,7 +17,7 @@ from airflow_provider_raybatch.operators.run_key import open_run_key
 from airflow_provider_raybatch.operators.run_record import RunRecord
 
 if TYPE_CHECKING:
-    from airflow_provider_raybatch.cluster.follow.control import Control
+    from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
     from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
@@ -108,7 +108,7 @@ class JobPlan:
     fingerprint: str
     build: Callable[[RayJobsClient, str], Awaitable[JobRequest]]
     finished: Callable[[RayJobsClient, JobInfo], Awaitable[bool]] | None = None
-    control: Callable[[str], Control] | None = None
+    control: Callable[[str], LeaseTerms] | None = None
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def followers_deadline(self, deadline: float | None) -> float | None:

@@ -33,7 +33,7 @@ from airflow_provider_raybatch.operators.set_fields import only_set
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_raybatch.cluster.follow.control import Control
+    from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
@@ -356,13 +356,13 @@ class RayBatchInferenceOperator(RayOperator):
             environment=as_environment(secrets) if embedded else {},
         )
 
-    def control(self, run: TaskRun, submission_id: str) -> Control:
+    def control(self, run: TaskRun, submission_id: str) -> LeaseTerms:
         """See :meth:`RayOperator.control`."""
-        from airflow_provider_raybatch.cluster.follow.control import Control
+        from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
 
         given = seconds(self.orphan_timeout, "orphan_timeout")
         orphan_timeout = Limits().orphan_timeout if given is None else given
-        return Control(
+        return LeaseTerms(
             key=run.key_of_job(submission_id),
             attempt=run.attempt,
             deadline=run.deadline.earlier,

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.operators.plan import DRIVER_GRACE, TaskRun
 from airflow_provider_raybatch.operators.run_record import Store
 
 if TYPE_CHECKING:
-    from airflow_provider_raybatch.cluster.follow.control import Control
+    from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
     from airflow_provider_raybatch.cluster.follow.loop import Log
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 
@@ -50,7 +50,7 @@ class Resumption:
     """
 
     find_run: Callable[[], TaskRun | None]
-    control: Callable[[TaskRun, str], Control | None]
+    control: Callable[[TaskRun, str], LeaseTerms | None]
     poll_interval: float
     stop_at_deadline: bool
     retries_left: bool

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from airflow_provider_raybatch.cluster.follow.control import Control, Lease
+from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
 from airflow_provider_raybatch.cluster.follow.loop import Followed, follow_to_the_end, shorten_lease, stop_job
 from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
@@ -83,7 +83,7 @@ class RayJobTrigger(BaseTrigger):
         self.handle = dict(handle or {})
         self.control = None if control is None else dict(control)
         self._address: ClusterAddress | None = None
-        self._lease = None if self.control is None else Lease(Control(**self.control))
+        self._lease = None if self.control is None else Lease(LeaseTerms(**self.control))
         self._killing: asyncio.Task[None] | None = None  # the event loop itself keeps weak references only
 
     def serialize(self) -> tuple[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ import uuid
 
 import pytest
 
-from airflow_provider_raybatch.cluster.follow.control import Control, Lease
+from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
 from airflow_provider_raybatch.cluster.follow.outcome import FollowState
 from airflow_provider_raybatch.cluster.follow.poll import follow, poll_once
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
@@ -76,7 +76,9 @@ async def test_lines_come_once_and_in_order_and_events_speak(client, name):
         print({committed!r})
         print("without a line feed", end="")
     """
-    outcome, lines = await run(client, JobRequest(python(code), name), lease=Lease(Control(KEY, attempt=1)))
+    outcome, lines = await run(
+        client, JobRequest(python(code), name), lease=Lease(LeaseTerms(KEY, attempt=1))
+    )
     texts = [line.text for line in lines]
     assert [text for text in texts if text.startswith("row")] == [f"row {number}" for number in range(40)]
     assert texts[-3:] == [

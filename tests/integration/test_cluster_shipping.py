@@ -11,7 +11,7 @@ import uuid
 import pytest
 from cryptography.fernet import Fernet
 
-from airflow_provider_raybatch.cluster.follow.control import Control, Lease
+from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
 from airflow_provider_raybatch.cluster.follow.poll import follow
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.submit import request as request_module
@@ -59,7 +59,7 @@ while len(orders) < 3 and time.monotonic() < until:
 print("orders", json.dumps([[order.attempt, order.deadline, order.orphan_timeout] for order in orders]))
 """
 KEY = "ab" * 32
-CONTROL = Control(KEY, attempt=3, deadline=4e9, orphan_timeout=1.0)
+CONTROL = LeaseTerms(KEY, attempt=3, deadline=4e9, orphan_timeout=1.0)
 SECRETS = Secrets(aws=AwsCredentials(aws_access_key_id="AKIA", aws_secret_access_key="s3cret"))
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A follower's side of a job's control channel: verify the job's events, send it orders.
+"""A follower's side of the control channel: the orders that keep a job's lease, and the mark of a clear.
 
-An order is a package in the cluster's store, under a name derived from the job's key. The Jobs API lets the
-follower overwrite it, and the driver reads it there.
+Both are packages in the cluster's store, under names derived from a key. The Jobs API lets a follower
+overwrite them. The driver reads the orders, and the run's next attempt looks for the mark.
 """
 
 from __future__ import annotations
@@ -11,9 +11,15 @@ import secrets as random_tokens
 import time
 from dataclasses import dataclass, field, replace
 
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
-from airflow_provider_raybatch.contract.control import FollowerCommand, order_package, write_order
+from airflow_provider_raybatch.contract.control import (
+    FollowerCommand,
+    cleared_package,
+    order_package,
+    write_order,
+)
 
 _LONGEST_INTERVAL = 300.0
 _ORDERS_A_LEASE = 10
@@ -22,8 +28,8 @@ _IN_DOUBT = 600.0
 
 
 @dataclass(frozen=True)
-class Control:
-    """What one attempt of a task wants of its job.
+class LeaseTerms:
+    """What one attempt of a task tells its job.
 
     :param key: of the job; secret, also where a trigger keeps these fields.
     :param attempt: number of the task's attempt; orders of the latest one win.
@@ -38,7 +44,7 @@ class Control:
     orphan_timeout: float = 0.0
     retry_pause: float = 0.0
 
-    def in_doubt(self) -> Control:
+    def in_doubt(self) -> LeaseTerms:
         """The same for a kill that can't learn whether a next attempt takes the job over."""
         enough = self.retry_pause + _IN_DOUBT
         return replace(self, orphan_timeout=min(self.orphan_timeout or enough, enough))
@@ -52,13 +58,10 @@ class Control:
 
 
 class Lease:
-    """Renews a job's lease while it is followed: one order at the first poll, then one each interval.
+    """Renews a job's lease while it is followed: one order at the first poll, then one each interval."""
 
-    :param control: what the orders say.
-    """
-
-    def __init__(self, control: Control) -> None:
-        self.control = control
+    def __init__(self, terms: LeaseTerms) -> None:
+        self.terms = terms
         self._next = 0.0
         self._warned = False
 
@@ -70,30 +73,29 @@ class Lease:
         now = time.monotonic()
         if now < self._next:
             return None
-        self._next = now + self.control.interval
+        self._next = now + self.terms.interval
         try:
             await self._send(client)
         except ClusterError as error:
-            if self._warned:
-                return None
-            self._warned = True
-            return f"The job's lease could not be renewed: {error} This is tried again."
+            if not self._warned:
+                self._warned = True
+                return f"The job's lease could not be renewed: {error} This is tried again."
         return None
 
     async def shorten(self, client: RayJobsClient) -> float:
-        """Shorten it for a kill in doubt, from here on; the next attempt's orders replace this.
+        """Shorten the lease for a kill in doubt; the next attempt's orders replace this.
 
         :return: seconds that the job keeps.
         :raises ClusterError: the order could not be sent.
         """
-        self.control = self.control.in_doubt()
+        self.terms = self.terms.in_doubt()
         await self._send(client)
-        return self.control.orphan_timeout
+        return self.terms.orphan_timeout
 
     async def _send(self, client: RayJobsClient) -> None:
         sent = None
-        while sent is not self.control:  # a kill in another thread may shorten it while an order is under way
-            sent = self.control
+        while sent is not self.terms:  # a kill in another thread may shorten it while an order is under way
+            sent = self.terms
             order = FollowerCommand(
                 attempt=sent.attempt,
                 nonce=random_tokens.token_hex(8),
@@ -103,3 +105,26 @@ class Lease:
             uri = f"gcs://{order_package(sent.key)}"
             await client.has_package(uri)  # makes Ray delete the order ten minutes after the last one
             await client.upload_package(uri, write_order(order, sent.key))
+
+
+async def mark_cleared(address: ClusterAddress, run_key: str) -> None:
+    """Tell the run's next attempt that a user has cleared the task while this one ran.
+
+    Airflow's store takes nothing from such an attempt, and its counters may show a retry to the next one.
+
+    :raises ClusterError: the cluster does not take it.
+    """
+    async with RayJobsClient(address) as client:
+        await client.upload_package(f"gcs://{cleared_package(run_key)}", b"cleared")
+
+
+async def was_cleared(address: ClusterAddress, run_key: str) -> bool:
+    """Whether :func:`mark_cleared` was called; ``False`` if the cluster does not say.
+
+    The question makes Ray drop the mark ten minutes later.
+    """
+    try:
+        async with RayJobsClient(address) as client:
+            return await client.has_package(f"gcs://{cleared_package(run_key)}")
+    except ClusterError:
+        return False

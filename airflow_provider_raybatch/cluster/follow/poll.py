@@ -95,7 +95,7 @@ async def poll_once(
         judge,
         observation,
         state,
-        key=None if lease is None else lease.control.key,
+        key=None if lease is None else lease.terms.key,
         deadline=deadline,
         unreachable_timeout=unreachable_timeout,
     )

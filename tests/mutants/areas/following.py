@@ -116,8 +116,8 @@ MUTANTS = (
     Mutant(
         "lease-renewed-once",
         _CONTROL,
-        "        self._next = now + self.control.interval\n",
-        "        self._next = now + 10 * self.control.interval * _ORDERS_A_LEASE\n",
+        "        self._next = now + self.terms.interval\n",
+        "        self._next = now + 10 * self.terms.interval * _ORDERS_A_LEASE\n",
         "A healthy job that is followed takes itself for an orphan.",
         ("cluster/follow/test_lease.py::test_a_lease_lasts_as_long_as_it_is_followed",),
     ),

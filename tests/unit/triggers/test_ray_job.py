@@ -17,7 +17,7 @@ from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from airflow_provider_raybatch.cluster.follow.control import Control
+from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
 from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 from airflow_provider_raybatch.contract.control import order_package, read_order
 from airflow_provider_raybatch.contract.events import Committed, line
@@ -29,7 +29,7 @@ from tests.support.airflow_tasks import Clock, Run, connection
 from tests.support.batches import batch
 from tests.support.fake_ray import FakeRay, Script, lasting, summary
 
-CONTROL = Control(key="ab" * 32, attempt=1)
+CONTROL = LeaseTerms(key="ab" * 32, attempt=1)
 JOB = "raybatch-0123-0"
 
 
@@ -297,7 +297,7 @@ class TestOnKill:
     ) -> None:
         """Until then, another triggerer that has the trigger sends its own order, and a retry does, too."""
         self.answering(monkeypatch, ConnectionError("the API server is away"))
-        control = Control(CONTROL.key, attempt=3, deadline=5.0, orphan_timeout=21600.0, retry_pause=60.0)
+        control = LeaseTerms(CONTROL.key, attempt=3, deadline=5.0, orphan_timeout=21600.0, retry_pause=60.0)
         await self.killed(ray, control=asdict(control)).on_kill()
         order = read_order(ray.packages[order_package(CONTROL.key)], CONTROL.key)
         assert order is not None

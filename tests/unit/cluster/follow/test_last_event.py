@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_raybatch.cluster.follow.control import Control, Lease
+from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
 from airflow_provider_raybatch.cluster.follow.outcome import FollowState
 from airflow_provider_raybatch.cluster.follow.poll import poll_once
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
@@ -11,7 +11,7 @@ from tests.support.committed import COMMITTED, KEY, SUMMARY
 
 
 def lease():
-    return Lease(Control(KEY, attempt=1))
+    return Lease(LeaseTerms(KEY, attempt=1))
 
 
 async def poll_until_end(ray, client, count):

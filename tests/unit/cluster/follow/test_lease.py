@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_raybatch.cluster.follow import control as followers
-from airflow_provider_raybatch.cluster.follow.control import Control, Lease
+from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.control import order_package, read_order
 from airflow_provider_raybatch.contract.failures import RaybatchError
@@ -28,7 +28,7 @@ async def test_a_lease_lasts_as_long_as_it_is_followed(ray, client, monkeypatch,
     clock = Clock()
     monkeypatch.setattr(followers.time, "monotonic", clock)
     job = driver.Control(Limits(orphan_timeout=orphan_timeout), lambda event: None, clock)
-    lease = Lease(Control(KEY, attempt=1, orphan_timeout=orphan_timeout))
+    lease = Lease(LeaseTerms(KEY, attempt=1, orphan_timeout=orphan_timeout))
 
     def pass_time(seconds):
         clock.now += seconds
@@ -50,10 +50,10 @@ def latest(ray):
 
 async def test_an_order_under_way_does_not_undo_a_kill(ray, client):
     """A kill runs in a signal handler, beside the thread that follows the job."""
-    lease = Lease(Control(KEY, attempt=1, orphan_timeout=3600.0, retry_pause=30.0))
+    lease = Lease(LeaseTerms(KEY, attempt=1, orphan_timeout=3600.0, retry_pause=30.0))
 
     def kill(answer):
-        lease.control = lease.control.in_doubt()
+        lease.terms = lease.terms.in_doubt()
         return answer()
 
     ray.stage("PUT", "/api/packages", kill)
@@ -65,7 +65,7 @@ async def test_a_follower_that_outlives_a_kill_keeps_its_job(ray, client, monkey
     """As a worker that is shut down slowly does: its orders go on, more often."""
     clock = Clock()
     monkeypatch.setattr(followers.time, "monotonic", clock)
-    lease = Lease(Control(KEY, attempt=1, orphan_timeout=6 * 3600.0))
+    lease = Lease(LeaseTerms(KEY, attempt=1, orphan_timeout=6 * 3600.0))
     assert await lease.shorten(client) == 600
     first = latest(ray)
     clock.now += 61
@@ -75,9 +75,9 @@ async def test_a_follower_that_outlives_a_kill_keeps_its_job(ray, client, monkey
 
 async def test_the_next_attempt_lengthens_a_shortened_lease(ray, client):
     driver_side = driver.Control(Limits(orphan_timeout=6 * 3600.0), lambda event: None, clock := Clock())
-    await Lease(Control(KEY, attempt=1, orphan_timeout=6 * 3600.0)).shorten(client)
+    await Lease(LeaseTerms(KEY, attempt=1, orphan_timeout=6 * 3600.0)).shorten(client)
     driver_side.obey(latest(ray))
-    await Lease(Control(KEY, attempt=2, orphan_timeout=6 * 3600.0)).renew(client)
+    await Lease(LeaseTerms(KEY, attempt=2, orphan_timeout=6 * 3600.0)).renew(client)
     driver_side.obey(latest(ray))
     clock.now += 3600
     assert driver_side.check(PROGRESS) is None

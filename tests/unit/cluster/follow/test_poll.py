@@ -8,7 +8,7 @@ import time
 from types import SimpleNamespace
 
 from airflow_provider_raybatch.cluster.follow import poll
-from airflow_provider_raybatch.cluster.follow.control import Control, Lease
+from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
 from airflow_provider_raybatch.cluster.follow.outcome import FollowState
 from airflow_provider_raybatch.cluster.follow.poll import follow, poll_once
 from airflow_provider_raybatch.cluster.jobs_api.client import LAST_LOG_LIMIT, LOG_LIMIT
@@ -208,7 +208,7 @@ async def test_last_event_is_found_below_and_in_very_long_lines(ray, client):
         await client.submit(JobRequest("true", name))
         ray.jobs[name].lines = lines
         ray.jobs[name].end("SUCCEEDED")
-        lease = Lease(Control(KEY, attempt=1))
+        lease = Lease(LeaseTerms(KEY, attempt=1))
         verdict = await poll_once(client, name, FollowState(ray.session_name), lease=lease)
         assert verdict.outcome.summary == SUMMARY, name
 
