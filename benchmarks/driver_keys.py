@@ -55,9 +55,9 @@ def measure(rows: int, times: int, has_store: bool) -> list[float]:
     from airflow_provider_raybatch.job.reuse.partitions import Partitions
     from airflow_provider_raybatch.job.reuse.resolver import CachedResponses, ReuseResolver
     from airflow_provider_raybatch.job.reuse.reuse import all_repeats
-    from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, parts_for
+    from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, ranges_for
 
-    process, number = psutil.Process(), parts_for(rows)
+    process, number = psutil.Process(), ranges_for(rows)
     before, began = process.memory_info().rss, time.process_time()
     nothing: npt.NDArray[np.bool_] = np.zeros(rows, np.bool_)
     own = Partitions(RequestKeys, number)

@@ -273,6 +273,6 @@ def _store(context: JobContext) -> None:
 
 
 def publish_over_the_cluster(function: Callable[..., T], found: Sequence[Any], target: Target) -> Iterable[T]:
-    """See :data:`~airflow_provider_raybatch.job.work.Spread`."""
+    """See :data:`~airflow_provider_raybatch.job.work.ParallelMap`."""
     notes = None if function is publish else target.postprocess
     return parallel_map(function, found, target, _PUBLISHERS, postprocess=notes.function if notes else None)

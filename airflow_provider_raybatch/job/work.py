@@ -28,7 +28,7 @@ Item = TypeVar("Item")
 Shared = TypeVar("Shared")
 T = TypeVar("T")
 
-Spread: TypeAlias = Callable[[Callable[[Any, Any], T], Sequence[Any], Any], Iterable[T]]
+ParallelMap: TypeAlias = Callable[[Callable[[Any, Any], T], Sequence[Any], Any], Iterable[T]]
 """Applies a function to items, each with what all of them share, in their order: here or over the cluster."""
 
 

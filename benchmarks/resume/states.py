@@ -43,12 +43,12 @@ def _write_search(attempt: Attempt, rows: int, state: str) -> None:
     from airflow_provider_raybatch.job.request.keys import as_array
     from airflow_provider_raybatch.job.reuse.duplicates import Repeats, Search
     from airflow_provider_raybatch.job.reuse.partitions import Partitions
-    from airflow_provider_raybatch.job.reuse.row_keys import parts_for
+    from airflow_provider_raybatch.job.reuse.row_keys import ranges_for
     from airflow_provider_raybatch.job.row import Request
 
     found = np.arange(1, rows, 100) if state != "whole" else np.empty(0, np.int64)
     keys = as_array([attempt.job.keyer.key(Request(prompt=f"row {ordinal - 1}")) for ordinal in found])
-    repeats = Partitions(Repeats, parts_for(rows))
+    repeats = Partitions(Repeats, ranges_for(rows))
     all_of_them = Repeats(found, found - 1, keys, np.zeros(len(found), np.int64))
     repeats.add(all_of_them, range_of(keys, repeats.number))
     Search(repeats, rows, frozenset()).write(attempt.job.folder, attempt.job.part_folder)

@@ -43,7 +43,7 @@ from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.tasks.base import Totals
 from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, column_types
 from airflow_provider_raybatch.job.tasks.registry import task_of
-from airflow_provider_raybatch.job.work import Spread, in_sequence
+from airflow_provider_raybatch.job.work import ParallelMap, in_sequence
 
 _PART_BYTES = 128 * 1024 * 1024
 _LARGEST_RANGE_ROWS = 1_000_000
@@ -57,7 +57,7 @@ def prepare(
     statistics: RunStatistics,
     source: pa.Schema,
     own_parts: str,
-    spread: Spread[Any] = in_sequence,
+    parallel_map: ParallelMap[Any] = in_sequence,
 ) -> BatchManifest:
     """Write every row of the input once, and the manifest; readers see none of it before :func:`commit`.
 
@@ -84,7 +84,7 @@ def prepare(
         run=journal.submission.run_id,
         postprocess=notes,
     )
-    target, done = _publish(target, seen, _rows_per_range(spec, parts), expected_rows, spread)
+    target, done = _publish(target, seen, _rows_per_range(spec, parts), expected_rows, parallel_map)
     manifest = _manifest(spec, journal, target, seen, done, statistics, began)
     folder.write(layout.manifest_file(name), manifest.model_dump_json(by_alias=True, indent=1).encode())
     return manifest
@@ -100,15 +100,19 @@ def commit(journal: Journal, manifest: BatchManifest) -> None:
 
 
 def _publish(
-    target: Target, seen: dict[Part, Footer], rows_per_range: int, expected_rows: int, spread: Spread[Any]
+    target: Target,
+    seen: dict[Part, Footer],
+    rows_per_range: int,
+    expected_rows: int,
+    parallel_map: ParallelMap[Any],
 ) -> tuple[Target, list[PublishedRange]]:
     """Write the dataset, whose columns are known once the user's function was called with each row."""
     decoded = {part.path: footer.decoded for part, footer in seen.items()}
     found = ranges(list(seen), rows_per_range, expected_rows, decoded)
     if (notes := target.postprocess) is not None:
-        types = column_types(spread(postprocess, found, target))
+        types = column_types(parallel_map(postprocess, found, target))
         target = replace(target, postprocess=replace(notes, types=types))
-    done: list[PublishedRange] = list(spread(publish, found, target))
+    done: list[PublishedRange] = list(parallel_map(publish, found, target))
     if notes is not None:
         target.folder.delete([*(notes.path(range_.number) for range_ in found), notes.notes])
     rows, errors = sum(one.rows for one in done), sum(one.errors for one in done)

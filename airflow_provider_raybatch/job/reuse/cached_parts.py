@@ -34,17 +34,17 @@ def matched(ordinals: npt.NDArray[np.int64], keys: Keys, source: Responses) -> C
     :param keys: of the rows; several may have the same.
     """
     unique, inverse = np.unique(keys, return_inverse=True)
-    return _spread(ordinals, keys, inverse, len(unique), source.lookup(unique))
+    return _with_hits(ordinals, keys, inverse, len(unique), source.lookup(unique))
 
 
 def followed(followers: Followers, source: LedgerResponses) -> CachedRows:
     """The followers whose leader has an outcome in `source`."""
     leaders, first, inverse = np.unique(followers.leaders, return_index=True, return_inverse=True)
     hits = source.lookup_rows(leaders, followers.keys[first])
-    return _spread(followers.ordinals, followers.keys, inverse, len(leaders), hits)
+    return _with_hits(followers.ordinals, followers.keys, inverse, len(leaders), hits)
 
 
-def _spread(
+def _with_hits(
     ordinals: npt.NDArray[np.int64],
     keys: Keys,
     asked: npt.NDArray[np.intp],

@@ -24,7 +24,7 @@ from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.request import key_array, keys
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
-from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, parts_for
+from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, ranges_for
 from airflow_provider_raybatch.storage.checksum import checked, with_checksum
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.folder import Folder
@@ -198,7 +198,7 @@ def read_search(folder: Folder, entries: Iterable[Entry], rows: int) -> Search |
 
 def _read(folder: Folder, files: Sequence[Entry], rows: int) -> Search | None:
     """The search of one driver, if all of its files are there and cover the input."""
-    number = parts_for(rows)
+    number = ranges_for(rows)
     found = Partitions(Repeats, number)
     searched: set[str] = set()
     for entry in files:

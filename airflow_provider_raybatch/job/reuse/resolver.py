@@ -22,7 +22,7 @@ from airflow_provider_raybatch.job.reuse.cached_parts import matched, write_part
 from airflow_provider_raybatch.job.reuse.duplicates import Followers, Ordinals, Repeats, followers_of
 from airflow_provider_raybatch.job.reuse.hits import CachedRows, Responses
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
-from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, parts_for
+from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, ranges_for
 from airflow_provider_raybatch.job.work import Job
 
 
@@ -40,7 +40,7 @@ class CachedResponses:
 
     def add(self, cached: CachedRows, rows_in_all: int) -> None:
         """Add rows."""
-        self.rows.add(cached, _part_of(cached.ordinals, self.rows, rows_in_all))
+        self.rows.add(cached, _range_of(cached.ordinals, self.rows, rows_in_all))
 
     def write(self, job: Job, chunks: Sequence[Chunk]) -> Iterator[tuple[list[Part], CachedRows]]:
         """Write them as parts; see :func:`~airflow_provider_raybatch.job.reuse.cached_parts.write_parts`."""
@@ -61,7 +61,7 @@ class ReuseResolver:
     ) -> None:
         self.rows: RowMask = np.zeros(size, np.bool_)
         self.shared: RowMask = np.zeros(size, np.bool_)
-        number = parts_for(size)
+        number = ranges_for(size)
         self.followers = Partitions(Followers, number)
         self._resolved, self._good, self._found, self._share = resolved, good, found, share
         self._numbered = Partitions(RequestKeys, number)
@@ -87,7 +87,7 @@ class ReuseResolver:
             self._follow(followers_of(repeats, missing, missing))
         sampled = repeats.where((repeats.numbers > 0) & ~self._resolved[repeats.ordinals])
         repeated = Repetitions(sampled.ordinals, sampled.numbers)
-        self._repeated.add(repeated, _part_of(sampled.ordinals, self._repeated, len(self.rows)))
+        self._repeated.add(repeated, _range_of(sampled.ordinals, self._repeated, len(self.rows)))
 
     def look_up_numbered(self) -> None:
         """Look up repeated sampled requests, each under a key of its own, in ranges of these."""
@@ -118,16 +118,16 @@ class ReuseResolver:
             remaining = remaining.where(~np.isin(remaining.ordinals, cached.ordinals))
 
     def _follow(self, followers: Followers) -> None:
-        follow(self.followers, followers, len(self.rows))
+        add_followers(self.followers, followers, len(self.rows))
         self.rows[followers.ordinals] = True
         self.shared[followers.ordinals] = True
 
 
-def follow(all_of_them: Partitions[Followers], some: Followers, rows: int) -> None:
+def add_followers(all_of_them: Partitions[Followers], some: Followers, rows: int) -> None:
     """Add followers, by the row that they follow."""
-    all_of_them.add(some, _part_of(some.leaders, all_of_them, rows))
+    all_of_them.add(some, _range_of(some.leaders, all_of_them, rows))
 
 
-def _part_of(ordinals: Ordinals, parts: Partitions[Any], rows: int) -> Ordinals:
+def _range_of(ordinals: Ordinals, parts: Partitions[Any], rows: int) -> Ordinals:
     """The part of each row, where an input is cut by ordinals."""
     return ordinals * parts.number // rows

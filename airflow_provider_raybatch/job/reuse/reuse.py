@@ -31,9 +31,9 @@ from airflow_provider_raybatch.job.reuse.duplicates import (
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
 from airflow_provider_raybatch.job.reuse.hits import CachedRows, Responses
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
-from airflow_provider_raybatch.job.reuse.resolver import CachedResponses, ReuseResolver, follow
-from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, parts_for, request_keys
-from airflow_provider_raybatch.job.work import Job, Spread, work
+from airflow_provider_raybatch.job.reuse.resolver import CachedResponses, ReuseResolver, add_followers
+from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, ranges_for, request_keys
+from airflow_provider_raybatch.job.work import Job, ParallelMap, work
 from airflow_provider_raybatch.storage.entry import Entry
 
 
@@ -81,7 +81,7 @@ class ReusePlan:
         :raises StorageError: they can't be read or written.
         """
         chunks, written = source.chunks(ROWS_PER_CHUNK), list[Part]()
-        lost = Partitions(RequestKeys, parts_for(source.rows))
+        lost = Partitions(RequestKeys, ranges_for(source.rows))
         for parts_of_one, gone in (pair for one in self.found for pair in one.write(job, chunks)):
             written += parts_of_one
             # Sampled requests are numbered, so equal keys mean one response.
@@ -99,7 +99,7 @@ class ReusePlan:
         for some in lost:
             repeats = repeats_of(some.where(np.argsort(some.ordinals)))
             followers = followers_of(repeats, _all, _all)
-            follow(self.followers, followers, len(self.rows))
+            add_followers(self.followers, followers, len(self.rows))
             self.shared[followers.ordinals] = True
 
     def fan_out(self, job: Job, source: Source, ledger: Sequence[Part]) -> list[Part]:
@@ -120,7 +120,7 @@ class ReusePlan:
             for some in remaining:
                 cached = followed(some, responses)
                 found.add(cached, source.rows)
-                follow(others, some.where(~np.isin(some.ordinals, cached.ordinals)), source.rows)
+                add_followers(others, some.where(~np.isin(some.ordinals, cached.ordinals)), source.rows)
             written += [part for parts_of_one, _ in found.write(job, chunks) for part in parts_of_one]
             remaining = others
         if len(remaining) and job.spec.prompt_function is not None:
@@ -139,7 +139,7 @@ def plan_reuse(
     earlier: Ledger,
     resolved: RowMask,
     store: Responses | None,
-    spread: Spread[RequestKeys],
+    parallel_map: ParallelMap[RequestKeys],
     emit: Callable[[Phase | Notice], None],
 ) -> ReusePlan:
     """Find responses for the rows that are not resolved.
@@ -151,7 +151,7 @@ def plan_reuse(
     :param earlier: what earlier submissions finished of the same input and requests.
     :param resolved: rows that need no request.
     :param store: the response store, if the job has one.
-    :param spread: applies a function to groups of work items.
+    :param parallel_map: applies a function to groups of work items.
     :param emit: called when keys are made, which is slow for many rows, and when a part is damaged.
     :raises StorageError: the source, a part or the store can't be read.
     """
@@ -163,14 +163,14 @@ def plan_reuse(
     elsewhere = [part for part in _usable(job, earlier.files) if not part.path.startswith(f"{run_folder}/")]
     search = read_search(job.folder, here, source.rows)
     found_out = search is None
-    number = parts_for(source.rows)
+    number = ranges_for(source.rows)
     own = None
     if search is None:
         if store is None and not elsewhere and not _may_repeat(job):
             return ReusePlan(no_rows, no_rows)
         has_answers = store is not None or bool(elsewhere)
         emit(_looking(source.rows, "reusable answers" if has_answers else "equal requests"))
-        own = request_keys(job, work(source, ROWS_PER_CHUNK, no_rows), number, spread)
+        own = request_keys(job, work(source, ROWS_PER_CHUNK, no_rows), number, parallel_map)
         search = Search(all_repeats(own), source.rows, frozenset())
     unsearched = search.unsearched(elsewhere)
     found: list[CachedResponses] = []
@@ -185,7 +185,7 @@ def plan_reuse(
         found.append(CachedResponses(Partitions(CachedRows, number), store, "stored"))
     if found and own is None:
         emit(_looking(int(np.count_nonzero(~resolved)), "reusable answers"))
-        own = request_keys(job, work(source, ROWS_PER_CHUNK, resolved), number, spread)
+        own = request_keys(job, work(source, ROWS_PER_CHUNK, resolved), number, parallel_map)
     resolver = ReuseResolver(source.rows, resolved, earlier.good, found, job.spec.deduplicate)
     for part, repeats in enumerate(search.repeats):
         resolver.resolve(repeats, None if own is None or not found else own[part])

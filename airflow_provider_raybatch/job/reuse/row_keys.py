@@ -17,10 +17,10 @@ from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
 from airflow_provider_raybatch.job.row import Request
-from airflow_provider_raybatch.job.work import Job, Spread, WorkItem, in_sequence
+from airflow_provider_raybatch.job.work import Job, ParallelMap, WorkItem, in_sequence
 
 _CHUNKS_PER_TASK = 16
-_ROWS_PER_PART = 2_000_000
+_ROWS_PER_RANGE = 2_000_000
 """To sort their keys and to look them up takes 0.3 to 0.6 GB (`benchmarks/results/driver_keys.md`)."""
 
 
@@ -51,25 +51,25 @@ class RequestKeys:
         return RequestKeys(self.ordinals, keys.disambiguate(self.keys, numbers), self.greedy)
 
 
-def parts_for(rows: int) -> int:
+def ranges_for(rows: int) -> int:
     """Into how many parts columns of an input are cut, by keys or by ordinals."""
-    return min(key_array.MOST_RANGES, max(1, math.ceil(rows / _ROWS_PER_PART)))
+    return min(key_array.MOST_RANGES, max(1, math.ceil(rows / _ROWS_PER_RANGE)))
 
 
 def request_keys(
-    job: Job, items: Sequence[WorkItem], number: int, spread: Spread[RequestKeys] = in_sequence
+    job: Job, items: Sequence[WorkItem], number: int, parallel_map: ParallelMap[RequestKeys] = in_sequence
 ) -> Partitions[RequestKeys]:
     """Render rows and make their keys.
 
     :param items: which rows, in input order, cut into chunks of ``ROWS_PER_CHUNK``.
     :param number: of ranges of keys.
-    :param spread: applies a function to groups of items.
+    :param parallel_map: applies a function to groups of items.
     :returns: in ranges of keys, so that rows that ask the same are together; ordinals ascend in each.
     :raises StorageError: the source can't be read, or is no longer what it was.
     """
     groups = [items[start : start + _CHUNKS_PER_TASK] for start in range(0, len(items), _CHUNKS_PER_TASK)]
     found = Partitions(RequestKeys, number)
-    for made in spread(keys_of, groups, job):
+    for made in parallel_map(keys_of, groups, job):
         found.add(made, key_array.range_of(made.keys, number))
     return found
 

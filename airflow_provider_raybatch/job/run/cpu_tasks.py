@@ -86,7 +86,7 @@ def parallel_map(
 
 
 def keys_over_the_cluster(function: Callable[..., T], groups: Sequence[Any], job: Job) -> Iterable[T]:
-    """See :data:`~airflow_provider_raybatch.job.work.Spread`."""
+    """See :data:`~airflow_provider_raybatch.job.work.ParallelMap`."""
     return parallel_map(function, groups, job, prompt_function=job.spec.prompt_function)
 
 

@@ -21,7 +21,7 @@ from airflow_provider_raybatch.job.input.table import as_parquet
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import KEY, Keys
 from airflow_provider_raybatch.job.reuse.store.files import (
-    GoneError,
+    FileChangedError,
     data_file,
     paid_by,
     parquet_file,
@@ -103,7 +103,7 @@ def _opened(folder: Folder, hit: tuple[str, int, int]) -> tuple[Entry, pq.FileMe
     path, first, stop = hit
     entry = folder.head(path)
     if entry is None:
-        raise GoneError(f"{path} is gone")
+        raise FileChangedError(f"{path} is gone")
     metadata = reading(folder, entry, lambda: parquet_file(RangedFile(folder, entry)).metadata)
     return entry, metadata, first, stop
 

@@ -31,7 +31,7 @@ class UnusableError(Exception):
     """A file that this store did not write. The message is a clause about it."""
 
 
-class GoneError(UnusableError):
+class FileChangedError(UnusableError):
     """The file was deleted or replaced."""
 
 
@@ -49,7 +49,7 @@ def parquet_file(stream: RangedFile, metadata: pq.FileMetaData | None = None) ->
 def reading(folder: Folder, entry: Entry, read: Callable[[], T]) -> T:
     """The result of `read`, which reads the file `entry`.
 
-    :raises GoneError: it was deleted or replaced since it was listed.
+    :raises FileChangedError: it was deleted or replaced since it was listed.
     :raises UnusableError: it can't be read.
     :raises StorageError: the storage gives no answer; only this error is worth a retry.
     """
@@ -58,11 +58,11 @@ def reading(folder: Folder, entry: Entry, read: Callable[[], T]) -> T:
     except (StorageError, pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
         there = folder.head(entry.path)
         if there is None:
-            raise GoneError(f"{entry.path} is gone") from error
+            raise FileChangedError(f"{entry.path} is gone") from error
         if isinstance(error, StorageError):
             raise
         if there.version != entry.version:
-            raise GoneError(f"{entry.path} was replaced while it was read") from error
+            raise FileChangedError(f"{entry.path} was replaced while it was read") from error
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UnusableError(f"{entry.path} can't be read ({first.rstrip('.')[:200]})") from error
 

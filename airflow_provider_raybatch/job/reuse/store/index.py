@@ -17,7 +17,7 @@ import numpy as np
 from airflow_provider_raybatch.contract.layout import STORE_INDEX
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import Half, Keys
-from airflow_provider_raybatch.job.reuse.store.files import GoneError, reading, usable
+from airflow_provider_raybatch.job.reuse.store.files import FileChangedError, reading, usable
 from airflow_provider_raybatch.job.reuse.store.segment import Entries, Int, Segment, concat
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError
@@ -160,5 +160,5 @@ def _look(folder: Folder, look: Callable[[Segment], T], entry: Entry) -> list[T]
     """What `look` finds, nothing if compaction has deleted the segment."""
     try:
         return [reading(folder, entry, lambda: look(Segment(folder, entry)))]
-    except GoneError:
+    except FileChangedError:
         return []

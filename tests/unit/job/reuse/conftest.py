@@ -12,5 +12,5 @@ from airflow_provider_raybatch.job.reuse import partitions, row_keys
 def ranges(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are resolved at once, or one at a time."""
     if request.param == "in ranges":
-        monkeypatch.setattr(row_keys, "_ROWS_PER_PART", 1)
+        monkeypatch.setattr(row_keys, "_ROWS_PER_RANGE", 1)
         monkeypatch.setattr(partitions, "_MOST_IN_MEMORY", 0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.job.reuse.row_keys import parts_for
+from airflow_provider_raybatch.job.reuse.row_keys import ranges_for
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.attempts import GREEDY, Attempt
 
@@ -46,7 +46,7 @@ def test_what_a_killed_driver_had_found_is_found_again(tmp_path: Path) -> None:
             assert Attempt(root, ["b", "a", "c"], number=1).asked == [2]
         else:
             break
-    assert kill == {1: 1 + 1, 3: 2 + 3}[parts_for(3)]  # parts, and files of the search
+    assert kill == {1: 1 + 1, 3: 2 + 3}[ranges_for(3)]  # parts, and files of the search
 
 
 def test_a_search_counts_when_all_of_its_files_are_there(tmp_path: Path) -> None:
@@ -62,4 +62,4 @@ def test_a_search_counts_when_all_of_its_files_are_there(tmp_path: Path) -> None
             assert Attempt(root, texts, number=1, sampling=GREEDY).asked == [0, 1]
         else:
             break
-    assert kill == parts_for(len(texts))
+    assert kill == ranges_for(len(texts))

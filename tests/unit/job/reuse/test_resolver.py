@@ -16,7 +16,7 @@ from airflow_provider_raybatch.job.reuse.hits import CachedRows, Hits
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
 from airflow_provider_raybatch.job.reuse.resolver import CachedResponses, ReuseResolver
 from airflow_provider_raybatch.job.reuse.reuse import all_repeats
-from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, parts_for
+from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, ranges_for
 
 ROWS = 500_000
 AT_ONCE = 5_000
@@ -36,9 +36,9 @@ class HasMost:
 @pytest.mark.parametrize(("greedy", "cached"), [(True, True), (True, False), (False, True)])
 def test_memory_of_a_row(monkeypatch: pytest.MonkeyPatch, greedy: bool, cached: bool) -> None:
     """Each request is asked by two rows, which are anywhere in the input."""
-    monkeypatch.setattr(row_keys, "_ROWS_PER_PART", AT_ONCE)
+    monkeypatch.setattr(row_keys, "_ROWS_PER_RANGE", AT_ONCE)
     monkeypatch.setattr(partitions, "_MOST_IN_MEMORY", 400_000)
-    number = parts_for(ROWS)
+    number = ranges_for(ROWS)
     random = np.random.default_rng(1)
     asked = random.permutation(np.arange(ROWS) // 2)
     made = np.frombuffer(random.bytes(16 * ROWS // 2), "S16")

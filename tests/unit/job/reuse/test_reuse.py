@@ -18,7 +18,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.job.parts.ledger import look_back
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.reuse.reuse import parts_of_task, plan_reuse
-from airflow_provider_raybatch.job.reuse.row_keys import parts_for
+from airflow_provider_raybatch.job.reuse.row_keys import ranges_for
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.work import in_sequence
 from airflow_provider_raybatch.storage.folder import LocalFolder
@@ -66,7 +66,7 @@ class TestResume:
         again = Attempt(tmp_path, self.TEXTS, number=1, sampling=GREEDY)
         assert again.asked == [1, 3]
         assert again.events == []
-        assert len(read) == parts_for(len(self.TEXTS))
+        assert len(read) == ranges_for(len(self.TEXTS))
         assert all(path.endswith("repeats.index") for path in read)
         again.answer([1, 3])
         ledger = parts_of_task(again.job)
@@ -93,7 +93,7 @@ class TestResume:
         asked = set(calls)
         assert len(calls) <= len(asked) + 2  # obstore may repeat one, on a busy machine
         kinds = ["listing" if "list-type" in target else target.rpartition(".")[2] for target in asked]
-        assert Counter(kinds) == {"index": parts_for(len(texts)), "listing": 1, "parquet": 1}
+        assert Counter(kinds) == {"index": ranges_for(len(texts)), "listing": 1, "parquet": 1}
 
     def test_a_follower_leads_where_its_leader_has_failed_for_good(self, tmp_path: Path) -> None:
         first = self.first(tmp_path, [1, 3], sampling=GREEDY)
@@ -164,7 +164,7 @@ class TestResume:
         """Arrow raises whatever it likes for a damaged file, or believes it."""
         first = self.first(tmp_path, [0, 1], sampling=GREEDY)
         kept = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*repeats.index")}
-        assert len(kept) == parts_for(len(self.TEXTS))
+        assert len(kept) == ranges_for(len(self.TEXTS))
         size = min(map(len, kept.values()))
         for place in range(5, size, size // 8) if damage == "flipped" else [size // 2]:
             for path, content in kept.items():
