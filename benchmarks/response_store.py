@@ -215,7 +215,7 @@ def main(rounds: int) -> None:
             adding.append(time.perf_counter() - began)
             rows = (night + 1) * NIGHT
             if rows in SIZES:
-                reports.append(store.report().text())
+                reports.append(store.size().text())
                 for spread in (False, True)[: 1 if night == 0 else 2]:
                     found.append((rows, spread, measured(root, night + 1, spread, rounds)))
                     print(*lines(found[-1:]), flush=True)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the requests of a run depend on, by name: a later run tells from it why rows are asked again.
+"""Digests of what the requests of a run depend on, by name: a later run logs why rows are asked again.
 
-Only digests are kept. They lie in the run's folder of parts, and in a response store for the task of all
-nights. Nothing but a line of the log depends on them.
+They lie in the run's folder of parts and in a response store. Only that line of the log depends on them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder
 
 Asked = dict[str, str]
-"""Digests by the name of what they are of."""
+"""Digests by name."""
 
 _DIGESTS = {"model": "the model's files", "tokenizer": "the tokenizer", "chat_template": "the chat template"}
 
@@ -31,20 +30,15 @@ def asked_by(spec: BatchInferenceSpec, defaults: Mapping[str, Any], digests: Any
     """What the requests of a job depend on.
 
     :param defaults: sampling parameters of the model's `generation_config`.
-    :param digests: of what the engine loads.
+    :param digests: of model, tokenizer and chat template.
     """
     values = {**spec.deciding, "the model's generation_config": dict(defaults)}
     values |= {name: getattr(digests, field) for field, name in _DIGESTS.items()}
     return {name: json_digest(value) for name, value in values.items()}
 
 
-def changed(before: Asked, now: Asked) -> list[str]:
-    """The names of what has changed."""
-    return [name for name, digest in now.items() if before.get(name, digest) != digest]
-
-
-def last_asked(folder: Folder, paths: list[str]) -> Asked | None:
-    """The newest of these files; ``None`` where none can be read."""
+def _newest(folder: Folder, paths: list[str]) -> Asked | None:
+    """Of the newest of these files; ``None`` where none can be read."""
     newest: dict[str, Any] = {}
     for path in paths:
         try:
@@ -57,7 +51,7 @@ def last_asked(folder: Folder, paths: list[str]) -> Asked | None:
 
 
 def keep(job: Job, now: Asked) -> None:
-    """Keep it beside the run's parts.
+    """Write the digests beside the run's parts.
 
     :raises StorageError: it can't be written.
     """
@@ -65,26 +59,26 @@ def keep(job: Job, now: Asked) -> None:
 
 
 def keep_in_store(store: Folder, job: Job, now: Asked) -> None:
-    """Keep it for the task's next night. A failure means only that the next log says less."""
+    """Write the digests for the task's next run. A failure means only that its log says less."""
     with contextlib.suppress(StorageError):
         store.write(_in_store(job), _document(now))
 
 
 def asked_again(job: Job, earlier: Ledger, store: Folder | None, now: Asked) -> str | None:
-    """Why rows that this task has asked before are asked again; ``None`` where that is not known.
+    """Why rows that this task has asked before are asked again; ``None`` if unknown.
 
     :param store: folder of the response store, if the job has one.
     """
     configuration = _run_folder(job).rpartition("-")[0]
     others = [file.path for file in earlier.files if not file.path.startswith(f"{configuration}-")]
     if len(others) < len(earlier.files):
-        return None  # answers to just these requests were there, and were taken
+        return None  # earlier parts have responses to these very requests
     if others and job.spec.on_clear == "regenerate":
         return "all rows are asked again, since the task was cleared and on_clear is 'regenerate'"
-    before = last_asked(job.folder, [path for path in others if path.endswith(f"/{layout.ASKED}")])
+    before = _newest(job.folder, [path for path in others if path.endswith(f"/{layout.ASKED}")])
     if before is None and store is not None:
-        before = last_asked(store, [_in_store(job)])
-    names = [] if before is None else changed(before, now)
+        before = _newest(store, [_in_store(job)])
+    names = [name for name, digest in now.items() if (before or {}).get(name, digest) != digest]
     if not names:
         return None
     what = f"{', '.join(names[:-1])} and {names[-1]} have" if len(names) > 1 else f"{names[0]} has"

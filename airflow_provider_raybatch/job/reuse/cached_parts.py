@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.input.table import as_text, one_array
@@ -75,59 +76,64 @@ def write_parts(
 
     :param chunks: of the input, in order.
     :param most: bytes of the outcomes that are in memory at once.
-    :returns: the parts, and rows that `source` has no more, by ordinal.
+    :returns: the parts, and the rows that `source` lacks now, by ordinal.
     :raises StorageError: a response or the source can't be read, or a part can't be written.
     """
     if not len(cached):
         return [], cached
-    cached = cached.take(np.argsort(cached.ordinals))
-    task, id_column = job.task, job.spec.id_column
+    cached = cached.where(np.argsort(cached.ordinals))
+    id_column = job.spec.id_column
     reader = Reader(job.listing, [] if id_column is None else [id_column], job.credentials)
     written: list[Part] = []
     is_lost: npt.NDArray[np.bool_] = np.ones(len(cached), np.bool_)
     for group, low, found in _outcomes(chunks, cached, source, most):
         if origin != "duplicate":
-            found = found.filter(task.reusable(one_array(found["output"])))
+            found = found.filter(job.task.reusable(one_array(found["output"])))
         places = found["hit"].to_numpy() + low
         is_lost[places] = False
         for chunk in group:
             start, stop = _span(cached.ordinals[places], chunk)
-            if start == stop:
-                continue
-            chosen = places[start:stop]
-            positions = cached.ordinals[chosen] - chunk.ordinal
-            rows, table = reader.read(chunk), found.slice(start, stop - start)
-            ids = [_row_id(rows.rows[position], id_column) for position in positions]
-            arrays = {
-                "ordinal": pa.array(cached.ordinals[chosen], pa.uint64()),
-                "ok": one_array(table["ok"]),
-                "key": key_array.to_arrow(cached.keys[chosen]),
-                "id": pa.array(ids, pa.string()),
-                "origin": _origins(table, origin),
-                "paid_by": one_array(table["paid_by"]),
-                "failure": one_array(table["failure"]),
-                "output": task.adapted(one_array(table["output"]), task.output_type),
-            }
-            stem = f"{job.part_folder}/{origin}-{chunk.ordinal:012d}"
-            start = 0
-            for portion, columns in rows.portions(positions.tolist()):
-                cut = {name: array.slice(start, len(portion)) for name, array in arrays.items()}
-                written.append(parts.write_arrays(job.folder, stem, columns, cut))
-                start += len(portion)
-    return written, cached.take(np.flatnonzero(is_lost))
+            if start < stop:
+                own = cached.where(places[start:stop])
+                rows, outcomes = reader.read(chunk), found.slice(start, stop - start)
+                written += _write_chunk(job, chunk, rows, own, outcomes, origin)
+    return written, cached.where(np.flatnonzero(is_lost))
+
+
+def _write_chunk(
+    job: Job, chunk: Chunk, rows: ChunkRows, cached: CachedRows, outcomes: pa.Table, origin: Origin
+) -> Iterator[Part]:
+    """Write rows of one chunk, in as many parts as their input needs."""
+    positions = cached.ordinals - chunk.ordinal
+    ids = [_row_id(rows.rows[position], job.spec.id_column) for position in positions]
+    arrays = {
+        "ordinal": pa.array(cached.ordinals, pa.uint64()),
+        "ok": one_array(outcomes["ok"]),
+        "key": key_array.to_arrow(cached.keys),
+        "id": pa.array(ids, pa.string()),
+        "origin": _origins(outcomes, origin),
+        "paid_by": one_array(outcomes["paid_by"]),
+        "failure": one_array(outcomes["failure"]),
+        "output": job.task.adapted(one_array(outcomes["output"]), job.task.output_type),
+    }
+    start = 0
+    for portion, columns in rows.portions(positions.tolist()):
+        cut = {name: array.slice(start, len(portion)) for name, array in arrays.items()}
+        yield parts.write_arrays(job.folder, f"{job.part_folder}/{origin}-{chunk.ordinal:012d}", columns, cut)
+        start += len(portion)
 
 
 def _outcomes(
     chunks: Sequence[Chunk], cached: CachedRows, source: Responses, most: int
 ) -> Iterator[tuple[list[Chunk], int, pa.Table]]:
-    """Outcomes of rows that follow each other, with the chunks that have them and the place of the first.
+    """Outcomes of neighbouring rows, with their chunks and the place of the first row.
 
-    By bytes, since many rows may share a long one.
+    Cut by bytes, since many rows may share a long outcome.
     """
     for group, low, high in _groups(_near(chunks, cached.ordinals), cached.ordinals):
         step = high - low
         while low < high:
-            some = cached.take(slice(low, min(high, low + step)))
+            some = cached.where(slice(low, min(high, low + step)))
             found = source.read(some, most)
             if found is None:
                 step = len(some) // 2

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that make the same request as an earlier row, kept beside the parts for the next attempt.
+"""Rows that make the same request as an earlier row.
 
-Finding them takes the keys of all rows. So the first attempt that makes these keys writes what it found, and
-which older parts it searched. A resume then needs only the keys of its missing rows, or none.
+Finding them takes the keys of all rows. So the first attempt that makes these keys keeps what it found, and
+which older parts it searched, beside its parts. A resume needs only the keys of its missing rows, or none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_provider_raybatch.job.input.table import as_parquet
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.request import key_array, keys
 from airflow_provider_raybatch.job.request.key_array import Keys
-from airflow_provider_raybatch.job.reuse.partitions import Partitions
+from airflow_provider_raybatch.job.reuse.partitions import Arrays, Partitions
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, ranges_for
 from airflow_provider_raybatch.storage.checksum import checked, with_checksum
 from airflow_provider_raybatch.storage.entry import Entry
@@ -34,14 +34,12 @@ Ordinals: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Repeats:
+class Repeats(Arrays):
     """Rows that make the same request as an earlier row.
 
-    :param ordinals: of the rows.
-    :param first: for each of them, the first row with the same request.
-    :param keys: for each of them, the key.
-    :param numbers: for each of them, how many earlier rows make the same request, if it is sampled, so that
-        each gets a response of its own; 0 if it is greedy, so that all share one.
+    :param first: the first row with the same request.
+    :param numbers: how many earlier rows make the same request, if it is sampled, so that each gets a
+        response of its own; 0 if it is greedy, so that all share one.
     """
 
     KIND: ClassVar[np.dtype[Any]] = np.dtype([
@@ -56,10 +54,6 @@ class Repeats:
     keys: Keys
     numbers: Ordinals
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> Repeats:
-        """Some of them, by place."""
-        return Repeats(self.ordinals[chosen], self.first[chosen], self.keys[chosen], self.numbers[chosen])
-
     def numbers_of(self, ordinals: Ordinals) -> Ordinals:
         """For each of these, how many earlier rows make the same sampled request."""
         found: Ordinals = np.zeros(len(ordinals), np.int64)
@@ -70,12 +64,11 @@ class Repeats:
 
 
 @dataclass(frozen=True)
-class Followers:
+class Followers(Arrays):
     """Rows that get the outcome of an equal row of the input.
 
-    :param ordinals: of the rows.
-    :param leaders: for each of them, the row that has or gets the outcome.
-    :param keys: for each of them, the key of both.
+    :param leaders: the rows that have or get the outcomes.
+    :param keys: of both.
     """
 
     KIND: ClassVar[np.dtype[Any]] = np.dtype([("ordinals", "i8"), ("leaders", "i8"), ("keys", "S16")])
@@ -84,22 +77,19 @@ class Followers:
     leaders: Ordinals
     keys: Keys
 
-    def __len__(self) -> int:
-        return len(self.ordinals)
-
-    def where(self, chosen: npt.NDArray[np.bool_]) -> Followers:
-        """Some of them, by place."""
-        return Followers(self.ordinals[chosen], self.leaders[chosen], self.keys[chosen])
-
 
 Chosen: TypeAlias = Callable[[Ordinals], npt.NDArray[np.bool_]]
 """Which rows, by ordinal."""
 
 
-def followers_of(repeats: Repeats, wanted: Chosen, may_lead: Chosen) -> Followers:
+def _all(ordinals: Ordinals) -> npt.NDArray[np.bool_]:
+    return np.ones(len(ordinals), np.bool_)
+
+
+def followers_of(repeats: Repeats, wanted: Chosen = _all, may_lead: Chosen = _all) -> Followers:
     """The rows that can share another row's outcome.
 
-    :param repeats: all that ask the same as one of them.
+    :param repeats: includes all rows that ask the same as one of them.
     :param wanted: rows that need an outcome.
     :param may_lead: rows that have or get one; the first of equal rows leads the others.
     """
@@ -118,9 +108,9 @@ def followers_of(repeats: Repeats, wanted: Chosen, may_lead: Chosen) -> Follower
 
 
 def repeats_of(some: RequestKeys) -> Repeats:
-    """Find them among some rows.
+    """Find them.
 
-    :param some: whatever asks the same as one of them is there. Ordinals ascend; keys are not yet numbered.
+    :param some: rows that include all equal ones. Ordinals ascend; keys are not yet numbered.
     """
     places = np.flatnonzero(some.greedy)
     high, low = key_array.halves(some.keys[places])
@@ -148,11 +138,11 @@ class Search:
     searched: frozenset[str]
 
     def unsearched(self, parts: Sequence[Part]) -> list[Part]:
-        """Those of `parts` that may still hold a response."""
+        """Those of `parts` that were not searched."""
         return [part for part in parts if part.path not in self.searched]
 
     def after(self, parts: Sequence[Part]) -> Search:
-        """What is known once `parts` have been searched, too."""
+        """The same once `parts` have been searched, too."""
         return replace(self, searched=self.searched | {part.path for part in parts})
 
     def write(self, folder: Folder, part_folder: str) -> None:
@@ -178,10 +168,9 @@ class Search:
 
 
 def read_search(folder: Folder, entries: Iterable[Entry], rows: int) -> Search | None:
-    """What earlier attempts have kept, ``None`` if that does not cover the input.
+    """What earlier attempts have kept; ``None`` if that does not cover all `rows` of the input.
 
     :param entries: the files of one input and one set of requests.
-    :param rows: of the input.
     :raises StorageError: it can't be read.
     """
     kept: dict[str, list[Entry]] = {}
@@ -190,8 +179,7 @@ def read_search(folder: Folder, entries: Iterable[Entry], rows: int) -> Search |
             kept.setdefault(entry.path.rpartition("/")[0], []).append(entry)
     found: Search | None = None
     for files in kept.values():
-        one = _read(folder, files, rows)
-        if one is not None:
+        if (one := _read(folder, files, rows)) is not None:
             found = replace(one, searched=one.searched | (found.searched if found else frozenset()))
     return found
 

@@ -49,11 +49,11 @@ class LedgerResponses:
     """See :class:`~airflow_provider_raybatch.job.reuse.hits.Responses`.
 
     :param failures: whether to find failed rows instead of good ones.
-    :param ranges: of keys in which lookups come, each with the keys of one. So many passes over all
-        parts would take too long, so the first lookup cuts their keys likewise.
-    :param damaged: called with the path of a part that is damaged, whose responses are misses then. By
-        default, such a part raises.
-    :param task: leaves out responses that it can't reuse, for which another part may have a newer one.
+    :param ranges: of keys; each lookup has those of one. A pass over all parts for each would take too long,
+        so the first lookup cuts the keys of the parts likewise.
+    :param damaged: called once with the path of each damaged part, whose responses are misses. By default,
+        such a part raises.
+    :param task: leaves out responses that it can't reuse: another part may have a newer one.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class LedgerResponses:
         self._parts = list(parts)
         self._failures = failures
         self._ranges = ranges
-        self._damaged = damaged
+        self._on_damage, self._damaged = damaged, set[str]()
         self._task = None if task is None or task.reuses_all else task
         self._cut: Partitions[_Place] | None = None
 
@@ -109,7 +109,6 @@ class LedgerResponses:
         return self._look(near.tolist(), lambda part: self._rows(part, ordinals, keys))
 
     def _look(self, numbers: Sequence[int], look: Callable[[Part], tuple[_Places, _Places]]) -> Hits:
-        """What `look` finds in some of the parts: places among what is wanted, and rows of the part."""
         places, files, rows = [_NONE], [_NONE], [_NONE]
         found = in_order(look, [self._parts[number] for number in numbers])
         for number, (inside, row) in zip(numbers, found, strict=True):
@@ -160,12 +159,15 @@ class LedgerResponses:
 
     def _columns(self, part: Part, columns: Sequence[str]) -> pa.Table | None:
         """``None`` if the part is damaged and that counts as a miss."""
+        if part.path in self._damaged:
+            return None
         try:
             return read_columns(self._folder, part, columns)
         except DamagedPartError:
-            if self._damaged is None:
+            if self._on_damage is None:
                 raise
-            self._damaged(part.path)
+            self._damaged.add(part.path)
+            self._on_damage(part.path)
             return None
 
 

@@ -12,15 +12,16 @@ import pyarrow as pa
 
 from airflow_provider_raybatch.job.parts.part import FAILURE
 from airflow_provider_raybatch.job.request.key_array import Keys
+from airflow_provider_raybatch.job.reuse.partitions import Arrays
 
 
 @dataclass(frozen=True)
 class Hits:
-    """Where keys were found, one entry per key that was.
+    """Where keys were found.
 
-    :param places: positions in the keys that were looked up.
-    :param file: number of the file, as the cache counts them.
-    :param row: row in the file.
+    :param places: in the keys that were looked up.
+    :param file: numbers of files, as the cache counts them.
+    :param row: rows in the files.
     """
 
     places: npt.NDArray[np.int64]
@@ -32,14 +33,8 @@ class Hits:
 
 
 @dataclass(frozen=True)
-class CachedRows:
-    """Rows, and where the outcome of each is.
-
-    :param ordinals: of the rows.
-    :param keys: of the rows; several may have the same.
-    :param file: see :class:`Hits`.
-    :param row: see :class:`Hits`.
-    """
+class CachedRows(Arrays):
+    """Rows, and where the outcome of each is (see :class:`Hits`). Several may have the same key."""
 
     KIND: ClassVar[np.dtype[Any]] = np.dtype([
         ("ordinals", "i8"),
@@ -52,13 +47,6 @@ class CachedRows:
     keys: Keys
     file: npt.NDArray[np.int64]
     row: npt.NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.ordinals)
-
-    def take(self, chosen: npt.NDArray[np.int64] | slice) -> CachedRows:
-        """Some of them, by place."""
-        return CachedRows(self.ordinals[chosen], self.keys[chosen], self.file[chosen], self.row[chosen])
 
 
 class Responses(Protocol):
@@ -75,8 +63,7 @@ class Responses(Protocol):
 
         A row that is not in the table counts as a miss: its file is gone.
 
-        :param most: bytes of the outcomes of several rows. If they are more, the answer is ``None``. One row
-            is read whatever it has.
+        :param most: bytes. If several rows have more, the result is ``None``.
         :raises StorageError: it can't be read.
         """
 
@@ -88,4 +75,4 @@ NO_OUTCOMES = pa.table({
     "ok": pa.array([], pa.bool_()),
     "failure": pa.array([], FAILURE),
 })
-"""Of no rows: the columns of :meth:`Responses.read`, and room for others."""
+"""The columns of :meth:`Responses.read`."""

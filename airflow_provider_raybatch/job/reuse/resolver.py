@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rows need no engine, found in one range of request keys after the other.
 
-Rows that ask the same have the same key, so what is known of one range is for its rows. Beside a bit or byte
-a row, the driver holds one range at a time (`partitions.py`).
+Equal requests have equal keys, so a range is resolved without the others. Beside a bit or byte a row, the
+driver holds one range at a time (`partitions.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CachedResponses:
     origin: Origin
 
     def add(self, cached: CachedRows, rows_in_all: int) -> None:
-        """Add rows."""
+        """Add rows of an input of so many."""
         self.rows.add(cached, _range_of(cached.ordinals, self.rows, rows_in_all))
 
     def write(self, job: Job, chunks: Sequence[Chunk]) -> Iterator[tuple[list[Part], CachedRows]]:
@@ -49,11 +49,11 @@ class CachedResponses:
 
 
 class ReuseResolver:
-    """Finds the rows that need no engine, a range of keys after the other.
+    """Finds the rows that need no engine.
 
-    :ivar rows: those that need none, by ordinal; of them,
-    :ivar shared: those that get the outcome of another row,
-    :ivar followers: these, with that row; by the latter.
+    :ivar rows: those that need none, by ordinal.
+    :ivar shared: those of them that get the outcome of another row.
+    :ivar followers: the shared ones, with that row; by the latter.
     """
 
     def __init__(
@@ -67,12 +67,19 @@ class ReuseResolver:
         self._numbered = Partitions(RequestKeys, number)
         self._repeated = Partitions(Repetitions, number)
 
-    def resolve(self, repeats: Repeats, own: RequestKeys | None) -> None:
-        """Resolve the rows of a range that need no engine.
+    def resolve(self, repeats: Partitions[Repeats], own: Partitions[RequestKeys] | None) -> None:
+        """Resolve one range of keys after the other.
 
-        :param repeats: of this range.
-        :param own: keys of its rows, if they are to be looked up.
+        :param repeats: of all rows.
+        :param own: keys of the rows, if they are to be looked up.
         """
+        for place, some in enumerate(repeats):
+            self._resolve(some, None if own is None else own[place])
+        for numbered in self._numbered:  # each has a key of its own, in a range of its own
+            if len(numbered):
+                self._look_up(numbered)
+
+    def _resolve(self, repeats: Repeats, own: RequestKeys | None) -> None:
         if self._share:  # rows whose equal one is finished are not looked up
             self._follow(followers_of(repeats, self._is_open, self._good.__getitem__))
         if own is not None:
@@ -89,16 +96,10 @@ class ReuseResolver:
         repeated = Repetitions(sampled.ordinals, sampled.numbers)
         self._repeated.add(repeated, _range_of(sampled.ordinals, self._repeated, len(self.rows)))
 
-    def look_up_numbered(self) -> None:
-        """Look up repeated sampled requests, each under a key of its own, in ranges of these."""
-        for some in self._numbered:
-            if len(some.ordinals):
-                self._look_up(some)
-
     @property
     def repetitions(self) -> Repetitions:
         """Of all rows that are not resolved, those that repeat a sampled request."""
-        # Filled in place: a second copy would be what needs most memory.
+        # Filled in place: a second copy would need the most memory.
         found = Repetitions(np.empty(len(self._repeated), np.int64), np.empty(len(self._repeated), np.int32))
         stop = 0
         for some in self._repeated:
@@ -123,11 +124,10 @@ class ReuseResolver:
         self.shared[followers.ordinals] = True
 
 
-def add_followers(all_of_them: Partitions[Followers], some: Followers, rows: int) -> None:
-    """Add followers, by the row that they follow."""
-    all_of_them.add(some, _range_of(some.leaders, all_of_them, rows))
+def add_followers(followers: Partitions[Followers], some: Followers, rows: int) -> None:
+    """Add followers of an input of `rows`, in ranges of their leaders."""
+    followers.add(some, _range_of(some.leaders, followers, rows))
 
 
-def _range_of(ordinals: Ordinals, parts: Partitions[Any], rows: int) -> Ordinals:
-    """The part of each row, where an input is cut by ordinals."""
-    return ordinals * parts.number // rows
+def _range_of(ordinals: Ordinals, ranges: Partitions[Any], rows: int) -> Ordinals:
+    return ordinals * ranges.number // rows

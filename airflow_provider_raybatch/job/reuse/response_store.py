@@ -51,23 +51,23 @@ class StoredResponses:
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
         self._numbers: dict[str, int] = {}
-        """Of its files with a hit, in the order in which they were found."""
+        """Of the files with a hit."""
 
     def lookup(self, keys: Keys) -> Hits:
-        """Find `keys`."""
+        """See :class:`~airflow_provider_raybatch.job.reuse.hits.Responses`."""
         found = self._store.lookup(keys)
         numbers = [self._numbers.setdefault(path, len(self._numbers)) for path in found.entries.files]
         number = np.array(numbers, np.int64)
         return Hits(found.position, number[found.entries.file], found.entries.row)
 
     def read(self, rows: CachedRows, most: int) -> pa.Table | None:
-        """The responses of rows that lookups found. Rows with the same one each get it."""
+        """See :class:`~airflow_provider_raybatch.job.reuse.hits.Responses`."""
         order = np.lexsort((rows.row, rows.file))
         file, row = rows.file[order], rows.row[order]
         is_new = np.r_[np.ones(min(1, len(order)), np.bool_), (file[1:] != file[:-1]) | (row[1:] != row[:-1])]
         first = np.flatnonzero(is_new)
         times = np.diff(np.r_[first, len(order)])
-        asked = rows.take(order[first])
+        asked = rows.where(order[first])
         used, local = np.unique(asked.file, return_inverse=True)
         no_time: npt.NDArray[np.int64] = np.zeros(len(asked), np.int64)
         files = list(self._numbers)
@@ -92,12 +92,11 @@ class StoredResponses:
 def remember(store: ResponseStore, place: Folder, ledger: Sequence[Part], emit: Emit, task: Task) -> None:
     """Store what the drivers of a ledger paid for. Call it after the commit; it never raises.
 
-    A driver that is already stored costs one request. The unit is the driver, not the submission, because
-    submission ids start again after a head restart.
+    It goes by drivers, since submission ids start again after a head restart. One that is already stored
+    costs one request.
 
-    :param ledger: all parts of the task, not only those of the current input: responses that were carried
-        over a changed input are marked as generated in the earlier input's parts alone.
-    :param task: what the rows yield.
+    :param ledger: all parts of the task: a response that was carried over a changed input counts as
+        generated in the parts of the earlier input alone.
     """
     paid = sorted((part for part in ledger if part.may_be_generated), key=lambda part: part.path)
     try:
@@ -111,7 +110,7 @@ def remember(store: ResponseStore, place: Folder, ledger: Sequence[Part], emit: 
 def remember_committed(
     spec: BatchInferenceSpec, place: Folder, credentials: AwsCredentials | None, emit: Emit
 ) -> None:
-    """Store what an earlier attempt of this run paid for that died after its commit. It never raises.
+    """Store what an attempt of this run paid for that died after its commit. It never raises.
 
     :param place: the destination.
     """
@@ -135,7 +134,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _generated(place: Folder, found: Sequence[Part], task: Task, emit: Emit) -> Iterator[pa.Table]:
-    """The rows that one driver paid for, one table per part; parts are read ahead."""
+    """The good rows of one driver's parts."""
 
     def paid_rows(part: Part) -> pa.Table | None:
         try:

@@ -21,7 +21,6 @@ from airflow_provider_raybatch.job.request.repetitions import Repetitions
 from airflow_provider_raybatch.job.reuse.cached_parts import followed
 from airflow_provider_raybatch.job.reuse.duplicates import (
     Followers,
-    Ordinals,
     Repeats,
     Search,
     followers_of,
@@ -42,9 +41,9 @@ class ReusePlan:
     """Rows that need no engine.
 
     :param rows: all of them, by ordinal.
-    :param shared: of them, rows that get the response of an equal row of this input once it exists.
+    :param shared: those of them that get the outcome of an equal row of this input.
     :param found: cached responses.
-    :param followers: the rows of `shared`, with the rows whose response they get; by the latter.
+    :param followers: the rows of `shared`, with the rows whose outcome they get; by the latter.
     :param repetitions: by ordinal, how many earlier rows make the same sampled request.
     :param search: new findings to keep for the next attempt; ``None`` if there are none.
     """
@@ -76,7 +75,7 @@ class ReusePlan:
     def write_parts(self, job: Job, source: Source) -> list[Part]:
         """Write the cached responses as parts of this submission.
 
-        Of rows that ask the same and whose response is gone, one is asked, and the others become followers.
+        If a response that equal rows wait for is gone, one of them is asked, and the others follow it.
 
         :raises StorageError: they can't be read or written.
         """
@@ -98,7 +97,7 @@ class ReusePlan:
             return
         for some in lost:
             repeats = repeats_of(some.where(np.argsort(some.ordinals)))
-            followers = followers_of(repeats, _all, _all)
+            followers = followers_of(repeats)
             add_followers(self.followers, followers, len(self.rows))
             self.shared[followers.ordinals] = True
 
@@ -144,10 +143,6 @@ def plan_reuse(
 ) -> ReusePlan:
     """Find responses for the rows that are not resolved.
 
-    Making the keys of all rows renders every row. So it happens only if reuse is possible, now or after a
-    change of the input, and only once, since the result is kept. A resume makes the keys of its missing rows,
-    and only if there are responses that no earlier attempt has searched.
-
     :param earlier: what earlier submissions finished of the same input and requests.
     :param resolved: rows that need no request.
     :param store: the response store, if the job has one.
@@ -156,48 +151,42 @@ def plan_reuse(
     :raises StorageError: the source, a part or the store can't be read.
     """
     no_rows: RowMask = np.zeros(len(resolved), np.bool_)
-    if resolved.all():
+    own_folder = f"{job.part_folder.rpartition('/')[0]}/"
+    own_files = [file for file in earlier.files if file.path.startswith(own_folder)]
+    elsewhere = [part for part in _usable(job, earlier.files) if not part.path.startswith(own_folder)]
+    kept = None if resolved.all() else read_search(job.folder, own_files, source.rows)
+    may_reuse = store is not None or bool(elsewhere)
+    if resolved.all() or (kept is None and not may_reuse and not _may_repeat(job)):
         return ReusePlan(no_rows, no_rows)
-    run_folder = job.part_folder.rpartition("/")[0]
-    here = [file for file in earlier.files if file.path.startswith(f"{run_folder}/")]
-    elsewhere = [part for part in _usable(job, earlier.files) if not part.path.startswith(f"{run_folder}/")]
-    search = read_search(job.folder, here, source.rows)
-    found_out = search is None
     number = ranges_for(source.rows)
-    own = None
+
+    def keys_without(skip: RowMask, sought: str) -> Partitions[RequestKeys]:
+        rows = count_of(int(np.count_nonzero(~skip)), "row")
+        emit(Phase(phase="preflight", message=f"checking {rows} for {sought}"))
+        return request_keys(job, work(source, ROWS_PER_CHUNK, skip), number, parallel_map)
+
+    own, search = None, kept
     if search is None:
-        if store is None and not elsewhere and not _may_repeat(job):
-            return ReusePlan(no_rows, no_rows)
-        has_answers = store is not None or bool(elsewhere)
-        emit(_looking(source.rows, "reusable answers" if has_answers else "equal requests"))
-        own = request_keys(job, work(source, ROWS_PER_CHUNK, no_rows), number, parallel_map)
+        own = keys_without(no_rows, "reusable answers" if may_reuse else "equal requests")
         search = Search(all_repeats(own), source.rows, frozenset())
-    unsearched = search.unsearched(elsewhere)
-    found: list[CachedResponses] = []
-    if unsearched:
-        carried = LedgerResponses(
-            job.folder, unsearched, ranges=number, damaged=_misses(job.folder.uri, emit), task=job.task
-        )
-        found.append(CachedResponses(Partitions(CachedRows, number), carried, "carried"))
+    caches: list[CachedResponses] = []
+    if unsearched := search.unsearched(elsewhere):
+        carried = _earlier_answers(job, unsearched, number, emit)
+        caches.append(CachedResponses(Partitions(CachedRows, number), carried, "carried"))
         search = search.after(unsearched)
-        found_out = True
     if store is not None:
-        found.append(CachedResponses(Partitions(CachedRows, number), store, "stored"))
-    if found and own is None:
-        emit(_looking(int(np.count_nonzero(~resolved)), "reusable answers"))
-        own = request_keys(job, work(source, ROWS_PER_CHUNK, resolved), number, parallel_map)
-    resolver = ReuseResolver(source.rows, resolved, earlier.good, found, job.spec.deduplicate)
-    for part, repeats in enumerate(search.repeats):
-        resolver.resolve(repeats, None if own is None or not found else own[part])
-    resolver.look_up_numbered()
-    # Also for cached rows: a response that can't be read after all is requested under the row's own key.
+        caches.append(CachedResponses(Partitions(CachedRows, number), store, "stored"))
+    if caches and own is None:
+        own = keys_without(resolved, "reusable answers")
+    resolver = ReuseResolver(source.rows, resolved, earlier.good, caches, job.spec.deduplicate)
+    resolver.resolve(search.repeats, own if caches else None)
     return ReusePlan(
         resolver.rows,
         resolver.shared,
-        tuple(found),
+        tuple(caches),
         resolver.followers,
-        resolver.repetitions,
-        search if found_out else None,
+        resolver.repetitions,  # also of cached rows: if a response is gone, its row is asked
+        None if search is kept else search,
     )
 
 
@@ -207,31 +196,10 @@ def all_repeats(own: Partitions[RequestKeys]) -> Partitions[Repeats]:
     :param own: the keys of all of its rows, not yet numbered, in ranges.
     """
     found = Partitions(Repeats, own.number)
-    for part, some in enumerate(own):
+    for place, some in enumerate(own):
         repeats = repeats_of(some)
-        found.add(repeats, np.full(len(repeats.ordinals), part))
+        found.add(repeats, np.full(len(repeats), place))
     return found
-
-
-def _all(ordinals: Ordinals) -> RowMask:
-    return np.ones(len(ordinals), np.bool_)
-
-
-def _looking(rows: int, found: str) -> Phase:
-    return Phase(phase="preflight", message=f"checking {count_of(rows, 'row')} for {found}")
-
-
-def _misses(uri: str, emit: Callable[[Notice], None]) -> Callable[[str], None]:
-    """Tells once of each part of another input or configuration that is damaged."""
-    told: set[str] = set()
-
-    def miss(path: str) -> None:
-        if path not in told:
-            told.add(path)
-            text = f"reuse: {uri}/{path} is damaged; its responses are paid for again."
-            emit(Notice(level="warning", message=text))
-
-    return miss
 
 
 def parts_of_task(job: Job) -> list[Part]:
@@ -263,3 +231,13 @@ def _may_repeat(job: Job) -> bool:
     """
     of_rows = job.spec.sampling_column is not None
     return job.spec.deduplicate or of_rows or not job.keyer.may_be_greedy
+
+
+def _earlier_answers(
+    job: Job, searched: Sequence[Part], ranges: int, emit: Callable[[Notice], None]
+) -> LedgerResponses:
+    def miss(path: str) -> None:
+        text = f"reuse: {job.folder.uri}/{path} is damaged; its responses are paid for again."
+        emit(Notice(level="warning", message=text))
+
+    return LedgerResponses(job.folder, searched, ranges=ranges, damaged=miss, task=job.task)

@@ -15,7 +15,7 @@ from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.request import key_array, keys
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
-from airflow_provider_raybatch.job.reuse.partitions import Partitions
+from airflow_provider_raybatch.job.reuse.partitions import Arrays, Partitions
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.work import Job, ParallelMap, WorkItem, in_sequence
 
@@ -25,11 +25,10 @@ _ROWS_PER_RANGE = 2_000_000
 
 
 @dataclass(frozen=True)
-class RequestKeys:
+class RequestKeys(Arrays):
     """The keys of rows, without rows that make no request.
 
-    :param ordinals: of the rows.
-    :param keys: each row's key; equal sampled requests have equal ones until :meth:`numbered` is called.
+    :param keys: equal sampled requests have equal ones until :meth:`numbered` is called.
     :param greedy: whether the request always gives the same response.
     """
 
@@ -38,10 +37,6 @@ class RequestKeys:
     ordinals: npt.NDArray[np.int64]
     keys: Keys
     greedy: npt.NDArray[np.bool_]
-
-    def where(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> RequestKeys:
-        """Some of them, by place."""
-        return RequestKeys(self.ordinals[chosen], self.keys[chosen], self.greedy[chosen])
 
     def numbered(self, numbers: npt.NDArray[np.int64]) -> RequestKeys:
         """With a distinct key for each sampled request that repeats an earlier one.
@@ -52,7 +47,7 @@ class RequestKeys:
 
 
 def ranges_for(rows: int) -> int:
-    """Into how many parts columns of an input are cut, by keys or by ordinals."""
+    """Into how many ranges an input is cut, by keys or by ordinals."""
     return min(key_array.MOST_RANGES, max(1, math.ceil(rows / _ROWS_PER_RANGE)))
 
 
@@ -62,9 +57,7 @@ def request_keys(
     """Render rows and make their keys.
 
     :param items: which rows, in input order, cut into chunks of ``ROWS_PER_CHUNK``.
-    :param number: of ranges of keys.
-    :param parallel_map: applies a function to groups of items.
-    :returns: in ranges of keys, so that rows that ask the same are together; ordinals ascend in each.
+    :param number: of ranges of keys. Ordinals ascend in each.
     :raises StorageError: the source can't be read, or is no longer what it was.
     """
     groups = [items[start : start + _CHUNKS_PER_TASK] for start in range(0, len(items), _CHUNKS_PER_TASK)]

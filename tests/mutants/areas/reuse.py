@@ -126,8 +126,8 @@ MUTANTS = (
     Mutant(
         "shares-though-turned-off",
         _PLAN,
-        "earlier.good, found, job.spec.deduplicate)",
-        "earlier.good, found, True)",
+        "earlier.good, caches, job.spec.deduplicate)",
+        "earlier.good, caches, True)",
         "`deduplicate=False` is ignored.",
         _TESTS,
     ),

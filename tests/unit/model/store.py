@@ -133,7 +133,7 @@ class World:
         files = {entry.path for entry in self.disk.list("v1/data") if entry.path.endswith(".parquet")}
         assert files == self.named(), "data without an entry, or entries without data"
         assert self.disk.scratch == {}, "scratch files stay"
-        assert self.shop.store().report().rows == len(self.read_all()), "entries without a use stay"
+        assert self.shop.store().size().rows == len(self.read_all()), "entries without a use stay"
 
     def named(self) -> set[str]:
         return {name for entry in index.segments(self.disk) for name in Segment(self.disk, entry).files}

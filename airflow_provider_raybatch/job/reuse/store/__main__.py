@@ -16,6 +16,6 @@ store = ResponseStore(folder(arguments.uri), lambda notice: print(notice.text())
 try:
     if arguments.compact:
         print(store.compact())
-    print(store.report().text())
+    print(store.size().text())
 except StorageError as error:
     sys.exit(str(error))

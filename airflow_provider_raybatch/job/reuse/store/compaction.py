@@ -5,8 +5,7 @@ Runs concurrently with readers, writers and other compactions, without a lock. W
 
 - An entry is valid in any segment, so a duplicate does no harm. A merge writes new segments under new names,
   and deletes the old ones only after all new ones are written. So each entry that has not expired is in some
-  segment at all times, and readers list until they see nothing new
-  (:func:`index.visit`).
+  segment at all times, and readers list until they see nothing new (:func:`index.visit`).
 - Of two merges of the same segments, the slower one finds a segment gone and deletes what it wrote. It has
   deleted nothing else, so all entries are in the segments it read or in their successors.
 - Data is written before the index names it. So a data file is deleted only if no segment names it (data is
@@ -64,10 +63,9 @@ def is_due(folder: Folder) -> bool:
 
 
 def compact(folder: Folder, now: float, unusable: list[str], grace: float = GRACE) -> Compacted:
-    """Merge, then delete what nothing points to.
+    """Merge, then delete what nothing points to. An error loses nothing; part of the work may be done.
 
     :param unusable: gets a clause for each file that can't be read; the file is left alone.
-    :raises StorageError: the storage gives no answer; nothing is lost, and part of the work may be done.
     """
     merged, made = _merge(folder, now, grace)
     return Compacted(merged, made, _sweep(folder, now, grace, unusable))

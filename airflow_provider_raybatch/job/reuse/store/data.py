@@ -42,11 +42,11 @@ _BYTES_PER_GROUP = 4 * 1024 * 1024
 
 
 def write(folder: Folder, submission: str, tables: Iterable[pa.Table], at: int) -> list[tuple[str, Keys]]:
-    """Write rows as data files. Their names have `at` in them: see :func:`files.data_file`.
+    """Write rows as data files.
 
-    :param tables: columns `key` and `output`, see :meth:`ResponseStore.add`.
+    :param tables: see :meth:`ResponseStore.add`.
+    :param at: see :func:`files.data_file`.
     :returns: name and keys of each file.
-    :raises StorageError: they can't be written.
     """
     written = []
     for number, table in enumerate(_cut(_checked(table) for table in tables)):
@@ -63,12 +63,10 @@ def write(folder: Folder, submission: str, tables: Iterable[pa.Table], at: int) 
 
 
 def read(folder: Folder, hits: StoreHits, unusable: list[str]) -> Iterator[pa.Table]:
-    """The responses, a table for each row group that has some.
+    """See :meth:`ResponseStore.read`.
 
     :param unusable: gets a clause for each file or row group that is gone or can't be read; its rows are
         skipped, as are rows with another key than expected.
-    :returns: columns `position`, `key`, `output`, `paid_by`; see :meth:`ResponseStore.read`.
-    :raises StorageError: the storage gives no answer.
     """
     groups = _groups(folder, hits, unusable)
     for found in usable(partial(_read_group, folder, hits), groups, unusable):

@@ -28,17 +28,17 @@ T = TypeVar("T")
 
 
 class UnusableError(Exception):
-    """A file that this store did not write. The message is a clause about it."""
+    """A file that is damaged, or that this store did not write. The message is a clause about it."""
 
 
 class FileChangedError(UnusableError):
-    """The file was deleted or replaced."""
+    """The file was deleted or replaced since it was listed."""
 
 
 def parquet_file(stream: RangedFile, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
     """Open a Parquet file; the columns of a row group are one request.
 
-    :param metadata: its footer, where it has been read before.
+    :param metadata: its footer, if it is known.
     :raises ValueError: its footer is damaged.
     """
     if metadata is None:
@@ -49,7 +49,7 @@ def parquet_file(stream: RangedFile, metadata: pq.FileMetaData | None = None) ->
 def reading(folder: Folder, entry: Entry, read: Callable[[], T]) -> T:
     """The result of `read`, which reads the file `entry`.
 
-    :raises FileChangedError: it was deleted or replaced since it was listed.
+    :raises FileChangedError: it was deleted or replaced.
     :raises UnusableError: it can't be read.
     :raises StorageError: the storage gives no answer; only this error is worth a retry.
     """
@@ -89,10 +89,8 @@ def usable(function: Callable[[Item], T], items: Iterable[Item], unusable: list[
 def data_file(submission: str, at: int, number: int) -> str:
     """The name of a data file.
 
-    A repeated add uses new names, because a compaction may be about to delete the files of the first one, or
-    to replace the segment that names them.
-
-    :param at: when the add began, seconds since 1970.
+    :param at: when the add began, seconds since 1970. So a repeated add uses new names: a compaction may be
+        about to delete the files of the first one, or to replace the segment that names them.
     """
     path = f"{STORE_DATA}/{submission}/{at:010d}{number:05d}.parquet"
     paid_by(path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look up keys in all segments of the index, one row group at a time.
+"""Look up keys in all segments of the index.
 
 Memory depends on the number of keys, not on the size of the store. A fixed number of segments is read
 concurrently; of each, at most its 10 MB as stored and one decoded row group are in memory.
@@ -57,7 +57,6 @@ def visit(folder: Folder, look: Callable[[Segment], T], unusable: list[str]) -> 
     consecutive listings; it is then paid for again.)
 
     :param unusable: gets a clause for each file that can't be read; the file is skipped.
-    :raises StorageError: the storage gives no answer.
     """
     seen: set[Entry] = set()
     for _ in range(_LISTINGS):
@@ -76,7 +75,6 @@ def look_up(folder: Folder, keys: Keys, now: float, max_age: float | None, unusa
     :param keys: sorted, each once.
     :param max_age: seconds; older entries are misses.
     :param unusable: see :func:`visit`.
-    :raises StorageError: the storage gives no answer.
     """
     high, low = key_array.halves(keys)
     if np.any((high[1:] < high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] <= low[:-1]))):
@@ -84,9 +82,8 @@ def look_up(folder: Folder, keys: Keys, now: float, max_age: float | None, unusa
     since = -np.inf if max_age is None else now - max_age
     size, numbers = len(keys), dict[str, int]()
     file, row, at, until = np.full((4, size), -1, dtype=np.int64)
-    for found in (
-        visit(folder, lambda segment: search(segment, high, low, now, since), unusable) if size else ()
-    ):
+    looks = visit(folder, lambda segment: search(segment, high, low, now, since), unusable)
+    for found in looks if size else ():
         position, entries = found.position, found.entries
         newer = entries.at > at[position]
         position, entries = position[newer], entries.take(newer)
@@ -110,7 +107,7 @@ def search(segment: Segment, high: Half, low: Half, now: float, since: float) ->
     :param high: first halves of the wanted keys, which are sorted.
     :param low: their second halves.
     :param now: seconds since 1970; entries that expire then or earlier are misses.
-    :param since: seconds since 1970; entries paid for earlier are misses.
+    :param since: seconds since 1970; entries that were paid for earlier are misses.
     """
     positions: list[Int] = [np.empty(0, dtype=np.int64)]
     found: list[Entries] = []

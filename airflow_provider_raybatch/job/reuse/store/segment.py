@@ -93,17 +93,14 @@ def _joined(columns: Sequence[Int]) -> Int:
 
 
 def by_key(entries: Entries) -> Entries:
-    """Sorted: by key, the newest first among equal keys, and entries of one response next to each other."""
+    """Sorted: by key, then the newest first, then entries of one response next to each other."""
     high, low = key_array.halves(entries.keys)
     order = (-entries.until, entries.row, entries.file, -entries.at, low, high)  # the last counts most
     return entries.take(np.lexsort(order))
 
 
 def write(folder: Folder, path: str, entries: Entries) -> None:
-    """Write sorted entries as one segment that names the files they point to and no others.
-
-    :raises StorageError: it can't be written.
-    """
+    """Write sorted entries as one segment that names the files they point to and no others."""
     used, file = np.unique(entries.file, return_inverse=True)
     names = json.dumps([entries.files[number] for number in used])
     table = pa.table(
@@ -128,10 +125,7 @@ def write(folder: Folder, path: str, entries: Entries) -> None:
 
 
 class Segment:
-    """An open segment. Reads the footer at once, then one row group at a time.
-
-    :raises ValueError: the file is not a segment.
-    """
+    """An open segment. :raises ValueError: the file is not one."""
 
     def __init__(self, folder: Folder, entry: Entry) -> None:
         self._stream, self._size = RangedFile(folder, entry), entry.size
@@ -188,7 +182,7 @@ class Segment:
         return table["at"].to_numpy(), table["until"].to_numpy()
 
     def between(self, first: int, last: int) -> Entries:
-        """The entries whose key's first half lies between, both included."""
+        """The entries whose key's first half is from `first` to `last`."""
         found = []
         for group in self.groups:
             smallest, largest = self.bounds(group)

@@ -14,14 +14,12 @@ from airflow_provider_raybatch.storage.folder import Folder
 
 
 @dataclass(frozen=True)
-class StoreReport:
+class StoreSize:
     """Figures of a store.
 
     :param rows: entries of the index; a response that was paid for twice counts twice until compaction.
-    :param expired: of them, entries past their expiry, which no lookup returns.
     :param submissions: number of drivers with responses in the store.
     :param oldest: when the oldest response was stored, in seconds since 1970; ``None`` in an empty store.
-    :param unusable: segments that can't be read.
     """
 
     rows: int
@@ -36,7 +34,7 @@ class StoreReport:
     unusable: int
 
     def text(self) -> str:
-        """For people."""
+        """As a sentence."""
         return (
             f"{count_of(self.rows, 'response')} ({self.expired:,} expired) of "
             f"{count_of(self.submissions, 'submission')}, stored "
@@ -47,10 +45,9 @@ class StoreReport:
         )
 
 
-def size_of_store(folder: Folder, now: float) -> StoreReport:
-    """Count what is in the store; of the index, only the columns with times are read.
+def size_of_store(folder: Folder, now: float) -> StoreSize:
+    """Count what is in the store. Reads only the columns with times of the index.
 
-    :param now: seconds since 1970.
     :raises StorageError: the storage gives no answer.
     """
 
@@ -62,7 +59,7 @@ def size_of_store(folder: Folder, now: float) -> StoreReport:
     found = [one for one in visit(folder, look, unusable) if one[0]]
     index, data = segments(folder), folder.list(STORE_DATA)
     files = [entry for entry in data if entry.path.endswith(".parquet")]
-    return StoreReport(
+    return StoreSize(
         rows=sum(one[0] for one in found),
         expired=sum(one[1] for one in found),
         segments=len(index),

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.job.reuse.store.compaction import Compacted
 from airflow_provider_raybatch.job.reuse.store.files import segment_file
 from airflow_provider_raybatch.job.reuse.store.index import StoreHits, look_up
 from airflow_provider_raybatch.job.reuse.store.segment import FOREVER, ROWS_PER_SEGMENT, Entries, by_key
-from airflow_provider_raybatch.job.reuse.store.size import StoreReport, size_of_store
+from airflow_provider_raybatch.job.reuse.store.size import StoreSize, size_of_store
 from airflow_provider_raybatch.storage.errors import StorageError, error_prefix
 from airflow_provider_raybatch.storage.folder import Folder
 
@@ -31,14 +31,13 @@ Emit = Callable[[Notice], None]
 class ResponseStore:
     """A store in a folder, for any number of concurrent readers and writers.
 
-    ``v1/data/<driver>/<number>.parquet`` holds responses. ``v1/index/<name>.parquet`` holds sorted keys with
-    the location of their response, and is written after it. Files never change, so no lock is needed.
+    Data files hold responses; segments of the index, written after them, hold sorted keys with the location
+    of their response. Files never change, so no lock is needed.
 
-    If the storage gives no answer after the client's retries, all methods raise :class:`StorageError`, and a
-    retry of the task may succeed. Going on would silently pay for responses that the user wants to reuse. A
-    missing or damaged file does not come back; it counts as cache misses and logs one warning.
+    All methods raise :class:`StorageError` if the storage gives no answer: going on would silently pay for
+    responses that the user wants to reuse. A missing or damaged file does not come back; it counts as cache
+    misses and logs one warning.
 
-    :param emit: called with notices.
     :param max_age: seconds. Older responses are misses, and what this store adds expires after it for all
         readers. ``None`` (default): no limit.
     """
@@ -47,14 +46,11 @@ class ResponseStore:
     emit: Emit
     max_age: float | None = None
     clock: Callable[[], float] = time.time
-    told: set[str] = field(default_factory=set, compare=False, repr=False)
-    """What could not be used, and was told: keys are looked up in ranges, each in the whole index."""
+    reported: set[str] = field(default_factory=set, compare=False, repr=False)
+    """Files with a warning, which is logged once: each range of keys is looked up in the whole index."""
 
     def prepare(self) -> None:
-        """Check, before anything is paid for, that the store can be read and written.
-
-        :raises StorageError: it can't; the message names `reuse`.
-        """
+        """Check, before anything is paid for, that the store can be read and written."""
         content = json.dumps({"store": "responses of airflow-provider-raybatch", "version": 1}).encode()
         with error_prefix("reuse"):
             self.folder.write(STORE_MARK, content)
@@ -63,8 +59,7 @@ class ResponseStore:
     def lookup(self, keys: Keys) -> StoreHits:
         """Which of `keys` have a response.
 
-        :param keys: ``S16`` (:func:`key_array.from_arrow`), sorted, each once: ``np.unique`` makes them so.
-        :raises StorageError: the storage gives no answer.
+        :param keys: sorted, each once: ``np.unique`` makes them so.
         """
         unusable: list[str] = []
         with error_prefix("reuse"):
@@ -79,15 +74,13 @@ class ResponseStore:
 
         :returns: columns `position` (int64, in the array that was looked up), `key`, `output` (a struct, as
             it was added) and `paid_by` (id of the submission that generated it).
-        :raises StorageError: the storage gives no answer.
         """
         unusable: list[str] = []
         read, tables = 0, data.read(self.folder, hits, unusable)
         while True:
             with error_prefix("reuse"):
-                table = next(tables, None)
-            if table is None:
-                break
+                if (table := next(tables, None)) is None:
+                    break
             read += table.num_rows
             yield table
         if read < len(hits):
@@ -97,24 +90,19 @@ class ResponseStore:
             self.emit(Notice(level="warning", message=f"reuse: {text}"))
 
     def holds(self, driver: str) -> bool:
-        """Whether :meth:`add` has stored all rows of a driver.
-
-        :raises StorageError: the storage gives no answer.
-        """
+        """Whether :meth:`add` has stored all rows of a driver."""
         with error_prefix("reuse"):
             return self.folder.head(f"{STORE_DATA}/{driver}/{STORE_WHOLE}") is not None
 
     def add(self, driver: str, tables: Iterable[pa.Table]) -> int:
         """Store what a driver paid for: its good rows, without the reused ones.
 
-        Call it once per driver, with all of its rows. After a complete call, another one does nothing.
-        After an interrupted one, it writes all rows again, and compaction drops the duplicates.
+        Call it with all rows of the driver. After a complete call, another one does nothing. After an
+        interrupted one, it writes all rows again, and compaction drops the duplicates.
 
         :param tables: columns `key` (``binary(16)``) and `output` (a struct, of one type in all tables); rows
-            without output are failures and are skipped. Tables are consumed one by one; of all rows, only
-            the keys are held in memory.
+            without output are failures and are skipped. Only the keys of all rows are held in memory.
         :returns: how many rows were stored.
-        :raises StorageError: the storage gives no answer.
         """
         if self.holds(driver):
             return 0
@@ -132,21 +120,15 @@ class ResponseStore:
         return len(entries)
 
     def compact(self) -> Compacted:
-        """Merge small segments, drop what expired, delete data that nothing points to.
-
-        :raises StorageError: the storage gives no answer; nothing is lost.
-        """
+        """Merge small segments, drop what expired, delete data that nothing points to."""
         unusable: list[str] = []
         with error_prefix("reuse"):
             done = compaction.compact(self.folder, self.clock(), unusable)
         self._warn(unusable, "segments of the index can't be used, so no data was deleted")
         return done
 
-    def report(self) -> StoreReport:
-        """How large the store is.
-
-        :raises StorageError: the storage gives no answer.
-        """
+    def size(self) -> StoreSize:
+        """How large the store is."""
         with error_prefix("reuse"):
             return size_of_store(self.folder, self.clock())
 
@@ -171,8 +153,8 @@ class ResponseStore:
             self.emit(Notice(level="warning", message=f"{error} (while compacting the store)"))
 
     def _warn(self, unusable: list[str], what: str) -> None:
-        fresh = [one for one in unusable if what + one not in self.told]
-        self.told.update(what + one for one in fresh)
+        fresh = [one for one in unusable if what + one not in self.reported]
+        self.reported.update(what + one for one in fresh)
         if fresh:
             message = f"reuse: {len(fresh):,} {what} (for example, {fresh[0]})."
             self.emit(Notice(level="warning", message=message))

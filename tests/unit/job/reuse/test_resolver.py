@@ -52,9 +52,7 @@ def test_memory_of_a_row(monkeypatch: pytest.MonkeyPatch, greedy: bool, cached: 
             own.add(some, key_array.range_of(some.keys, number))
         found = [CachedResponses(Partitions(CachedRows, number), HasMost(), "stored")] if cached else []
         resolver = ReuseResolver(ROWS, nothing, nothing, found, share=True)
-        for part, repeats in enumerate(all_repeats(own)):
-            resolver.resolve(repeats, own[part] if cached else None)
-        resolver.look_up_numbered()
+        resolver.resolve(all_repeats(own), own if cached else None)
         repetitions = resolver.repetitions
         peak = tracemalloc.get_traced_memory()[1]
     finally:

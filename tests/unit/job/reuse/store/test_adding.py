@@ -37,8 +37,8 @@ def test_an_add_that_broke_off_is_finished_by_its_repetition(
     assert again.answers(range(25)).items() <= {n: (f"to {n}", "s") for n in range(25)}.items()
     assert again.store().add("s", [table(range(25))]) == 25
     assert again.answers(range(30)) == {n: (f"to {n}", "s") for n in range(25)}
-    report = again.store().report()
-    assert (report.rows, report.data_files, report.segments) == (25, 3, 1)
+    size = again.store().size()
+    assert (size.rows, size.data_files, size.segments) == (25, 3, 1)
 
 
 def test_data_without_an_index_is_not_a_hit(folder: Folder) -> None:

@@ -63,7 +63,7 @@ class TestMerging:
         made = local.store().compact().made
         assert 1000 / 130 <= made <= 2 * 1000 / 130
         assert local.answers(answers) == answers
-        assert local.store().report().rows == 1000
+        assert local.store().size().rows == 1000
 
     def test_a_failing_compaction_does_not_undo_an_add(self, disk: LocalFolder) -> None:
         fill(Shop(disk), MANY)
@@ -84,7 +84,7 @@ class TestMerging:
         assert shop.answers(answers) == answers
         shop.store().compact()
         assert shop.answers(answers) == answers
-        assert shop.store().report().rows == len(answers)
+        assert shop.store().size().rows == len(answers)
 
     def test_entries_do_not_multiply_with_merges_that_break_off(self, local: Shop) -> None:
         """Two runs paid for the same requests in one second; what a merge read stays beside what it made."""
@@ -94,7 +94,7 @@ class TestMerging:
             with pytest.raises(StorageError, match="reuse: "):
                 Shop(Faulty(local.folder, "", raising("delete"))).store().compact()
         local.store().compact()
-        assert local.store().report().rows == 40
+        assert local.store().size().rows == 40
 
 
 class TestBesideOthers:
@@ -140,7 +140,7 @@ class TestBesideOthers:
         slower = Shop(Faulty(disk, "merged", compact)).store().compact()
         assert (slower.merged, slower.made) == (0, 0)
         assert Shop(disk).answers(answers) == answers
-        assert Shop(disk).store().report().rows == len(answers)
+        assert Shop(disk).store().size().rows == len(answers)
 
     def test_index_that_never_rests_is_a_retryable_error(self, disk: LocalFolder) -> None:
         fill(Shop(disk), 1)
@@ -162,7 +162,7 @@ class TestDropping:
         shop.now += 2 * DAY + GRACE - 10
         assert shop.store().compact().deleted == 0
         # Key 2 is kept once: the other submission's answer lives longer.
-        assert shop.store().report().rows == 3
+        assert shop.store().size().rows == 3
         shop.now += 20
         assert shop.store().compact().deleted == 1
         assert {e.path for e in shop.folder.list("v1/data")} == {
@@ -170,8 +170,8 @@ class TestDropping:
             "v1/data/long/_whole",
             "v1/data/short/_whole",
         }
-        report = shop.store().report()
-        assert (report.rows, report.expired, report.data_files) == (2, 0, 1)
+        size = shop.store().size()
+        assert (size.rows, size.expired, size.data_files) == (2, 0, 1)
         assert shop.answers([1, 2, 3]) == {2: ("to 2", "long"), 3: ("to 3", "long")}
 
     def test_all_of_it_may_expire(self, local: Shop) -> None:

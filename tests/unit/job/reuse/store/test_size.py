@@ -17,11 +17,11 @@ def test_store_size_is_shown_without_ray(tmp_path: Path) -> None:
     shop.store(max_age=DAY).add("t", [table(range(3, 5))])
     shop.now += DAY
     shop.folder.write("v1/index/broken.parquet", b"")
-    report = shop.store().report()
-    assert (report.rows, report.expired, report.submissions, report.data_files) == (5, 2, 2, 2)
-    assert (report.segments, report.unusable) == (3, 1)
-    assert (report.oldest, report.newest) == (START, START)
-    assert report.index_bytes == sum(entry.size for entry in shop.folder.list("v1/index"))
+    size = shop.store().size()
+    assert (size.rows, size.expired, size.submissions, size.data_files) == (5, 2, 2, 2)
+    assert (size.segments, size.unusable) == (3, 1)
+    assert (size.oldest, size.newest) == (START, START)
+    assert size.index_bytes == sum(entry.size for entry in shop.folder.list("v1/index"))
     code = (
         "import runpy, sys; sys.modules['ray'] = None\n"
         "runpy.run_module('airflow_provider_raybatch.job.reuse.store', run_name='__main__')"
