@@ -79,7 +79,7 @@ class Growth:
 def measure(chunks: int, state: str) -> list[float]:
     """Measure one line of the table."""
     from airflow_provider_raybatch.job.input.survey import Chunk
-    from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+    from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
     from airflow_provider_raybatch.job.output.schema import footers
     from airflow_provider_raybatch.job.parts.part import Part, listed
     from airflow_provider_raybatch.job.run.supervision import Ran
@@ -104,7 +104,7 @@ def measure(chunks: int, state: str) -> list[float]:
         found.append(grown())
         del texts
         reports = [
-            ReplicaReport(f"{number:032x}", f"{number:056x}", "ready", rows=10**6, input_tokens=10**9)
+            ReplicaProgress(f"{number:032x}", f"{number:056x}", "ready", rows=10**6, input_tokens=10**9)
             for number in range(REPLICAS)
         ]
 

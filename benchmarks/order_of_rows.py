@@ -2,7 +2,7 @@
 """W2 of `throughput/workloads.py` on one and two simulated GPUs, in the order on disk and longest first.
 
 A step of a GPU takes 5.5 ms and 56 microseconds a row, up to 1,024 rows; so `LLM.generate` takes 54 s for W2,
-as on an H200. The second engine is ready 0.4 s after the first, as kept ones are at most. The queue is the
+as on an H200. The second engine is ready 0.4 s after the first, as warm ones are at most. The queue is the
 real one; a replica begins its rows in the order in which they came, or the longest first: known from the
 start, as by a limit or from an earlier night, or learned from the rows that have finished, where prompts of a
 length have answers of a length. *Of all*: the rows come in buckets by length, so that each GPU gets as many

@@ -18,10 +18,10 @@ from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.budget import Budget, spent
 from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
 from airflow_provider_raybatch.job.monitor.progress import Tracker
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.monitor.start_up import in_words
 from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.commit import commit, prepare
@@ -219,7 +219,7 @@ def _limits(context: JobContext, budget: Budget, control: Control, claim: ClaimW
     """What ends the run early; it also says when the first request was made."""
     has_begun = False
 
-    def check(reports: Sequence[ReplicaReport], progress: events.Progress) -> None:
+    def check(reports: Sequence[ReplicaProgress], progress: events.Progress) -> None:
         nonlocal has_begun
         if not has_begun and any(one.first_request for one in reports):
             has_begun = True
@@ -233,7 +233,7 @@ def _limits(context: JobContext, budget: Budget, control: Control, claim: ClaimW
     return check
 
 
-def _prompts(spec: BatchInferenceSpec, reports: Sequence[ReplicaReport]) -> Iterable[str]:
+def _prompts(spec: BatchInferenceSpec, reports: Sequence[ReplicaProgress]) -> Iterable[str]:
     """What became of prompts, by all replicas."""
     if special := sum(report.special for report in reports):
         yield f"rows with special tokens in their text: {special:,}, {special_tokens.effect(spec)}"

@@ -15,7 +15,7 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.input.listing import Listing
 from airflow_provider_raybatch.job.input.survey import Chunk, Source
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.request.keys import Keyer
@@ -110,7 +110,7 @@ class Done:
 
     parts: list[Part]
     seconds: dict[str, float]
-    report: ReplicaReport
+    report: ReplicaProgress
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two kept replicas on one GPU: when they begin and end, with rows dealt by length and in the order on disk.
+"""Two replicas with warm engines on one GPU: when they begin and end, by length and in the order on disk.
 
 For a machine that has one GPU: each replica has half of its memory, and both compute at once, so seconds say
 nothing of two GPUs. How far apart they end does: they get their rows as on two. Each job has other words

@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=Pace.rows)
     parser.add_argument("--replicas", type=int, default=Pace.replicas)
     parser.add_argument("--spread", type=float, default=0.0, help="seconds within which engines start")
-    parser.add_argument("--keep-warm", type=float, default=0.0, help="seconds for which engines are kept")
+    parser.add_argument("--keep-warm", type=float, default=0.0, help="seconds for which engines stay warm")
     parser.add_argument("--early", action="store_true", help="kill while engines start")
     parser.add_argument("--weather", default="0:0", help="FROM:TO, seeds of other faults, afterwards")
     parser.add_argument("--no-stops", action="store_true", help="leave out the ways of stopping")

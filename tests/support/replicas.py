@@ -21,7 +21,7 @@ import ray
 
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.job.input.survey import Source
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress, Reporter
 from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.planning import plan
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
@@ -147,7 +147,7 @@ class Place:
         return Replica(spec, {}, Handle(self.coordinator, job, chosen), spans_nodes=False)
 
     @property
-    def report(self) -> ReplicaReport:
+    def report(self) -> ReplicaProgress:
         assert self.coordinator is not None
         (report,) = self.coordinator.snapshot()
         return report

@@ -15,7 +15,7 @@ from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.job import driver as run_module
-from airflow_provider_raybatch.job.monitor.board import Reporter
+from airflow_provider_raybatch.job.monitor.replica_progress import Reporter
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator

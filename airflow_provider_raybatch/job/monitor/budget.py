@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.storage.folder import Folder
@@ -37,7 +37,7 @@ class Budget:
     gpu_hours: float = 0.0
     _holding: frozenset[str] = frozenset()
 
-    def check(self, reports: Sequence[ReplicaReport], now: float) -> None:
+    def check(self, reports: Sequence[ReplicaProgress], now: float) -> None:
         """:raises RaybatchError: a limit is reached."""
         tokens = self.spent + sum(report.input_tokens + report.output_tokens for report in reports)
         most = self.limits.max_tokens_total

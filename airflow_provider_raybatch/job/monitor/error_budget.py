@@ -11,7 +11,7 @@ from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.failures.summary import counted
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.parts.ledger import Ledger
 from airflow_provider_raybatch.job.row import RowFailure
 
@@ -55,7 +55,7 @@ class Tolerance:
                 f"{self._field}."
             )
 
-    def during(self, reports: Sequence[ReplicaReport]) -> None:
+    def during(self, reports: Sequence[ReplicaProgress]) -> None:
         """:raises RaybatchError: too many rows failed, or nearly all rows so far."""
         failed, done = sum(report.errors for report in reports), sum(report.written for report in reports)
         if self.exceeded(self.given_up + failed):

@@ -8,7 +8,7 @@ import threading
 
 from airflow_provider_raybatch.contract.names import ascii_name
 from airflow_provider_raybatch.contract.submission import Submission
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 
 _COUNTERS = {
     "written": ("raybatch_rows_total", "Rows that are written, failed ones included."),
@@ -52,7 +52,7 @@ class Metrics:
         except Exception as error:  # only shown to users
             self._give_up(error)
 
-    def update(self, report: ReplicaReport, rows_in_flight: int) -> None:
+    def update(self, report: ReplicaProgress, rows_in_flight: int) -> None:
         """Count what has grown since the last time.
 
         :param rows_in_flight: rows in the engine now.

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_provider_raybatch.contract.events import Progress
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.pace import Pace
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 
 
 class Tracker:
@@ -29,7 +29,7 @@ class Tracker:
         self._state: tuple[object, ...] = ()
         self.last_change = now
 
-    def update(self, reports: Sequence[ReplicaReport], finished_chunks: int, now: float) -> Progress:
+    def update(self, reports: Sequence[ReplicaProgress], finished_chunks: int, now: float) -> Progress:
         """Take a reading.
 
         :param finished_chunks: chunks whose parts are written: progress, even while rows stand still.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from airflow_provider_raybatch.contract.events import Phase
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 
 _STEPS = {
     "source": "reading the source",
@@ -80,7 +80,7 @@ class StartUp:
         finally:
             over.set()
 
-    def phases(self, reports: Sequence[ReplicaReport] = ()) -> dict[str, float]:
+    def phases(self, reports: Sequence[ReplicaProgress] = ()) -> dict[str, float]:
         """Seconds of each phase in their order.
 
         :param reports: of replicas. The one that made the first request counts; until one did, there are only

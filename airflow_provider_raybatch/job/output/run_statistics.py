@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from airflow_provider_raybatch.contract.manifest import Digests, ReplicaStats, StageSeconds, Timing
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.run.supervision import Ran
@@ -49,7 +49,7 @@ def statistics_of(ran: Ran, plan: Plan, start_up: StartUp, gpu_seconds: float) -
     )
 
 
-def _stats(report: ReplicaReport, first: float) -> ReplicaStats:
+def _stats(report: ReplicaProgress, first: float) -> ReplicaStats:
     """What a replica did.
 
     :param first: epoch seconds of the first request of all.

@@ -20,7 +20,7 @@ import numpy as np
 
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.input.survey import Chunk
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.replica.left_parts import LeftParts
 from airflow_provider_raybatch.job.replica.membership import Membership
 from airflow_provider_raybatch.job.replica.remote_call import Answer, PendingCall, RemoteCall
@@ -225,7 +225,7 @@ class Coordinator:
         """Its engine's description; sent once per process, since it may be large."""
         self._engine = engine
 
-    def report(self, report: ReplicaReport) -> tuple[bool, bool]:
+    def report(self, report: ReplicaProgress) -> tuple[bool, bool]:
         """Its progress, once a second.
 
         :returns: whether replicas must write their finished rows and end; and whether this one must ask for
@@ -293,11 +293,11 @@ class Coordinator:
         """Whether the next job may have a replica's warm engine."""
         return self._keeps_engines
 
-    def snapshot(self) -> list[ReplicaReport]:
+    def snapshot(self) -> list[ReplicaProgress]:
         """All reports, also of replicas that crashed, since their rows were done."""
         return self._membership.snapshot()
 
-    def news(self) -> tuple[list[ReplicaReport], list[tuple[float, Done]], bool, bool]:
+    def news(self) -> tuple[list[ReplicaProgress], list[tuple[float, Done]], bool, bool]:
         """Reports; what was written since the last call, and when; whether that is all; whether any works.
 
         :raises StorageError: what a lost process has written can't be listed.

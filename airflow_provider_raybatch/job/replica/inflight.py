@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError
 from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.replica.admission import AdmissionControl, group
 from airflow_provider_raybatch.job.replica.crash_log import CrashLog
 from airflow_provider_raybatch.job.replica.request_builder import PreparedRow
@@ -62,7 +62,7 @@ class InflightRequests:
     def __init__(
         self,
         engine: Engine,
-        report: ReplicaReport,
+        report: ReplicaProgress,
         most: int,
         grows: bool,
         shares: bool,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.scheduling.messages import SILENT, StaleReplicaError
 
 _LONGEST_PAUSE = 2.0
@@ -54,7 +54,7 @@ class Membership:
     def __init__(self) -> None:
         self._living: dict[str, _Process] = {}
         self._actors: dict[str, _Actor] = {}
-        self._reports: dict[str, ReplicaReport] = {}
+        self._reports: dict[str, ReplicaProgress] = {}
         self._looked = time.monotonic()
         self.starting: set[str] = set()
         self.gone: set[str] = set()
@@ -125,17 +125,17 @@ class Membership:
             self._living[process].is_needed = False
             self.left_names.add(self._living[process].name)
 
-    def hear(self, report: ReplicaReport) -> None:
+    def hear(self, report: ReplicaProgress) -> None:
         """A process says how far it is."""
         self._reports[report.replica] = replace(report, seen=time.time())
         if report.replica in self._living:
             self._living[report.replica].silence = 0.0
 
-    def report_of(self, process: str) -> ReplicaReport:
+    def report_of(self, process: str) -> ReplicaProgress:
         """Its latest one."""
-        return self._reports.get(process, ReplicaReport(process, ""))
+        return self._reports.get(process, ReplicaProgress(process, ""))
 
-    def snapshot(self) -> list[ReplicaReport]:
+    def snapshot(self) -> list[ReplicaProgress]:
         """The latest reports, also of processes that are gone, since their rows were done."""
         return [
             replace(report, state="ended") if process in self.gone else report

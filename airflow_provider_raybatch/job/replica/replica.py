@@ -23,7 +23,7 @@ from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.opening import open_engine
 from airflow_provider_raybatch.job.engine.proxy import EngineProxy
 from airflow_provider_raybatch.job.input.reader import Reader
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress, Reporter
 from airflow_provider_raybatch.job.replica.crash_log import CrashLog, left_by_the_last, path_of
 from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
 from airflow_provider_raybatch.job.replica.request_builder import RequestBuilder, read_columns
@@ -72,14 +72,14 @@ class Replica(Workplace):
         # In another container, process numbers begin anew.
         process = f"{actor}-{os.getpid()}-{secrets.token_hex(4)}"
         self._actor = actor
-        report = ReplicaReport(process, _node(), started=time.time())
+        report = ReplicaProgress(process, _node(), started=time.time())
         self._access = source.access(Holder(actor, process), report, coordinator)
         super().__init__(spec.submission, coordinator, report)
         self._has_job = self._has_left = False
         self.reporter = Reporter(
             coordinator, self.report, self._measure, self.draining.set, self.asked_to_ask.set
         )
-        with self.reporter.telling():
+        with self.reporter.reporting_failure():
             self._check_starts(spec)
             if not self._is_needed():
                 self._leave()
@@ -173,7 +173,7 @@ class Replica(Workplace):
         """Work until every row of the input is written. Each process that starts takes a ticket."""
         for number in batch["ticket"]:
             if not self._has_left:
-                with self.reporter.telling():
+                with self.reporter.reporting_failure():
                     await self._work()
             yield {"ticket": [number]}
 

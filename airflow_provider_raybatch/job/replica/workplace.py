@@ -13,8 +13,8 @@ from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.engine.base import Engine
 from airflow_provider_raybatch.job.input.chunk_rows import portions
 from airflow_provider_raybatch.job.input.reader import Reader
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
 from airflow_provider_raybatch.job.monitor.metrics import Metrics
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress, Reporter
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.replica.crash_log import CrashLog
@@ -51,7 +51,7 @@ class Workplace:
     reporter: Reporter
     cpu_before: float
 
-    def __init__(self, submission: Submission | None, coordinator: Any, report: ReplicaReport) -> None:
+    def __init__(self, submission: Submission | None, coordinator: Any, report: ReplicaProgress) -> None:
         self.coordinator = coordinator
         self.process = report.replica
         self.report = report

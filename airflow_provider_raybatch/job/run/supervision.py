@@ -17,8 +17,8 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.control import seconds_to_drain
 from airflow_provider_raybatch.job.engine.base import EngineInfo
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.progress import Tracker
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.run.pipeline import Pipeline
@@ -46,8 +46,8 @@ class Ran:
 
     parts: list[Part] = field(default_factory=list)
     flushes: int = 0
-    reports: list[ReplicaReport] = field(default_factory=list)
-    by_replica: dict[str, ReplicaReport] = field(default_factory=dict)
+    reports: list[ReplicaProgress] = field(default_factory=list)
+    by_replica: dict[str, ReplicaProgress] = field(default_factory=dict)
     engine: EngineInfo = field(default_factory=EngineInfo)
     seconds: dict[str, float] = field(default_factory=dict)
     last_row: float = 0.0
@@ -70,14 +70,14 @@ class Ran:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
 
 
-def _further(known: ReplicaReport | None, other: ReplicaReport) -> ReplicaReport:
+def _further(known: ReplicaProgress | None, other: ReplicaProgress) -> ReplicaProgress:
     """The later one of two reports of a replica, which only grow."""
     if known is None or (known.rows, known.written) < (other.rows, other.written):
         return other
     return known
 
 
-Check = Callable[[Sequence[ReplicaReport], Progress], None]
+Check = Callable[[Sequence[ReplicaProgress], Progress], None]
 """Called with each reading; raises to end the run."""
 
 
@@ -177,7 +177,7 @@ class _Watch:
             return False
         return not self._works or time.monotonic() - self._finished_at > _LAST_WORDS
 
-    def look(self) -> list[ReplicaReport]:
+    def look(self) -> list[ReplicaProgress]:
         """The latest word of each replica, with all that was written since the last look."""
         if self._coordinator is None:
             return list(self._ran.by_replica.values())
@@ -203,14 +203,14 @@ def _drain(coordinator: Any, pipeline: Pipeline, keeps_engines: bool) -> None:
                 return
 
 
-def _starting(reports: Sequence[ReplicaReport], plan: Plan, seconds: float) -> Phase:
+def _starting(reports: Sequence[ReplicaProgress], plan: Plan, seconds: float) -> Phase:
     ready = sum(report.state == "ready" for report in reports)
     noun = "engine" if plan.replicas == 1 else "engines"
     message = f"{ready} of {plan.number_of_replicas} {noun} ready after {seconds:.0f} s, no row finished yet"
     return Phase(phase="starting", message=message)
 
 
-def _raise(error: BaseException, reports: Sequence[ReplicaReport]) -> NoReturn:
+def _raise(error: BaseException, reports: Sequence[ReplicaProgress]) -> NoReturn:
     """Raise what ended the run: in a replica's own words, if it could still say them."""
     told = next((report.failure for report in reports if report.failure is not None), None)
     if told is None:
@@ -219,7 +219,7 @@ def _raise(error: BaseException, reports: Sequence[ReplicaReport]) -> NoReturn:
 
 
 def _check_moving(
-    job: Job, tracker: Tracker, reports: Sequence[ReplicaReport], plan: Plan, now: float
+    job: Job, tracker: Tracker, reports: Sequence[ReplicaProgress], plan: Plan, now: float
 ) -> None:
     longest = job.spec.no_progress_timeout
     if now - tracker.last_change <= longest:

@@ -18,7 +18,7 @@ from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.gpu import GpuMeter, assigned
 from airflow_provider_raybatch.job.engine.opening import import_engine
 from airflow_provider_raybatch.job.engine.proxy import EngineProxy
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
 from airflow_provider_raybatch.job.work import CheckedModel
@@ -73,7 +73,7 @@ class EngineAccess:
     :param report: the replica's; its `gpus`, `loaded` and `gpu_utilization` are written here.
     """
 
-    def __init__(self, report: ReplicaReport) -> None:
+    def __init__(self, report: ReplicaProgress) -> None:
         self._report = report
         self._meter: GpuMeter | None = None
         report.gpus = _gpus()
@@ -148,7 +148,7 @@ class EngineSource:
         """For the coordinator."""
         return EnginePool()
 
-    def access(self, holder: Holder, report: ReplicaReport, coordinator: Any) -> EngineAccess:
+    def access(self, holder: Holder, report: ReplicaProgress, coordinator: Any) -> EngineAccess:
         """For a replica's process."""
         return EngineAccess(report)
 

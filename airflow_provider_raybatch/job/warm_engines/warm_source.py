@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.proxy import EngineProxy
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.warm_engines.engine_key import EngineKey, key_of
 from airflow_provider_raybatch.job.warm_engines.front_end import RemoteFrontEnd
@@ -37,7 +37,7 @@ class WarmEngineAccess(EngineAccess):
     :param coordinator: handle of the coordinator.
     """
 
-    def __init__(self, report: ReplicaReport, holder: Holder, seconds: float, coordinator: Any) -> None:
+    def __init__(self, report: ReplicaProgress, holder: Holder, seconds: float, coordinator: Any) -> None:
         self._report = report
         self._holder = holder
         self._seconds = seconds
@@ -128,7 +128,7 @@ class WarmEngineSource(EngineSource):
         """See :class:`EngineSource`."""
         return WarmEnginePool(self.key, self.maker, self.most)
 
-    def access(self, holder: Holder, report: ReplicaReport, coordinator: Any) -> WarmEngineAccess:
+    def access(self, holder: Holder, report: ReplicaProgress, coordinator: Any) -> WarmEngineAccess:
         """See :class:`EngineSource`."""
         return WarmEngineAccess(report, holder, self.key.seconds, coordinator)
 

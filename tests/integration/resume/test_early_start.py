@@ -16,7 +16,7 @@ import ray
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job import driver
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.run import replicas
 from airflow_provider_raybatch.job.run.launch import Launch
@@ -51,12 +51,12 @@ class Driver:
         self.meanwhile()
         return iter(list(in_sequence(function, groups, job)))
 
-    def ready(self, but: Sequence[str] = ()) -> ReplicaReport:
+    def ready(self, but: Sequence[str] = ()) -> ReplicaProgress:
         """Wait for a replica whose engine is ready.
 
         :param but: other processes.
         """
-        reports: list[ReplicaReport] = []
+        reports: list[ReplicaProgress] = []
         until = time.monotonic() + 120
         while time.monotonic() < until:
             reports = ray.get(self._coordinator.snapshot.remote())

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.input.survey import Source
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up, look_back
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.request.repetitions import Repetitions
@@ -217,5 +217,5 @@ class TestTolerance:
         assert tolerance.after(add_up(disk, ledger, 4)) is None
 
 
-def report(**fields: int) -> ReplicaReport:
-    return ReplicaReport("a", "n", **fields)
+def report(**fields: int) -> ReplicaProgress:
+    return ReplicaProgress("a", "n", **fields)

@@ -32,7 +32,7 @@ def test_ray_data_export_of_a_job_shows_no_secret(tmp_path: Path) -> None:
         credentials=aws,
         environment=credentials.environment(known),
     )
-    exported = str(sanitize_for_struct({"_fn_constructor_args": (job, "board")}, 10_000))
+    exported = str(sanitize_for_struct({"_fn_constructor_args": (job, "coordinator")}, 10_000))
     assert "HF_TOKEN" in exported
     for secret in ("AKIA", "s3cret", "hf_canary"):
         assert secret not in exported

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.job.monitor import board
+from airflow_provider_raybatch.job.monitor import replica_progress
 from airflow_provider_raybatch.job.replica import coordinator as coordinator_module
 from airflow_provider_raybatch.job.replica import left_parts
 from airflow_provider_raybatch.job.replica import membership as membership_module
@@ -281,7 +281,7 @@ class World(Checked):
 def searching() -> Iterator[None]:
     """Replace everything outside coordinator and replicas by the model."""
     with modelled(), pytest.MonkeyPatch.context() as patch:
-        for module in (coordinator_module, membership_module, board):
+        for module in (coordinator_module, membership_module, replica_progress):
             patch.setattr(module, "time", CLOCK)
         ledger = SimpleNamespace(
             listed=lambda entries: entries,

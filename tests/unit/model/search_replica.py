@@ -18,7 +18,7 @@ import ray
 from airflow_provider_raybatch.job import work
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.input.survey import Chunk
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.replica import inflight, prefetcher
 from airflow_provider_raybatch.job.replica import replica as replica_module
@@ -68,7 +68,7 @@ class Stepped(Replica):
         self.task: asyncio.Task[Any] | None = None
         self.process = f"{actor}-{life}"
         self._actor = actor
-        self.report = ReplicaReport(self.process, "node")
+        self.report = ReplicaProgress(self.process, "node")
         self.draining, self.asked_to_ask = threading.Event(), threading.Event()
         self.flight, self._parts, self.cpu_before = None, 0, 0.0
         self._has_job, self._has_left, self._access = True, False, EngineAccess(self.report)
@@ -80,7 +80,7 @@ class Stepped(Replica):
         self.coordinator = SimpleNamespace(**{
             name: SimpleNamespace(remote=self._sender(name)) for name in _CALLS
         })
-        self.reporter: Any = SimpleNamespace(send=self.tell, telling=contextlib.nullcontext)
+        self.reporter: Any = SimpleNamespace(send=self.tell, reporting_failure=contextlib.nullcontext)
         self._metrics: Any = SimpleNamespace(update=lambda report, rows_in_flight: None)
         self.reader, self.asker, self.engine = (self,) * 3  # type: ignore[assignment]
         self._check_starts(SimpleNamespace(destination=world.begun, max_restarts=scope.restarts))

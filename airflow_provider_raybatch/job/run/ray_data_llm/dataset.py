@@ -13,7 +13,7 @@ import ray.data
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.run.ray_data_llm import stages
 from airflow_provider_raybatch.job.run.ray_data_llm.variants import variant
@@ -70,7 +70,7 @@ def dataset(job: Job, plan: Plan, items: Sequence[WorkItem]) -> ray.data.Dataset
     )
 
 
-def added(total: ReplicaReport | None, one: ReplicaReport) -> ReplicaReport:
+def added(total: ReplicaProgress | None, one: ReplicaProgress) -> ReplicaProgress:
     """Add up reports. Ray's stages don't say which engine answered a row, so all engines count as one."""
     if total is None:
         return replace(one, replica=NAME)

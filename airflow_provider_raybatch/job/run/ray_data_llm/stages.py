@@ -24,7 +24,7 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, hf_renderer, template_of
 from airflow_provider_raybatch.job.failures.diagnosis import without_traceback
 from airflow_provider_raybatch.job.input.reader import Reader
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.replica.request_builder import RequestBuilder, read_columns
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure, RowOutcome
@@ -160,7 +160,7 @@ def write(batch: pa.Table, job: Job) -> dict[str, list[bytes]]:
         )
     ]
     results = [outcome.result for outcomes, _ in groups.values() for outcome in outcomes]
-    report = ReplicaReport(
+    report = ReplicaProgress(
         replica=f"part-{first}",
         node="",
         state="ready",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which specs ask for the same engine, so that a kept one can serve them."""
+"""Which specs ask for the same engine, so that a warm one can serve them."""
 
 from __future__ import annotations
 

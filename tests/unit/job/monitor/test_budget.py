@@ -10,16 +10,16 @@ import pytest
 
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.budget import Budget, spent
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.publishing import failure, part, response
 
 NOW = 10_000.0
 REPORTS = [
-    ReplicaReport("a", "n", input_tokens=600, output_tokens=100, seen=NOW),
-    ReplicaReport("b", "n", input_tokens=50, seen=NOW),
+    ReplicaProgress("a", "n", input_tokens=600, output_tokens=100, seen=NOW),
+    ReplicaProgress("b", "n", input_tokens=50, seen=NOW),
 ]
 
 

@@ -11,8 +11,8 @@ import pytest
 import ray.util.metrics
 
 from airflow_provider_raybatch.contract.submission import Submission, TaskKey
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.metrics import Metrics
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from tests.support.replicas import Place, do, lines
 
 SUBMISSION = Submission(
@@ -59,7 +59,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
 def test_counters_are_the_sums_of_the_latest_report(shown: dict[str, float]) -> None:
     metrics = Metrics(SUBMISSION, "replica-1")
-    report = ReplicaReport("replica-1", "node")
+    report = ReplicaProgress("replica-1", "node")
     metrics.update(report, 0)
     assert shown == {"raybatch_rows_in_flight": 0}
     report.written, report.errors, report.input_tokens, report.output_tokens = 10, 1, 200, 300
@@ -118,5 +118,5 @@ def test_metrics_of_ray_itself_take_what_is_counted() -> None:
     task = TaskKey(dag_id="tägliche_berichte", run_id="r 日本", task_id="größe")
     for submission in (SUBMISSION, SUBMISSION.model_copy(update={"task": task})):
         metrics = Metrics(submission, "replica-1")
-        metrics.update(ReplicaReport("replica-1", "node", written=3, errors=1, output_tokens=7), 2)
+        metrics.update(ReplicaProgress("replica-1", "node", written=3, errors=1, output_tokens=7), 2)
         assert metrics.is_on

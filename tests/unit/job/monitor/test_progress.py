@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from airflow_provider_raybatch.contract.events import Progress
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.progress import Tracker
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 
 
-def report(rows: int, tokens: int = 0, name: str = "a", **fields: object) -> ReplicaReport:
-    return ReplicaReport(replica=name, node="n", rows=rows, output_tokens=tokens, **fields)  # type: ignore[arg-type]  # a test's shorthand
+def report(rows: int, tokens: int = 0, name: str = "a", **fields: object) -> ReplicaProgress:
+    return ReplicaProgress(replica=name, node="n", rows=rows, output_tokens=tokens, **fields)  # type: ignore[arg-type]  # a test's shorthand
 
 
 def test_rates_are_of_the_last_minute_and_not_of_the_whole_run() -> None:

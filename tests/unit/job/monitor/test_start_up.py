@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.events import Phase
 from airflow_provider_raybatch.job.monitor import start_up as module
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.monitor.start_up import StartUp, in_words
 
 
@@ -26,8 +26,8 @@ def start_up(monkeypatch: pytest.MonkeyPatch) -> StartUp:
     return made
 
 
-def replica(**fields: float) -> ReplicaReport:
-    return ReplicaReport(replica="one", node="node", **fields)  # type: ignore[arg-type]
+def replica(**fields: float) -> ReplicaProgress:
+    return ReplicaProgress(replica="one", node="node", **fields)  # type: ignore[arg-type]
 
 
 def test_a_phase_that_comes_twice_has_both(start_up: StartUp) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.output.run_statistics import _stats
 
 FIRST = 1_700_000_000.0
@@ -22,6 +22,6 @@ FIRST = 1_700_000_000.0
 def test_seconds_of_a_replica(
     request_at: float, answer_at: float, first: float, began: float, ended: float
 ) -> None:
-    report = ReplicaReport("replica", "node", first_request=request_at, last_answer=answer_at, gpus=["3"])
+    report = ReplicaProgress("replica", "node", first_request=request_at, last_answer=answer_at, gpus=["3"])
     found = _stats(report, first)
     assert (found.began_seconds, found.ended_seconds, found.gpus) == (began, ended, ["3"])

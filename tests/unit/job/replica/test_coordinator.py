@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from airflow_provider_raybatch.job.input.survey import Chunk
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator, Order
 from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
@@ -49,7 +49,7 @@ def test_before_the_rows_are_known_each_replica_is_needed() -> None:
     coordinator.start("actor", "first")
     assert coordinator.is_needed("first")
     assert (coordinator.model(), coordinator.assignment()) == (None, None)
-    assert coordinator.report(ReplicaReport("first", "node")) == (False, False)
+    assert coordinator.report(ReplicaProgress("first", "node")) == (False, False)
     assert coordinator.start("actor", "second") == 0  # one death may be the node's
     assert coordinator.start("actor", "third") == 1
     coordinator.begin(Input([], [], np.zeros(0, np.uint8)), "parts", 1, "the job")
@@ -107,7 +107,7 @@ def test_a_silent_process_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
     coordinator.start("actor", "first")
     coordinator.ask(RemoteCall(len, ("four",)))
     now = SILENT - 1
-    coordinator.report(ReplicaReport("first", ""))
+    coordinator.report(ReplicaProgress("first", ""))
     now += SILENT - 1
     assert coordinator.answered() == (True, None)
     now += 2  # its node is lost
@@ -202,7 +202,7 @@ def test_a_replica_stays_while_another_can_give_rows_back() -> None:
     rows = coordinator.asks("first").grant.rows
     coordinator.ready("second", slots=4)
     assert not coordinator.asks("second").leaves
-    _, asks_now = coordinator.report(ReplicaReport("first", "n"))
+    _, asks_now = coordinator.report(ReplicaProgress("first", "n"))
     assert asks_now
     count = coordinator.asks("first").grant.give_back
     assert count

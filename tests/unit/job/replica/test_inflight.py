@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.replica import inflight as flight_module
 from airflow_provider_raybatch.job.replica.crash_log import CrashLog
 from airflow_provider_raybatch.job.replica.inflight import InflightRequests, Row
@@ -53,7 +53,7 @@ def test_in_the_end_rows_wait_where_others_can_get_them(
     now = 0.0
     monkeypatch.setattr(flight_module, "time", SimpleNamespace(monotonic=lambda: now, time=lambda: now))
     engine = Held()
-    report = ReplicaReport("replica", "node", "ready", started=0.0)
+    report = ReplicaProgress("replica", "node", "ready", started=0.0)
     begun = CrashLog(tmp_path / "begun")
 
     async def story() -> list[tuple[int, int]]:
@@ -113,7 +113,7 @@ def flight_of(
     limits: Sequence[int] = LIMITS,
     tokens: Sequence[int] = (),
 ) -> InflightRequests:
-    report = ReplicaReport("replica", "node", "ready", started=0.0)
+    report = ReplicaProgress("replica", "node", "ready", started=0.0)
     begun = CrashLog(tmp_path / "begun")
     flight = InflightRequests(engine, report, PLACES, grows, True, Stopwatch(), lambda: None, begun)  # type: ignore[arg-type]
     flight.has_share = has_share

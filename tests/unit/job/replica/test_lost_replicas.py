@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.input.survey import Chunk
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.replica import coordinator as coordinator_module
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
@@ -96,7 +96,7 @@ def silent(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator_module.time, "monotonic", lambda: clock() + passed)
     while passed < SILENT + 2:
         passed += 1.0
-        coordinator.report(ReplicaReport("b-1", "n"))
+        coordinator.report(ReplicaProgress("b-1", "n"))
         coordinator.news()
 
 

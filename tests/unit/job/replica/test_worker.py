@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.parts.part import Part, listed
 from airflow_provider_raybatch.job.replica import coordinator as coordinator_module
 from airflow_provider_raybatch.job.replica import prefetcher
@@ -227,7 +227,7 @@ def test_rows_of_a_silent_replica_go_to_the_others(place: Place, monkeypatch: py
     assert coordinator.news()[3]
     for _ in range(40):
         now[0] += 1
-        coordinator.report(ReplicaReport(replica.process, ""))
+        coordinator.report(ReplicaProgress(replica.process, ""))
         assert coordinator.news()[3]
     for _ in range(40):
         now[0] += 1

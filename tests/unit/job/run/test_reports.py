@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.storage.folder import LocalFolder
 
@@ -17,14 +17,14 @@ def made(place: Path) -> Coordinator:
 def test_the_last_report_of_each_replica_is_kept(tmp_path: Path) -> None:
     coordinator = made(tmp_path)
     for name, rows in (("a", 1), ("b", 1), ("a", 2)):
-        coordinator.report(ReplicaReport(name, "n", rows=rows))
+        coordinator.report(ReplicaProgress(name, "n", rows=rows))
     assert sorted((one.replica, one.rows) for one in coordinator.snapshot()) == [("a", 2), ("b", 1)]
 
 
 def test_replaced_process_is_not_waited_for(tmp_path: Path) -> None:
     coordinator = made(tmp_path)
     for process in ("r-1", "r-2"):
-        coordinator.report(ReplicaReport(process, "n", state="ready"))
+        coordinator.report(ReplicaProgress(process, "n", state="ready"))
     coordinator.start("r", "r-1")
     coordinator.start("r", "r-2")
     assert {one.replica: one.state for one in coordinator.snapshot()} == {"r-1": "ended", "r-2": "ready"}

@@ -17,8 +17,8 @@ import ray
 
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.job.engine.base import EngineInfo
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
 from airflow_provider_raybatch.job.monitor.budget import Budget
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress, Reporter
 from airflow_provider_raybatch.job.replica import replica as replica_module
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.replica.replica import Replica
@@ -120,11 +120,11 @@ def start(
             thread.join(10)
 
 
-def report_of(coordinator: Coordinator, process: str) -> ReplicaReport:
+def report_of(coordinator: Coordinator, process: str) -> ReplicaProgress:
     return next(one for one in coordinator.snapshot() if one.replica == process)
 
 
-def hours(report: ReplicaReport) -> float:
+def hours(report: ReplicaProgress) -> float:
     """Return the GPU hours that an hour of a replica of two GPUs counts, if this is its report."""
     budget = Budget(Limits(), 0, 2, report.seen - HOUR)
     budget.check([report], report.seen)
@@ -134,7 +134,7 @@ def hours(report: ReplicaReport) -> float:
 def test_a_replica_is_billed_from_when_it_has_an_engine(
     coordinator: Coordinator, start: Callable[..., Replica]
 ) -> None:
-    reports: list[ReplicaReport] = []
+    reports: list[ReplicaProgress] = []
     replica = start([None, None, FakeActor()], sees=reports.append)
     assert [hours(one) for one in reports] == [0, 0, 0]
     now = report_of(coordinator, replica.process)

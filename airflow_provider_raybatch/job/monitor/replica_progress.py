@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each replica tells of its progress, and how it sends that to the coordinator."""
+"""What each replica reports to the coordinator, and how."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REPORT_TIMEOUT = 30.0
 
 
 @dataclass
-class ReplicaReport:
+class ReplicaProgress:
     """A replica's progress, cumulative since its process started.
 
     :param state: ``waiting`` for a warm engine, ``starting``, ``ready``, ``drained`` after an order to end,
@@ -26,7 +26,7 @@ class ReplicaReport:
     :param tokens_in_flight: that requests without an answer have so far; it falls when they are answered.
     :param loaded: grows while it loads its model, see
         :mod:`airflow_provider_raybatch.job.engine.loading`.
-    :param started: epoch seconds at which its process began to start the engine, or got a kept one.
+    :param started: epoch seconds at which its process began to start the engine, or got a warm one.
     :param startup_seconds: from then until the engine was ready.
     :param imported: epoch seconds at which the engine's package was imported and the model was checked.
     :param first_request: epoch seconds of its first request, 0 before it.
@@ -71,59 +71,53 @@ class ReplicaReport:
 
 
 class Reporter:
-    """Sends a replica's report every `interval` seconds, from a thread of its own.
+    """Sends a replica's progress every `interval` seconds, from a thread of its own.
 
-    :param board: handle of the :class:`~airflow_provider_raybatch.job.replica.coordinator.Coordinator`.
+    :param coordinator: handle of the coordinator.
     :param sample: called before each report, to bring it up to date.
-    :param drain: called when it orders replicas to end.
+    :param drain: called when the coordinator orders replicas to end.
     :param ask: called when it orders this replica to ask for work now.
     """
 
     def __init__(
         self,
-        board: Any,
-        report: ReplicaReport,
+        coordinator: Any,
+        progress: ReplicaProgress,
         sample: Callable[[], None],
         drain: Callable[[], None],
         ask: Callable[[], None],
         interval: float = 1.0,
     ) -> None:
-        self._board = board
-        self._content = report
+        self._coordinator = coordinator
+        self._progress = progress
+        self._sample, self._drain, self._ask = sample, drain, ask
+        self._interval = interval
         self.send()
-        threading.Thread(
-            target=self._run, args=(sample, drain, ask, interval), name="raybatch-reporter", daemon=True
-        ).start()
+        threading.Thread(target=self._run, name="raybatch-reporter", daemon=True).start()
 
     def send(self) -> Any:
         """Report now, without waiting. Returns a reference to the answer."""
-        return self._board.report.remote(self._content)
+        return self._coordinator.report.remote(self._progress)
 
     @contextlib.contextmanager
-    def telling(self) -> Iterator[None]:
+    def reporting_failure(self) -> Iterator[None]:
         """Report what is raised inside: Ray forwards only part of an actor's exception, as text."""
         try:
             yield
         except Exception as error:
             failure_class, sentence = diagnose(error)
-            self._content.failure = (failure_class.value, sentence)
+            self._progress.failure = (failure_class.value, sentence)
             ray.get(self.send(), timeout=_REPORT_TIMEOUT)
             raise
 
-    def _run(
-        self,
-        sample: Callable[[], None],
-        drain: Callable[[], None],
-        ask: Callable[[], None],
-        interval: float,
-    ) -> None:
+    def _run(self) -> None:
         while True:
-            time.sleep(interval)
-            sample()
-            # The next report replaces a lost one. If the board is gone, the driver is gone, too.
+            time.sleep(self._interval)
+            self._sample()
+            # The next report replaces a lost one. If the coordinator is gone, the driver is, too.
             with contextlib.suppress(Exception):
                 drains, asks = ray.get(self.send(), timeout=_REPORT_TIMEOUT)
                 if drains:
-                    drain()
+                    self._drain()
                 if asks:
-                    ask()
+                    self._ask()

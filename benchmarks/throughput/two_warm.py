@@ -13,7 +13,7 @@ own, as every submitted job has: Ray starts the processes of all replicas anew. 
 of the cores that each kind of process uses, and one of each GPU; and `ratios` at the end, medians over the
 turns: seconds of a job with one replica by those of the others that follow it.
 
-usage: PYTHONPATH=. two_kept.py [--half] [--profile] DATA_FOLDER OUT_FOLDER ENGINE_ARGS_JSON TURNS WORKLOAD...
+usage: PYTHONPATH=. two_warm.py [--half] [--profile] DATA_FOLDER OUT_FOLDER ENGINE_ARGS_JSON TURNS WORKLOAD...
 """
 
 from __future__ import annotations

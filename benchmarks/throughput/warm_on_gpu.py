@@ -5,7 +5,7 @@ On a Ray of its own with one GPU. Prints a JSON line a step: seconds, the proces
 and the MiB that NVML counts on the GPU (``null`` without one). Fails where a row is lost, or a step's engine
 is not the one that it should be.
 
-usage: kept_on_gpu.py DATA_FOLDER OUT_FOLDER WORKLOAD [ENGINE_ARGS_JSON]
+usage: warm_on_gpu.py DATA_FOLDER OUT_FOLDER WORKLOAD [ENGINE_ARGS_JSON]
 """
 
 from __future__ import annotations
