@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine.server import TITLE
+from airflow_provider_raybatch.job.engine_process.server import TITLE
 from airflow_provider_raybatch.job.parts.part import listed
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.ray_processes import ray_processes, vllm_engines

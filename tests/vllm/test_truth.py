@@ -73,8 +73,8 @@ def llm() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def engine(llm: Any) -> Iterator[Any]:
-    from airflow_provider_raybatch.job.engine import fork_server, vllm_compat
-    from airflow_provider_raybatch.job.engine.vllm import VllmEngine
+    from airflow_provider_raybatch.job.engine import vllm_compat
+    from airflow_provider_raybatch.job.engine_process import fork_server, server
 
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -88,7 +88,7 @@ def engine(llm: Any) -> Iterator[Any]:
         vllm_compat.keep_files_in(fork_server.folder_of_sockets())
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
-        made = VllmEngine(spec())
+        made: Any = server.open_vllm(spec())
         made.loop = loop
         yield made
         # What a killed engine would leave, besides caches, is in the folder that a later job deletes.

@@ -84,7 +84,7 @@ class Renewable(Engine, Protocol):
     def is_dead(self) -> bool:
         """Whether its processes have ended. Asked while it generates nothing."""
 
-    async def settled(self) -> None:
+    async def ping(self) -> None:
         """Return when what generates has answered a call, and so does not hang. It has no requests then.
 
         :raises Exception: it has ended.

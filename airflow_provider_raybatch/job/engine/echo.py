@@ -150,7 +150,7 @@ class EchoEngine:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
         return False
 
-    async def settled(self) -> None:
+    async def ping(self) -> None:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
 
     def renewed(self, spec: BatchInferenceSpec) -> EchoEngine:

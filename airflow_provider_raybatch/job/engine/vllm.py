@@ -20,7 +20,7 @@ from typing import Any
 from airflow_provider_raybatch.contract.arguments.engine import check_reasoning
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import fork_server, vllm_compat
+from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, template_of
 from airflow_provider_raybatch.job.engine.detokenize import Detokenizer, Generated
@@ -73,7 +73,6 @@ class VllmEngine:
 
     def __init__(self, spec: BatchInferenceSpec, fill_in: bool = True, spans_nodes: bool = False) -> None:
         log = OwnLog()
-        fork_server.start()
         args = engine_args(spec, spans_nodes)
         try:
             self._llm = vllm_compat.start_engine(args)
@@ -125,7 +124,7 @@ class VllmEngine:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
         return bool(self._llm.errored)
 
-    async def settled(self) -> None:
+    async def ping(self) -> None:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
         await self._llm.is_sleeping()  # vLLM's engine process answers between two steps
 

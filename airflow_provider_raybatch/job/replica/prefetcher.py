@@ -61,7 +61,7 @@ class Prefetcher:
         reader: Reader,
         asker: RequestBuilder,
         engine: Engine,
-        flight: InflightRequests,
+        inflight: InflightRequests,
         batch: int,
         thread: Thread,
         tokenizer_thread: Thread,
@@ -73,7 +73,7 @@ class Prefetcher:
         self._reader = reader
         self._asker = asker
         self._engine = engine
-        self._flight = flight
+        self._inflight = inflight
         self._batch = batch
         self._thread = thread
         self._tokenizer_thread = tokenizer_thread
@@ -127,7 +127,7 @@ class Prefetcher:
 
     def _forget(self) -> None:
         """Drop what no other replica asks for, unless rows of it may be given back."""
-        waiting = sorted(row.ordinal for row in self._flight.waiting)
+        waiting = sorted(row.ordinal for row in self._inflight.waiting)
         for piece in list(self._released):
             chunk = self._chunks[piece]
             after = bisect_left(waiting, chunk.ordinal + chunk.rows)
@@ -176,12 +176,12 @@ class Prefetcher:
             raise
         if failure is not None:
             for row in made:
-                self._flight.land(row, failure)
+                self._inflight.land(row, failure)
             self.pending -= len(made)
             self._slots.release()
             return
         if batch[0] == order.grant.rows[0]:
-            later.is_used.set_result(self._flight.tells_apart(made) or prefixes.are_long(_texts(made)))
+            later.is_used.set_result(self._inflight.tells_apart(made) or prefixes.are_long(_texts(made)))
         if await later.is_used:
             later.rows += made
             self._slots.release()
@@ -192,7 +192,7 @@ class Prefetcher:
         """Rows that begin alike after each other, else those with the longest answers first."""
         texts = _texts(rows)
         if not prefixes.are_shared(texts):
-            return self._flight.ordered(rows)
+            return self._inflight.ordered(rows)
         for row in rows:
             row.label = lengths.UNKNOWN  # so that lengths don't take them apart again
         return [rows[place] for place in sorted(range(len(rows)), key=texts.__getitem__)]
@@ -206,7 +206,7 @@ class Prefetcher:
         finally:
             self.pending -= len(made)
             self._slots.release()
-        self._flight.add(row for row in made if row.result is None)
+        self._inflight.add(row for row in made if row.result is None)
 
     async def _encode(self, made: Sequence[Row], watch: Stopwatch) -> None:
         fit = []
@@ -215,13 +215,13 @@ class Prefetcher:
             if isinstance(request, Request):
                 fit.append((row, request))
             else:
-                self._flight.land(row, request)
+                self._inflight.land(row, request)
         start = time.monotonic()
         encoded = await self._tokenizer_thread(self._engine.encode, [request for _, request in fit])
         watch.add("tokenize", start)
         for (row, _), one in zip(fit, encoded, strict=True):
             if isinstance(one, RowFailure):
-                self._flight.land(row, one)
+                self._inflight.land(row, one)
             else:
                 row.encoded = one
 

@@ -20,8 +20,8 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
-from airflow_provider_raybatch.job.engine.opening import open_engine
-from airflow_provider_raybatch.job.engine.proxy import EngineProxy
+from airflow_provider_raybatch.job.engine_process.opening import open_engine
+from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress, Reporter
 from airflow_provider_raybatch.job.replica.crash_log import CrashLog, left_by_the_last, path_of
@@ -107,15 +107,15 @@ class Replica(Workplace):
         """
         if not self._access.acquire(self._is_needed, self._poll):
             return False
-        apart = self._access.import_engine(spec, environment, spans_nodes)
+        proxy = self._access.import_engine(spec, environment, spans_nodes)
         self.report.imported = time.time()
         while isinstance(checked := self._told(self.coordinator.model, self.process), RemoteCall):
-            self._answer(checked, apart)
+            self._answer(checked, proxy)
         if not (checked and self._is_needed()):
-            if apart is not None:
-                apart.close()
+            if proxy is not None:
+                proxy.close()
             return False
-        self.engine = open_engine(checked.spec, spans_nodes, apart, checked.files)
+        self.engine = open_engine(checked.spec, spans_nodes, proxy, checked.files)
         return True
 
     def _told(self, ask: Any, *arguments: Any) -> Any:
@@ -138,11 +138,11 @@ class Replica(Workplace):
                 FailureClass.ENGINE_DEAD,
             )
 
-    def _answer(self, question: RemoteCall, apart: EngineProxy | None) -> None:
+    def _answer(self, question: RemoteCall, proxy: EngineProxy | None) -> None:
         returned, error = None, None
         try:
             function, arguments = question.function, question.arguments
-            returned = function(*arguments) if apart is None else apart.call(function, *arguments)
+            returned = function(*arguments) if proxy is None else proxy.call(function, *arguments)
         except EngineDeadError:
             os._exit(ENGINE_DIED)  # begin anew
         except Exception as failed:
@@ -165,7 +165,7 @@ class Replica(Workplace):
         self._access.measure()
         if self.report.state not in {"starting", "waiting"}:  # for an engine
             self.report.tokens_in_flight = self.engine.tokens_in_flight()
-        if self.draining.is_set() and self.flight is None:
+        if self.draining.is_set() and self.inflight is None:
             self.report.state = "drained"
         self.count()
 

@@ -65,7 +65,7 @@ class ReplicaWorker:
         plan = replica.plan
         self._slots = plan.rows_in_engine
         self._idle_pause = max(_LEAST_PAUSE, plan.replicas / _IDLE_CALLS)
-        self._flight = replica.flight = InflightRequests(
+        self._inflight = replica.inflight = InflightRequests(
             replica.engine,
             self._report,
             self._slots,
@@ -79,7 +79,7 @@ class ReplicaWorker:
             replica.reader,
             replica.asker,
             replica.engine,
-            self._flight,
+            self._inflight,
             plan.rows_per_chunk,
             replica.thread,
             replica.tokenizer_thread,
@@ -116,7 +116,7 @@ class ReplicaWorker:
                     self._was_early = not self._is_time
                     self._flushing = asyncio.ensure_future(self._flush())
                 self._wake.clear()
-                if not (self._flight.error or self._asks() or self._is_due()):
+                if not (self._inflight.error or self._asks() or self._is_due()):
                     await self._wait()
             await self._end()
         except EngineDeadError as error:
@@ -124,8 +124,8 @@ class ReplicaWorker:
         finally:
             for task in self._preparing:
                 task.cancel()
-            await self._flight.cancel()
-            self._replica.flight = None
+            await self._inflight.cancel()
+            self._replica.inflight = None
 
     @property
     def _draining(self) -> bool:
@@ -135,12 +135,12 @@ class ReplicaWorker:
     def _is_idle(self) -> bool:
         """Whether all that it has is answered, written and reported."""
         return not (
-            self._unanswered or self._flight.landed or self._flushing or self._finished or self._new_parts
+            self._unanswered or self._inflight.landed or self._flushing or self._finished or self._new_parts
         )
 
     @property
     def _unanswered(self) -> int:
-        return self._preparer.pending + self._flight.unanswered
+        return self._preparer.pending + self._inflight.unanswered
 
     def _asks(self) -> bool:
         if self._replica.asked_to_ask.is_set():
@@ -148,18 +148,18 @@ class ReplicaWorker:
         if self._finished and not self._unanswered:
             return True  # nothing is left, and others may wait for this word
         # Others may get what it does not begin, or it may begin more than it has.
-        has_news = bool(self._finished) or self._flight.at_once != self._at_once
+        has_news = bool(self._finished) or self._inflight.at_once != self._at_once
         wants = has_news or self._unanswered < self._ask_below
         return wants and not self._is_over and time.monotonic() >= self._ask_at
 
     def _is_due(self) -> bool:
-        if self._flushing is not None or not self._flight.landed:
+        if self._flushing is not None or not self._inflight.landed:
             return False
         return self._is_time or self._is_early
 
     @property
     def _is_time(self) -> bool:
-        return not self._unanswered or self._flight.waits_for() >= self._limits.flush_interval
+        return not self._unanswered or self._inflight.waits_for() >= self._limits.flush_interval
 
     @property
     def _is_early(self) -> bool:
@@ -167,13 +167,13 @@ class ReplicaWorker:
 
         Once before it is time, so that parts stay few also where an engine starves.
         """
-        has_all = not (self._preparer.pending or self._flight.waiting)
-        return has_all and len(self._flight.landed) >= _MANY and not self._was_early
+        has_all = not (self._preparer.pending or self._inflight.waiting)
+        return has_all and len(self._inflight.landed) >= _MANY and not self._was_early
 
     async def _wait(self) -> None:
         seconds = min(_TICK, max(0.0, self._ask_at - time.monotonic()) or _TICK)
-        if self._flight.landed:
-            seconds = min(seconds, max(0.01, self._limits.flush_interval - self._flight.waits_for()))
+        if self._inflight.landed:
+            seconds = min(seconds, max(0.01, self._limits.flush_interval - self._inflight.waits_for()))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wake.wait(), seconds)
 
@@ -184,7 +184,7 @@ class ReplicaWorker:
         self.leaves = order.leaves
         self._is_over = order.is_finished or order.leaves
         self._ask_below = max(1, grant.ask_below)
-        self._flight.has_share = grant.has_share
+        self._inflight.has_share = grant.has_share
         got = len(grant.rows) + len(grant.failed)
         self._ask_at = time.monotonic() + (_LEAST_PAUSE if got else self._idle_pause)
         if grant.alone or grant.flush:
@@ -209,13 +209,13 @@ class ReplicaWorker:
         else:
             self._watch.seconds = seconds
         work = self._report.output_tokens + self._report.tokens_in_flight
-        answered, self._at_once = self._report.rows - self._rows, self._flight.at_once
+        answered, self._at_once = self._report.rows - self._rows, self._inflight.at_once
         # What is in the engine can't be given back, also where it lets no more in by now.
-        at_once = max(self._at_once, len(self._flight.inside))
+        at_once = max(self._at_once, len(self._inflight.inside))
         return PullRequest(answered, float(work), finished, at_once), done
 
     async def _give_back(self, count: int) -> None:
-        rows = self._flight.take_back(count)
+        rows = self._inflight.take_back(count)
         if rows:
             ordinals = np.array([row.ordinal for row in rows], dtype=np.int64)
             await self._preparer.share(await self._coordinator.give_back.remote(self._process, ordinals))
@@ -223,7 +223,7 @@ class ReplicaWorker:
     async def _flush(self) -> None:
         """Write what has landed."""
         try:
-            rows = self._flight.take()
+            rows = self._inflight.take()
             start = time.monotonic()
             await self._replica.tokenizer_thread(self._replica.decode, rows)
             self._watch.add("detokenize", start)
@@ -242,8 +242,8 @@ class ReplicaWorker:
             self._wake.set()
 
     def _raise_what_failed(self) -> None:
-        if self._flight.error is not None:
-            raise self._flight.error
+        if self._inflight.error is not None:
+            raise self._inflight.error
         if self._flushing is not None and self._flushing.done():
             flushed, self._flushing = self._flushing, None
             flushed.result()
@@ -255,7 +255,7 @@ class ReplicaWorker:
         if self._flushing is not None:
             await self._flushing
             self._flushing = None
-        if self._flight.landed:
+        if self._inflight.landed:
             await self._flush()
 
     async def _end(self) -> None:
@@ -263,7 +263,7 @@ class ReplicaWorker:
         for task in self._preparing:
             task.cancel()
         await asyncio.gather(*self._preparing, return_exceptions=True)
-        await self._flight.cancel()
+        await self._inflight.cancel()
         await self._write_the_rest()
         if self._finished or self._new_parts:
             await self._coordinator.pull.remote(self._process, *self._word())

@@ -38,7 +38,7 @@ class Workplace:
     :ivar job: with `plan`, `reader` and `asker`, as soon as the job is known.
     :ivar coordinator: handle of the coordinator.
     :ivar process: name of the replica's process.
-    :ivar flight: rows in the engine, while there is a worker.
+    :ivar inflight: rows in the engine, while there is a worker.
     :ivar cpu_before: CPU seconds of the process when its engine was ready.
     """
 
@@ -57,7 +57,7 @@ class Workplace:
         self.report = report
         self.draining = threading.Event()
         self.asked_to_ask = threading.Event()
-        self.flight: InflightRequests | None = None
+        self.inflight: InflightRequests | None = None
         self._metrics = Metrics(submission, self.process)
         self._parts = 0
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="raybatch")
@@ -68,8 +68,8 @@ class Workplace:
 
     def count(self) -> None:
         """Bring Ray's metrics up to date."""
-        flight = self.flight
-        self._metrics.update(self.report, len(flight.inside) if flight else 0)
+        inflight = self.inflight
+        self._metrics.update(self.report, len(inflight.inside) if inflight else 0)
 
     def write(self, rows: Sequence[Row]) -> list[parts.Part]:
         """One part, unless its rows are very large or of several types."""

@@ -21,9 +21,9 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
-from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
 from airflow_provider_raybatch.job.engine.gpu import GpuMeter, assigned
-from airflow_provider_raybatch.job.engine.server import GONE
+from airflow_provider_raybatch.job.engine_process.front_end import OwnFrontEnd
+from airflow_provider_raybatch.job.engine_process.server import GONE
 from airflow_provider_raybatch.job.warm_engines.demand import should_evict
 from airflow_provider_raybatch.job.warm_engines.front_end import REST, SAYS_REST, Heard, post
 from airflow_provider_raybatch.job.warm_engines.lease import (

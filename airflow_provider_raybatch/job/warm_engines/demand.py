@@ -31,16 +31,16 @@ class Bundle:
 
 
 @dataclass(frozen=True)
-class Request:
+class PendingDemand:
     """What an actor, a task, or a placement group waits for.
 
     :param bundles: they are placed all at once, or none is.
-    :param apart: whether each must be on a node of its own.
+    :param strict_spread: whether each must be on a node of its own.
     :param count: how many wait for the same.
     """
 
     bundles: tuple[Bundle, ...]
-    apart: bool = False
+    strict_spread: bool = False
     count: int = 1
 
 
@@ -76,7 +76,9 @@ def should_evict(name: str, registry: WarmEngineRegistry) -> bool:
     return name in in_the_way(requests, with_free(nodes, ending), idle)
 
 
-def in_the_way(requests: Iterable[Request], nodes: Mapping[str, Node], idle: Sequence[Idle]) -> set[str]:
+def in_the_way(
+    requests: Iterable[PendingDemand], nodes: Mapping[str, Node], idle: Sequence[Idle]
+) -> set[str]:
     """Names of the engines that must end so that these requests find room; longest idle ones first.
 
     A request that finds room as it is, or could not on any of these nodes, ends none.
@@ -120,14 +122,14 @@ class _Room:
     left: list[Idle]
 
 
-def _placed(request: Request, nodes: Mapping[str, Node], room: _Room) -> _Room | None:
+def _placed(request: PendingDemand, nodes: Mapping[str, Node], room: _Room) -> _Room | None:
     """The room that is left when all bundles are placed; ``None`` if one finds none."""
     room = _Room({name: dict(free) for name, free in room.free.items()}, list(room.left))
     places: set[str] = set()
     for bundle in request.bundles:
         found = []
         for name, node in nodes.items():
-            if _matches(bundle, node) and not (request.apart and name in places):
+            if _matches(bundle, node) and not (request.strict_spread and name in places):
                 evicted = _evicted(
                     bundle.amounts, room.free[name], [one for one in room.left if one.node == name]
                 )
@@ -167,7 +169,7 @@ def _add(room: dict[str, float], amounts: Amounts, sign: int) -> None:
         room[name] = room.get(name, 0) + sign * amount
 
 
-def pending() -> tuple[list[Request], dict[str, Node]]:
+def pending() -> tuple[list[PendingDemand], dict[str, Node]]:
     """What waits on this cluster, and its nodes by id.
 
     Ray has no public call for it; its autoscaler asks the same. Nothing where Ray does not tell: warm engines
@@ -178,8 +180,8 @@ def pending() -> tuple[list[Request], dict[str, Node]]:
         from ray.autoscaler.v2.sdk import get_cluster_resource_state
 
         state = get_cluster_resource_state(global_worker.gcs_client)
-        requests = [_request([one.request], max(1, one.count)) for one in state.pending_resource_requests]
-        requests += [_request(group.requests) for group in state.pending_gang_resource_requests]
+        requests = [_demand([one.request], max(1, one.count)) for one in state.pending_resource_requests]
+        requests += [_demand(group.requests) for group in state.pending_gang_resource_requests]
         nodes = {
             node.node_id.hex(): Node(dict(node.available_resources), dict(node.labels))
             for node in state.node_states
@@ -189,13 +191,13 @@ def pending() -> tuple[list[Request], dict[str, Node]]:
     return requests, nodes
 
 
-def _request(asked: Sequence[Any], count: int = 1) -> Request:
+def _demand(asked: Sequence[Any], count: int = 1) -> PendingDemand:
     """Of an actor, a task, or a placement group, whose strict strategies Ray tells as constraints."""
     constraints = [one for request in asked for one in request.placement_constraints]
     bundles = [Bundle(dict(one.resources_bundle), _labels(one)) for one in asked]
     if any(one.HasField("affinity") for one in constraints):
         bundles = [_together(bundles)]
-    return Request(tuple(bundles), any(one.HasField("anti_affinity") for one in constraints), count)
+    return PendingDemand(tuple(bundles), any(one.HasField("anti_affinity") for one in constraints), count)
 
 
 def _together(bundles: Sequence[Bundle]) -> Bundle:

@@ -17,9 +17,9 @@ import ray
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
-from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
-from airflow_provider_raybatch.job.engine.opening import identity, opener
-from airflow_provider_raybatch.job.engine.server import GONE, RESTS
+from airflow_provider_raybatch.job.engine_process.front_end import OwnFrontEnd
+from airflow_provider_raybatch.job.engine_process.opening import identity, opener
+from airflow_provider_raybatch.job.engine_process.server import GONE, RESTS
 from airflow_provider_raybatch.job.warm_engines.lease import GivenAwayError, Holder
 from airflow_provider_raybatch.job.work import CheckedModel
 
@@ -62,7 +62,7 @@ def to_open(model: CheckedModel) -> tuple[str, bytes]:
 
 
 class RemoteFrontEnd:
-    """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`.
+    """See :class:`~airflow_provider_raybatch.job.engine_process.front_end.FrontEnd`.
 
     :param actor: handle of a :class:`~airflow_provider_raybatch.job.warm_engines.actor.WarmEngineActor`
         that `holder` has taken.
@@ -95,17 +95,17 @@ class RemoteFrontEnd:
         self.gpus = self._call("begin", environment, of_vllm)
 
     def prepare(self, identity: str) -> None:
-        """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""
+        """See :class:`~airflow_provider_raybatch.job.engine_process.front_end.FrontEnd`."""
         self._call("prepare", identity)
 
     def send(self, message: Any) -> None:
-        """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""
+        """See :class:`~airflow_provider_raybatch.job.engine_process.front_end.FrontEnd`."""
         if self._has_ended:
             raise BrokenPipeError
         self._outbox.put(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
     def receive(self) -> Any:
-        """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""
+        """See :class:`~airflow_provider_raybatch.job.engine_process.front_end.FrontEnd`."""
         while not self._inbox:
             if self._has_ended:
                 raise EOFError
@@ -118,7 +118,7 @@ class RemoteFrontEnd:
         return pickle.loads(self._inbox.popleft())
 
     def end(self, is_open: bool) -> None:
-        """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""
+        """See :class:`~airflow_provider_raybatch.job.engine_process.front_end.FrontEnd`."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -129,13 +129,13 @@ class RemoteFrontEnd:
             self._actor.abandon.remote(self._holder)
 
     def kill(self) -> None:
-        """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""
+        """See :class:`~airflow_provider_raybatch.job.engine_process.front_end.FrontEnd`."""
         if not self._has_ended:  # else it is given back, and another call could come before that one
             self._has_ended = True
             self._actor.abandon.remote(self._holder)
 
     def death(self) -> EngineDeadError:
-        """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""
+        """See :class:`~airflow_provider_raybatch.job.engine_process.front_end.FrontEnd`."""
         return self._death
 
     def _call(self, name: str, *arguments: Any) -> Any:

@@ -16,8 +16,8 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import loading
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.gpu import GpuMeter, assigned
-from airflow_provider_raybatch.job.engine.opening import import_engine
-from airflow_provider_raybatch.job.engine.proxy import EngineProxy
+from airflow_provider_raybatch.job.engine_process.opening import import_engine
+from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
@@ -89,7 +89,7 @@ class EngineAccess:
     def import_engine(
         self, spec: BatchInferenceSpec, environment: dict[str, SecretStr], spans_nodes: bool
     ) -> EngineProxy | None:
-        """See :func:`~airflow_provider_raybatch.job.engine.opening.import_engine`.
+        """See :func:`~airflow_provider_raybatch.job.engine_process.opening.import_engine`.
 
         :param environment: variables of the engine's processes.
         :raises EngineDeadError: the engine is lost.

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
-from airflow_provider_raybatch.job.engine.proxy import EngineProxy
+from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.warm_engines.engine_key import EngineKey, key_of

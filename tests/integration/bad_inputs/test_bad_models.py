@@ -138,7 +138,7 @@ VLLM = [
 def apart() -> Iterator[Any]:
     """A process that has imported vLLM, as each replica has one."""
     pytest.importorskip("vllm")
-    from airflow_provider_raybatch.job.engine.proxy import EngineProxy
+    from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy
 
     made = EngineProxy()
     yield made

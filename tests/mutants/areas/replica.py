@@ -11,7 +11,8 @@ _POISON = ("job/replica/test_poison_rows.py",)
 _SHIFT = "job/replica/test_worker.py"
 _COORDINATOR, _COORDINATOR_TESTS = "job/replica/coordinator.py", "job/replica/test_coordinator.py"
 _QUESTION = "job/replica/remote_call.py"
-_FORK_SERVER, _FORK_SERVER_TESTS = "job/engine/fork_server.py", "job/engine/test_fork_server.py"
+_FORK_SERVER = "job/engine_process/fork_server.py"
+_FORK_SERVER_TESTS = "job/engine_process/test_fork_server.py"
 _ACTORS, _ACTORS_TESTS = "job/run/actors.py", "job/run/test_actors.py"
 
 _BUCKETS_TESTS = "job/replica/test_rows_in_buckets.py"
@@ -124,15 +125,15 @@ MUTANTS = (
     Mutant(
         "drain-writes-nothing",
         _WORK,
-        "        await self._flight.cancel()\n        await self._write_the_rest()\n",
-        "        await self._flight.cancel()\n",
+        "        await self._inflight.cancel()\n        await self._write_the_rest()\n",
+        "        await self._inflight.cancel()\n",
         "Rows that a stopped job had finished are paid for again.",
         (f"{_SHIFT}::test_draining_replica_writes_finished_rows_and_begins_none",),
     ),
     Mutant(
         "slow-row-holds-all-back",
         _WORK,
-        "return not self._unanswered or self._flight.waits_for() >= self._limits.flush_interval",
+        "return not self._unanswered or self._inflight.waits_for() >= self._limits.flush_interval",
         "return not self._unanswered",
         "A killed replica loses all its finished rows, and not only those of one `flush_interval`.",
         (f"{_SHIFT}::test_slow_row_delays_the_others_by_flush_interval_only",),

@@ -11,7 +11,7 @@ _ACTOR_TESTS, _LEASE_TESTS, _DEMAND_TESTS, _ENGINE_KEY_TESTS, _POOL_TESTS, _REGI
     f"job/warm_engines/test_{name}.py" for name in _FILES
 )
 
-_OPENING, _OPENING_TESTS = "job/engine/opening.py", "job/engine/test_opening.py"
+_OPENING, _OPENING_TESTS = "job/engine_process/opening.py", "job/engine_process/test_opening.py"
 _REPLICA, _REPLICA_TESTS = "job/replica/replica.py", "job/warm_engines/test_warm_replica.py"
 _COORDINATOR, _COORDINATOR_TESTS = "job/replica/coordinator.py", "job/replica/test_coordinator.py"
 
@@ -118,8 +118,8 @@ MUTANTS = (
     ),
     Mutant(
         "only-its-front-end-is-asked",
-        "job/engine/server.py",
-        "                loop.run_until_complete(resting.settled())\n",
+        "job/engine_process/server.py",
+        "                loop.run_until_complete(resting.ping())\n",
         "",
         "A job gets an engine whose own process hangs, and stands for no_progress_timeout.",
         (f"{_ACTOR_TESTS}::test_an_engine_that_hangs_at_rest_is_not_handed_on",),
@@ -215,8 +215,8 @@ MUTANTS = (
     Mutant(
         "replica-tells-no-files",
         _REPLICA,
-        "open_engine(checked.spec, spans_nodes, apart, checked.files)",
-        "open_engine(checked.spec, spans_nodes, apart)",
+        "open_engine(checked.spec, spans_nodes, proxy, checked.files)",
+        "open_engine(checked.spec, spans_nodes, proxy)",
         "After a model's files were replaced, rows are answered by the old ones.",
         (f"{_REPLICA_TESTS}::test_an_engine_of_other_files_is_another_one",),
     ),

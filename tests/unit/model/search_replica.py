@@ -70,7 +70,7 @@ class Stepped(Replica):
         self._actor = actor
         self.report = ReplicaProgress(self.process, "node")
         self.draining, self.asked_to_ask = threading.Event(), threading.Event()
-        self.flight, self._parts, self.cpu_before = None, 0, 0.0
+        self.inflight, self._parts, self.cpu_before = None, 0, 0.0
         self._has_job, self._has_left, self._access = True, False, EngineAccess(self.report)
         scope = world.scope
         self.job: Any = SimpleNamespace(spec=SimpleNamespace(flush_interval=FLUSH, prompt_function=None))
@@ -156,14 +156,18 @@ class Stepped(Replica):
     @property
     def inside(self) -> list[int]:
         """Return the rows in its engine."""
-        return [] if self.shift is None else [row.ordinal for row in self.shift._flight.inside.values()]
+        return [] if self.shift is None else [row.ordinal for row in self.shift._inflight.inside.values()]
 
     @property
     def held(self) -> set[int]:
         """Return the rows that it has and has not reported as written."""
         if self.shift is None:
             return set()
-        rows = [*self.shift._flight.waiting, *self.shift._flight.inside.values(), *self.shift._flight.landed]
+        rows = [
+            *self.shift._inflight.waiting,
+            *self.shift._inflight.inside.values(),
+            *self.shift._inflight.landed,
+        ]
         return {row.ordinal for row in rows} | set(self.shift._finished)
 
     def answered(self, row: int) -> None:
@@ -179,7 +183,7 @@ class Stepped(Replica):
 
     def _future(self, row: int) -> asyncio.Future[Any]:
         assert self.shift is not None
-        (task,) = (task for task, one in self.shift._flight.inside.items() if one.ordinal == row)
+        (task,) = (task for task, one in self.shift._inflight.inside.items() if one.ordinal == row)
         return task._fut_waiter  # type: ignore[attr-defined]
 
     @property
@@ -202,7 +206,7 @@ class Stepped(Replica):
 
     @property
     def will_flush(self) -> bool:
-        return self.shift is not None and bool(self.shift._flight.landed)
+        return self.shift is not None and bool(self.shift._inflight.landed)
 
     def flush_interval(self) -> None:
         """Pass the flush interval."""

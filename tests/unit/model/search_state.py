@@ -52,7 +52,7 @@ def of_replica(replica: Stepped) -> Hashable:
     shift = replica.shift
     if shift is None:
         return replica.process, replica._has_left
-    flight, preparer = shift._flight, shift._preparer
+    flight, preparer = shift._inflight, shift._preparer
     return (
         replica.process,
         replica.draining.is_set(),

@@ -15,7 +15,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError, SpecErro
 from airflow_provider_raybatch.job.engine import echo
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.echo import check_echo
-from airflow_provider_raybatch.job.engine.opening import open_engine
+from airflow_provider_raybatch.job.engine_process.opening import open_engine
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 from tests.support.specs import spec, submitted
 

@@ -193,7 +193,7 @@ def test_rows_that_are_given_back_are_not_read_again(tmp_path: Path, monkeypatch
 
     async def story() -> None:
         working = asyncio.ensure_future(work(first))
-        await until(lambda: first.flight is not None and len(first.flight.waiting) == 50)
+        await until(lambda: first.inflight is not None and len(first.inflight.waiting) == 50)
         monkeypatch.setattr(replica_module, "_actor", lambda: "another")
         asked = Store.asked
         second = place.replica(**fields)

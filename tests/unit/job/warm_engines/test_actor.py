@@ -19,14 +19,15 @@ import pytest
 import ray
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import loading, server
+from airflow_provider_raybatch.job.engine import loading
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
-from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
+from airflow_provider_raybatch.job.engine_process import server
+from airflow_provider_raybatch.job.engine_process.front_end import OwnFrontEnd
 from airflow_provider_raybatch.job.warm_engines import actor as module
 from airflow_provider_raybatch.job.warm_engines import demand, lease
 from airflow_provider_raybatch.job.warm_engines.actor import WarmEngineActor
-from airflow_provider_raybatch.job.warm_engines.demand import Bundle, Node, Request, in_the_way
+from airflow_provider_raybatch.job.warm_engines.demand import Bundle, Node, PendingDemand, in_the_way
 from airflow_provider_raybatch.job.warm_engines.lease import GivenAwayError, Holder
 from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineState
 from tests.support.specs import spec
@@ -102,7 +103,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(module, "ray", made)
     monkeypatch.setattr(module, "time", made.clock)
     monkeypatch.setattr(
-        demand, "pending", lambda: ([Request((Bundle({"GPU": 1.0}, {}),))] if made.waits else [], {})
+        demand, "pending", lambda: ([PendingDemand((Bundle({"GPU": 1.0}, {}),))] if made.waits else [], {})
     )
     monkeypatch.setattr(demand, "in_the_way", lambda requests, nodes, idle: {"warm-engine"})
     monkeypatch.setattr(module, "WarmEngineRegistry", lambda: SimpleNamespace(states=lambda: made.others))
@@ -360,7 +361,7 @@ def test_one_that_ends_makes_the_room_alone(
         "warm-engine": WarmEngineState("echo", True, False, 9, 9, "node", {"GPU": 1.0}),
         "another": WarmEngineState("echo", False, True, 0, 0, "node", {"GPU": 1.0}),
     }
-    request = Request((Bundle({"GPU": 1.0}, {}),))
+    request = PendingDemand((Bundle({"GPU": 1.0}, {}),))
     monkeypatch.setattr(demand, "pending", lambda: ([request], {"node": Node({"GPU": 0.0}, {})}))
     monkeypatch.setattr(demand, "in_the_way", in_the_way)
     rest(engine)
@@ -454,7 +455,7 @@ class Hanging(EchoEngine):
         super().__init__(asked)
         self.has_rested = False
 
-    async def settled(self) -> None:
+    async def ping(self) -> None:
         if self.has_rested:
             await asyncio.Event().wait()
         self.has_rested = True

@@ -12,7 +12,7 @@ from airflow_provider_raybatch.job.warm_engines.demand import (
     Bundle,
     Idle,
     Node,
-    Request,
+    PendingDemand,
     in_the_way,
     with_free,
 )
@@ -28,14 +28,14 @@ def idle(count: int, place: str = "a", gpus: float = 1.0, since: float = 10.0) -
     return [Idle(f"{place}{number}", place, {"GPU": gpus}, since + number) for number in range(count)]
 
 
-def asks(*amounts: float, cpus: float = 0.0, **labels: str) -> list[Request]:
+def asks(*amounts: float, cpus: float = 0.0, **labels: str) -> list[PendingDemand]:
     wanted = {name: frozenset({value}) for name, value in labels.items()}
-    return [Request((Bundle({"GPU": gpus, "CPU": cpus}, wanted),)) for gpus in amounts]
+    return [PendingDemand((Bundle({"GPU": gpus, "CPU": cpus}, wanted),)) for gpus in amounts]
 
 
-def group(*amounts: float, apart: bool = False) -> list[Request]:
+def group(*amounts: float, strict_spread: bool = False) -> list[PendingDemand]:
     """One placement group."""
-    return [Request(tuple(Bundle({"GPU": gpus}, {}) for gpus in amounts), apart)]
+    return [PendingDemand(tuple(Bundle({"GPU": gpus}, {}) for gpus in amounts), strict_spread)]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def group(*amounts: float, apart: bool = False) -> list[Request]:
         (asks(2, 2), 0, idle(2, gpus=4.0), {"a1"}),
     ],
 )
-def test_one_node(requests: list[Request], free: float, engines: list[Idle], ended: set[str]) -> None:
+def test_one_node(requests: list[PendingDemand], free: float, engines: list[Idle], ended: set[str]) -> None:
     assert in_the_way(requests, {"a": node(free)}, engines) == ended
 
 
@@ -70,7 +70,7 @@ def test_another_kind_of_accelerator_is_no_help() -> None:
     def of_kind(kind: str) -> Node:
         return Node({f"accelerator_type:{kind}": 1.0, "GPU": 0.0}, {})
 
-    request = Request((Bundle({"GPU": 1.0, "accelerator_type:H200": 0.001}, {}),))
+    request = PendingDemand((Bundle({"GPU": 1.0, "accelerator_type:H200": 0.001}, {}),))
     nodes = {"a": of_kind("L4"), "b": of_kind("H200")}
     assert in_the_way([request], nodes, idle(3, "a")) == set()
     assert in_the_way([request], nodes, [*idle(3, "a"), *idle(1, "b")]) == {"b0"}
@@ -92,12 +92,14 @@ def test_cpus_that_others_use_are_not_made_room_for() -> None:
         (group(1, 1), {"a1", "a0"}),
         (group(2, 2), {"a1", "a0", "b1", "b0"}),
         (group(2, 2, 1), set()),  # Ray places none of them
-        (group(1, 1, apart=True), {"a1", "b1"}),
-        (group(1, 1, 1, apart=True), set()),  # there are two nodes
+        (group(1, 1, strict_spread=True), {"a1", "b1"}),
+        (group(1, 1, 1, strict_spread=True), set()),  # there are two nodes
         (group(2, 3) + asks(1), {"a1"}),  # what comes after it gets what it leaves
     ],
 )
-def test_bundles_of_a_placement_group_find_room_together(requests: list[Request], ended: set[str]) -> None:
+def test_bundles_of_a_placement_group_find_room_together(
+    requests: list[PendingDemand], ended: set[str]
+) -> None:
     nodes = {"a": node(0), "b": node(0)}
     assert in_the_way(requests, nodes, [*idle(2, "a"), *idle(2, "b")]) == ended
 
@@ -120,6 +122,6 @@ def test_a_backlog_is_not_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
     matches = module._matches
     monkeypatch.setattr(module, "_matches", lambda *given: looks.append(1) or matches(*given))
-    backlog = [Request((Bundle(wanted, {}),), count=10**12) for wanted in ({"GPU": 1.0}, {})]
+    backlog = [PendingDemand((Bundle(wanted, {}),), count=10**12) for wanted in ({"GPU": 1.0}, {})]
     assert in_the_way(backlog, {"a": node(1)}, idle(3)) == {"a0", "a1", "a2"}
     assert len(looks) < 10

@@ -10,16 +10,17 @@ import threading
 from multiprocessing import util
 from typing import Any, Protocol
 
-from airflow_provider_raybatch.job.engine import fork_server, server, vllm_compat
+from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
-from airflow_provider_raybatch.job.engine.server import GONE
+from airflow_provider_raybatch.job.engine_process import fork_server, server
+from airflow_provider_raybatch.job.engine_process.server import GONE
 
 _END_SECONDS = 60.0
 _LAST_WORD_SECONDS = 5.0
 
 
 class FrontEnd(Protocol):
-    """The way to a front end, wherever it is. What :mod:`host` receives and sends goes through it."""
+    """The way to a front end, wherever it is. What the proxy receives and sends goes through it."""
 
     def send(self, message: Any) -> None:
         """Send it a message, from any thread.

@@ -29,7 +29,8 @@ try:
 except ImportError:  # on a cluster without vLLM
     def setproctitle(title): pass
 from multiprocessing import shared_memory
-from airflow_provider_raybatch.job.engine import fork_server, vllm_compat
+from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.job.engine_process import fork_server
 
 def tell(say):
     setproctitle("VLLM::Engine")
@@ -70,7 +71,7 @@ if __name__ == "__main__":
     print(process.exitcode, flush=True)
     time.sleep(600)
 """
-PRELOADED = "from airflow_provider_raybatch.job.engine import fork_server; fork_server.prepare()\n"
+PRELOADED = "from airflow_provider_raybatch.job.engine_process import fork_server; fork_server.prepare()\n"
 
 Told = tuple[dict[str, Any], dict[str, Any]]
 

@@ -20,10 +20,10 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import server
 from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo, Renewable
-from airflow_provider_raybatch.job.engine.front_end import FrontEnd, OwnFrontEnd
-from airflow_provider_raybatch.job.engine.server import GONE, Answer, Call
+from airflow_provider_raybatch.job.engine_process import server
+from airflow_provider_raybatch.job.engine_process.front_end import FrontEnd, OwnFrontEnd
+from airflow_provider_raybatch.job.engine_process.server import GONE, Answer, Call
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class EngineProxy:
     def open(
         self,
         spec: BatchInferenceSpec,
-        opens: Callable[[BatchInferenceSpec], Renewable] = server.open_vllm,
+        opens: Callable[..., Renewable] = server.open_vllm,
         identity: str = "",
     ) -> None:
         """Start the engine that `spec` asks for, or take the one that is there.
@@ -170,7 +170,7 @@ class EngineProxy:
     def _hear(self) -> None:
         try:
             while True:
-                self._settle(self._front_end.receive())
+                self._resolve(self._front_end.receive())
         except GONE:
             pass
         finally:
@@ -182,7 +182,7 @@ class EngineProxy:
                     _, answered = self._awaited.popitem()
                     _tell([(answered, None, self._front_end.death())])
 
-    def _settle(self, answers: list[Answer]) -> None:
+    def _resolve(self, answers: list[Answer]) -> None:
         waiting = [(self._awaited.pop(number, None), value, error) for number, value, error in answers]
         _tell([(answered, value, error) for answered, value, error in waiting if answered is not None])
 

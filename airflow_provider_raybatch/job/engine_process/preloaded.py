@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import contextlib
 
-from airflow_provider_raybatch.job.engine import fork_server, vllm_compat
+from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.job.engine_process import fork_server
 
 fork_server.prepare()
 with contextlib.suppress(Exception):  # an error here would end the server

@@ -21,12 +21,12 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import fork_server
 from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError, EngineInfo
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
-from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
-from airflow_provider_raybatch.job.engine.proxy import EngineProxy
-from airflow_provider_raybatch.job.engine.server import RESTS
+from airflow_provider_raybatch.job.engine_process import fork_server
+from airflow_provider_raybatch.job.engine_process.front_end import OwnFrontEnd
+from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy
+from airflow_provider_raybatch.job.engine_process.server import RESTS
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.interleaved import Interruption
 from tests.support.specs import spec
@@ -73,7 +73,7 @@ def fails() -> None:
 
 
 @pytest.fixture
-def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineProxy]:
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineProxy]:
     monkeypatch.setattr(fork_server, "start", lambda: None)  # vLLM's import is not needed
     made = EngineProxy()
     yield made
@@ -101,46 +101,46 @@ def answers(engine: Engine, prompts: Sequence[str] = PROMPTS) -> list[Any]:
     return [one if isinstance(one, RowFailure) else decoded.pop(0) for one in raw]
 
 
-def test_answers_are_those_of_this_process(apart: EngineProxy) -> None:
+def test_answers_are_those_of_this_process(proxy: EngineProxy) -> None:
     asked = asking(max_model_len=6, fail_pattern="bad")
-    apart.open(asked, EchoEngine)
+    proxy.open(asked, EchoEngine)
     here = EchoEngine(asked)
-    assert apart.info == here.info
-    assert answers(apart) == answers(here)
+    assert proxy.info == here.info
+    assert answers(proxy) == answers(here)
     assert [type(one) for one in answers(here)] == [tuple, RowFailure, RowFailure, tuple]
 
 
-def test_many_requests_pass_at_once(apart: EngineProxy) -> None:
+def test_many_requests_pass_at_once(proxy: EngineProxy) -> None:
     """More in both directions than a connection holds, as with thousands of rows a second."""
-    apart.open(asking(seconds_per_token=0.0001), EchoEngine)
+    proxy.open(asking(seconds_per_token=0.0001), EchoEngine)
     prompts = ["word " * 100 + str(number) for number in range(1000)]
 
     async def ask() -> list[Any]:
         batches = await asyncio.gather(*[
-            asyncio.to_thread(apart.encode, [Request(prompt=one) for one in prompts]) for _ in range(4)
+            asyncio.to_thread(proxy.encode, [Request(prompt=one) for one in prompts]) for _ in range(4)
         ])
-        raw = await asyncio.gather(*(apart.generate(one) for batch in batches for one in batch))
-        return await asyncio.to_thread(apart.decode, raw)
+        raw = await asyncio.gather(*(proxy.generate(one) for batch in batches for one in batch))
+        return await asyncio.to_thread(proxy.decode, raw)
 
     made = asyncio.run(asyncio.wait_for(ask(), 60))
     assert [one.completions[0].text for one in made] == prompts * 4
 
 
-def test_what_is_not_needed_any_more_is_forgotten(apart: EngineProxy) -> None:
-    apart.open(asking(), Counted)
-    encoded = apart.encode([Request(prompt="a"), Request(prompt="b")])
-    assert apart.tokens_in_flight() == 2
+def test_what_is_not_needed_any_more_is_forgotten(proxy: EngineProxy) -> None:
+    proxy.open(asking(), Counted)
+    encoded = proxy.encode([Request(prompt="a"), Request(prompt="b")])
+    assert proxy.tokens_in_flight() == 2
     del encoded
-    assert len(answers(apart, ["c", "d", "e"])) == 3
-    answers(apart, ["f"])  # what is forgotten is told with the next request
-    assert apart.tokens_in_flight() <= 2
+    assert len(answers(proxy, ["c", "d", "e"])) == 3
+    answers(proxy, ["f"])  # what is forgotten is told with the next request
+    assert proxy.tokens_in_flight() <= 2
 
 
-def test_a_function_is_called_there_before_the_engine_opens(apart: EngineProxy) -> None:
-    assert apart.call(os.getpid) == apart._front_end.process.pid
+def test_a_function_is_called_there_before_the_engine_opens(proxy: EngineProxy) -> None:
+    assert proxy.call(os.getpid) == proxy._front_end.process.pid
     with pytest.raises(ValueError, match=r"^no$"):
-        apart.call(fails)
-    apart.open(asking(), EchoEngine)
+        proxy.call(fails)
+    proxy.open(asking(), EchoEngine)
 
 
 @pytest.mark.parametrize(
@@ -151,29 +151,29 @@ def test_a_function_is_called_there_before_the_engine_opens(apart: EngineProxy) 
     ],
 )
 def test_why_it_does_not_open_is_told(
-    apart: EngineProxy, opens: Callable[..., Engine], error: type[RaybatchError], sentence: str
+    proxy: EngineProxy, opens: Callable[..., Engine], error: type[RaybatchError], sentence: str
 ) -> None:
     with pytest.raises(error) as raised:
-        apart.open(asking(), opens)
+        proxy.open(asking(), opens)
     assert str(raised.value) == sentence
 
 
-def test_death_is_told_to_callers_before_and_after(apart: EngineProxy) -> None:
-    apart.open(asking(**HANGS), EchoEngine)
-    (encoded,) = apart.encode([Request(prompt="forever")])
+def test_death_is_told_to_callers_before_and_after(proxy: EngineProxy) -> None:
+    proxy.open(asking(**HANGS), EchoEngine)
+    (encoded,) = proxy.encode([Request(prompt="forever")])
 
     async def ask() -> list[Any]:
-        waiting = [asyncio.ensure_future(apart.generate(encoded)) for _ in range(3)]
+        waiting = [asyncio.ensure_future(proxy.generate(encoded)) for _ in range(3)]
         await asyncio.sleep(0.1)
-        os.kill(apart._front_end.process.pid or 0, signal.SIGKILL)
-        return await asyncio.gather(*waiting, apart.generate(encoded), return_exceptions=True)
+        os.kill(proxy._front_end.process.pid or 0, signal.SIGKILL)
+        return await asyncio.gather(*waiting, proxy.generate(encoded), return_exceptions=True)
 
     ended = asyncio.run(asyncio.wait_for(ask(), 30))
     assert [type(one) for one in ended] == [EngineDeadError] * 4
     assert all(one.killed for one in ended)
     with pytest.raises(EngineDeadError, match="exit code -9"):
-        apart.decode([])
-    assert apart.tokens_in_flight() == 0
+        proxy.decode([])
+    assert proxy.tokens_in_flight() == 0
 
 
 class Dying:
@@ -207,13 +207,13 @@ class Dying:
         return EngineDeadError("it died")
 
 
-def asks(apart: EngineProxy) -> Future[Any]:
+def asks(proxy: EngineProxy) -> Future[Any]:
     """Ask it in a new thread."""
     answer = Future[Any]()
 
     def ask() -> None:
         try:
-            answer.set_result(apart.decode([]))
+            answer.set_result(proxy.decode([]))
         except EngineDeadError as error:
             answer.set_exception(error)
 
@@ -227,7 +227,7 @@ def dies_at(instruction: int) -> bool:
     :returns: whether its end has so many.
     """
     front_end = Dying()
-    apart, answers = EngineProxy(front_end), list[Future[Any]]()
+    proxy, answers = EngineProxy(front_end), list[Future[Any]]()
     has_begun, may_go_on = threading.Event(), threading.Event()
 
     def stop() -> None:
@@ -235,16 +235,16 @@ def dies_at(instruction: int) -> bool:
         may_go_on.wait(60)
 
     def begin() -> None:
-        waiting = len(apart._awaited)
-        with Interruption({"_await"}, 0, stop, lambda: len(apart._awaited) > waiting).of_new_threads():
-            answers.append(asks(apart))
+        waiting = len(proxy._awaited)
+        with Interruption({"_await"}, 0, stop, lambda: len(proxy._awaited) > waiting).of_new_threads():
+            answers.append(asks(proxy))
         assert has_begun.wait(60)
 
-    end = Interruption({"_hear", "_settle", "_tell"}, instruction, begin, front_end.dies.is_set)
+    end = Interruption({"_hear", "_resolve", "_tell"}, instruction, begin, front_end.dies.is_set)
     with end.of_new_threads():
-        apart.open(asking())
+        proxy.open(asking())
     hearing = next(one for one in threading.enumerate() if one.name == "raybatch-engine")
-    answers.append(asks(apart))
+    answers.append(asks(proxy))
     while not front_end.calls:
         time.sleep(0.0001)
     front_end.dies.set()
@@ -263,27 +263,27 @@ def test_death_is_told_to_a_caller_meanwhile() -> None:
     assert instructions > 20
 
 
-def test_the_death_of_what_it_serves_is_told(apart: EngineProxy) -> None:
-    apart.open(asking(kill_pattern="die"), EchoEngine)
-    (encoded,) = apart.encode([Request(prompt="die")])
+def test_the_death_of_what_it_serves_is_told(proxy: EngineProxy) -> None:
+    proxy.open(asking(kill_pattern="die"), EchoEngine)
+    (encoded,) = proxy.encode([Request(prompt="die")])
     with pytest.raises(EngineDeadError, match="kill_pattern") as raised:
-        asyncio.run(apart.generate(encoded))
+        asyncio.run(proxy.generate(encoded))
     assert not raised.value.killed
 
 
-def test_a_request_that_is_cancelled_ends_there(apart: EngineProxy) -> None:
-    apart.open(asking(max_num_seqs=1, **HANGS), EchoEngine)
-    stuck, short = apart.encode([Request(prompt="forever"), Request(prompt="short")])
+def test_a_request_that_is_cancelled_ends_there(proxy: EngineProxy) -> None:
+    proxy.open(asking(max_num_seqs=1, **HANGS), EchoEngine)
+    stuck, short = proxy.encode([Request(prompt="forever"), Request(prompt="short")])
 
     async def ask() -> Any:
-        first = asyncio.ensure_future(apart.generate(stuck))
-        second = asyncio.ensure_future(apart.generate(short))
+        first = asyncio.ensure_future(proxy.generate(stuck))
+        second = asyncio.ensure_future(proxy.generate(short))
         await asyncio.sleep(0.1)
         assert not second.done()  # there is one slot
         first.cancel()
         return await second
 
-    assert apart.tokens(asyncio.run(asyncio.wait_for(ask(), 30))) == (1, 1)
+    assert proxy.tokens(asyncio.run(asyncio.wait_for(ask(), 30))) == (1, 1)
 
 
 class Resting(OwnFrontEnd):
@@ -363,16 +363,16 @@ def test_the_process_ends_with_an_engine_that_dies_at_rest() -> None:
 
 
 SCRIPT = """
-from airflow_provider_raybatch.job.engine import fork_server
-from airflow_provider_raybatch.job.engine.proxy import EngineProxy
+from airflow_provider_raybatch.job.engine_process import fork_server
+from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from tests.support.specs import spec
 
 if __name__ == "__main__":
     fork_server.start = lambda: None
-    apart = EngineProxy()
-    apart.open(spec(engine="echo"), EchoEngine)
-    print(apart._front_end.process.pid, flush=True)
+    proxy = EngineProxy()
+    proxy.open(spec(engine="echo"), EchoEngine)
+    print(proxy._front_end.process.pid, flush=True)
 """
 
 

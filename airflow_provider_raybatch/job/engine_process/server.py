@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process that an engine's front end has for itself.
 
-The other side is :mod:`~airflow_provider_raybatch.job.engine.proxy`. What the engine makes of a request, and
-what it generates, stay here under a number until that side has forgotten them. So no object of vLLM's goes
-from process to process, and the replica need not import it.
+The other side is :mod:`~airflow_provider_raybatch.job.engine_process.proxy`. Encoded requests and generated
+results stay here under a number until that side has forgotten them. So no object of vLLM's goes from process
+to process, and the replica need not import it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import Renewable
+from airflow_provider_raybatch.job.engine_process import fork_server
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
 _THREADS = 3
@@ -61,7 +62,7 @@ def serve(connection: Connection) -> None:
                 if resting is None:
                     return  # calls of an engine that could not be opened
                 # Asked whether it rests still: for ever, if it hangs; then whoever keeps it ends it.
-                loop.run_until_complete(resting.settled())
+                loop.run_until_complete(resting.ping())
                 connection.send(RESTS)
                 continue
             opens, function, arguments = message
@@ -111,18 +112,19 @@ def _serve_engine(connection: Connection, engine: Renewable, loop: asyncio.Abstr
     return rests
 
 
-def open_echo(spec: BatchInferenceSpec) -> Renewable:
-    """Make an echo in this process."""
+def open_echo(spec: BatchInferenceSpec, spans_nodes: bool = False) -> Renewable:
+    """Start an echo here."""
     from airflow_provider_raybatch.job.engine.echo import EchoEngine
 
-    return EchoEngine(spec)
+    return EchoEngine(spec, spans_nodes)
 
 
-def open_vllm(spec: BatchInferenceSpec) -> Renewable:
-    """Open vLLM's engine in this process."""
+def open_vllm(spec: BatchInferenceSpec, spans_nodes: bool = False) -> Renewable:
+    """Start vLLM's engine here, with its own processes forked from the fork server."""
     from airflow_provider_raybatch.job.engine.vllm import VllmEngine
 
-    return VllmEngine(spec)
+    fork_server.start()
+    return VllmEngine(spec, spans_nodes=spans_nodes)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -176,7 +178,7 @@ class EngineServer:
         await asyncio.gather(*self._requests.values(), return_exceptions=True)
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
         if self._rests:
-            await self._engine.settled()  # for ever, if it hangs: then whoever keeps it ends it
+            await self._engine.ping()  # for ever, if it hangs: then whoever keeps it ends it
         return self._rests
 
     def _hear(self) -> None:
