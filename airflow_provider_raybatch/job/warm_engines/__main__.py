@@ -28,8 +28,10 @@ for name, state in sorted(states.items()):
     if state is None:
         print(f"{name}: waits for room on the cluster, or does not answer")
         continue
-    resting = f"waits for {state.ends_in:.0f} s more" if state.is_free else "starts, or comes to rest"
-    use = "in use" if state.is_used else "ending" if state.is_ending else resting
+    if state.is_free:
+        use = f"waits for {state.ends_in:.0f} s more"
+    else:
+        use = "in use" if state.is_used else "ending" if state.is_ending else "starts, or comes to rest"
     if arguments.end:
         with contextlib.suppress(ray.exceptions.RayError):  # it has ended meanwhile
             if ray.get(registry.actor(name).end_if_free.remote(), timeout=_ANSWER_SECONDS):

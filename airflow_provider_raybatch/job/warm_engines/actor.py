@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The actor of a warm engine: it outlives its job, holds the GPUs, and passes messages to the front end.
 
-It ends with its front end, when its holder is silent or has died, and when :mod:`lease` says so. So an engine
+It ends with its front end, when its holder is silent or has died, and when the lease says so. So an engine
 that may be broken is never handed on.
 """
 
@@ -41,17 +41,17 @@ _MORE = 0.002
 _CHECK_EVERY = (1.0, 2.0)
 """Range of the random seconds between two checks, so that engines do not all ask Ray at the same time."""
 _ANSWER_SECONDS = 30.0
-"""For an engine that rests to answer before it is opened again; one that does not hangs."""
+"""For an idle engine to answer before it is opened again; one that does not hangs."""
 _DEATH_NOTICE = 10.0
 """Seconds in which the holder learns of the engine's death."""
 _END_SECONDS = 60.0
 
 
 class WarmEngineActor:
-    """The actor's class.
+    """The actor's class. What its holder calls raises :class:`GivenAwayError` for any other caller.
 
     :param title: what it is, for people.
-    :param maker: see :class:`~airflow_provider_raybatch.job.warm_engines.lease.EngineLease`.
+    :param maker: see :class:`EngineLease`.
     """
 
     def __init__(self, title: str, maker: str = "") -> None:
@@ -67,12 +67,12 @@ class WarmEngineActor:
         """What the holder sends next."""
         self._front_end: OwnFrontEnd | None = None
         """The process that the holder talks to."""
-        self._resting: OwnFrontEnd | None = None
-        """One with an engine that no holder has opened since its rest."""
+        self._idle: OwnFrontEnd | None = None
+        """One with an idle engine that the present holder has not opened."""
         self._answered: OwnFrontEnd | None = None
-        """The one that has said last that its engine rests still."""
+        """The one that has answered last while its engine was idle."""
         self._identity = ""
-        """Over all that decides the engine."""
+        """Digest of all that decides the engine."""
         self._of_vllm = True
         self._is_ending = False
         self._death: EngineDeadError | None = None
@@ -152,25 +152,20 @@ class WarmEngineActor:
     def begin(self, holder: Holder, environment: dict[str, SecretStr], of_vllm: bool) -> list[str]:
         """Start the process of the front end, if there is none.
 
-        :param environment: variables of its processes, see
-            :func:`~airflow_provider_raybatch.job.control.private_package.environment`. Not the constructor's
-            argument: Ray stores those as long as the actor lives.
+        :param environment: variables of its processes. Not the constructor's argument: Ray stores those as
+            long as the actor lives.
         :param of_vllm: whether it is an engine of vLLM's.
         :returns: ids of its GPUs.
-        :raises GivenAwayError: the caller is not the holder.
         """
         with self._waited_for(holder):
             set_environment(environment)
             self._of_vllm = of_vllm
-            if self._resting is None and self._front_end is None:
+            if self._idle is None and self._front_end is None:
                 self._start()
         return self._gpus
 
     def send(self, holder: Holder, messages: Sequence[bytes]) -> None:
-        """Pass messages on to the front end. While none is opened, it is one without an engine.
-
-        :raises GivenAwayError: the caller is not the holder.
-        """
+        """Pass messages on to the front end. While none is opened, it is one without an engine."""
         if messages and self._front_end is None:
             with self._waited_for(holder):
                 self._start()
@@ -182,29 +177,26 @@ class WarmEngineActor:
                 self._messages_are = "calls"
 
     def prepare(self, holder: Holder, identity: str) -> None:
-        """Let the next message open the idle engine, if it is equal. Else end it.
+        """Let the next message open the idle engine, if it is equal. Else end it with its process.
 
-        Its process ends too, since vLLM never reads a tokenizer's files again.
-
-        :param identity: over all that decides the engine.
-        :raises GivenAwayError: the caller is not the holder.
-        :raises EngineDeadError: the engine that rests does not answer. This actor ends with it.
+        :param identity: digest of all that decides the engine.
+        :raises EngineDeadError: the idle engine does not answer. This actor ends with it.
         """
         with self._waited_for(holder):
-            if self._resting is not None:
-                self._ask(self._resting)
+            if self._idle is not None:
+                self._ask(self._idle)
             with self._changed:
                 self._check(holder)  # it may have left meanwhile
-                resting, self._resting = self._resting, None
+                idle, self._idle = self._idle, None
                 fresh = self._front_end
-                is_equal = resting is not None and identity == self._identity
+                is_equal = idle is not None and identity == self._identity
                 if is_equal:
-                    self._front_end = resting
+                    self._front_end = idle
                 self._identity = identity
             if is_equal and fresh is not None:
                 fresh.kill()
-            elif not is_equal and resting is not None:
-                resting.end(is_open=True)
+            elif not is_equal and idle is not None:
+                idle.end(is_open=True)
             if self._front_end is None:
                 self._start()
             self._messages_are = "the order to open"
@@ -212,7 +204,6 @@ class WarmEngineActor:
     def receive(self, holder: Holder) -> Heard:
         """Wait a little for messages of the front end.
 
-        :raises GivenAwayError: the caller is not the holder, or is no longer.
         :raises EngineDeadError: the front end has ended.
         """
         self._check(holder)
@@ -229,33 +220,31 @@ class WarmEngineActor:
         return Heard(messages, self._meter.steps, self._meter.gpu.mean)
 
     def give_back(self, holder: Holder, seconds: float, is_open: bool) -> None:
-        """Let the engine rest for the next holder.
+        """Let the engine become idle for the next holder.
 
         :param seconds: for which it waits at most; 0 ends it.
         :param is_open: whether the holder has opened it.
-        :raises GivenAwayError: the caller is not the holder.
         """
         with self._posting:
             with self._changed:
                 self._lease.give_back(holder, seconds, time.monotonic())
                 self._messages.clear()
-                keeps = seconds > 0 and (is_open or self._resting is not None)
+                keeps = seconds > 0 and (is_open or self._idle is not None)
             if keeps and is_open and self._front_end is not None:
                 post(self._front_end, REST)
         if not keeps:
             self.end()
         if not is_open:
-            self._rest_as_before()
+            self._stay_idle()
 
     def open_alone(self, holder: Holder, seconds: float, identity: str, order: bytes) -> None:
         """Open the engine for the next holder, if it is not open yet: the job of this one has ended.
 
-        Else jobs that are shorter than its start would never have it. Returns before it is open.
+        Returns before it is open.
 
         :param seconds: for which it waits then.
         :param identity: see :meth:`prepare`.
         :param order: to open it, as the holder would send it.
-        :raises GivenAwayError: this is not the holder.
         """
         with self._posting, self._changed:
             self._lease.give_back(holder, seconds, time.monotonic(), LONGEST_START)
@@ -293,8 +282,8 @@ class WarmEngineActor:
 
     def _open_alone(self, identity: str, order: bytes) -> None:
         with self._preparing:  # what the holder has begun to wait for is done
-            if self._resting is not None:  # the holder had not come to open it
-                self._rest_as_before()
+            if self._idle is not None:  # the holder had not come to open it
+                self._stay_idle()
             elif self._front_end is None:  # nor to say with which environment
                 self.end()
             else:
@@ -303,17 +292,17 @@ class WarmEngineActor:
                     post(self._front_end, order)
                 post(self._front_end, REST)
 
-    def _rest_as_before(self) -> None:
-        """The holder has not opened the engine that rests, if one does, but asked, or failed to open one."""
+    def _stay_idle(self) -> None:
+        """The holder has not opened the idle engine, if there is one: it asked, or failed to open one."""
         with self._changed:
             asked, self._front_end = self._front_end, None
         if asked is not None:
             asked.kill()
         with self._changed:
-            self._lease.has_come_to_rest(time.monotonic())
+            self._lease.set_idle(time.monotonic())
 
     def _front_ends(self) -> list[OwnFrontEnd]:
-        return [one for one in (self._front_end, self._resting) if one is not None]
+        return [one for one in (self._front_end, self._idle) if one is not None]
 
     @contextlib.contextmanager
     def _waited_for(self, holder: Holder) -> Iterator[None]:
@@ -331,12 +320,12 @@ class WarmEngineActor:
         with self._changed:
             self._lease.hear(holder, time.monotonic())
 
-    def _ask(self, resting: OwnFrontEnd) -> None:
+    def _ask(self, idle: OwnFrontEnd) -> None:
         self._answered = None
-        post(resting, REST)
+        post(idle, REST)
         with self._changed:
-            if self._changed.wait_for(lambda: self._answered is resting or self._death, _ANSWER_SECONDS):
-                return  # a death is told to the holder where it hears
+            if self._changed.wait_for(lambda: self._answered is idle or self._death, _ANSWER_SECONDS):
+                return  # the holder learns of a death when it receives
             self._death = EngineDeadError(
                 f"The warm engine did not answer within {_ANSWER_SECONDS:g} s at rest, so it was ended."
             )
@@ -359,14 +348,16 @@ class WarmEngineActor:
                     if message == SAYS_REST and front_end is not self._front_end:
                         self._answered = front_end
                     elif message == SAYS_REST:
-                        self._front_end, self._resting = None, front_end
-                        self._lease.has_come_to_rest(time.monotonic())
+                        self._front_end, self._idle = None, front_end
+                        self._lease.set_idle(time.monotonic())
                     elif front_end is self._front_end:
                         self._messages.append(message)
                     self._changed.notify_all()
         with self._changed:
             is_needed = front_end in self._front_ends()
-            was_free = is_needed and self._lease.is_free and self._lease.end()
+            was_free = is_needed and self._lease.is_free
+            if was_free:
+                self._lease.end()
         death = front_end.death()  # waits for the end of its process
         if not is_needed:
             return
@@ -383,7 +374,7 @@ class WarmEngineActor:
             time.sleep(random.uniform(*_CHECK_EVERY))
             is_wanted = False
             with contextlib.suppress(Exception):  # of Ray's, or from an engine of another version
-                # Ray also tells of what it is about to place, so once is not enough.
+                # Ray also lists what it is about to place, so once is not enough.
                 is_free = bool(self._amounts) and self._lease.is_free
                 is_wanted = is_free and should_evict(self._name, registry)
             with self._changed:

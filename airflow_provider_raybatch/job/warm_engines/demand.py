@@ -1,172 +1,126 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which idle engines end so that pending requests of the cluster find room.
 
-Each engine decides for itself, and all see the same state of the cluster. So one request ends the engines
-that occupy its node, and no others.
+An idle engine is a cache: it ends when something waits that its node could hold without idle engines. Where
+Ray places what waits is not repeated here. Each engine decides for itself, and all see the same state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, NamedTuple
 
-from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineRegistry
+from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineRegistry, WarmEngineState
 
-Amounts = Mapping[str, float]
-"""Ray's resources by name."""
-
-_LEAST = 1e-6
+_LABEL_IN = 1
+"""``LABEL_OPERATOR_IN`` of Ray's autoscaler.proto."""
 
 
-@dataclass(frozen=True)
-class Bundle:
-    """What must be free on one node.
+class Bundle(NamedTuple):
+    """What must be free on one node, and labels that the node must have."""
 
-    :param labels: that the node must have, by name.
-    """
-
-    amounts: Amounts
-    labels: Mapping[str, frozenset[str]]
+    amounts: Counter[str]
+    labels: Mapping[str, frozenset[str]] = {}
 
 
 @dataclass(frozen=True)
 class PendingDemand:
-    """What an actor, a task, or a placement group waits for.
+    """Bundles that are placed all at once or not at all; `count` is how many wait for the same."""
 
-    :param bundles: they are placed all at once, or none is.
-    :param strict_spread: whether each must be on a node of its own.
-    :param count: how many wait for the same.
-    """
-
-    bundles: tuple[Bundle, ...]
-    strict_spread: bool = False
+    bundles: Sequence[Bundle]
     count: int = 1
 
 
-@dataclass(frozen=True)
+@dataclass
 class Node:
-    """A node that is there."""
+    """What is free on a node, and its idle engines by name, the longest idle one first."""
 
-    free: Amounts
-    labels: Mapping[str, str]
+    free: Counter[str]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    idle: dict[str, Counter[str]] = field(default_factory=dict)
+
+    @property
+    def room(self) -> Counter[str]:
+        """What would be free without the idle engines."""
+        return sum(self.idle.values(), self.free)
+
+    def holds(self, bundle: Bundle, room: Counter[str]) -> bool:
+        """Whether the bundle fits into this room on the node."""
+        return bundle.amounts <= room and all(
+            self.labels.get(name) in values for name, values in bundle.labels.items()
+        )
+
+    def could_serve(self, bundle: Bundle) -> bool:
+        """Whether the end of idle engines gives the bundle what it asks for."""
+        return any(held & bundle.amounts for held in self.idle.values()) and self.holds(bundle, self.room)
+
+    def take(self, bundle: Bundle) -> list[str]:
+        """Let the bundle have its amounts, and return the names of the engines that end for it."""
+        self.free.subtract(bundle.amounts)
+        ended = []
+        for name, held in list(self.idle.items()):
+            if any(self.free[resource] < 0 for resource in held):
+                self.free.update(self.idle.pop(name))
+                ended.append(name)
+        return ended
 
 
-@dataclass(frozen=True)
-class Idle:
-    """A warm engine without a holder.
-
-    :param since: seconds for which it has been idle.
-    """
-
-    name: str
-    node: str
-    amounts: Amounts
-    since: float
+def units(amounts: Mapping[str, float]) -> Counter[str]:
+    """Ray's resources by name, in the ten-thousandths in which Ray counts them."""
+    return Counter({name: round(amount * 10_000) for name, amount in amounts.items()})
 
 
 def should_evict(name: str, registry: WarmEngineRegistry) -> bool:
     """Whether this engine must end so that what waits on the cluster finds room."""
     requests, nodes = pending()
-    if not requests:
-        return False
-    known = {other: state for other, state in registry.states().items() if state is not None}
-    idle = [Idle(other, one.node, one.amounts, one.since) for other, one in known.items() if one.is_free]
-    ending = [(one.node, one.amounts) for one in known.values() if one.is_ending]
-    return name in in_the_way(requests, with_free(nodes, ending), idle)
+    return bool(requests) and name in in_the_way(requests, nodes, registry.states())
 
 
 def in_the_way(
-    requests: Iterable[PendingDemand], nodes: Mapping[str, Node], idle: Sequence[Idle]
+    requests: Iterable[PendingDemand],
+    nodes: Mapping[str, Node],
+    engines: Mapping[str, WarmEngineState | None],
 ) -> set[str]:
-    """Names of the engines that must end so that these requests find room; longest idle ones first.
+    """Names of the idle engines that end for these requests, the longest idle ones first.
 
-    A request that finds room as it is, or could not on any of these nodes, ends none.
+    An engine that is ending counts as free. A request that would find no room without all idle engines ends
+    none. One that waits though it seems to fit ends one: halves of two GPUs, say, are no GPU for Ray.
+
+    :param nodes: by id. Changed here.
     """
-    room = _Room(
-        {name: dict(node.free) for name, node in nodes.items()},
-        sorted(idle, key=lambda one: (-one.since, one.name)),
-    )
+    known = {name: state for name, state in engines.items() if state is not None and state.node in nodes}
+    ending = [state for state in known.values() if state.is_ending]
+    for state in ending:
+        nodes[state.node].free.update(units(state.amounts))
+    idle = sorted((-state.since, name) for name, state in known.items() if state.is_free)
+    for _, name in idle:
+        nodes[known[name].node].idle[name] = units(known[name].amounts)
+    by_age = [nodes[node] for node in dict.fromkeys(known[name].node for _, name in idle)]
+    ended: set[str] = set()
+    first: str | None = None
     for request in requests:
-        if not any(any(bundle.amounts.values()) for bundle in request.bundles):
-            continue  # it waits for something else
         for _ in range(request.count):
-            if not room.left:
-                break  # a backlog may be a million
-            after = _placed(request, nodes, room)
-            if after is None:
-                break  # nor does another one find room
-            room = after
-    return {one.name for one in idle} - {one.name for one in room.left}
+            serving = [node for node in by_age if any(map(node.could_serve, request.bundles))]
+            if not serving or not _could_be_placed(request, nodes.values()):
+                break
+            first = first or next(iter(serving[0].idle))
+            for bundle in request.bundles:
+                fits = (node for node in nodes.values() if node.holds(bundle, node.free))
+                could = (node for node in by_age if node.could_serve(bundle))
+                place = next(chain(fits, could), None)
+                ended.update(place.take(bundle) if place is not None else ())
+    return ended if ended or ending or first is None else {first}
 
 
-def with_free(nodes: Mapping[str, Node], soon: Iterable[tuple[str, Amounts]]) -> dict[str, Node]:
-    """The nodes with what will soon be free on them: no other engine has to end for it.
-
-    :param soon: by id of the node.
-    """
-    known = dict(nodes)
-    for name, amounts in soon:
-        if name in known:
-            free = dict(known[name].free)
-            _add(free, amounts, 1)
-            known[name] = Node(free, known[name].labels)
-    return known
-
-
-@dataclass
-class _Room:
-    """What is free by node, and the idle engines that are left, the one that goes first in front."""
-
-    free: dict[str, dict[str, float]]
-    left: list[Idle]
-
-
-def _placed(request: PendingDemand, nodes: Mapping[str, Node], room: _Room) -> _Room | None:
-    """The room that is left when all bundles are placed; ``None`` if one finds none."""
-    room = _Room({name: dict(free) for name, free in room.free.items()}, list(room.left))
-    places: set[str] = set()
-    for bundle in request.bundles:
-        found = []
-        for name, node in nodes.items():
-            if _matches(bundle, node) and not (request.strict_spread and name in places):
-                evicted = _evicted(
-                    bundle.amounts, room.free[name], [one for one in room.left if one.node == name]
-                )
-                if evicted is not None:
-                    found.append((len(evicted), name, evicted))
-        if not found:
-            return None
-        _, place, evicted = min(found, key=lambda one: one[:2])
-        for one in evicted:
-            _add(room.free[place], one.amounts, 1)
-            room.left.remove(one)
-        _add(room.free[place], bundle.amounts, -1)
-        places.add(place)
-    return room
-
-
-def _evicted(amounts: Amounts, free: Amounts, idle: Iterable[Idle]) -> list[Idle] | None:
-    """Engines of one node whose end makes room; ``None`` if even the end of all does not."""
-    room, evicted = dict(free), []
-    for one in idle:
-        if any(amounts.get(name, 0) > room.get(name, 0) + _LEAST for name in one.amounts):
-            _add(room, one.amounts, 1)
-            evicted.append(one)
-    return evicted if _fits(amounts, room) else None
-
-
-def _fits(amounts: Amounts, room: Amounts) -> bool:
-    return all(room.get(name, 0) + _LEAST >= amount for name, amount in amounts.items())
-
-
-def _matches(bundle: Bundle, node: Node) -> bool:
-    return all(node.labels.get(name) in values for name, values in bundle.labels.items())
-
-
-def _add(room: dict[str, float], amounts: Amounts, sign: int) -> None:
-    for name, amount in amounts.items():
-        room[name] = room.get(name, 0) + sign * amount
+def _could_be_placed(request: PendingDemand, nodes: Collection[Node]) -> bool:
+    """Whether each bundle would fit on a node, and all of them on the cluster, without the idle engines."""
+    wanted = sum((bundle.amounts for bundle in request.bundles), Counter[str]())
+    return wanted <= sum((node.room for node in nodes), Counter[str]()) and all(
+        any(node.holds(bundle, node.room) for node in nodes) for bundle in request.bundles
+    )
 
 
 def pending() -> tuple[list[PendingDemand], dict[str, Node]]:
@@ -180,10 +134,11 @@ def pending() -> tuple[list[PendingDemand], dict[str, Node]]:
         from ray.autoscaler.v2.sdk import get_cluster_resource_state
 
         state = get_cluster_resource_state(global_worker.gcs_client)
-        requests = [_demand([one.request], max(1, one.count)) for one in state.pending_resource_requests]
-        requests += [_demand(group.requests) for group in state.pending_gang_resource_requests]
+        alone = state.pending_resource_requests
+        requests = [PendingDemand([_bundle(one.request)], max(1, one.count)) for one in alone]
+        requests += [_group(group.requests) for group in state.pending_gang_resource_requests]
         nodes = {
-            node.node_id.hex(): Node(dict(node.available_resources), dict(node.labels))
+            node.node_id.hex(): Node(units(node.available_resources), dict(node.labels))
             for node in state.node_states
         }
     except Exception:  # of Ray's private API
@@ -191,34 +146,21 @@ def pending() -> tuple[list[PendingDemand], dict[str, Node]]:
     return requests, nodes
 
 
-def _demand(asked: Sequence[Any], count: int = 1) -> PendingDemand:
-    """Of an actor, a task, or a placement group, whose strict strategies Ray tells as constraints."""
-    constraints = [one for request in asked for one in request.placement_constraints]
-    bundles = [Bundle(dict(one.resources_bundle), _labels(one)) for one in asked]
-    if any(one.HasField("affinity") for one in constraints):
-        bundles = [_together(bundles)]
-    return PendingDemand(tuple(bundles), any(one.HasField("anti_affinity") for one in constraints), count)
+def _group(asked: Sequence[Any]) -> PendingDemand:
+    """A placement group. STRICT_PACK is an affinity in Ray's state: all bundles go on one node."""
+    bundles = [_bundle(one) for one in asked]
+    if any(rule.HasField("affinity") for one in asked for rule in one.placement_constraints):
+        labels = {name: values for bundle in bundles for name, values in bundle.labels.items()}
+        bundles = [Bundle(sum((bundle.amounts for bundle in bundles), Counter[str]()), labels)]
+    return PendingDemand(bundles)
 
 
-def _together(bundles: Sequence[Bundle]) -> Bundle:
-    amounts: dict[str, float] = {}
-    labels: dict[str, frozenset[str]] = {}
-    for bundle in bundles:
-        _add(amounts, bundle.amounts, 1)
-        for name, values in bundle.labels.items():
-            labels[name] = labels.get(name, values) & values
-    return Bundle(amounts, labels)
-
-
-def _labels(asked: Any) -> dict[str, frozenset[str]]:
-    """Of label selectors, the first, which Ray tries first, and of it what names values that are wanted."""
-    return {
+def _bundle(asked: Any) -> Bundle:
+    """Its labels are those that Ray tries first, where they name values that are wanted."""
+    labels = {
         one.label_key: frozenset(one.label_values)
         for selector in list(asked.label_selectors)[:1]
         for one in selector.label_constraints
-        if one.operator == _IN
+        if one.operator == _LABEL_IN
     }
-
-
-_IN = 1
-"""``LABEL_OPERATOR_IN`` of Ray's autoscaler.proto."""
+    return Bundle(units(asked.resources_bundle), labels)

@@ -22,14 +22,14 @@ _LONGEST_MODEL = 60
 class EngineKey:
     """The engine that a job wants.
 
-    :param digest: of all that decides an engine and its owner, except the model's files: these are compared
-        when the engine is opened.
+    :param digest: of all that decides an engine and its owner, but the model's files: these are compared when
+        the engine is opened.
+    :param title: what it is, for people.
     :param seconds: for which it waits for its next holder at the end of the job.
     """
 
     digest: str
     title: str
-    engine: str
     model: str
     gpus: int
     accelerator_type: str | None
@@ -41,8 +41,7 @@ def key_of(
 ) -> EngineKey:
     """The key of the engines that the replicas of a job want.
 
-    :param environment: variables of the engine's processes. Credentials are among them, so an engine that was
-        started with others is another's.
+    :param environment: variables of the engine's processes. Engines with other credentials are others'.
     :param seconds: see :class:`EngineKey`.
     """
     task = spec.submission.task if spec.submission is not None else None
@@ -58,7 +57,6 @@ def key_of(
     return EngineKey(
         digest=json_digest(deciding, default=str),
         title=f"{model}, made by {task.dag_id}.{task.task_id}" if task is not None else model,
-        engine=spec.engine,
         model=model,
         gpus=plan.gpus,
         accelerator_type=plan.accelerator_type,

@@ -36,7 +36,7 @@ _LOST = (ray.exceptions.RayError, EngineDeadError, GivenAwayError)
 
 @dataclass(frozen=True)
 class Heard:
-    """What :meth:`~airflow_provider_raybatch.job.warm_engines.actor.WarmEngineActor.receive` brings.
+    """What `WarmEngineActor.receive` returns.
 
     :param messages: of the front end, pickled.
     :param steps: see :mod:`~airflow_provider_raybatch.job.engine.loading`.
@@ -56,20 +56,18 @@ def post(front_end: OwnFrontEnd, *messages: bytes) -> None:
 
 
 def to_open(model: CheckedModel) -> tuple[str, bytes]:
-    """What :meth:`~airflow_provider_raybatch.job.warm_engines.actor.WarmEngineActor.open_alone` needs."""
+    """Identity and order for `WarmEngineActor.open_alone`."""
     order = True, opener(model.spec), (model.spec,)
     return identity(model.spec, model.files), pickle.dumps(order, pickle.HIGHEST_PROTOCOL)
 
 
 class RemoteFrontEnd:
-    """See :class:`~airflow_provider_raybatch.job.engine_process.front_end.FrontEnd`.
+    """A :class:`~airflow_provider_raybatch.job.engine_process.front_end.FrontEnd` for a warm engine.
 
-    :param actor: handle of a :class:`~airflow_provider_raybatch.job.warm_engines.actor.WarmEngineActor`
-        that `holder` has taken.
+    :param actor: handle of a `WarmEngineActor` that `holder` has taken.
     :param seconds: for which the engine waits for its next holder.
-    :ivar steps: of what it loads, see :mod:`~airflow_provider_raybatch.job.engine.loading`.
+    :ivar steps: see :class:`Heard`, also for `gpu_utilization`.
     :ivar gpus: ids of its GPUs on its node.
-    :ivar gpu_utilization: mean over its GPUs.
     """
 
     def __init__(self, actor: Any, holder: Holder, seconds: float) -> None:
@@ -95,17 +93,17 @@ class RemoteFrontEnd:
         self.gpus = self._call("begin", environment, of_vllm)
 
     def prepare(self, identity: str) -> None:
-        """See :class:`~airflow_provider_raybatch.job.engine_process.front_end.FrontEnd`."""
+        """See :class:`FrontEnd`."""
         self._call("prepare", identity)
 
     def send(self, message: Any) -> None:
-        """See :class:`~airflow_provider_raybatch.job.engine_process.front_end.FrontEnd`."""
+        """See :class:`FrontEnd`."""
         if self._has_ended:
             raise BrokenPipeError
         self._outbox.put(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
     def receive(self) -> Any:
-        """See :class:`~airflow_provider_raybatch.job.engine_process.front_end.FrontEnd`."""
+        """See :class:`FrontEnd`."""
         while not self._inbox:
             if self._has_ended:
                 raise EOFError
@@ -118,7 +116,7 @@ class RemoteFrontEnd:
         return pickle.loads(self._inbox.popleft())
 
     def end(self, is_open: bool) -> None:
-        """See :class:`~airflow_provider_raybatch.job.engine_process.front_end.FrontEnd`."""
+        """See :class:`FrontEnd`."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -129,13 +127,13 @@ class RemoteFrontEnd:
             self._actor.abandon.remote(self._holder)
 
     def kill(self) -> None:
-        """See :class:`~airflow_provider_raybatch.job.engine_process.front_end.FrontEnd`."""
+        """See :class:`FrontEnd`."""
         if not self._has_ended:  # else it is given back, and another call could come before that one
             self._has_ended = True
             self._actor.abandon.remote(self._holder)
 
     def death(self) -> EngineDeadError:
-        """See :class:`~airflow_provider_raybatch.job.engine_process.front_end.FrontEnd`."""
+        """See :class:`FrontEnd`."""
         return self._death
 
     def _call(self, name: str, *arguments: Any) -> Any:

@@ -120,7 +120,7 @@ class EngineLease:
             self._waits, self._heard = self._waits - 1, now
 
     def give_back(self, holder: Holder, seconds: float, now: float, longest: float = LONGEST_RETURN) -> None:
-        """The holder no longer needs it; it can be taken when it :meth:`has_come_to_rest`.
+        """The holder no longer needs it; it can be taken when it :meth:`set_idle`.
 
         :param seconds: for which it waits for the next one at most.
         :param longest: seconds until it must have come to rest.
@@ -130,19 +130,15 @@ class EngineLease:
         self._phase, self._holder = "returned", None
         self._seconds, self._longest_return = seconds, longest
 
-    def has_come_to_rest(self, now: float) -> None:
+    def set_idle(self, now: float) -> None:
         """Nothing of its last holder is left in it."""
         if self._phase == "returned":
             self._phase, self._since, self._ends_at = "free", now, now + self._seconds
             self._is_new = False
 
-    def end(self) -> bool:
-        """It can't be taken any more.
-
-        :returns: whether it was free.
-        """
-        was_free, self._phase, self._holder = self.is_free, "ended", None
-        return was_free
+    def end(self) -> None:
+        """It can't be taken any more."""
+        self._phase, self._holder = "ended", None
 
     def verdict(self, now: float, is_wanted: bool) -> Literal["stay", "end", "kill"]:
         """What it is to do now.

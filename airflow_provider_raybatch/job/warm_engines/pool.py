@@ -2,7 +2,7 @@
 """Finds an engine for each replica of a job that waits for one: an idle one, or else a new one.
 
 It is a part of the job's coordinator, so a thousand replicas do not each ask a thousand engines. An actor
-that it makes waits for room like any other. It is detached, so the pool ends it when it is no longer needed.
+that it makes is detached, so the pool ends it when it is no longer needed.
 """
 
 from __future__ import annotations
@@ -38,29 +38,27 @@ class WarmEnginePool(EnginePool):
     """Of one job.
 
     :param key: the engine that its replicas want.
-    :param maker: 8 hex digits of its own, see
-        :func:`~airflow_provider_raybatch.job.warm_engines.registry.maker_name`.
-    :param most: replicas of the job.
+    :param maker: see :func:`maker_name`.
     """
 
     def __init__(self, key: EngineKey, maker: str, most: int) -> None:
         self._key = key
         self._maker = maker
-        self._most = most
+        self.most = most
         self._numbers = itertools.count()
         self._registry = WarmEngineRegistry(key.digest)
         self._waiting: dict[Holder, str] = {}
         """The node of each replica that waits."""
         self._given: dict[str, tuple[Holder, Any]] = {}
-        """What each process has got."""
-        self._told: set[str] = set()
-        """Processes that know of it."""
+        """The engine of each process."""
+        self._informed: set[str] = set()
+        """Processes that know of their engine."""
         self._joining: dict[str, float] = {}
-        """Processes that have got an idle engine, and when."""
+        """When a process got an idle engine, until it has opened it."""
         self._came: set[str] = set()
-        """Processes that have asked for one."""
+        """Processes that have asked for an engine."""
         self._idle, self._searched = 0, 0.0
-        """How many could be taken, and when that was so."""
+        """How many engines could be taken at the latest search, and its time."""
         self._made: dict[str, Any] = {}
         """Actors that have not started, by name."""
         self._failures = 0
@@ -72,14 +70,14 @@ class WarmEnginePool(EnginePool):
     def has_engine(self, process: str) -> bool:
         """See :class:`EnginePool`."""
         with self._changed:
-            return process in self._told
+            return process in self._informed
 
     def engine_for(self, holder: Holder, node: str) -> Any:
         """See :class:`EnginePool`."""
         with self._changed:
             self._came.add(holder.process)
             if holder.process in self._given:
-                self._told.add(holder.process)
+                self._informed.add(holder.process)
                 return self._given[holder.process][1]
             if self._failures >= _MOST_FAILURES:
                 raise RaybatchError(
@@ -99,25 +97,20 @@ class WarmEnginePool(EnginePool):
                 holder: node for holder, node in self._waiting.items() if holder.process != process
             }
             holder, actor = self._given.pop(process, (None, None))
-            has_heard = process in self._told
-            self._told.discard(process)
+            is_informed = process in self._informed
+            self._informed.discard(process)
             self._joining.pop(process, None)
             self._changed.notify_all()
         if actor is not None:
-            (actor.abandon if has_heard else actor.decline).remote(holder)
-
-    @property
-    def most(self) -> int:
-        """See :class:`EnginePool`."""
-        return self._most
+            (actor.abandon if is_informed else actor.decline).remote(holder)
 
     @property
     def coming(self) -> int:
-        """See :class:`EnginePool`. A replica that joins a second earlier must not take their rows."""
+        """See :class:`EnginePool`. A replica that joins a second earlier must not take all rows."""
         with self._changed:
             since = time.monotonic() - _COMING_SECONDS
             joining = sum(at > since for at in self._joining.values())
-            others = len(self._waiting) + max(0, self._most - len(self._came))
+            others = len(self._waiting) + max(0, self.most - len(self._came))
             return joining + (min(self._idle, others) if self._searched > since else 0)
 
     def joined(self, process: str) -> None:
@@ -141,7 +134,7 @@ class WarmEnginePool(EnginePool):
             ray.kill(actor)
         if model is not None and self._key.seconds:
             order = to_open(model)
-            given = [self._given.pop(process) for process in self._given.keys() & self._told]
+            given = [self._given.pop(process) for process in self._given.keys() & self._informed]
             heard = [actor.open_alone.remote(holder, self._key.seconds, *order) for holder, actor in given]
             if heard:  # this actor ends then, and what it has not sent is lost
                 ray.wait(heard, num_returns=len(heard), timeout=_TAKE_SECONDS)
@@ -171,7 +164,9 @@ class WarmEnginePool(EnginePool):
         for name, state in states.items():
             if state is not None:
                 idled = self._made.pop(name, None) is None
-                if state.is_free_for(self._maker) and (holder := self._first_waiting()) is not None:
+                with self._changed:
+                    holder = next(iter(self._waiting), None)
+                if state.is_free_for(self._maker) and holder is not None:
                     self._give(self._registry.actor(name), holder, idled)
         with self._changed:
             waiting = list(self._waiting.items())
@@ -182,10 +177,6 @@ class WarmEnginePool(EnginePool):
             ray.kill(self._made.pop(name))
         for holder, node in waiting[len(self._made) :]:
             self._make(holder, node)
-
-    def _first_waiting(self) -> Holder | None:
-        with self._changed:
-            return next(iter(self._waiting), None)
 
     def _give(self, actor: Any, holder: Holder, idled: bool) -> None:
         try:

@@ -16,22 +16,19 @@ NAMESPACE = "raybatch"
 _PREFIX, _MAKER_PREFIX = "warm-engine", "makes-warm-engines"
 _ANSWER_SECONDS = 0.5
 _SILENT = 30.0
-"""Seconds after which an actor that has never answered has not started: it waits for room on the cluster."""
+"""Seconds after which an actor that has never answered counts as waiting for room on the cluster."""
 
 
 @dataclass(frozen=True)
 class WarmEngineState:
-    """State of a warm engine, as its actor tells it.
+    """State of a warm engine. One that is neither free nor used nor ending starts, or is about to be idle.
 
     :param title: what it is, for people.
-    :param is_ending: whether it ends now, and its GPUs are free soon.
     :param since: seconds for which it has had no holder; 0 if it has one.
     :param ends_in: seconds until it ends, if it is not taken.
     :param node: id of its node.
     :param amounts: Ray's resources that it holds, by name.
-    :param reserved_for: the maker that alone can take it, empty for any.
-    :param is_used: whether it has a holder. If it is neither used nor free nor ending, it starts for the next
-        job, or comes to rest.
+    :param reserved_for: the maker whose job alone can take it, empty for any.
     """
 
     title: str
@@ -50,15 +47,8 @@ class WarmEngineState:
 
 
 def name_of(key: str, model: str, maker: str, number: int) -> str:
-    """Of the actor. Ray's dashboard shows it.
-
-    :param maker: see :func:`maker_name`.
-    """
+    """Name of the actor, which Ray's dashboard shows."""
     return f"{_PREFIX}:{key}:{model}:{maker}:{number}"
-
-
-def _maker_of(name: str) -> str:
-    return name.rsplit(":", 2)[1]  # a model's name may have colons
 
 
 def maker_name(maker: str) -> str:
@@ -71,10 +61,9 @@ def maker_name(maker: str) -> str:
 
 @dataclass
 class _Listed:
-    """`since` is when it was found, in seconds of the clock."""
-
     actor: Any
     since: float
+    """When it was found, in seconds of the clock."""
     answer: Any
     state: WarmEngineState | None = None
     has_answered: bool = False
@@ -82,10 +71,10 @@ class _Listed:
 
 @dataclass
 class WarmEngineRegistry:
-    """Their states, as often as wanted. An actor that has not answered is not asked again.
+    """Asks warm engines for their states. One that has not answered is not asked again.
 
-    :param key: only engines that this key names; by default all.
-    :ivar ownerless: names of those that have never answered, and were made for a job that is gone.
+    :param key: only engines of this key; by default all.
+    :ivar ownerless: names of those that have never answered, and whose maker is gone.
     """
 
     key: str | None = None
@@ -94,7 +83,7 @@ class WarmEngineRegistry:
     _listed: dict[str, _Listed] = field(default_factory=dict)
 
     def states(self) -> dict[str, WarmEngineState | None]:
-        """Those that are there now, by name, with ``None`` for those that do not answer at once.
+        """State of each engine by name, ``None`` if it does not answer at once.
 
         Ends those that wait for room, for a job that is gone.
         """
@@ -110,7 +99,7 @@ class WarmEngineRegistry:
         self.ownerless = {
             name
             for name, one in self._listed.items()
-            if not one.has_answered and _maker_of(name) not in makers
+            if not one.has_answered and name.rsplit(":", 2)[1] not in makers  # a model's name may have colons
         }
         for name in self.ownerless:
             if self.clock() - self._listed[name].since >= _SILENT:
@@ -118,7 +107,7 @@ class WarmEngineRegistry:
         return {name: one.state for name, one in self._listed.items()}
 
     def actor(self, name: str) -> Any:
-        """Handle of one that is listed."""
+        """Handle of an engine that :meth:`states` has listed."""
         return self._listed[name].actor
 
     def _hear(self) -> None:

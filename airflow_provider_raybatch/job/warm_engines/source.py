@@ -27,12 +27,15 @@ from airflow_provider_raybatch.job.work import CheckedModel
 class EnginePool:
     """What the coordinator asks for engines."""
 
+    most = 0
+    """Replicas of the job."""
+
     def has_engine(self, process: str) -> bool:
         """Whether a replica's process has what its engine needs of the cluster."""
         return True
 
     def engine_for(self, holder: Holder, node: str) -> Any:
-        """The actor of a warm engine, which `holder` has then; ``None`` while it must wait for one.
+        """The actor of the warm engine that `holder` has now; ``None`` while it must wait for one.
 
         :param node: id of the holder's node.
         :raises RaybatchError: there will be none.
@@ -44,11 +47,6 @@ class EnginePool:
 
     def gone(self, process: str) -> None:
         """The process needs no engine any more, or has died."""
-
-    @property
-    def most(self) -> int:
-        """Replicas of the job."""
-        return 0
 
     @property
     def coming(self) -> int:
@@ -70,7 +68,7 @@ class EnginePool:
 class EngineAccess:
     """What a replica asks for its engine.
 
-    :param report: the replica's; its `gpus`, `loaded` and `gpu_utilization` are written here.
+    :param report: of the replica; `gpus`, `loaded` and `gpu_utilization` are written here.
     """
 
     def __init__(self, report: ReplicaProgress) -> None:
@@ -120,7 +118,7 @@ class EngineAccess:
             self._report.gpu_utilization = self._meter.mean
 
     async def give_back(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Let the next job have the engine. All that it answered is written.
+        """Let the next job have the engine. All its answers are written.
 
         :param close: closes the replica's engine.
         """

@@ -75,28 +75,24 @@ MUTANTS = (
     Mutant(
         "all-idle-engines-make-room",
         _DEMAND,
-        "if any(amounts.get(name, 0) > room.get(name, 0) + _LEAST for name in one.amounts):",
-        "if one.amounts:",
+        "if any(self.free[resource] < 0 for resource in held):",
+        "if held:",
         "One request for a GPU ends all engines that wait.",
         (f"{_DEMAND_TESTS}::test_one_node",),
     ),
     Mutant(
         "ended-for-half-a-placement-group",
         _DEMAND,
-        """        if not found:
-            return None
-""",
-        """        if not found:
-            continue
-""",
+        "if not serving or not _could_be_placed(request, nodes.values()):",
+        "if not serving:",
         "A placement group that can't be placed ends engines, again and again.",
-        (f"{_DEMAND_TESTS}::test_bundles_of_a_placement_group_find_room_together",),
+        (f"{_DEMAND_TESTS}::test_two_nodes",),
     ),
     Mutant(
         "engine-of-other-files",
         _ACTOR,
-        "is_equal = resting is not None and identity == self._identity",
-        "is_equal = resting is not None",
+        "is_equal = idle is not None and identity == self._identity",
+        "is_equal = idle is not None",
         "After a model's files were replaced, rows are answered by the old ones.",
         (f"{_ACTOR_TESTS}::test_an_engine_of_other_files_is_ended_with_its_process",),
     ),
@@ -111,7 +107,7 @@ MUTANTS = (
     Mutant(
         "opened-without-asking",
         _ACTOR,
-        "                self._ask(self._resting)\n",
+        "                self._ask(self._idle)\n",
         "                pass\n",
         "A job gets an engine that hangs, and stands for no_progress_timeout.",
         (f"{_ACTOR_TESTS}::test_an_engine_that_hangs_at_rest_is_not_handed_on",),
@@ -159,10 +155,10 @@ MUTANTS = (
     Mutant(
         "one-request-ends-one-after-the-other",
         _DEMAND,
-        "in_the_way(requests, with_free(nodes, ending), idle)",
-        "in_the_way(requests, nodes, idle)",
+        "        nodes[state.node].free.update(units(state.amounts))\n",
+        "        pass\n",
         "A task that waits for one GPU ends all warm engines of the cluster.",
-        (f"{_ACTOR_TESTS}::test_one_that_ends_makes_the_room_alone",),
+        (f"{_DEMAND_TESTS}::test_what_ends_already_counts_as_free",),
     ),
     Mutant(
         "no-limits-after-an-error",
@@ -183,7 +179,7 @@ MUTANTS = (
     Mutant(
         "ended-though-no-one-has-touched-it",
         _POOL,
-        "(actor.abandon if has_heard else actor.decline)",
+        "(actor.abandon if is_informed else actor.decline)",
         "actor.abandon",
         "A job without work ends a warm engine.",
         (f"{_POOL_TESTS}::test_only_an_engine_that_its_dead_replica_knew_is_ended",),
@@ -191,7 +187,7 @@ MUTANTS = (
     Mutant(
         "a-dead-replicas-engine-is-handed-on",
         _POOL,
-        "(actor.abandon if has_heard else actor.decline)",
+        "(actor.abandon if is_informed else actor.decline)",
         "actor.decline",
         "A job gets an engine in which another one's requests still run.",
         (f"{_POOL_TESTS}::test_only_an_engine_that_its_dead_replica_knew_is_ended",),

@@ -29,7 +29,7 @@ from tests.support.specs import submitted
 
 GPU_NODE = {"CPU": 8.0, "GPU": 2.0}
 VLLM = {"engine": "vllm", "model": "m"}
-WARM = WarmEngineSource(EngineKey("digest", "m", "vllm", "m", 1, None, 60.0), most=1)
+WARM = WarmEngineSource(EngineKey("digest", "m", "m", 1, None, 60.0), most=1)
 
 
 class Started:

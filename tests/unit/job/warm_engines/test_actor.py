@@ -27,7 +27,7 @@ from airflow_provider_raybatch.job.engine_process.front_end import OwnFrontEnd
 from airflow_provider_raybatch.job.warm_engines import actor as module
 from airflow_provider_raybatch.job.warm_engines import demand, lease
 from airflow_provider_raybatch.job.warm_engines.actor import WarmEngineActor
-from airflow_provider_raybatch.job.warm_engines.demand import Bundle, Node, PendingDemand, in_the_way
+from airflow_provider_raybatch.job.warm_engines.demand import Bundle, Node, PendingDemand, units
 from airflow_provider_raybatch.job.warm_engines.lease import GivenAwayError, Holder
 from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineState
 from tests.support.specs import spec
@@ -79,7 +79,6 @@ class Cluster:
         self.waits = False
         self.killed = threading.Event()
         self.clock = Clock()
-        self.others: dict[str, WarmEngineState | None] = {}
         self.exceptions = ray.exceptions
         self.context = SimpleNamespace(
             current_actor="itself",
@@ -92,6 +91,13 @@ class Cluster:
     def get_runtime_context(self) -> Any:
         return self.context
 
+    def pending(self) -> tuple[list[PendingDemand], dict[str, Node]]:
+        one = [PendingDemand([Bundle(units({"GPU": 1.0}))])]
+        return (one if self.waits else []), {"node": Node(units({}))}
+
+    def states(self) -> dict[str, WarmEngineState]:
+        return {"warm-engine": WarmEngineState("echo", True, False, 9, 9, "node", {"GPU": 1.0})}
+
     def kill(self, actor: str) -> None:
         assert actor == "itself"
         self.killed.set()
@@ -102,11 +108,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
     monkeypatch.setattr(module, "ray", made)
     monkeypatch.setattr(module, "time", made.clock)
-    monkeypatch.setattr(
-        demand, "pending", lambda: ([PendingDemand((Bundle({"GPU": 1.0}, {}),))] if made.waits else [], {})
-    )
-    monkeypatch.setattr(demand, "in_the_way", lambda requests, nodes, idle: {"warm-engine"})
-    monkeypatch.setattr(module, "WarmEngineRegistry", lambda: SimpleNamespace(states=lambda: made.others))
+    monkeypatch.setattr(demand, "pending", made.pending)
+    monkeypatch.setattr(module, "WarmEngineRegistry", lambda: made)
     monkeypatch.setattr(module, "_CHECK_EVERY", (0.05, 0.1))
     monkeypatch.setattr(module, "_leave", lambda: None)
     monkeypatch.setattr(lease, "SHORTEST_REST", 0.0)
@@ -244,8 +247,8 @@ def test_engine_is_opened_though_its_holder_has_no_time_to(engine: WarmEngineAct
             call(FIRST)
     eventually(lambda: engine.state().is_free)
     assert engine.state().ends_in == 60
-    assert engine._resting is not None
-    pid = engine._resting.process.pid
+    assert engine._idle is not None
+    pid = engine._idle.process.pid
     assert engine.take(SECOND)
     engine.begin(SECOND, {}, of_vllm=False)
     assert open_echo(engine, SECOND) == pid
@@ -350,24 +353,6 @@ def test_engine_without_a_holder_makes_room(engine: WarmEngineActor, cluster: Cl
     assert engine.take(FIRST)  # it is in use, so others wait
     open_echo(engine)
     engine.give_back(FIRST, 60, is_open=True)  # and from here on it may end at any time
-    assert cluster.killed.wait(60)
-
-
-def test_one_that_ends_makes_the_room_alone(
-    engine: WarmEngineActor, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An engine takes seconds to end, and its GPU is not free before."""
-    cluster.others = {
-        "warm-engine": WarmEngineState("echo", True, False, 9, 9, "node", {"GPU": 1.0}),
-        "another": WarmEngineState("echo", False, True, 0, 0, "node", {"GPU": 1.0}),
-    }
-    request = PendingDemand((Bundle({"GPU": 1.0}, {}),))
-    monkeypatch.setattr(demand, "pending", lambda: ([request], {"node": Node({"GPU": 0.0}, {})}))
-    monkeypatch.setattr(demand, "in_the_way", in_the_way)
-    rest(engine)
-    cluster.clock.look()
-    assert not cluster.killed.is_set()
-    cluster.others["another"] = None
     assert cluster.killed.wait(60)
 
 

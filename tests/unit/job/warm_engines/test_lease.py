@@ -32,7 +32,7 @@ def used(lease: EngineLease, now: float = 100.0) -> EngineLease:
 
 def rested(lease: EngineLease, seconds: float = 60.0, now: float = 100.0) -> EngineLease:
     used(lease, now).give_back(FIRST, seconds, now)
-    lease.has_come_to_rest(now)
+    lease.set_idle(now)
     return lease
 
 
@@ -42,7 +42,7 @@ def test_one_holder_at_a_time(lease: EngineLease) -> None:
     assert not lease.take(SECOND, OWN, 101.0)
     lease.give_back(FIRST, 60.0, 101.0)
     assert not lease.take(SECOND, OWN, 101.0)  # something of the first is still in it
-    lease.has_come_to_rest(102.0)
+    lease.set_idle(102.0)
     assert lease.take(SECOND, OWN, 103.0)
     for call in (lease.hear, lambda holder, now: lease.give_back(holder, 60.0, now)):
         with pytest.raises(GivenAwayError):
@@ -104,7 +104,7 @@ def test_a_holder_that_waits_for_it_is_not_silent(lease: EngineLease) -> None:
 def test_the_wait_of_one_holder_is_not_the_next_ones(lease: EngineLease) -> None:
     used(lease).begin_wait(FIRST, 100.0)
     lease.give_back(FIRST, 60.0, 100.0)
-    lease.has_come_to_rest(100.0)
+    lease.set_idle(100.0)
     assert lease.take(SECOND, OWN, 100.0)
     lease.end_wait(FIRST, 100.0)
     assert lease.verdict(101.0 + SILENT, is_wanted=False) == "kill"
@@ -120,18 +120,17 @@ def test_one_that_is_opened_for_the_next_has_longer(lease: EngineLease) -> None:
     used(lease).give_back(FIRST, 3600.0, 100.0, LONGEST_START)
     assert lease.verdict(100.0 + LONGEST_START, is_wanted=True) == "stay"
     assert lease.verdict(101.0 + LONGEST_START, is_wanted=False) == "kill"
-    lease.has_come_to_rest(400.0)
+    lease.set_idle(400.0)
     assert lease.take(SECOND, OTHER, 500.0)
     lease.give_back(SECOND, 3600.0, 500.0)
     assert lease.verdict(501.0 + LONGEST_RETURN, is_wanted=False) == "kill"
 
 
 def test_an_ended_engine_is_not_taken(lease: EngineLease) -> None:
-    assert lease.end()
-    assert not lease.end()
+    lease.end()
     assert not lease.take(FIRST, OWN, 100.0)
-    lease.has_come_to_rest(100.0)
+    lease.set_idle(100.0)
     assert not lease.is_free
     used_one = used(EngineLease(100.0, OWN))
-    assert not used_one.end()
+    used_one.end()
     assert not used_one.is_of(FIRST)

@@ -82,7 +82,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def pool(most: int, seconds: float = 60.0) -> WarmEnginePool:
-    return WarmEnginePool(EngineKey("key", "echo", "echo", "echo", 1, None, seconds), "maker", most)
+    return WarmEnginePool(EngineKey("key", "echo", "echo", 1, None, seconds), "maker", most)
 
 
 def eventually(ask: Callable[[], Any]) -> Any:

@@ -108,7 +108,7 @@ def start(
 
         handle.engine_for = SimpleNamespace(remote=engine_for)
         handle.model = SimpleNamespace(remote=lambda process: CheckedModel(asked, files))
-        source = WarmEngineSource(EngineKey("digest", "echo", "echo", "echo", 1, None, 60.0), most=1)
+        source = WarmEngineSource(EngineKey("digest", "echo", "echo", 1, None, 60.0), most=1)
         started.append(Replica(asked, {}, handle, False, source))
         return started[-1]
 
