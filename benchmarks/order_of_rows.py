@@ -146,14 +146,14 @@ class World:
         gpu.is_asking, gpu.called = False, now
         report = PullRequest(gpu.answered, gpu.work, np.array(gpu.written, dtype=np.int64))
         gpu.written = []
-        grant = self.queue.pull(str(number), now, report)
-        gpu.ask_below, gpu.is_fed = grant.ask_below, len(grant.rows) > 0
-        gpu.unanswered += len(grant.rows)
+        assignment = self.queue.pull(str(number), now, report)
+        gpu.ask_below, gpu.is_fed = assignment.ask_below, len(assignment.rows) > 0
+        gpu.unanswered += len(assignment.rows)
         if gpu.is_fed:
-            self.then(now + OPEN, self.opened, number, grant.rows.tolist())
-        if grant.give_back:
+            self.then(now + OPEN, self.opened, number, assignment.rows.tolist())
+        if assignment.give_back:
             gpu.waits.sort()
-            back = [gpu.waits.pop()[-1] for _ in range(min(grant.give_back, len(gpu.waits)))]
+            back = [gpu.waits.pop()[-1] for _ in range(min(assignment.give_back, len(gpu.waits)))]
             gpu.unanswered -= len(back)
             self.queue.give_back(str(number), np.array(back, dtype=np.int64))
         if gpu.unanswered < gpu.ask_below:

@@ -190,20 +190,20 @@ class Pulling(Simulation):
         report = PullRequest(replica.answered, replica.work, np.array(replica.written, dtype=np.int64))
         replica.written = []
         began = time.process_time()
-        grant = self.queue.pull(str(number), now, report)
+        assignment = self.queue.pull(str(number), now, report)
         self.seconds += time.process_time() - began
         self.calls += 1
-        replica.ask_below = grant.ask_below
-        replica.unanswered += len(grant.rows)
-        replica.is_fed = len(grant.rows) > 0
+        replica.ask_below = assignment.ask_below
+        replica.unanswered += len(assignment.rows)
+        replica.is_fed = len(assignment.rows) > 0
         if replica.is_fed:
             # Rows that another replica has read arrive as fast as a read.
-            self.at(now + OPEN, self.opened, number, grant.rows.tolist())
-            own = set(self.pieces.of(grant.rows).tolist()) - grant.borrow
+            self.at(now + OPEN, self.opened, number, assignment.rows.tolist())
+            own = set(self.pieces.of(assignment.rows).tolist()) - assignment.borrow
             self.bytes_read += int(self.pieces.sizes[sorted(own - replica.read)].sum())
             replica.read |= own
-        if grant.give_back:
-            back = [replica.waiting.pop() for _ in range(min(grant.give_back, len(replica.waiting)))]
+        if assignment.give_back:
+            back = [replica.waiting.pop() for _ in range(min(assignment.give_back, len(replica.waiting)))]
             replica.unanswered -= len(back)
             self.queue.give_back(str(number), np.array(back, dtype=np.int64))
         if replica.unanswered < replica.ask_below and self.left:

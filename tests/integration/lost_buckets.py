@@ -80,11 +80,11 @@ def taken(coordinator: Any, reader: Reader) -> list[str]:
     texts: list[str] = []
     rows = no_rows()
     while True:
-        order = ray.get(coordinator.pull.remote("process", PullRequest(len(texts), 0.0, rows)))
-        if order.is_finished:
+        assignment = ray.get(coordinator.pull.remote("process", PullRequest(len(texts), 0.0, rows)))
+        if assignment.is_finished:
             return texts
-        rows = order.grant.rows
-        for bucket in order.chunks.values():
+        rows = assignment.rows
+        for bucket in assignment.chunks.values():
             inside = rows[(rows >= bucket.ordinal) & (rows < bucket.ordinal + bucket.rows)] - bucket.ordinal
             gathered = Gathered(ray.get(list(bucket.slices)))
             found = gathered.rows(reader, bucket.ordinals[inside].astype(np.int64))

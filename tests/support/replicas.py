@@ -52,7 +52,7 @@ class Handle:
 
     def __init__(self, coordinator: Coordinator, job: Job, plan: Plan) -> None:
         self.model = SimpleNamespace(remote=lambda process: CheckedModel(job.spec))
-        self.assignment = SimpleNamespace(remote=lambda: [(job, plan)])
+        self.job = SimpleNamespace(remote=lambda: [(job, plan)])
         for name in ("report", "describe", "start", "is_needed"):
             setattr(self, name, SimpleNamespace(remote=getattr(coordinator, name)))
         for name in ("join", "pull", "give_back", "share", "content", "fetched", "leave", "lost"):

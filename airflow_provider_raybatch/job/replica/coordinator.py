@@ -2,9 +2,8 @@
 """The actor that replicas ask for work, beside the driver: the pull queue, and what surrounds its decisions.
 
 It looks up which chunk a row lies in, and hands the parts that replicas report to the driver. It takes a
-process for lost when its actor starts another one or when it is silent (`membership.py`). What a lost process
-has written and could not report is found among the parts (`left_parts.py`), so no finished row is asked
-again. Until that is known its rows stay with it.
+process for lost when its actor starts another one or when it is silent (`membership.py`). Until it is known
+what a lost process has written (`left_parts.py`), its rows stay with it, so no finished row is asked again.
 
 Replicas start while the driver still checks the job. They learn here which model to load, and later the job.
 """
@@ -13,21 +12,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
 from airflow_provider_raybatch.job.engine.base import EngineInfo
-from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.replica.left_parts import LeftParts
 from airflow_provider_raybatch.job.replica.membership import Membership
 from airflow_provider_raybatch.job.replica.remote_call import Answer, PendingCall, RemoteCall
 from airflow_provider_raybatch.job.replica.shared_contents import SharedContents
-from airflow_provider_raybatch.job.row_order.buckets import Bucket
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
-from airflow_provider_raybatch.job.scheduling.messages import Begun, Grant, PullRequest
+from airflow_provider_raybatch.job.scheduling.messages import Assignment, Begun, PullRequest
 from airflow_provider_raybatch.job.scheduling.queue import PullQueue
 from airflow_provider_raybatch.job.scheduling.row_index import Ordinals
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
@@ -36,23 +33,6 @@ from airflow_provider_raybatch.job.work import CheckedModel, Done
 from airflow_provider_raybatch.storage.folder import Folder
 
 _ALL = 2**62
-
-
-@dataclass(frozen=True)
-class Order:
-    """What a replica gets, with all that it needs to do it.
-
-    :param chunks: those in which its rows lie, by number.
-    :param repetitions: of its rows, see :class:`Input`.
-    :param is_finished: whether every row of the input is written.
-    :param leaves: whether it is no longer needed, since no rows are left for it.
-    """
-
-    grant: Grant
-    chunks: dict[int, Chunk | Bucket]
-    repetitions: dict[int, int]
-    is_finished: bool
-    leaves: bool = False
 
 
 class Coordinator:
@@ -66,8 +46,8 @@ class Coordinator:
         self._left_parts = LeftParts(folder)
         self._engines = source.pool()
         self._model: CheckedModel | Literal[False] | None = None
-        self._assignment: Any = None
-        self._inquiry = PendingCall()
+        self._job: Any = None
+        self._call = PendingCall()
         self._give_out(Input([], [], np.zeros(0, np.uint8)), "", _ALL)
         self._membership = Membership()
         self._news: list[tuple[float, Done]] = []
@@ -89,12 +69,10 @@ class Coordinator:
     def start(self, actor: str, process: str, begun: Begun | None = None) -> int | None:
         """A replica's process starts. The one that its actor had before is gone.
 
-        ``None`` while it is not known what that one has written: then the process asks again.
-
         :param actor: stays the same when Ray starts its process again.
-        :param begun: what that one had begun, where it could be found.
-        :returns: how often it was in vain: deaths in a row, or single rows in a row that killed it, without a
-            finished row.
+        :param begun: what the earlier process had begun, where it could be found.
+        :returns: see :meth:`Membership.consecutive_failures`; ``None`` while it is not known what the earlier
+            process has written: then this one asks again.
         """
         for earlier in self._membership.of_actor(actor):
             self._bury(earlier, begun)
@@ -114,17 +92,17 @@ class Coordinator:
         return actor
 
     def _starts(self, process: str) -> None:
-        """It has what its engine needs of the cluster."""
-        self._inquiry.heard_of(process)
+        """A process has what its engine needs of the cluster."""
+        self._call.heard_of(process)
         self._membership.starting.add(process)
 
     def is_needed(self, process: str, name: str = "") -> bool:
-        """Whether a process that starts shall open its engine. If not, it is as if it had left.
+        """Whether a process that starts shall open its engine. If not, it counts as one that has left.
 
         :param name: of its actor.
         """
         self._membership.named(process, name)
-        needed = self._assignment is None or (
+        needed = self._job is None or (
             not (self._queue.is_finished or self._draining)
             and (self._has_rows_for_another or self._membership.needed_beside(process) < self._fewest)
         )
@@ -133,32 +111,26 @@ class Coordinator:
         return needed
 
     def model(self, process: str = "") -> CheckedModel | RemoteCall | Literal[False] | None:
-        """What engines load, when it is checked; ``None`` until then, `False` for none.
-
-        Or a question that this process shall answer before.
-        """
-        return self._inquiry.for_process(process) or self._model
+        """What engines load, ``None`` until it is checked, `False` for none; or a call for this process."""
+        return self._call.for_process(process) or self._model
 
     def answer(self, process: str, returned: Any, error: Exception | None) -> None:
-        """What the question's function has returned, or raised, in this process."""
-        self._inquiry.take(process, returned, error)
+        """What the call's function has returned, or raised, in this process."""
+        self._call.take(process, returned, error)
 
-    def assignment(self) -> Any:
+    def job(self) -> Any:
         """What `begin` was given for replicas; ``None`` until then, `False` if there is nothing to do."""
-        return self._assignment
+        return self._job
 
     def join(self, process: str, slots: int) -> None:
-        """Its engine is ready.
-
-        :param slots: rows that go into it at once.
-        """
+        """A replica's engine is ready for `slots` rows at once."""
         self._membership.require(process)
         self._membership.starting.discard(process)
         self._engines.joined(process)
         self._queue.join(process, slots, time.monotonic(), self._membership.is_suspect(process))
 
-    def pull(self, process: str, report: PullRequest, done: Done | None = None) -> Order:
-        """It says what it has finished, and gets what it is to hold now.
+    def pull(self, process: str, report: PullRequest, done: Done | None = None) -> Assignment:
+        """A replica reports what it has finished, and gets what it is to hold now.
 
         :param done: the parts of `report.finished`, if there are any.
         :raises StaleReplicaError: it was taken for lost.
@@ -168,45 +140,38 @@ class Coordinator:
         self._free_rows_of_lost()
         self._queue.starting = len(self._membership.starting)
         self._queue.coming = self._engines.coming
-        grant = self._queue.pull(process, time.monotonic(), report)
-        rows = np.concatenate([grant.failed, grant.rows])
+        assignment = self._queue.pull(process, time.monotonic(), report)
+        rows = np.concatenate([assignment.failed, assignment.rows])
         chunks = {piece: self._input.chunks[piece] for piece in self._pieces.split(rows)}
-        self._contents.given(process, chunks, grant.borrow)
-        return Order(
-            grant,
-            chunks,
-            self._repetitions(rows),
-            self._queue.is_finished,
-            leaves=self._leaves(process),
-        )
+        self._contents.given(process, chunks, assignment.borrow)
+        places, numbers = self._input.repetitions.among(rows)
+        repetitions = dict(zip(rows[places].tolist(), numbers.tolist(), strict=True))
+        leaves = self._leaves(process)
+        return replace(assignment, chunks=chunks, repetitions=repetitions, leaves=leaves)
 
     def give_back(self, process: str, rows: Ordinals) -> tuple[int, ...]:
-        """It gives back rows that it has not begun.
-
-        :returns: their pieces that it must put into the object store.
-        :raises StaleReplicaError: it was taken for lost.
-        """
+        """See :meth:`PullQueue.give_back`."""
         self._membership.require(process)
         return self._queue.give_back(process, rows)
 
     def share(self, process: str, contents: dict[int, list[Any]]) -> None:
-        """It has put what it read into the object store, for others that get rows of it.
+        """A replica has put what it read into the object store, for others that get rows of it.
 
-        :param contents: by number of the piece a reference; none where it has it no more.
+        :param contents: by number of the piece a reference; none where it no longer has it.
         """
         if process in self._membership:
             self._contents.put(process, contents)
 
     def content(self, piece: int) -> list[Any] | None:
-        """A reference to what another replica has read of a piece; ``None`` while it has not said so."""
+        """See :meth:`SharedContents.get`."""
         return self._contents.get(piece)
 
     def fetched(self, process: str, pieces: Collection[int]) -> None:
-        """It has the content of the pieces in an order's `grant.borrow`."""
+        """A replica has the content of pieces that it was told to borrow."""
         self._contents.fetched(process, pieces)
 
     def leave(self, process: str) -> None:
-        """It has written what it has finished, and begins nothing."""
+        """A replica ends. It has written what it has finished, and begins nothing."""
         if process in self._membership and process in self._queue.replicas:
             self._queue.leave(process)
             self._contents.gone(process)
@@ -214,7 +179,7 @@ class Coordinator:
     def lost(
         self, process: str, engine_died: bool, begun: Begun, report: PullRequest, done: Done | None
     ) -> None:
-        """Its engine is gone, and it ends now: what it says last."""
+        """A replica's engine is gone, and it ends now: its last report."""
         if process in self._membership:
             self._take(process, report, done)
             if process in self._queue.replicas:
@@ -222,18 +187,18 @@ class Coordinator:
             self._lose(process, self._end(process), engine_died, begun)
 
     def describe(self, engine: EngineInfo) -> None:
-        """Its engine's description; sent once per process, since it may be large."""
+        """Keep the description of a replica's engine; sent once per process, since it may be large."""
         self._engine = engine
 
     def report(self, report: ReplicaProgress) -> tuple[bool, bool]:
-        """Its progress, once a second.
+        """A replica's progress, once a second.
 
         :returns: whether replicas must write their finished rows and end; and whether this one must ask for
             work now, to give rows back.
         """
         self._membership.hear(report)
         if report.replica in self._membership and report.state != "waiting":
-            self._inquiry.heard_of(report.replica)
+            self._call.heard_of(report.replica)
         if report.state == "ended":
             self._engines.gone(report.replica)
         return self._draining, self._queue.wants(report.replica)
@@ -244,42 +209,42 @@ class Coordinator:
         """Let engines start: the model is checked."""
         self._model = model
 
-    def ask(self, question: RemoteCall | None) -> None:
-        """Let one of the processes answer a question; ``None`` takes it back."""
-        self._inquiry.put(question)
+    def ask(self, call: RemoteCall | None) -> None:
+        """Let one of the processes do a call; ``None`` takes it back."""
+        self._call.put(call)
 
     def answered(self) -> tuple[bool, Answer | None]:
-        """Whether a process is there that will answer the question, and its answer as soon as it has."""
-        return self._inquiry.state()
+        """See :meth:`PendingCall.state`."""
+        return self._call.state()
 
-    def begin(self, work: Input, part_folder: str, fewest: int, assignment: Any) -> None:
+    def begin(self, work: Input, part_folder: str, fewest: int, job: Any) -> None:
         """Give out the rows.
 
         :param part_folder: where this submission keeps its parts, relative to the destination.
         :param fewest: replicas that stay while rows are left, also those that have none.
-        :param assignment: what replicas need to know of the job: a reference to it and its plan, in a list.
+        :param job: what replicas need to know of the job: a reference to it and its plan, in a list.
         """
         self._give_out(work, part_folder, fewest)
-        self._assignment = assignment
+        self._job = job
 
     def release(self) -> None:
-        """Let replicas leave that have got no rows: the job is refused, or has nothing to do."""
-        self._model = self._assignment = False
+        """Let replicas leave that have no rows: the job is refused, or has nothing to do."""
+        self._model = self._job = False
 
     def close(self) -> bool:
-        """Make no more engines. Those that still start do so for the next job, if this one has done all.
+        """Stop creating warm engines.
 
-        Not of a range of replicas: more than it needed may have begun.
+        If all rows are done and the replica count is fixed, engines still starting stay for the next job.
 
         :returns: whether a replica has a warm engine, and has not given it back.
         """
-        has_done_all = self._assignment is not None and self._queue.is_finished and not self._draining
+        has_done_all = self._job is not None and self._queue.is_finished and not self._draining
         next_needs_them = has_done_all and self._fewest >= self._engines.most
         self._engines.close((self._model or None) if next_needs_them else None)
         return self._engines.has_given
 
     def engine(self) -> EngineInfo | None:
-        """Description of the engine that started last, ``None`` before the first."""
+        """Description of the engine that started last."""
         return self._engine
 
     def drain(self, keeps_engines: bool = True) -> None:
@@ -294,7 +259,7 @@ class Coordinator:
         return self._keeps_engines
 
     def snapshot(self) -> list[ReplicaProgress]:
-        """All reports, also of replicas that crashed, since their rows were done."""
+        """See :meth:`Membership.snapshot`."""
         return self._membership.snapshot()
 
     def news(self) -> tuple[list[ReplicaProgress], list[tuple[float, Done]], bool, bool]:
@@ -314,7 +279,7 @@ class Coordinator:
         return self._membership.started_names, self._membership.left_names
 
     def _leaves(self, process: str) -> bool:
-        """Let a replica leave that has nothing to do, if others would get what comes back."""
+        """Let a replica leave that has nothing to do, if enough others stay for what comes back."""
         queue = self._queue
         if (
             queue.is_finished
@@ -335,10 +300,6 @@ class Coordinator:
         if self._queue.proves(process, report.finished):
             self._membership.works(process)
 
-    def _repetitions(self, rows: Ordinals) -> dict[int, int]:
-        places, numbers = self._input.repetitions.among(rows)
-        return dict(zip(rows[places].tolist(), numbers.tolist(), strict=True))
-
     @property
     def _has_rows_for_another(self) -> bool:
         return self._queue.has_rows_for_another or bool(self._left_parts)
@@ -346,11 +307,11 @@ class Coordinator:
     def _end(self, process: str) -> str:
         """A process is gone. Returns its actor."""
         self._engines.gone(process)
-        self._inquiry.ended(process)
+        self._call.ended(process)
         return self._membership.end(process)
 
     def _bury(self, process: str, begun: Begun | None = None) -> None:
-        """A process is gone, and may have written what it could not report."""
+        """A process is gone without a last report, and may have written parts."""
         actor = self._end(process)
         if process in self._queue.replicas and not self._queue.is_idle(process):
             reported = self._reported.get(process, set())
@@ -359,7 +320,7 @@ class Coordinator:
             self._lose(process, actor, False, begun)
 
     def _free_rows_of_lost(self) -> None:
-        """What lost processes have written is done, and the rest is others', where that has become known."""
+        """Finish what lost processes have written, where that is known now, and free their other rows."""
         for lost in self._left_parts.known():
             for part, ordinals in lost.found.result():
                 self._queue.finish(lost.process, self._input.numbers(ordinals))

@@ -38,7 +38,7 @@ class Row:
 
     ordinal: int
     position: int
-    asked: PreparedRow
+    prepared: PreparedRow
     rows: ChunkRows
     place: int
     encoded: Any = None

@@ -16,13 +16,12 @@ import numpy as np
 
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
+from airflow_provider_raybatch.job.replica.part_writer import stem
 from airflow_provider_raybatch.job.scheduling.messages import Begun
 from airflow_provider_raybatch.job.scheduling.row_index import Ordinals
 from airflow_provider_raybatch.storage.folder import Folder
 
 _THREADS = 4
-UnreportedParts = list[tuple[parts.Part, Ordinals]]
-"""Parts, with the ordinals of their rows."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Lost:
     process: str
     actor: str
     begun: Begun | None
-    found: Future[UnreportedParts]
+    found: Future[list[tuple[parts.Part, Ordinals]]]
 
 
 class LeftParts:
@@ -85,12 +84,10 @@ class LeftParts:
                 one.found.result()
 
 
-def stem(part_folder: str, process: str, number: int | str) -> str:
-    """The path of a part of a process, without what its content adds."""
-    return f"{part_folder}/{process}-{number}"
-
-
-def _found(folder: Folder, part_folder: str, process: str, reported: Set[str]) -> UnreportedParts:
+def _found(
+    folder: Folder, part_folder: str, process: str, reported: Set[str]
+) -> list[tuple[parts.Part, Ordinals]]:
+    """Parts of a process that it has not reported, with the ordinals of their rows."""
     begins = stem(part_folder, process, "")
     entries = [one for one in folder.list(part_folder) if one.path.startswith(begins)]
     left = [part for part in parts.listed(entries) if part.path not in reported]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A question of the driver that one of the replicas answers."""
+"""A call that the driver lets one of the replicas' processes do, since it needs what engines import."""
 
 from __future__ import annotations
 
@@ -11,58 +11,58 @@ from typing import Any
 from airflow_provider_raybatch.job.scheduling.messages import SILENT
 
 Answer = tuple[Any, Exception | None]
-"""What the function of a question has returned, or raised."""
+"""What a call's function has returned, or raised."""
 
 
 @dataclass(frozen=True)
 class RemoteCall:
-    """A function that needs what engines import, to be called where one has it."""
+    """A function and its arguments."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
 
 
 class PendingCall:
-    """One question at a time, and the process that has it."""
+    """One call at a time, and the process that does it."""
 
     def __init__(self) -> None:
-        self._question: RemoteCall | None = None
+        self._call: RemoteCall | None = None
         self._process = ""
         self._answer: Answer | None = None
         self._heard: dict[str, float] = {}
-        """When each process was heard of."""
+        """When each process last reported."""
 
-    def put(self, question: RemoteCall | None) -> None:
-        """Let one of the processes answer a question; ``None`` takes it back."""
-        self._question, self._process, self._answer = question, "", None
+    def put(self, call: RemoteCall | None) -> None:
+        """Let one of the processes do a call; ``None`` takes it back."""
+        self._call, self._process, self._answer = call, "", None
 
     def heard_of(self, process: str) -> None:
         """A process has started, or has reported."""
         self._heard[process] = time.monotonic()
 
     def ended(self, process: str) -> None:
-        """It has ended. What it has not answered is another's."""
+        """A process has ended. Another one does the call that it has not answered."""
         self._heard.pop(process, None)
         if process == self._process and self._answer is None:
             self._process = ""
 
     def for_process(self, process: str) -> RemoteCall | None:
-        """The question, if this process shall answer it."""
-        if self._question is None or self._process or process not in self._heard:
+        """The call, if this process shall do it."""
+        if self._call is None or self._process or process not in self._heard:
             return None
         self._process = process
-        return self._question
+        return self._call
 
     def take(self, process: str, returned: Any, error: Exception | None) -> None:
-        """What came of it in this process."""
+        """Keep the answer of the process that does the call."""
         if process == self._process:
             self._answer = returned, error
 
     def state(self) -> tuple[bool, Answer | None]:
-        """Whether a process is there that will answer it, and the answer as soon as it has.
+        """Whether a process is there that will answer, and the answer as soon as it has.
 
-        It sees the question when it has imported its engine, which may take half a minute, and reports
-        meanwhile. One that is on a lost node does not.
+        A process sees the call when it has imported its engine, which may take half a minute, and reports
+        meanwhile. One on a lost node does not report.
         """
         now = time.monotonic()
         return any(now - heard < SILENT for heard in self._heard.values()), self._answer

@@ -25,10 +25,11 @@ from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress, Reporter
 from airflow_provider_raybatch.job.replica.crash_log import CrashLog, left_by_the_last, path_of
+from airflow_provider_raybatch.job.replica.part_writer import PartWriter
+from airflow_provider_raybatch.job.replica.process import ReplicaProcess
 from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
 from airflow_provider_raybatch.job.replica.request_builder import RequestBuilder, read_columns
 from airflow_provider_raybatch.job.replica.worker import ENGINE_DIED, ReplicaWorker
-from airflow_provider_raybatch.job.replica.workplace import Workplace
 from airflow_provider_raybatch.job.scheduling.messages import StaleReplicaError
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
 from airflow_provider_raybatch.job.warm_engines.source import OWN_ENGINES, EngineSource
@@ -41,11 +42,11 @@ _POLLS_A_SECOND = 200
 """Questions a second of up to 200 replicas together. A larger number of replicas asks once a second each."""
 
 
-class Replica(Workplace):
+class Replica(ReplicaProcess):
     """The class that ``Dataset.map_batches`` runs as an actor.
 
-    It starts while the driver checks the job, and imports its engine at once. Where it has done so, the model
-    can be checked. It starts the engine when that has passed, and takes rows when everything has.
+    It starts while the driver checks the job, and imports its engine at once. Then the model can be checked.
+    It starts the engine when that has passed, and takes rows when everything has.
 
     :param spec: the job's, as the driver got it.
     :param environment: variables of its process; Ray Data exports them as text, so they are ``SecretStr``.
@@ -68,29 +69,24 @@ class Replica(Workplace):
         set_environment(environment)
         left_files.sweep()
         self._poll = min(_LONGEST_POLL, max(_POLL, replicas / _POLLS_A_SECOND))
-        actor = _actor()
+        self._actor = _actor()
         # In another container, process numbers begin anew.
-        process = f"{actor}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._actor = actor
-        report = ReplicaProgress(process, _node(), started=time.time())
-        self._access = source.access(Holder(actor, process), report, coordinator)
-        super().__init__(spec.submission, coordinator, report)
+        process = f"{self._actor}-{os.getpid()}-{secrets.token_hex(4)}"
+        super().__init__(spec.submission, coordinator, ReplicaProgress(process, _node(), started=time.time()))
+        self._access = source.access(Holder(self._actor, process), self.report, coordinator)
         self._has_job = self._has_left = False
         self.reporter = Reporter(
             coordinator, self.report, self._measure, self.draining.set, self.asked_to_ask.set
         )
         with self.reporter.reporting_failure():
             self._check_starts(spec)
-            if not self._is_needed():
-                self._leave()
-                return
             try:
-                if not self._open(spec, environment, spans_nodes):
-                    self._leave()
-                    return
+                is_open = self._is_needed() and self._open(spec, environment, spans_nodes)
             except EngineDeadError as death:
                 if self._access.should_restart(death, self._is_first, self._is_needed):
                     os._exit(ENGINE_DIED)  # begin anew
+                is_open = False
+            if not is_open:
                 self._leave()
                 return
         self._access.opened()
@@ -119,7 +115,7 @@ class Replica(Workplace):
         return True
 
     def _told(self, ask: Any, *arguments: Any) -> Any:
-        """What the driver tells by the coordinator, as soon as it does."""
+        """The coordinator's answer, as soon as the driver has given it one."""
         while (answer := ray.get(ask.remote(*arguments))) is None:
             time.sleep(self._poll)
         return answer
@@ -130,18 +126,17 @@ class Replica(Workplace):
         self._is_first = begun is None
         self.begun = CrashLog(path)
         consecutive_failures = self._told(self.coordinator.start, self._actor, self.process, begun)
-        most = spec.max_restarts
-        if consecutive_failures > most:
+        if consecutive_failures > spec.max_restarts:
             raise RaybatchError(
                 f"max_restarts: the engine died again and again without finishing a row, more often than the "
-                f"{count_of(most, 'time')} allowed; its log on the cluster says why.",
+                f"{count_of(spec.max_restarts, 'time')} allowed; its log on the cluster says why.",
                 FailureClass.ENGINE_DEAD,
             )
 
-    def _answer(self, question: RemoteCall, proxy: EngineProxy | None) -> None:
+    def _answer(self, call: RemoteCall, proxy: EngineProxy | None) -> None:
         returned, error = None, None
         try:
-            function, arguments = question.function, question.arguments
+            function, arguments = call.function, call.arguments
             returned = function(*arguments) if proxy is None else proxy.call(function, *arguments)
         except EngineDeadError:
             os._exit(ENGINE_DIED)  # begin anew
@@ -181,13 +176,14 @@ class Replica(Workplace):
         """Wait until there are rows, or will be none."""
         if self._has_job:
             return True
-        told = self._told(self.coordinator.assignment)
+        told = self._told(self.coordinator.job)
         if told:
             job, self.plan = ray.get(told[0])
             self.job, self._has_job = job, True
             texts = job.spec.text_columns()
             self.reader = Reader(job.listing, read_columns(job.spec), job.credentials, texts=texts)
-            self.asker = RequestBuilder(job.spec, job.task.renderer(), job.keyer)
+            self.builder = RequestBuilder(job.spec, job.task.renderer(), job.keyer)
+            self.writer = PartWriter(job, self.engine, self.process)
         return self._has_job
 
     async def _work(self) -> None:
@@ -201,10 +197,6 @@ class Replica(Workplace):
             os._exit(ENGINE_DIED)  # others have its rows: begin anew
         if worker.leaves:
             await self._close()
-
-    async def let_rest(self) -> None:
-        """Give a warm engine back, before the job can end."""
-        await self._access.give_back(lambda: self.thread(self.engine.close))
 
     async def _close(self) -> None:
         await self.thread(self.engine.close)

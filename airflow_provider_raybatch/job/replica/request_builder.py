@@ -42,30 +42,26 @@ class RequestBuilder:
         self._id_column = spec.id_column
         self._calls_users_code = spec.prompt_function is not None
 
-    def ask(self, rows: Sequence[Any], repetitions: Mapping[int, int] | None = None) -> list[PreparedRow]:
+    def ask(
+        self,
+        rows: Sequence[Any],
+        repetitions: Mapping[int, int] | None = None,
+        killer: RowFailure | None = None,
+    ) -> list[PreparedRow]:
         """The requests of `rows`.
 
         :param repetitions: number of earlier rows with an equal request, by place in `rows`; for sampled
             requests.
+        :param killer: the failure of rows that end the process: a user's function may be what ends it, so it
+            is not called again.
         """
+        if killer is not None and self._calls_users_code:
+            return [self._one(row, killer, 0) for row in rows]
         numbers = repetitions or {}
         return [
             self._one(row, made, numbers.get(place, 0))
             for place, (row, made) in enumerate(zip(rows, render_all(self._render, rows), strict=True))
         ]
-
-    def ask_of_killers(
-        self, rows: Sequence[Any], repetitions: Mapping[int, int] | None, failure: RowFailure
-    ) -> list[PreparedRow]:
-        """As :meth:`ask`, of rows that end the process.
-
-        A user's function may be what ends it, so it is not called again.
-
-        :param failure: what they failed with.
-        """
-        if self._calls_users_code:
-            return [self._one(row, failure, 0) for row in rows]
-        return self.ask(rows, repetitions)
 
     def _one(self, row: Any, made: Request | RowFailure, number: int) -> PreparedRow:
         if isinstance(row, BadRow):

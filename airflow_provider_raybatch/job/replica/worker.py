@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The work of a replica: the way of its rows, from source to part.
+"""The work of a replica: its rows, from source to part.
 
-It asks the coordinator for rows when it holds fewer than its engine can run, and some more. Only counts and
-ordinals pass between the two. What is finished is written together, one part each `flush_interval`, and one
-more where many answers are there and the engine has all rows that are left.
+It asks the coordinator for rows when it holds fewer than its engine can run, and some more. What is finished
+is written together, one part each `flush_interval`, and one more where many answers are there and the engine
+has all rows that are left.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ import numpy as np
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.parts import part as parts
-from airflow_provider_raybatch.job.replica.coordinator import Order
 from airflow_provider_raybatch.job.replica.inflight import InflightRequests
 from airflow_provider_raybatch.job.replica.prefetcher import Prefetcher
-from airflow_provider_raybatch.job.replica.workplace import Workplace
+from airflow_provider_raybatch.job.replica.process import ReplicaProcess
 from airflow_provider_raybatch.job.row import RowFailure
-from airflow_provider_raybatch.job.scheduling.messages import Begun, PullRequest
+from airflow_provider_raybatch.job.scheduling.messages import Assignment, Begun, PullRequest
 from airflow_provider_raybatch.job.work import Done, Stopwatch
 
 ENGINE_DIED = 70
@@ -40,7 +39,7 @@ _KILLER = RowFailure("engine", "the engine's process dies of this row, and did s
 
 
 def _killer(prompt_function: str | None) -> RowFailure:
-    """The failure of such a row; which of the two ended the process isn't known."""
+    """The failure of a row that ends the process; a `prompt_function` may be what ends it."""
     if prompt_function is None:
         return _KILLER
     return RowFailure(
@@ -51,9 +50,12 @@ def _killer(prompt_function: str | None) -> RowFailure:
 
 
 class ReplicaWorker:
-    """The time in which a replica works: from the first call of the coordinator to the last."""
+    """What a replica does from when it joins the queue until it leaves it.
 
-    def __init__(self, replica: Workplace) -> None:
+    :ivar leaves: whether no rows are left for this replica, and others do those that may come back.
+    """
+
+    def __init__(self, replica: ReplicaProcess) -> None:
         self._replica = replica
         self._coordinator = replica.coordinator
         self._process = replica.process
@@ -75,19 +77,7 @@ class ReplicaWorker:
             self._wake.set,
             replica.begun,
         )
-        self._preparer = Prefetcher(
-            replica.reader,
-            replica.asker,
-            replica.engine,
-            self._inflight,
-            plan.rows_per_chunk,
-            replica.thread,
-            replica.tokenizer_thread,
-            self._coordinator,
-            self._process,
-            shares=plan.replicas > 1,
-            begun=replica.begun,
-        )
+        self._prefetcher = Prefetcher(replica, self._inflight, self._watch, self._killer)
         self._rows = self._report.rows
         self._finished: list[int] = []
         self._new_parts: list[parts.Part] = []
@@ -98,7 +88,6 @@ class ReplicaWorker:
         self._at_once = self._slots
         self._is_over = self._was_early = False
         self.leaves = False
-        """Whether no rows are left for this replica, and others do those that may come back."""
 
     async def work(self) -> None:
         """Work until the queue is finished, or the job drains.
@@ -140,22 +129,21 @@ class ReplicaWorker:
 
     @property
     def _unanswered(self) -> int:
-        return self._preparer.pending + self._inflight.unanswered
+        return self._prefetcher.pending + self._inflight.unanswered
 
     def _asks(self) -> bool:
         if self._replica.asked_to_ask.is_set():
             return True
         if self._finished and not self._unanswered:
-            return True  # nothing is left, and others may wait for this word
+            return True  # nothing is left, and others may wait for this report
         # Others may get what it does not begin, or it may begin more than it has.
         has_news = bool(self._finished) or self._inflight.at_once != self._at_once
         wants = has_news or self._unanswered < self._ask_below
         return wants and not self._is_over and time.monotonic() >= self._ask_at
 
     def _is_due(self) -> bool:
-        if self._flushing is not None or not self._inflight.landed:
-            return False
-        return self._is_time or self._is_early
+        can_flush = self._flushing is None and bool(self._inflight.landed)
+        return can_flush and (self._is_time or self._is_early)
 
     @property
     def _is_time(self) -> bool:
@@ -163,11 +151,11 @@ class ReplicaWorker:
 
     @property
     def _is_early(self) -> bool:
-        """Whether to write now, since the engine has all that is left: the fewer rows are written after it.
+        """Whether to write now, since the engine has all that is left: so fewer rows are written after it.
 
         Once before it is time, so that parts stay few also where an engine starves.
         """
-        has_all = not (self._preparer.pending or self._inflight.waiting)
+        has_all = not (self._prefetcher.pending or self._inflight.waiting)
         return has_all and len(self._inflight.landed) >= _MANY and not self._was_early
 
     async def _wait(self) -> None:
@@ -179,35 +167,30 @@ class ReplicaWorker:
 
     async def _ask(self) -> None:
         self._replica.asked_to_ask.clear()
-        order: Order = await self._coordinator.pull.remote(self._process, *self._word())
-        grant = order.grant
-        self.leaves = order.leaves
-        self._is_over = order.is_finished or order.leaves
-        self._ask_below = max(1, grant.ask_below)
-        self._inflight.has_share = grant.has_share
-        got = len(grant.rows) + len(grant.failed)
-        self._ask_at = time.monotonic() + (_LEAST_PAUSE if got else self._idle_pause)
-        if grant.alone or grant.flush:
-            self._ask_at = time.monotonic() + (0.0 if got else self._idle_pause)
-            self._ask_below = 1
-        if grant.give_back:
-            await self._give_back(grant.give_back)
+        assignment: Assignment = await self._coordinator.pull.remote(self._process, *self._progress())
+        self.leaves = assignment.leaves
+        self._is_over = assignment.is_finished or assignment.leaves
+        is_test = assignment.isolated or assignment.flush
+        self._ask_below = 1 if is_test else max(1, assignment.ask_below)
+        self._inflight.has_share = assignment.has_share
+        got = len(assignment.rows) + len(assignment.failed)
+        pause = 0.0 if is_test else _LEAST_PAUSE
+        self._ask_at = time.monotonic() + (pause if got else self._idle_pause)
+        if assignment.give_back:
+            await self._give_back(assignment.give_back)
         if got:
-            work = asyncio.ensure_future(self._preparer.prepare(order, self._watch, self._killer))
+            work = asyncio.ensure_future(self._prefetcher.prepare(assignment))
             self._preparing.add(work)
             work.add_done_callback(lambda _: self._wake.set())
 
-    def _word(self) -> tuple[PullRequest, Done | None]:
-        """What it says when it asks."""
+    def _progress(self) -> tuple[PullRequest, Done | None]:
+        """What it reports when it asks."""
         finished, self._finished = np.array(self._finished, dtype=np.int64), []
-        written, self._new_parts = self._new_parts, []
-        seconds, self._watch.seconds = self._watch.seconds, {}
         self._report.cpu_seconds = round(time.process_time() - self._replica.cpu_before, 2)
         done = None
-        if written:
-            done = Done(written, seconds, dataclasses.replace(self._report))
-        else:
-            self._watch.seconds = seconds
+        if self._new_parts:
+            done = Done(self._new_parts, self._watch.seconds, dataclasses.replace(self._report))
+            self._new_parts, self._watch.seconds = [], {}
         work = self._report.output_tokens + self._report.tokens_in_flight
         answered, self._at_once = self._report.rows - self._rows, self._inflight.at_once
         # What is in the engine can't be given back, also where it lets no more in by now.
@@ -218,22 +201,23 @@ class ReplicaWorker:
         rows = self._inflight.take_back(count)
         if rows:
             ordinals = np.array([row.ordinal for row in rows], dtype=np.int64)
-            await self._preparer.share(await self._coordinator.give_back.remote(self._process, ordinals))
+            await self._prefetcher.contents.share(
+                await self._coordinator.give_back.remote(self._process, ordinals)
+            )
 
     async def _flush(self) -> None:
-        """Write what has landed."""
         try:
             rows = self._inflight.take()
             start = time.monotonic()
-            await self._replica.tokenizer_thread(self._replica.decode, rows)
+            await self._replica.tokenizer_thread(self._replica.writer.decode, rows)
             self._watch.add("detokenize", start)
             start = time.monotonic()
-            written = await self._replica.thread(self._replica.write, rows)
+            written = await self._replica.thread(self._replica.writer.write, rows)
             self._watch.add("write", start)
-            # Not before: another process repeats what is not written, and counts it then.
+            # Not before: another process repeats what is not written, and counts it.
             self._report.killers += sum(row.result is self._killer for row in rows)
-            self._report.special += len([row for row in rows if row.result.has_special_tokens])
-            self._report.truncated += len([row for row in rows if row.result.truncated_prompt_tokens])
+            self._report.special += sum(row.result.has_special_tokens for row in rows)
+            self._report.truncated += sum(bool(row.result.truncated_prompt_tokens) for row in rows)
             self._report.errors += sum(part.rows - part.ok for part in written)
             self._report.written += sum(part.rows for part in written)
             self._new_parts += written
@@ -266,10 +250,10 @@ class ReplicaWorker:
         await self._inflight.cancel()
         await self._write_the_rest()
         if self._finished or self._new_parts:
-            await self._coordinator.pull.remote(self._process, *self._word())
+            await self._coordinator.pull.remote(self._process, *self._progress())
         self._replica.count()
         self._replica.reporter.send()
-        await self._replica.let_rest()
+        await self._replica.give_back_engine()
         await self._coordinator.leave.remote(self._process)
         self._replica.begun.remove()
 
@@ -284,5 +268,5 @@ class ReplicaWorker:
         with contextlib.suppress(EngineDeadError):  # its front end, which has the answers, may be gone, too
             await self._write_the_rest()
         with contextlib.suppress(Exception):  # if the coordinator is gone, the job has ended
-            await self._coordinator.lost.remote(self._process, not error.killed, begun, *self._word())
+            await self._coordinator.lost.remote(self._process, not error.killed, begun, *self._progress())
         os._exit(ENGINE_DIED)

@@ -68,9 +68,9 @@ class ByPrefix:
 
     def keys(self, requests: Iterable[Request | RowFailure]) -> Keys:
         """A digest of the beginning."""
-        texts = (prefixes.text_of(one)[: self.size] if isinstance(one, Request) else "" for one in requests)
-        # A checksum will do: prompts that have one by chance are told apart in the replica.
-        return np.array([zlib.crc32(text.encode()) for text in texts], np.uint32)
+        beginnings = (prefixes.text_of(one)[: self.size] for one in requests)
+        # A checksum will do: the replica separates prompts that have the same one by chance.
+        return np.array([zlib.crc32(text.encode()) for text in beginnings], np.uint32)
 
     def bucket_of(self, keys: Keys, ordinals: Ordinals) -> npt.NDArray[np.int64]:
         """By the key's range."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from airflow_provider_raybatch.job.row import Request
+from airflow_provider_raybatch.job.row import Request, RowFailure
 
 UNKNOWN = 0
 """The label of rows whose length is unknown."""
@@ -19,11 +19,13 @@ _USUAL = 256.0
 """Tokens of an answer while nothing is known of any."""
 
 
-def label(request: Request) -> int:
+def label(request: Request | RowFailure) -> int:
     """The class of rows whose answers are about as long as this one's, a byte.
 
     A row's own `max_tokens` says more than the length of its prompt. Both are in steps of 19 %.
     """
+    if isinstance(request, RowFailure):
+        return UNKNOWN
     limit = request.sampling.get("max_tokens")
     if isinstance(limit, float) and limit.is_integer():  # of pandas
         limit = int(limit)

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_raybatch.job.row import Request
+from airflow_provider_raybatch.job.row import Request, RowFailure
 
 LONG = 2000
 """Characters from which on a common prefix is worth waiting for all rows of an order to be rendered."""
@@ -20,8 +20,10 @@ _LEAST_SHARE = 0.1
 costs more than it saves."""
 
 
-def text_of(request: Request) -> str:
+def text_of(request: Request | RowFailure) -> str:
     """What a prompt begins with, up to its first part that is not text."""
+    if isinstance(request, RowFailure):
+        return ""
     if request.prompt is not None:
         return request.prompt
     return "\0".join(itertools.takewhile(bool, map(_content, request.messages or ())))

@@ -3,20 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
-
-from airflow_provider_raybatch.job.scheduling.row_index import Ordinals
+from airflow_provider_raybatch.job.scheduling.row_index import Ordinals, no_rows
 
 SILENT = 30.0
 """Seconds without a report after which a process is lost; they report every second."""
-
-
-def no_rows() -> Ordinals:
-    """An empty array of rows."""
-    return np.empty(0, dtype=np.int64)
 
 
 class StaleReplicaError(Exception):
@@ -53,29 +47,37 @@ class PullRequest:
 
 
 @dataclass(frozen=True)
-class Grant:
-    """What a replica gets.
+class Assignment:
+    """What a replica gets. The queue decides; the coordinator adds `chunks`, `repetitions` and `leaves`.
 
     :param rows: in the order in which they are to begin.
     :param borrow: pieces that it takes from Ray's object store, or from storage if that fails. It reads the
-        others from storage, and keeps them for later grants until they are named in `release`.
+        others from storage, and keeps them until they are named in `release`.
     :param put: pieces that it puts into the object store when it has read them: others get rows of them.
-    :param alone: whether `rows` must run without other rows in the engine, since one of them may kill it.
+    :param isolated: whether `rows` must run without other rows in the engine, since one of them may kill it.
     :param failed: rows that have killed an engine, to be written as failed.
     :param release: pieces without rows that are left to give out.
     :param give_back: how many of the rows that it has not begun it must give back.
     :param flush: whether it gets more rows only after it has written all that it has.
     :param ask_below: it asks again when it holds fewer unanswered rows, and with each flush.
     :param has_share: whether it has its share of all rows that are left.
+    :param is_finished: whether every row of the input is written.
+    :param chunks: the chunks or buckets in which its rows lie, by number of their piece.
+    :param repetitions: by row, how many rows before it ask the same sampled request.
+    :param leaves: whether the replica is no longer needed, since no rows are left for it.
     """
 
     rows: Ordinals = field(default_factory=no_rows)
     borrow: Set[int] = frozenset()
     put: Set[int] = frozenset()
-    alone: bool = False
+    isolated: bool = False
     failed: Ordinals = field(default_factory=no_rows)
     release: tuple[int, ...] = ()
     give_back: int = 0
     flush: bool = False
     ask_below: int = 0
     has_share: bool = False
+    is_finished: bool = False
+    chunks: Mapping[int, Any] = field(default_factory=dict)
+    repetitions: Mapping[int, int] = field(default_factory=dict)
+    leaves: bool = False

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from airflow_provider_raybatch.job.scheduling.row_index import Ordinals
+from airflow_provider_raybatch.job.scheduling.row_index import Ordinals, no_rows
 
 _SILENT_DEATHS_TO_BLAME = 4
+_SECONDS_FOR_AN_EMPTY_ENGINE = 60.0
+"""Suspected rows wait this long for a replica that starts or is idle; then one is emptied for them."""
 
 
 @dataclass(frozen=True)
@@ -34,35 +36,71 @@ class Group:
 
 
 class PoisonSearch:
-    """Groups that wait for an empty engine, and the poison rows found so far."""
+    """Groups that wait for an empty engine, and the poison rows found so far.
+
+    :ivar poison: rows to report as failed and never to run again.
+    """
 
     def __init__(self) -> None:
         self.groups: deque[Group] = deque()
-        self.poison: Ordinals = np.empty(0, dtype=np.int64)
-        """Rows to report as failed and never to run again."""
+        self.poison: Ordinals = no_rows()
+        self._since = 0.0
+        self._emptied: str | None = None
 
-    def suspect(self, rows: Ordinals) -> None:
-        """The first death of an engine, with these rows and maybe others in it."""
-        if len(rows):
-            self._halve(rows)
+    def begin(self, rows: Ordinals, prepared: Ordinals, now: float) -> None:
+        """An engine died for the first time with these rows in it, and maybe others.
 
-    def suspect_together(self, rows: Ordinals) -> None:
-        """A process died while it prepared these rows: they are tried last, and together."""
-        if len(rows):
-            self.groups.append(Group(rows))
+        :param prepared: rows that its process prepared: they are tried last, and together.
+        """
+        self._note_time(now)
+        self._halve(rows)
+        if len(prepared):
+            self.groups.append(Group(prepared))
 
-    def died(self, group: Group, engine_died: bool) -> None:
-        """An engine died with this group alone.
+    def died(self, group: Group, waiting: Ordinals, engine_died: bool, now: float) -> None:
+        """An engine died with no other rows than this group's in it.
 
+        :param waiting: rows of the group that had not begun.
         :param engine_died: whether the replica reported that its engine ended by itself.
         """
+        self._note_time(now)
         silent = 0 if engine_died else group.silent_deaths + 1
         if len(group.rows) > 1:
             self._halve(group.rows)
-        elif engine_died or silent >= _SILENT_DEATHS_TO_BLAME:
+        elif len(group.rows) and (engine_died or silent >= _SILENT_DEATHS_TO_BLAME):
             self.poison = np.concatenate([self.poison, group.rows])
-        else:
+        elif len(group.rows):
             self.groups.append(Group(group.rows, silent))
+        if len(waiting):
+            self.groups.append(Group(waiting, 0 if len(group.rows) else group.silent_deaths))
+
+    def claims(self, name: str, is_idle: bool, now: float) -> bool:
+        """Whether a replica runs suspected rows next, or gets no others so that it can."""
+        if not self.groups:
+            self._emptied = None
+            return False
+        if not is_idle and self._emptied is None and now - self._since >= _SECONDS_FOR_AN_EMPTY_ENGINE:
+            self._emptied = name
+        return is_idle or self._emptied == name
+
+    def drop(self, name: str) -> None:
+        """Forget a replica: another one may be emptied."""
+        if self._emptied == name:
+            self._emptied = None
+
+    def last_row(self) -> Group | None:
+        """A single suspected row; ``None`` where there is none."""
+        if not self.groups:
+            return None
+        group = self.groups.pop()
+        if len(group.rows) < 2:
+            return group
+        self.groups.append(Group(group.rows[:-1]))
+        return Group(group.rows[-1:])
+
+    def _note_time(self, now: float) -> None:
+        if not self.groups:
+            self._since = now
 
     def _halve(self, rows: Ordinals) -> None:
         middle = (len(rows) + 1) // 2

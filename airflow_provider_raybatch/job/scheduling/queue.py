@@ -1,26 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pull queue: which replica works on which rows.
 
-A replica that can take rows asks (:meth:`PullQueue.pull`), and says in the same call what it has finished.
-The queue gives it, in this order:
+A replica asks when it can take rows (:meth:`PullQueue.pull`), and reports in the same call what it has
+finished. docs/internals/scheduling.md tells which rows it gets, in which order. `row_index.py` knows which
+rows no replica has, and where their content comes from; `prefetch_target.py` how many a replica gets, and
+`rebalance.py` how many it gives back. What a replica held when it died is free at once, or suspected of
+having killed the engine (`poison_search.py`).
 
-1. rows of pieces that it has opened,
-2. rows that came back from replicas that died, left, or gave them back: all that are free of a piece go
-   together,
-3. the next pieces of the listing, whole: a large row group, or as many small files as are needed,
-4. rows of a piece that another replica has opened. Work stealing (Blumofe and Leiserson, Journal of the ACM
-   46(5), 1999) takes them from the replica that has most. Their content comes from Ray's object store,
-   not from storage,
-5. nothing, where no row is free. Then one that holds more than it lets into its engine, and would end last,
-   is told to give some back, so that both end together (`rebalance.py`).
-
-`pending_rows.py` knows which rows are free, `prefetch_target.py` how many of them a replica gets, and
-`content_locations.py` where their content comes from. Each piece is read from storage once, and once more for
-each replica that died or left with rows of it. What a replica held when it died is free at once, or suspected
-of having killed the engine (`poison_search.py`).
-
-Pure: the caller says what time it is. A call costs array operations over the rows that it moves and that the
-replica holds, and where no row is free a look at the sixteen replicas that hold most beyond what they let in.
+The caller passes the time. A call costs array operations over the rows that it moves and that the replica
+holds, and where no row is free a look at the sixteen replicas that hold most beyond what they let in.
 """
 
 from __future__ import annotations
@@ -32,25 +20,25 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from airflow_provider_raybatch.job.scheduling.content_locations import ContentLocations
 from airflow_provider_raybatch.job.scheduling.messages import (
+    Assignment,
     Begun,
-    Grant,
     PullRequest,
     StaleReplicaError,
+)
+from airflow_provider_raybatch.job.scheduling.poison_search import Group, PoisonSearch
+from airflow_provider_raybatch.job.scheduling.prefetch_target import Speed, Speeds, prefetch_target
+from airflow_provider_raybatch.job.scheduling.rebalance import EARLY_SECONDS, Load, to_fill, to_move
+from airflow_provider_raybatch.job.scheduling.row_index import (
+    ContentLocations,
+    Ordinals,
+    PendingRows,
+    RowIndex,
     no_rows,
 )
-from airflow_provider_raybatch.job.scheduling.pending_rows import PendingRows
-from airflow_provider_raybatch.job.scheduling.poison_search import Group, PoisonSearch
-from airflow_provider_raybatch.job.scheduling.prefetch_target import share
-from airflow_provider_raybatch.job.scheduling.rebalance import EARLY_SECONDS, Load, to_fill, to_move
-from airflow_provider_raybatch.job.scheduling.row_index import Ordinals, RowIndex
-from airflow_provider_raybatch.job.scheduling.speed import Speed, Speeds
 
 _LOOKED_AT = 16
 """Of the replicas with rows to give back, those with most: a thousand would take milliseconds a call."""
-_SECONDS_FOR_AN_EMPTY_ENGINE = 60.0
-"""Suspected rows wait so long for a replica that starts or is idle; then one is emptied for them."""
 
 
 @dataclass
@@ -59,14 +47,15 @@ class _Replica:
 
     :param slots: rows that its engine runs at once.
     :param at_once: rows that it lets into its engine now. What it has beyond them, it can give back.
-    :param joined: seconds at which it did, by the caller's clock.
-    :param heard: those at which it last said what it has answered.
+    :param joined: seconds by the caller's clock.
+    :param heard: seconds at which it last reported.
     :param given: rows it was ever given, less those it gave back.
-    :param holds: rows that it has and that are not finished, sorted.
+    :param counted: its unanswered rows in the queue's sum.
+    :param holds: unfinished rows, sorted.
     :param failed: rows that it is to write as failed.
-    :param group: what it runs alone.
+    :param group: the suspected rows that it runs.
     :param on_probation: whether it must finish a row before it gets more than one.
-    :param waits_until: another one was told to give rows back for it, which come by then.
+    :param waits_until: by then it gets rows that another replica was told to give back.
     """
 
     slots: int
@@ -76,6 +65,7 @@ class _Replica:
     speed: Speed
     given: int = 0
     answered: int = 0
+    counted: int = 0
     holds: Ordinals = field(default_factory=no_rows)
     failed: Ordinals = field(default_factory=no_rows)
     give_back: int = 0
@@ -96,8 +86,6 @@ class _Replica:
 
     def remove(self, rows: Ordinals) -> Ordinals:
         """Take rows from what it holds. Returns those that it held."""
-        if not len(rows) or not len(self.holds):
-            return no_rows()
         gone = np.isin(self.holds, rows)
         removed, self.holds = self.holds[gone], self.holds[~gone]
         return removed
@@ -113,9 +101,7 @@ class PullQueue:
         self._speeds = Speeds()
         self._ahead: dict[str, int] = {}
         """Rows that replicas may give back and were not told to, where there are some."""
-        self._suspicion = PoisonSearch()
-        self._suspected_since = 0.0
-        self._emptied: str | None = None
+        self._search = PoisonSearch()
         self._unanswered = 0
         self._row_bytes = pieces.total_bytes / max(1, self.free.count)
         self.starting = 0
@@ -123,7 +109,6 @@ class PullQueue:
         self.coming = 0
         """Replicas that will join within seconds: their share is left for them."""
         self.unfinished = self.free.count
-        """Rows that are not written."""
 
     @property
     def is_finished(self) -> bool:
@@ -135,8 +120,8 @@ class PullQueue:
         """Whether one more replica would get rows: free or suspected ones, or some that others give back."""
         return bool(
             self.free.count
-            or self._suspicion.groups
-            or len(self._suspicion.poison)
+            or self._search.groups
+            or len(self._search.poison)
             or self._ahead
             or any(one.give_back for one in self._replicas.values())
         )
@@ -162,46 +147,52 @@ class PullQueue:
         self._replicas[name] = _Replica(slots, slots, now, now, Speed(slots, now), on_probation=on_probation)
         self._speeds.set(name, slots, None)
 
-    def pull(self, name: str, now: float, report: PullRequest | None = None) -> Grant:
+    def pull(self, name: str, now: float, report: PullRequest | None = None) -> Assignment:
         """A replica says what it has finished, and gets what it is to hold now.
 
         :raises StaleReplicaError: it was taken for lost.
         """
         replica = self._replica(name)
         self._count(name, replica, now, report or PullRequest())
-        part, soon = (self._speeds.part(name, self.coming + more) for more in (0, self.starting))
+        share, soon = (self._speeds.share(name, self.coming + more) for more in (0, self.starting))
         free, pace = self.free.count, replica.speed.pace
-        most, ask_below, has_share = share(
-            replica.slots, pace, part, soon, free, free + self._unanswered, self._row_bytes
+        most, ask_below, has_share = prefetch_target(
+            replica.slots, pace, share, soon, free, free + self._unanswered, self._row_bytes
         )
-        is_test = self._tests(name, replica, now)
-        failed, self._suspicion.poison = self._suspicion.poison, no_rows()
+        is_test = (
+            replica.group is not None
+            or replica.on_probation
+            or self._search.claims(name, not len(replica.holds), now)
+        )
+        failed, self._search.poison = self._search.poison, no_rows()
         replica.failed = np.concatenate([replica.failed, failed])
         rows = self._next_group(name, replica) if is_test else self.free.take(name, most - replica.unanswered)
         given = np.concatenate([failed, rows])
         if len(given):
             replica.waits_until = 0.0
-        self._hand(replica, given)
+            replica.holds = np.sort(np.concatenate([replica.holds, given]))
+            replica.given += len(given)
         borrow, put = self._locations.give(name, given)
         if not self.free.count:
             ask_below = min(ask_below, replica.at_once)
             if others := self._ahead.keys() - {name}:
                 ask_below = replica.at_once + math.ceil(EARLY_SECONDS * (replica.load.pace or 0.0))
                 if not is_test and replica.unanswered < ask_below and now >= replica.waits_until:
-                    self._recall(now, replica, most, others)
+                    self._rebalance(now, replica, most, others)
         give_back, replica.give_back = replica.give_back, 0
-        self._see(name, replica)
-        return Grant(
+        self._update(name, replica)
+        return Assignment(
             rows=rows,
             borrow=borrow,
             put=put,
-            alone=replica.group is not None,
+            isolated=replica.group is not None,
             failed=failed,
             release=self._locations.released(name),
             give_back=give_back,
             flush=is_test,
             ask_below=ask_below,
             has_share=(has_share or not self.free.count) and not is_test,
+            is_finished=self.is_finished,
         )
 
     def give_back(self, name: str, rows: Ordinals) -> tuple[int, ...]:
@@ -214,17 +205,23 @@ class PullQueue:
         if replica.group is not None:
             return ()
         returned = replica.remove(rows[~np.isin(rows, replica.failed)])
-        before = replica.unanswered
         replica.given -= len(returned)
-        self._unanswered += replica.unanswered - before
         self.free.put_back(returned)
-        self._see(name, replica)
+        self._update(name, replica)
         return self._locations.lend(name, returned)
 
     def finish(self, name: str, rows: Ordinals) -> None:
-        """A replica that is about to be lost has written rows, and could not say so by itself."""
+        """A replica has written rows."""
         replica = self._replica(name)
-        self._count_finished(replica, rows)
+        finished = replica.remove(rows)
+        self.unfinished -= len(finished)
+        if not np.isin(finished, replica.failed).all():
+            replica.on_probation = False
+        replica.failed = replica.failed[np.isin(replica.failed, replica.holds)]
+
+    def proves(self, name: str, finished: Ordinals) -> bool:
+        """Whether the engine has answered one of these rows: to write one that kills it takes no engine."""
+        return name in self._replicas and not np.isin(finished, self._replicas[name].failed).all()
 
     def is_open(self, piece: int) -> bool:
         """Whether rows of a piece that was opened must still be given out."""
@@ -243,44 +240,35 @@ class PullQueue:
         """A replica ends. It has written what it has finished, and begins nothing."""
         replica = self._replica(name)
         if replica.group is not None:
-            self._suspicion.groups.appendleft(Group(replica.holds, replica.group.silent_deaths))
-            self._locations.reopen(replica.holds)
-            replica.holds = no_rows()
-        self._bury(name)
+            self._search.groups.appendleft(Group(replica.holds, replica.group.silent_deaths))
+            self._locations.reopen(replica.remove(replica.holds))
+        self._forget(name)
 
     def lost(self, name: str, now: float, engine_died: bool = False, begun: Begun | None = None) -> bool:
         """A replica is gone: its process, its node, or its engine. Does nothing where that is known already.
 
-        :param engine_died: whether it said that its engine ended by itself.
-        :param begun: what it had begun, where that is known; else all that it had may be to blame.
+        :param engine_died: whether it reported that its engine ended by itself.
+        :param begun: what it had begun, where that is known; else all that it had is suspected.
         :returns: whether it has died of a single row, which is to blame.
         """
         if name not in self._replicas:
             return False
-        blamed = len(self._suspicion.poison)
-        replica = self._replicas[name]
+        search, replica = self._search, self._replicas[name]
         failed = replica.remove(replica.failed)
-        blamed += len(failed)
-        self._suspicion.poison = np.concatenate([self._suspicion.poison, failed])
+        search.poison = np.concatenate([search.poison, failed])
+        blamed = len(search.poison)
         suspects = replica.remove(replica.holds if begun is None else begun.in_engine)
         prepared = no_rows() if begun is None else replica.remove(begun.in_preparation)
         self._locations.reopen(np.concatenate([failed, suspects, prepared]))
-        if not self._suspicion.groups:
-            self._suspected_since = now
         if replica.group is None:
-            self._suspicion.suspect(suspects)
-            self._suspicion.suspect_together(prepared)
+            search.begin(suspects, prepared, now)
         else:
-            alone = Group(np.concatenate([suspects, prepared]), replica.group.silent_deaths)
-            if len(alone.rows):
-                self._suspicion.died(alone, engine_died)
-            if len(replica.holds):
-                silent_deaths = 0 if len(alone.rows) else alone.silent_deaths
-                self._suspicion.groups.append(Group(replica.holds, silent_deaths))
-                self._locations.reopen(replica.holds)
-                replica.holds = no_rows()
-        self._bury(name)
-        return len(self._suspicion.poison) > blamed
+            group = Group(np.concatenate([suspects, prepared]), replica.group.silent_deaths)
+            waiting = replica.remove(replica.holds)
+            self._locations.reopen(waiting)
+            search.died(group, waiting, engine_died, now)
+        self._forget(name)
+        return len(search.poison) > blamed
 
     def _replica(self, name: str) -> _Replica:
         if name not in self._replicas:
@@ -288,44 +276,21 @@ class PullQueue:
         return self._replicas[name]
 
     def _count(self, name: str, replica: _Replica, now: float, report: PullRequest) -> None:
-        before = replica.unanswered
         replica.heard = now
         replica.answered = max(replica.answered, report.answered)
         replica.at_once = replica.slots if report.at_once is None else min(report.at_once, replica.slots)
-        self._unanswered += replica.unanswered - before
-        self._count_finished(replica, report.finished)
-        if replica.group is not None and not len(replica.holds):
+        self.finish(name, report.finished)
+        if not len(replica.holds):
             replica.group = None
         is_full = replica.at_once == replica.slots and 2 * replica.unanswered >= replica.slots
         replica.speed.sample(now, replica.answered, report.work, is_full)
         self._speeds.set(name, replica.slots, replica.speed.rate)
-        self._see(name, replica)
+        self._update(name, replica)
 
-    def proves(self, name: str, finished: Ordinals) -> bool:
-        """Whether the engine has answered one of these rows: to write one that kills it takes no engine."""
-        if name not in self._replicas:
-            return False
-        return not bool(np.isin(finished, self._replicas[name].failed).all())
+    def _rebalance(self, now: float, replica: _Replica, most: int, others: Set[str]) -> None:
+        """Let the one with most to give return rows, so that both end together.
 
-    def _count_finished(self, replica: _Replica, rows: Ordinals) -> None:
-        finished = replica.remove(rows)
-        self.unfinished -= len(finished)
-        if not np.isin(finished, replica.failed).all():
-            replica.on_probation = False
-        if len(replica.failed):
-            replica.failed = replica.failed[np.isin(replica.failed, replica.holds)]
-
-    def _hand(self, replica: _Replica, rows: Ordinals) -> None:
-        """Rows are the replica's now."""
-        replica.holds = np.sort(np.concatenate([replica.holds, rows]))
-        before = replica.unanswered
-        replica.given += len(rows)
-        self._unanswered += replica.unanswered - before
-
-    def _recall(self, now: float, replica: _Replica, most: int, others: Set[str]) -> None:
-        """Let another one give rows back, the one with most to give so that both end together.
-
-        :param most: that the replica would get, what it has included: the rest would go back and forth.
+        :param most: rows that the replica would hold then; more would go back and forth.
         :param others: those with rows ahead.
         """
         own, lacks = replica.load, most - replica.unanswered
@@ -338,59 +303,36 @@ class PullQueue:
         if count > 0:
             replica.waits_until = now + EARLY_SECONDS
             self._replicas[richest].give_back += count
-            self._see(richest, self._replicas[richest])
+            self._update(richest, self._replicas[richest])
 
-    def _see(self, name: str, replica: _Replica) -> None:
+    def _update(self, name: str, replica: _Replica) -> None:
+        """Keep the sum of unanswered rows, and which replicas have rows ahead."""
+        self._unanswered += replica.unanswered - replica.counted
+        replica.counted = replica.unanswered
         ahead = replica.unanswered - replica.at_once - replica.give_back
         if ahead > 0 and replica.group is None:
             self._ahead[name] = ahead
         else:
             self._ahead.pop(name, None)
 
-    def _tests(self, name: str, replica: _Replica, now: float) -> bool:
-        """Whether the replica runs suspected rows, or gets no others so that it can run them."""
-        if replica.group is not None or replica.on_probation:
-            return True
-        if not self._suspicion.groups:
-            self._emptied = None
-            return False
-        if not len(replica.holds):
-            return True
-        if self._emptied is None and now - self._suspected_since >= _SECONDS_FOR_AN_EMPTY_ENGINE:
-            self._emptied = name
-        return self._emptied == name
-
     def _next_group(self, name: str, replica: _Replica) -> Ordinals:
         """The next suspected rows, if its engine is empty."""
         if len(replica.holds) or len(replica.failed):
             return no_rows()
-        if replica.on_probation:
-            replica.group = self._single_row(name)
-            return no_rows() if replica.group is None else replica.group.rows
-        replica.group = self._suspicion.groups.popleft()
-        return replica.group.rows
-
-    def _single_row(self, name: str) -> Group | None:
-        """One that is not suspected, if there is one left."""
+        if not replica.on_probation:
+            replica.group = self._search.groups.popleft()
+            return replica.group.rows
         row = self.free.take(name, 1)
-        if len(row):
-            return Group(row)
-        if not self._suspicion.groups:
-            return None
-        group = self._suspicion.groups.pop()
-        if len(group.rows) < 2:
-            return group
-        self._suspicion.groups.append(Group(group.rows[:-1]))
-        return Group(group.rows[-1:])
+        replica.group = Group(row) if len(row) else self._search.last_row()
+        return no_rows() if replica.group is None else replica.group.rows
 
-    def _bury(self, name: str) -> None:
+    def _forget(self, name: str) -> None:
         """Forget a replica, and free what it had."""
         replica = self._replicas.pop(name)
-        self._unanswered -= replica.unanswered
+        self._unanswered -= replica.counted
         self._ahead.pop(name, None)
         self._speeds.drop(name)
         self._locations.drop(name)
+        self._search.drop(name)
         self.free.drop(name)
         self.free.put_back(replica.holds)
-        if self._emptied == name:
-            self._emptied = None

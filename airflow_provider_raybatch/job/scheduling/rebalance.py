@@ -2,10 +2,9 @@
 """How many rows a replica gives back to another one, so that both end together.
 
 Where no row is free, the one that will be done first takes from one that will be done last (steal-half:
-Hendler and Shavit, PODC 2002; here it is half of the difference, by time instead of rows). What is in an
-engine can't be given back. So a replica asks while others still have rows that they have not let in, and not
-when its own engine runs empty. One that has room takes some also where no end would come sooner: paces are
-guesses, and an engine that hangs has one, too.
+Hendler and Shavit, PODC 2002; here half of the difference, by time instead of rows). Rows that are in an
+engine can't be given back, so a replica asks before its own engine runs empty. One that has room takes some
+also where no end would come sooner: paces are guesses, and an engine that hangs has one, too.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 EARLY_SECONDS = 1.5
-"""So long it takes until rows that another one gives back can begin: that hears of it when it next calls,
-once a second at least, and then they are read and tokenised."""
-_LEAST_PART = 1 / 16
-"""Of what a replica has: fewer rows are not worth a move, and could go to and fro."""
+"""Time until rows that another replica gives back can begin: it hears of it when it next calls, once a
+second at least, and then they are read and tokenised."""
+_LEAST_SHARE = 1 / 16
+"""Of what a replica has: fewer rows are not worth a move, and could go back and forth."""
 
 
 @dataclass(frozen=True)
 class Load:
     """What a replica has to do.
 
-    :param rows: that it had not answered when it was last heard of.
+    :param rows: those unanswered when it last reported.
     :param heard: seconds, by the clock of the queue.
     :param pace: rows that it answers in a second, more than 0; ``None`` before it has answered any.
     :param slots: rows that its engine runs at once.
@@ -53,7 +52,7 @@ def to_move(now: float, own: Load, other: Load) -> int:
     has, left = own.left(now), other.left(now)
     later = left / its_pace - has / pace
     rows = int(min(later * pace * its_pace / (pace + its_pace), left - other.at_once))
-    return rows if rows > _LEAST_PART * has else 0
+    return rows if rows > _LEAST_SHARE * has else 0
 
 
 def to_fill(own: Load, ahead: int) -> int:

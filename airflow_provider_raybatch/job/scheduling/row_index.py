@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frozen listing as the queue sees it: pieces that are read whole, and their unfinished rows."""
+"""The frozen listing as the queue sees it: pieces, which rows no replica has, and where content is."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ import numpy.typing as npt
 
 Ordinals: TypeAlias = npt.NDArray[np.int64]
 """Positions of rows in the whole input."""
+
+
+def no_rows() -> Ordinals:
+    """An empty array of rows."""
+    return np.empty(0, dtype=np.int64)
 
 
 class RowIndex:
@@ -76,4 +81,132 @@ class RowIndex:
             return {int(found[0]): rows}
         order = np.argsort(found, kind="stable")
         borders = np.flatnonzero(np.diff(found[order])) + 1
-        return {int(self.of(part[:1])[0]): part for part in np.split(rows[order], borders) if len(part)}
+        return {int(self.of(own[:1])[0]): own for own in np.split(rows[order], borders) if len(own)}
+
+
+class ContentLocations:
+    """Each piece is read by the replica that gets its first rows, and is in the object store for the others.
+
+    A replica that gives rows back puts their piece there again, if it may be gone.
+    """
+
+    def __init__(self, pieces: RowIndex) -> None:
+        self._pieces = pieces
+        self._open: dict[int, int] = {}
+        self._reader: dict[int, str] = {}
+        self._lender: dict[int, str] = {}
+        self._release: dict[str, set[int]] = {}
+
+    def open(self, piece: int, rows: int) -> None:
+        """Count rows of a piece that must be given to a replica."""
+        self._open[piece] = self._open.get(piece, 0) + rows
+
+    def is_open(self, piece: int) -> bool:
+        """Whether rows of an opened piece must still be given."""
+        return piece in self._open
+
+    def reopen(self, rows: Ordinals) -> None:
+        """Count rows that a replica had and that must be given again."""
+        for piece, own in self._pieces.split(rows).items():
+            self.open(piece, len(own))
+
+    def lend(self, name: str, rows: Ordinals) -> tuple[int, ...]:
+        """A replica gave rows back. Returns their pieces that it puts into the object store."""
+        known = self._reader.keys() | self._lender.keys()
+        new = tuple(piece for piece in self._pieces.split(rows) if piece not in known)
+        self._lender.update(dict.fromkeys(new, name))
+        return new
+
+    def give(self, name: str, rows: Ordinals) -> tuple[set[int], set[int]]:
+        """Give rows to a replica.
+
+        :returns: their pieces that it takes from the object store, and those that it puts there.
+        """
+        borrow, put = set[int](), set[int]()
+        for piece, own in self._pieces.split(rows).items():
+            if piece not in self._reader and piece not in self._lender:
+                self._reader[piece] = name
+                put.add(piece)
+                self._release.get(name, set()).discard(piece)  # it was not told yet, and reads it again
+            if self._reader.get(piece) != name:
+                borrow.add(piece)
+            self._open[piece] -= len(own)
+            if not self._open[piece]:
+                del self._open[piece]
+                self._lender.pop(piece, None)
+                if piece in self._reader:
+                    self._release.setdefault(self._reader.pop(piece), set()).add(piece)
+        return borrow, put & self._open.keys()
+
+    def released(self, name: str) -> tuple[int, ...]:
+        """Return pieces that a replica has read and no longer needs, each once."""
+        return tuple(sorted(self._release.pop(name, ())))
+
+    def drop(self, name: str) -> None:
+        """Forget a lost replica and what it had read."""
+        self._reader = {piece: reader for piece, reader in self._reader.items() if reader != name}
+        self._lender = {piece: lender for piece, lender in self._lender.items() if lender != name}
+        self._release.pop(name, None)
+
+
+class PendingRows:
+    """Rows that no replica has: of opened pieces, those that came back, and pieces that none has opened."""
+
+    def __init__(self, pieces: RowIndex, locations: ContentLocations) -> None:
+        self._pieces = pieces
+        self._locations = locations
+        self._order = np.flatnonzero(pieces.left > 0)
+        self._next = 0
+        self._returned: dict[int, Ordinals] = {}
+        self._opened: dict[str, Ordinals] = {}
+        """By the replica that has opened their piece, where some are left; by no name if order counts."""
+        self.count = int(pieces.left.sum())
+
+    def take(self, name: str, count: int) -> Ordinals:
+        """Up to `count` rows for a replica, first of pieces that it has opened."""
+        if count <= 0 or not self.count:
+            return no_rows()
+        name = "" if self._pieces.in_order else name
+        self._open(name, count)
+        taken = [no_rows()]
+        while count > 0 and self._opened:
+            owner = (
+                name if name in self._opened else max(self._opened, key=lambda one: len(self._opened[one]))
+            )
+            rows = self._opened.pop(owner)
+            taken.append(rows[:count])
+            if len(rows) > count:
+                self._opened[owner] = rows[count:]
+            count -= len(taken[-1])
+            self.count -= len(taken[-1])
+        return np.concatenate(taken)
+
+    def put_back(self, rows: Ordinals) -> None:
+        """Rows that a replica had are free again."""
+        self._locations.reopen(rows)
+        self._return(rows)
+        self.count += len(rows)
+
+    def drop(self, name: str) -> None:
+        """Forget a replica: the rows of the pieces that it has opened are for all."""
+        self._return(self._opened.pop(name, no_rows()))
+
+    def _open(self, name: str, count: int) -> None:
+        """Give it rows that came back, and pieces that no replica has opened, until it has `count` rows."""
+        opened = [self._opened.get(name, no_rows())]
+        have = len(opened[0])
+        while self._returned and (have < count or self._pieces.in_order):
+            opened.append(self._returned.pop(next(iter(self._returned))))
+            have += len(opened[-1])
+        while have < count and self._next < len(self._order):
+            piece = int(self._order[self._next])
+            self._next += 1
+            opened.append(self._pieces.rows(piece))
+            self._locations.open(piece, len(opened[-1]))
+            have += len(opened[-1])
+        if len(opened) > 1:
+            self._opened[name] = np.sort(np.concatenate(opened))
+
+    def _return(self, rows: Ordinals) -> None:
+        for piece, own in self._pieces.split(rows).items():
+            self._returned[piece] = np.concatenate([self._returned.get(piece, no_rows()), own])

@@ -11,7 +11,7 @@ _POISON_ROWS = "job/scheduling/poison_search.py"
 _TESTS = ("job/replica/test_poison_rows.py",)
 _QUEUE_TESTS = ("job/scheduling/test_queue.py",)
 _LOST = "job/replica/test_lost_replicas.py"
-_SHIFT = "job/replica/test_worker.py"
+_WORKER_TESTS = "job/replica/test_worker.py"
 _MODEL = "model/test_search.py"
 
 MUTANTS = (
@@ -61,7 +61,7 @@ MUTANTS = (
         "min(now - self._looked, _LONGEST_PAUSE)",
         "now - self._looked",
         "After a pause of the whole cluster all replicas count as lost, and their rows are paid for again.",
-        (f"{_SHIFT}::test_rows_of_a_silent_replica_go_to_the_others",),
+        (f"{_WORKER_TESTS}::test_rows_of_a_silent_replica_go_to_the_others",),
     ),
     Mutant(
         "silence-never-ends",
@@ -69,7 +69,7 @@ MUTANTS = (
         "            if self._living[process].silence > SILENT:\n",
         "            if self._living[process].silence > 1e9:\n",
         "The rows of a lost node wait until Ray starts its replica again, if ever.",
-        (f"{_SHIFT}::test_rows_of_a_silent_replica_go_to_the_others",),
+        (f"{_WORKER_TESTS}::test_rows_of_a_silent_replica_go_to_the_others",),
     ),
     Mutant(
         "killer-proves-the-engine",
@@ -89,7 +89,7 @@ MUTANTS = (
     ),
     Mutant(
         "single-row-forgets-its-deaths",
-        _QUEUE,
+        _POISON_ROWS,
         "        if len(group.rows) < 2:\n            return group\n",
         "        if len(group.rows) < 2:\n            return Group(group.rows)\n",
         "A row that makes the system kill the engine is never found.",
@@ -106,7 +106,7 @@ MUTANTS = (
     Mutant(
         "dead-letter-dies-with-its-writer",
         _QUEUE,
-        "        self._suspicion.poison = np.concatenate([self._suspicion.poison, failed])\n",
+        "        search.poison = np.concatenate([search.poison, failed])\n",
         "",
         "A poison row whose dead letter was not written when a process was killed is never finished.",
         (f"{_MODEL}::test_faults_during_a_search",),
@@ -121,9 +121,9 @@ MUTANTS = (
     ),
     Mutant(
         "waiting-suspected-rows-forgotten",
-        _QUEUE,
-        "                self._suspicion.groups.append(Group(replica.holds, silent_deaths))\n",
-        "",
+        _POISON_ROWS,
+        "        if len(waiting):\n",
+        "        if False:\n",
         "Suspected rows that were not in the engine yet when it died are never finished.",
         (*_QUEUE_TESTS, f"{_MODEL}::test_faults_during_a_search"),
     ),
@@ -138,8 +138,8 @@ MUTANTS = (
     Mutant(
         "silent-deaths-are-nothing",
         _POISON_ROWS,
-        "        elif engine_died or silent >= _SILENT_DEATHS_TO_BLAME:\n",
-        "        elif engine_died:\n",
+        "        elif len(group.rows) and (engine_died or silent >= _SILENT_DEATHS_TO_BLAME):\n",
+        "        elif len(group.rows) and engine_died:\n",
         "A row that makes the system kill the engine is retried for ever.",
         (*_QUEUE_TESTS, f"{_TESTS[0]}::test_row_that_makes_the_system_kill_the_engine_is_found"),
     ),

@@ -8,7 +8,7 @@ from ..mutant import Mutant
 _REPLICA, _WORK = "job/replica/replica.py", "job/replica/worker.py"
 _CONTROL = "job/control/control.py"
 _POISON = ("job/replica/test_poison_rows.py",)
-_SHIFT = "job/replica/test_worker.py"
+_WORKER_TESTS = "job/replica/test_worker.py"
 _COORDINATOR, _COORDINATOR_TESTS = "job/replica/coordinator.py", "job/replica/test_coordinator.py"
 _QUESTION = "job/replica/remote_call.py"
 _FORK_SERVER = "job/engine_process/fork_server.py"
@@ -28,9 +28,9 @@ MUTANTS = (
     ),
     Mutant(
         "numbers-of-the-queue-written-as-ordinals",
-        "job/replica/workplace.py",
-        "outcome(ordered[place].position,",
-        "outcome(ordered[place].ordinal,",
+        "job/replica/part_writer.py",
+        "outcome(row.position,",
+        "outcome(row.ordinal,",
         "Answers of rows in buckets belong to other rows of the input.",
         (f"{_BUCKETS_TESTS}::test_rows_keep_their_ordinals",),
     ),
@@ -101,8 +101,8 @@ MUTANTS = (
     Mutant(
         "restarts-without-bound",
         _REPLICA,
-        "        if consecutive_failures > most:\n",
-        "        if consecutive_failures > most + 100:\n",
+        "        if consecutive_failures > spec.max_restarts:\n",
+        "        if consecutive_failures > spec.max_restarts + 100:\n",
         "An engine that dies of every row is restarted for hours.",
         _POISON,
     ),
@@ -120,7 +120,7 @@ MUTANTS = (
         "            await self._write_the_rest()\n        with contextlib.suppress(Exception)",
         "            pass\n        with contextlib.suppress(Exception)",
         "Rows that a dead engine had finished are paid for again.",
-        (f"{_SHIFT}::test_dead_engine_leaves_finished_rows_and_names_the_others",),
+        (f"{_WORKER_TESTS}::test_dead_engine_leaves_finished_rows_and_names_the_others",),
     ),
     Mutant(
         "drain-writes-nothing",
@@ -128,7 +128,7 @@ MUTANTS = (
         "        await self._inflight.cancel()\n        await self._write_the_rest()\n",
         "        await self._inflight.cancel()\n",
         "Rows that a stopped job had finished are paid for again.",
-        (f"{_SHIFT}::test_draining_replica_writes_finished_rows_and_begins_none",),
+        (f"{_WORKER_TESTS}::test_draining_replica_writes_finished_rows_and_begins_none",),
     ),
     Mutant(
         "slow-row-holds-all-back",
@@ -136,7 +136,7 @@ MUTANTS = (
         "return not self._unanswered or self._inflight.waits_for() >= self._limits.flush_interval",
         "return not self._unanswered",
         "A killed replica loses all its finished rows, and not only those of one `flush_interval`.",
-        (f"{_SHIFT}::test_slow_row_delays_the_others_by_flush_interval_only",),
+        (f"{_WORKER_TESTS}::test_slow_row_delays_the_others_by_flush_interval_only",),
     ),
     Mutant(
         "goes-on-when-it-was-given-up",
@@ -144,7 +144,7 @@ MUTANTS = (
         "            os._exit(ENGINE_DIED)  # others have its rows: begin anew\n",
         "            return\n",
         "A replica that was taken for lost ends its ticket for good, and its GPU idles.",
-        (f"{_SHIFT}::test_a_replica_that_was_taken_for_lost_ends",),
+        (f"{_WORKER_TESTS}::test_a_replica_that_was_taken_for_lost_ends",),
     ),
     Mutant(
         "leaves-while-rows-come-back",

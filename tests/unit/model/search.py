@@ -17,6 +17,7 @@ from airflow_provider_raybatch.job.monitor import replica_progress
 from airflow_provider_raybatch.job.replica import coordinator as coordinator_module
 from airflow_provider_raybatch.job.replica import left_parts
 from airflow_provider_raybatch.job.replica import membership as membership_module
+from airflow_provider_raybatch.job.replica.part_writer import stem
 from airflow_provider_raybatch.job.scheduling.messages import StaleReplicaError
 
 from .clock import Clock
@@ -217,11 +218,11 @@ class World(Checked):
     @property
     def _may_empty_one(self) -> bool:
         queue = self.coordinator._queue
-        return bool(queue._suspicion.groups) and queue._emptied is None and len(queue.replicas) > 0
+        return bool(queue._search.groups) and queue._search._emptied is None and len(queue.replicas) > 0
 
     @property
     def _minute_has_passed(self) -> bool:
-        return CLOCK.now - self.coordinator._queue._suspected_since >= _MINUTE - 1
+        return CLOCK.now - self.coordinator._queue._search._since >= _MINUTE - 1
 
     def kill(self, processes: list[Stepped]) -> None:
         """SIGKILL."""
@@ -258,7 +259,7 @@ class World(Checked):
         return (
             frozen(self.coordinator),
             tuple(queue.free._returned),
-            CLOCK.now > queue._suspected_since and self._minute_has_passed,
+            CLOCK.now > queue._search._since and self._minute_has_passed,
             tuple(None if process is None else of_replica(process) for process in self.processes.values()),
             tuple(sorted(self.lives.items())),
             frozenset(self.over | self.lost_for_good | self.given_up),
@@ -269,7 +270,7 @@ class World(Checked):
                 (process, frozenset(rows))
                 for process in queue.replicas
                 for part, rows in self.parts.items()
-                if part.path.startswith(left_parts.stem("parts", process, ""))
+                if part.path.startswith(stem("parts", process, ""))
                 and part.path not in self.coordinator._reported.get(process, ())
             ),
             self.faults_left,

@@ -59,18 +59,18 @@ class Content:
 
 
 class Stepped(Replica):
-    """:ivar shift: its working time, once its engine is ready."""
+    """:ivar worker: its working time, once its engine is ready."""
 
     def __init__(self, world: World, actor: str, life: int) -> None:
         self.world, self.loop = world, SteppedLoop()
         self.is_dead, self._poll = False, 0.0
-        self.shift: worker_module.ReplicaWorker | None = None
+        self.worker: worker_module.ReplicaWorker | None = None
         self.task: asyncio.Task[Any] | None = None
         self.process = f"{actor}-{life}"
         self._actor = actor
         self.report = ReplicaProgress(self.process, "node")
         self.draining, self.asked_to_ask = threading.Event(), threading.Event()
-        self.inflight, self._parts, self.cpu_before = None, 0, 0.0
+        self.inflight, self.cpu_before = None, 0.0
         self._has_job, self._has_left, self._access = True, False, EngineAccess(self.report)
         scope = world.scope
         self.job: Any = SimpleNamespace(spec=SimpleNamespace(flush_interval=FLUSH, prompt_function=None))
@@ -82,7 +82,7 @@ class Stepped(Replica):
         })
         self.reporter: Any = SimpleNamespace(send=self.tell, reporting_failure=contextlib.nullcontext)
         self._metrics: Any = SimpleNamespace(update=lambda report, rows_in_flight: None)
-        self.reader, self.asker, self.engine = (self,) * 3  # type: ignore[assignment]
+        self.reader, self.builder, self.writer, self.engine = (self,) * 4  # type: ignore[assignment]
         self._check_starts(SimpleNamespace(destination=world.begun, max_restarts=scope.restarts))
         if not self._is_needed():
             self._leave()
@@ -98,7 +98,7 @@ class Stepped(Replica):
 
         return send
 
-    # These stand for threads, reader, asker and engine.
+    # These stand for threads, reader, builder, writer and engine.
 
     async def thread(self, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
@@ -111,12 +111,9 @@ class Stepped(Replica):
     def rows(self, chunk: Chunk, content: Content, positions: Sequence[int]) -> Any:
         return SimpleNamespace(rows=[chunk.ordinal + position for position in positions])
 
-    def ask(self, rows: Sequence[int], repetitions: Any) -> list[PreparedRow]:
+    def ask(self, rows: Sequence[int], repetitions: Any, killer: Any = None) -> list[PreparedRow]:
         bad = RowFailure("render", "the row makes no request")
         return [PreparedRow(bad if row in self.world.scope.bad else Request(prompt=str(row))) for row in rows]
-
-    def ask_of_killers(self, rows: Sequence[int], repetitions: Any, failure: RowFailure) -> list[PreparedRow]:
-        return self.ask(rows, repetitions)
 
     def encode(self, requests: Sequence[Request]) -> list[int]:
         return [int(request.prompt or "") for request in requests]
@@ -156,19 +153,19 @@ class Stepped(Replica):
     @property
     def inside(self) -> list[int]:
         """Return the rows in its engine."""
-        return [] if self.shift is None else [row.ordinal for row in self.shift._inflight.inside.values()]
+        return [] if self.worker is None else [row.ordinal for row in self.worker._inflight.inside.values()]
 
     @property
     def held(self) -> set[int]:
         """Return the rows that it has and has not reported as written."""
-        if self.shift is None:
+        if self.worker is None:
             return set()
         rows = [
-            *self.shift._inflight.waiting,
-            *self.shift._inflight.inside.values(),
-            *self.shift._inflight.landed,
+            *self.worker._inflight.waiting,
+            *self.worker._inflight.inside.values(),
+            *self.worker._inflight.landed,
         ]
-        return {row.ordinal for row in rows} | set(self.shift._finished)
+        return {row.ordinal for row in rows} | set(self.worker._finished)
 
     def answered(self, row: int) -> None:
         """The engine has answered a row."""
@@ -182,20 +179,20 @@ class Stepped(Replica):
         self.loop.run()
 
     def _future(self, row: int) -> asyncio.Future[Any]:
-        assert self.shift is not None
-        (task,) = (task for task, one in self.shift._inflight.inside.items() if one.ordinal == row)
+        assert self.worker is not None
+        (task,) = (task for task, one in self.worker._inflight.inside.items() if one.ordinal == row)
         return task._fut_waiter  # type: ignore[attr-defined]
 
     @property
     def pauses(self) -> bool:
         """Return whether it will ask after a pause."""
-        shift, now = self.shift, self.loop.now
-        if shift is None or shift._ask_at <= now:
+        worker, now = self.worker, self.loop.now
+        if worker is None or worker._ask_at <= now:
             return False
         asyncio._set_running_loop(self.loop)  # type: ignore[arg-type]
-        self.loop.now = shift._ask_at
+        self.loop.now = worker._ask_at
         try:
-            return shift._asks()
+            return worker._asks()
         finally:
             self.loop.now = now
             asyncio._set_running_loop(None)
@@ -206,7 +203,7 @@ class Stepped(Replica):
 
     @property
     def will_flush(self) -> bool:
-        return self.shift is not None and bool(self.shift._inflight.landed)
+        return self.worker is not None and bool(self.worker._inflight.landed)
 
     def flush_interval(self) -> None:
         """Pass the flush interval."""
@@ -217,7 +214,7 @@ class Stepped(Replica):
         """Return whether the reply to its next report has news for it."""
         drains = self.world.coordinator._draining and not self.draining.is_set()
         asks = self.world.coordinator._queue.wants(self.process) and not self.asked_to_ask.is_set()
-        return self.shift is not None and (drains or asks)
+        return self.worker is not None and (drains or asks)
 
     def hear(self) -> None:
         """Pass a second, after which it reports."""
@@ -256,7 +253,7 @@ class _Worker(worker_module.ReplicaWorker):
 
     def __init__(self, replica: Stepped) -> None:
         super().__init__(replica)
-        replica.shift = self
+        replica.worker = self
 
 
 @contextlib.contextmanager

@@ -20,9 +20,9 @@ _LEFT_OUT = {
     # Values that are only passed on, or follow from the rest.
     *("_reports", "_news", "_speeds", "_ahead", "_engine", "_reported", "_threads"),
     # Instants: `World.state` has what matters.
-    *("_looked", "_silence", "_suspected_since", "since"),
-    # No question is asked here; it keeps the instants at which processes were heard of.
-    "_inquiry",
+    *("_looked", "_silence", "_since", "since"),
+    # No call is made here; it keeps the instants at which processes were heard of.
+    "_call",
 }  # fmt: skip
 
 
@@ -49,25 +49,25 @@ def frozen(value: Any) -> Hashable:
 
 def of_replica(replica: Stepped) -> Hashable:
     """Return the state of a process."""
-    shift = replica.shift
-    if shift is None:
+    worker = replica.worker
+    if worker is None:
         return replica.process, replica._has_left
-    flight, preparer = shift._inflight, shift._preparer
+    inflight, contents = worker._inflight, worker._prefetcher.contents
     return (
         replica.process,
         replica.draining.is_set(),
         replica.asked_to_ask.is_set(),
-        tuple(row.ordinal for row in flight.waiting),
-        tuple(row.ordinal for row in flight.inside.values()),
-        tuple(row.ordinal for row in flight.landed),
-        tuple(shift._finished),
+        tuple(row.ordinal for row in inflight.waiting),
+        tuple(row.ordinal for row in inflight.inside.values()),
+        tuple(row.ordinal for row in inflight.landed),
+        tuple(worker._finished),
         replica.report.rows,
-        len(shift._new_parts),
-        shift._ask_below,
-        shift._ask_at > replica.loop.now,
-        shift._is_over,
-        shift.leaves,
-        frozenset(preparer._contents),
-        frozenset(preparer._released),
-        frozenset(preparer._chunks),
+        len(worker._new_parts),
+        worker._ask_below,
+        worker._ask_at > replica.loop.now,
+        worker._is_over,
+        worker.leaves,
+        frozenset(contents._read),
+        frozenset(contents._released),
+        frozenset(contents.chunks),
     )

@@ -11,10 +11,10 @@ import pytest
 
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
-from airflow_provider_raybatch.job.replica.coordinator import Coordinator, Order
+from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
-from airflow_provider_raybatch.job.scheduling.messages import SILENT, Begun, PullRequest, no_rows
+from airflow_provider_raybatch.job.scheduling.messages import SILENT, Assignment, Begun, PullRequest, no_rows
 from airflow_provider_raybatch.job.warm_engines.source import EnginePool, EngineSource
 from airflow_provider_raybatch.job.work import CheckedModel
 from airflow_provider_raybatch.storage.folder import LocalFolder
@@ -38,9 +38,9 @@ class Board(Coordinator):
         self.start(name, name)
         self.join(name, slots)
 
-    def asks(self, name: str, order: Order | None = None) -> Order:
+    def asks(self, name: str, assignment: Assignment | None = None) -> Assignment:
         """Ask, with all rows of an earlier order finished."""
-        rows = no_rows() if order is None else order.grant.rows
+        rows = no_rows() if assignment is None else assignment.rows
         return self.pull(name, PullRequest(answered=len(rows), finished=rows))
 
 
@@ -48,12 +48,12 @@ def test_before_the_rows_are_known_each_replica_is_needed() -> None:
     coordinator = Coordinator(LocalFolder("/nowhere"))
     coordinator.start("actor", "first")
     assert coordinator.is_needed("first")
-    assert (coordinator.model(), coordinator.assignment()) == (None, None)
+    assert (coordinator.model(), coordinator.job()) == (None, None)
     assert coordinator.report(ReplicaProgress("first", "node")) == (False, False)
     assert coordinator.start("actor", "second") == 0  # one death may be the node's
     assert coordinator.start("actor", "third") == 1
     coordinator.begin(Input([], [], np.zeros(0, np.uint8)), "parts", 1, "the job")
-    assert coordinator.assignment() == "the job"
+    assert coordinator.job() == "the job"
     assert not coordinator.is_needed("third")
 
 
@@ -61,7 +61,7 @@ def test_who_waits_is_told_that_nothing_is_to_do() -> None:
     coordinator = Coordinator(LocalFolder("/nowhere"))
     coordinator.start("actor", "first")
     coordinator.release()
-    assert (coordinator.model(), coordinator.assignment()) == (False, False)
+    assert (coordinator.model(), coordinator.job()) == (False, False)
     assert not coordinator.is_needed("first")
 
 
@@ -125,7 +125,7 @@ def test_a_question_can_be_taken_back() -> None:
 def test_a_replica_is_needed_while_rows_are_free() -> None:
     coordinator = Board(rows=10, fewest=1)
     coordinator.ready("first")
-    assert len(coordinator.asks("first").grant.rows) == 10
+    assert len(coordinator.asks("first").rows) == 10
     assert coordinator.starts("another")  # it will get some of the rows that the first holds beyond its slots
     coordinator.lost("first", False, Begun(no_rows()), PullRequest(), None)
     assert coordinator.starts("a third one")
@@ -158,7 +158,7 @@ def test_suspected_rows_need_a_replica() -> None:
     coordinator = Board(rows=4, fewest=1)
     coordinator.ready("first")
     coordinator.ready("second")
-    rows = coordinator.asks("first").grant.rows
+    rows = coordinator.asks("first").rows
     coordinator.lost("first", True, Begun(rows), PullRequest(), None)
     assert coordinator.starts("third")
     assert not coordinator.asks("second").leaves
@@ -168,8 +168,8 @@ def test_suspected_rows_need_a_replica() -> None:
 def test_nothing_is_needed_when_all_is_done_or_the_job_drains(fewest: int) -> None:
     coordinator = Board(rows=4, fewest=fewest)
     coordinator.ready("first")
-    order = coordinator.asks("first")
-    assert coordinator.asks("first", order).is_finished
+    assignment = coordinator.asks("first")
+    assert coordinator.asks("first", assignment).is_finished
     assert not coordinator.starts("second")
     draining = Board(rows=400, fewest=fewest)
     draining.drain()
@@ -181,17 +181,19 @@ def test_idle_replicas_leave_down_to_the_fewest() -> None:
     names = ["first", "second", "third", "fourth"]
     for name in names:
         coordinator.ready(name)
-    orders: dict[str, Any] = {name: coordinator.asks(name) for name in names}
-    assert sum(len(order.grant.rows) for order in orders.values()) == 4
-    busy = next(name for name in names if len(orders[name].grant.rows))
+    assignments: dict[str, Any] = {name: coordinator.asks(name) for name in names}
+    assert sum(len(one.rows) for one in assignments.values()) == 4
+    busy = next(name for name in names if len(assignments[name].rows))
     for name in names:
-        if name != busy and len(orders[name].grant.rows):
-            orders[name] = coordinator.asks(name, orders[name])
-    left = [name for name in names if name != busy and (orders[name].leaves or coordinator.asks(name).leaves)]
+        if name != busy and len(assignments[name].rows):
+            assignments[name] = coordinator.asks(name, assignments[name])
+    left = [
+        name for name in names if name != busy and (assignments[name].leaves or coordinator.asks(name).leaves)
+    ]
     assert len(left) == 2
     assert coordinator.news()[3]
     coordinator.leave(left[0])  # as it does when it ends
-    last = coordinator.asks(busy, orders[busy])
+    last = coordinator.asks(busy, assignments[busy])
     assert last.is_finished
     assert not last.leaves
 
@@ -199,26 +201,26 @@ def test_idle_replicas_leave_down_to_the_fewest() -> None:
 def test_a_replica_stays_while_another_can_give_rows_back() -> None:
     coordinator = Board(rows=16, fewest=1)
     coordinator.ready("first", slots=4)
-    rows = coordinator.asks("first").grant.rows
+    rows = coordinator.asks("first").rows
     coordinator.ready("second", slots=4)
     assert not coordinator.asks("second").leaves
     _, asks_now = coordinator.report(ReplicaProgress("first", "n"))
     assert asks_now
-    count = coordinator.asks("first").grant.give_back
+    count = coordinator.asks("first").give_back
     assert count
     assert not coordinator.asks("second").leaves  # they are on their way
     coordinator.give_back("first", rows[-count:])
-    order = coordinator.asks("second")
-    assert len(order.grant.rows)
-    assert not order.leaves
+    assignment = coordinator.asks("second")
+    assert len(assignment.rows)
+    assert not assignment.leaves
 
 
 def test_by_default_all_stay() -> None:
     coordinator = Board(rows=4, fewest=3)
     for name in ("first", "second", "third"):
         coordinator.ready(name, slots=10)
-    orders = [coordinator.asks(name) for name in ("first", "second", "third")]
-    assert not any(order.leaves for order in orders)
+    assignments = [coordinator.asks(name) for name in ("first", "second", "third")]
+    assert not any(one.leaves for one in assignments)
 
 
 class Engines(EngineSource, EnginePool):

@@ -160,14 +160,14 @@ def test_only_what_was_begun_is_suspected(world: World) -> None:
     coordinator = world.place.coordinator
     assert coordinator is not None
     coordinator.join(replica.process, 40)
-    held = coordinator.pull(replica.process, PullRequest()).grant.rows
+    held = coordinator.pull(replica.process, PullRequest()).rows
     assert len(held) > 5
     replica.begun.prepare([3, 4])
     for ordinal in (3, 0, 1, 2):
         replica.begun.begin(ordinal)
     replica.begun.end([1])
     world.place.replica(engine="echo")
-    suspected = [group.rows.tolist() for group in coordinator._queue._suspicion.groups]
+    suspected = [group.rows.tolist() for group in coordinator._queue._search.groups]
     assert suspected == [[0, 2], [3], [4]]
 
 

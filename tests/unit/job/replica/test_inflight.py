@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
-from airflow_provider_raybatch.job.replica import inflight as flight_module
+from airflow_provider_raybatch.job.replica import inflight as inflight_module
 from airflow_provider_raybatch.job.replica.crash_log import CrashLog
 from airflow_provider_raybatch.job.replica.inflight import InflightRequests, Row
 from airflow_provider_raybatch.job.row import Request
@@ -39,7 +39,7 @@ class Held:
         return 1, 1
 
     async def answer(self) -> None:
-        """Answer one, and let the flight go on."""
+        """Answer one, and let requests go on."""
         (await self.requests.get()).set_result(None)
         for _ in range(5):
             await asyncio.sleep(0)
@@ -51,20 +51,20 @@ def test_in_the_end_rows_wait_where_others_can_get_them(
 ) -> None:
     """Else one engine has a second of rows more than another, and keeps it busy alone."""
     now = 0.0
-    monkeypatch.setattr(flight_module, "time", SimpleNamespace(monotonic=lambda: now, time=lambda: now))
+    monkeypatch.setattr(inflight_module, "time", SimpleNamespace(monotonic=lambda: now, time=lambda: now))
     engine = Held()
     report = ReplicaProgress("replica", "node", "ready", started=0.0)
     begun = CrashLog(tmp_path / "begun")
 
     async def story() -> list[tuple[int, int]]:
         nonlocal now
-        flight = InflightRequests(engine, report, MOST, True, shares, Stopwatch(), lambda: None, begun)  # type: ignore[arg-type]
-        flight.add(Row(number, number, None, None, 0) for number in range(100))  # type: ignore[arg-type]
+        inflight = InflightRequests(engine, report, MOST, True, shares, Stopwatch(), lambda: None, begun)  # type: ignore[arg-type]
+        inflight.add(Row(number, number, None, None, 0) for number in range(100))  # type: ignore[arg-type]
         inside = []
-        while flight.unanswered:
+        while inflight.unanswered:
             now += 1 / A_SECOND
             await engine.answer()
-            inside.append((len(flight.waiting), len(flight.inside)))
+            inside.append((len(inflight.waiting), len(inflight.inside)))
         return inside
 
     found = asyncio.run(story())
@@ -96,7 +96,7 @@ class Stepping:
         return 1, raw
 
     async def step(self) -> None:
-        """Make a step, and let the flight go on."""
+        """Make a step, and let requests go on."""
         await asyncio.sleep(0)  # so that requests are here
         self.left = {request: tokens - 1 for request, tokens in self.left.items()}
         for request in [request for request, tokens in self.left.items() if not tokens]:
@@ -105,7 +105,7 @@ class Stepping:
             await asyncio.sleep(0)
 
 
-def flight_of(
+def inflight_of(
     engine: Stepping,
     tmp_path: Path,
     grows: bool = True,
@@ -115,14 +115,14 @@ def flight_of(
 ) -> InflightRequests:
     report = ReplicaProgress("replica", "node", "ready", started=0.0)
     begun = CrashLog(tmp_path / "begun")
-    flight = InflightRequests(engine, report, PLACES, grows, True, Stopwatch(), lambda: None, begun)  # type: ignore[arg-type]
-    flight.has_share = has_share
+    inflight = InflightRequests(engine, report, PLACES, grows, True, Stopwatch(), lambda: None, begun)  # type: ignore[arg-type]
+    inflight.has_share = has_share
     labels = [label(Request(prompt="x", sampling={"max_tokens": limit})) for limit in limits]
-    flight.add(
+    inflight.add(
         Row(number, number, None, None, 0, encoded=answer, label=one)  # type: ignore[arg-type]
         for number, (answer, one) in enumerate(zip(tokens or limits, labels, strict=True))
     )
-    return flight
+    return inflight
 
 
 def test_steps_of_few_rows_are_of_one_size(tmp_path: Path) -> None:
@@ -130,13 +130,13 @@ def test_steps_of_few_rows_are_of_one_size(tmp_path: Path) -> None:
 
     async def story() -> tuple[list[int], list[int]]:
         engine = Stepping()
-        flight = flight_of(engine, tmp_path)
-        inside, begun = [len(flight.inside)], []
-        while flight.unanswered:
-            waiting = len(flight.waiting)
+        inflight = inflight_of(engine, tmp_path)
+        inside, begun = [len(inflight.inside)], []
+        while inflight.unanswered:
+            waiting = len(inflight.waiting)
             await engine.step()
-            inside.append(len(flight.inside))
-            begun.append(waiting - len(flight.waiting))
+            inside.append(len(inflight.inside))
+            begun.append(waiting - len(inflight.waiting))
         return inside, begun
 
     inside, begun = asyncio.run(story())
@@ -153,7 +153,7 @@ def test_all_rows_begin_where_their_number_is_set_or_more_come(
     tmp_path: Path, grows: bool, has_share: bool
 ) -> None:
     async def story() -> int:
-        return len(flight_of(Stepping(), tmp_path, grows, has_share).inside)
+        return len(inflight_of(Stepping(), tmp_path, grows, has_share).inside)
 
     assert asyncio.run(story()) == len(LIMITS)
 
@@ -170,11 +170,11 @@ def test_limits_are_no_lengths(tmp_path: Path, long: int, short: int, at_once: i
 
     async def story() -> tuple[int, int]:
         engine = Stepping()
-        flight = flight_of(engine, tmp_path, limits=limits, tokens=[long] * 12 + [short] * 1400)
-        before = flight.at_once
+        inflight = inflight_of(engine, tmp_path, limits=limits, tokens=[long] * 12 + [short] * 1400)
+        before = inflight.at_once
         for _ in range(EARLY + 1):
             await engine.step()
-        return before, flight.at_once
+        return before, inflight.at_once
 
     before, after = asyncio.run(story())
     assert 256 < before < 512
@@ -185,8 +185,8 @@ def test_what_does_not_begin_can_be_given_back(tmp_path: Path) -> None:
     """And then it does not count."""
 
     async def story() -> tuple[int, int, int]:
-        flight = flight_of(Stepping(), tmp_path)
-        return flight.at_once, len(flight.take_back(1000)), flight.at_once
+        inflight = inflight_of(Stepping(), tmp_path)
+        return inflight.at_once, len(inflight.take_back(1000)), inflight.at_once
 
     before, back, after = asyncio.run(story())
     assert back == len(LIMITS) - before

@@ -53,7 +53,7 @@ class Storage:
 
 
 def rows_of(coordinator: Coordinator, process: str) -> list[int]:
-    return sorted(coordinator.pull(process, PullRequest()).grant.rows.tolist())
+    return sorted(coordinator.pull(process, PullRequest()).rows.tolist())
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.replica import replica as replica_module
-from airflow_provider_raybatch.job.replica.replica import Replica
+from airflow_provider_raybatch.job.replica.part_writer import PartWriter
 from airflow_provider_raybatch.job.row import Request, Response
 from tests.support.replicas import Place, work
 
@@ -180,7 +180,7 @@ def test_several_rows_are_found_within_the_bound_of_each(world: World, poisoned:
 def test_suspected_rows_survive_a_kill_by_another_row(
     world: World, monkeypatch: pytest.MonkeyPatch, poisoned: tuple[int, ...], seed: int
 ) -> None:
-    chance, encode, write_part = random.Random(seed), Fragile.encode, Replica.write
+    chance, encode, write_part = random.Random(seed), Fragile.encode, PartWriter.write
 
     def slowly(function: Any) -> Any:
         def delayed(*args: Any) -> Any:
@@ -190,7 +190,7 @@ def test_suspected_rows_survive_a_kill_by_another_row(
         return delayed
 
     monkeypatch.setattr(Fragile, "encode", slowly(encode))
-    monkeypatch.setattr(Replica, "write", slowly(write_part))
+    monkeypatch.setattr(PartWriter, "write", slowly(write_part))
     write(world, set(poisoned))
     world.run()
     assert world.rows() == {number: number not in poisoned for number in range(ROWS)}

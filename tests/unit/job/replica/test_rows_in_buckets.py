@@ -15,6 +15,7 @@ import pytest
 from airflow_provider_raybatch.job.parts.part import Part, listed
 from airflow_provider_raybatch.job.replica import replica as replica_module
 from airflow_provider_raybatch.job.replica.inflight import Row
+from airflow_provider_raybatch.job.replica.part_writer import PartWriter
 from airflow_provider_raybatch.job.row_order.grouping import ByPrefix
 from tests.support.replicas import Place, do, lines, until, work, written
 
@@ -64,18 +65,19 @@ def test_what_a_lost_replica_has_written_is_found(place: Place, monkeypatch: pyt
     fields: dict[str, Any] = {"engine": "echo", "rows_in_flight": 40, "replicas": 2, "flush_interval": 0.05}
     fields["engine_args"] = {"seconds_per_token": 0.01}
     first = place.replica(**fields)
-    coordinator, write = place.coordinator, first.write
+    coordinator, write = place.coordinator, PartWriter.write
     assert coordinator is not None
 
-    def write_and_die(rows: Sequence[Row]) -> list[Part]:
-        made = write(rows)
+    def write_and_die(writer: PartWriter, rows: Sequence[Row]) -> list[Part]:
+        made = write(writer, rows)
         if coordinator._queue.unfinished < ROWS:  # it has reported what it wrote before
             raise InterruptedError
         return made
 
-    monkeypatch.setattr(first, "write", write_and_die)
-    with pytest.raises(InterruptedError):
-        do(place, first)
+    with monkeypatch.context() as patch:
+        patch.setattr(PartWriter, "write", write_and_die)
+        with pytest.raises(InterruptedError):
+            do(place, first)
     news = [done for _, done in coordinator.news()[1]]
     assert (
         0 < ROWS - coordinator._queue.unfinished < sum(part.rows for part in listed(place.out.list("parts")))

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from airflow_provider_raybatch.job.input.survey import Chunk
-from airflow_provider_raybatch.job.replica.coordinator import Coordinator, Order
+from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
-from airflow_provider_raybatch.job.scheduling.messages import Begun, PullRequest, no_rows
+from airflow_provider_raybatch.job.scheduling.messages import Assignment, Begun, PullRequest, no_rows
 from airflow_provider_raybatch.storage.folder import LocalFolder
 
 
@@ -34,7 +34,7 @@ class Store(Coordinator):
         self.start(name, name)
         self.join(name, slots)
 
-    def asks(self, name: str, finished: Any = ()) -> Order:
+    def asks(self, name: str, finished: Any = ()) -> Assignment:
         rows = np.array(finished, dtype=np.int64)
         return self.pull(name, PullRequest(answered=len(rows), finished=rows))
 
@@ -54,11 +54,11 @@ class Store(Coordinator):
 def shared() -> Store:
     """Return a store whose piece is given out, and not yet fetched by the borrower."""
     store = Store()
-    order = store.asks("reader")
-    assert (len(order.grant.rows), order.grant.put) == (12, {0})
+    assignment = store.asks("reader")
+    assert (len(assignment.rows), assignment.put) == (12, {0})
     store.puts("reader")
-    assert store.asks("borrower").grant.borrow == {0}
-    assert store.asks("reader").grant.release == (0,)
+    assert store.asks("borrower").borrow == {0}
+    assert store.asks("reader").release == (0,)
     assert store.objects == 1
     assert store.content(0)
     return store
@@ -90,9 +90,9 @@ def test_a_lost_borrower_does_not_keep_it() -> None:
     assert store.objects == 0
     for name in ("second", "third"):
         store.enters(name)
-    assert store.asks("second").grant.put == {0}
+    assert store.asks("second").put == {0}
     store.puts("second")
-    assert (store.asks("third").grant.borrow, store.objects) == ({0}, 1)
+    assert (store.asks("third").borrow, store.objects) == ({0}, 1)
     store.fetched("third", {0})
     assert store.objects == 0
 
@@ -104,7 +104,7 @@ def test_a_lost_reader_does_not_keep_it() -> None:
     store.puts("reader")
     store.dies("reader")
     assert (store.objects, store.content(0)) == (0, None)
-    assert store.asks("borrower").grant.put == {0}
+    assert store.asks("borrower").put == {0}
 
 
 def test_what_is_given_back_comes_once_and_is_dropped() -> None:
@@ -114,9 +114,9 @@ def test_what_is_given_back_comes_once_and_is_dropped() -> None:
     store.puts("reader")
     assert store.give_back("borrower", np.arange(22, 24)) == ()  # it is there
     assert store.objects == 1
-    order = store.asks("borrower", range(12, 22))
-    assert sorted(order.grant.rows.tolist()) == [10, 11, 22, 23]
-    store.fetched("borrower", order.grant.borrow)
+    assignment = store.asks("borrower", range(12, 22))
+    assert sorted(assignment.rows.tolist()) == [10, 11, 22, 23]
+    store.fetched("borrower", assignment.borrow)
     assert store.objects == 0
 
 
@@ -125,7 +125,7 @@ def test_a_process_fetches_it_for_each_of_its_orders() -> None:
     store = shared()
     store.give_back("reader", np.arange(8, 12))
     store.puts("reader")
-    assert store.asks("borrower", range(12, 24)).grant.borrow == {0}
+    assert store.asks("borrower", range(12, 24)).borrow == {0}
     store.fetched("borrower", {0})
     assert store.objects == 1
     store.fetched("borrower", {0})
@@ -136,5 +136,5 @@ def test_a_replica_that_leaves_does_not_keep_it() -> None:
     store = shared()
     store.leave("borrower")
     store.asks("reader", range(12))
-    assert store.asks("reader").grant.borrow == set()
+    assert store.asks("reader").borrow == set()
     assert store.objects == 0

@@ -145,7 +145,7 @@ def test_front_end_that_dies_with_answers_repeats_them(place: Place, monkeypatch
     (done,) = do(place, next_one)
     assert [row["ok"] for row in written(place, done)] == [True, True]
     assert place.coordinator is not None
-    assert not place.coordinator._queue._suspicion.groups
+    assert not place.coordinator._queue._search.groups
 
 
 def test_engine_that_dies_at_its_start_gets_one_more(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,9 +259,9 @@ def test_a_replica_leaves_rows_for_one_that_starts(place: Place, monkeypatch: py
     coordinator = place.coordinator
     assert coordinator is not None
     coordinator.join(first.process, 40)
-    assert len(coordinator.pull(first.process, PullRequest()).grant.rows) == 50
+    assert len(coordinator.pull(first.process, PullRequest()).rows) == 50
     coordinator._bury(second.process)
-    assert len(coordinator.pull(first.process, PullRequest()).grant.rows) == 50
+    assert len(coordinator.pull(first.process, PullRequest()).rows) == 50
 
 
 def test_a_replica_without_rows_leaves_and_closes_its_engine(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from airflow_provider_raybatch.job.scheduling.messages import Begun, Grant, PullRequest
+from airflow_provider_raybatch.job.scheduling.messages import Assignment, Begun, PullRequest
 from airflow_provider_raybatch.job.scheduling.queue import PullQueue
 from airflow_provider_raybatch.job.scheduling.row_index import RowIndex
 
@@ -24,9 +24,9 @@ def test_an_idle_replica_makes_another_give_back() -> None:
     count = world.pull(first).give_back
     assert count == 5
     world.give_back(first, count)
-    grant = world.pull(second)
-    assert grant.rows.tolist() == [10, 11, 12, 13, 14]
-    assert grant.borrow == {0}
+    assignment = world.pull(second)
+    assert assignment.rows.tolist() == [10, 11, 12, 13, 14]
+    assert assignment.borrow == {0}
 
 
 def test_another_gives_back_before_a_replica_has_begun_all() -> None:
@@ -77,7 +77,7 @@ def test_none_gives_rows_to_one_that_runs_suspected_rows() -> None:
     queue.lost("killed", 0.0, engine_died=True, begun=Begun(killer))
     queue.pull("rich", 0.0)
     queue.join("tester", 4, 0.0)
-    assert queue.pull("tester", 0.0).alone
+    assert queue.pull("tester", 0.0).isolated
     assert queue.free.count == 0
     queue.pull("tester", 0.1)
     assert not queue.wants("rich")
@@ -109,9 +109,13 @@ def test_replica_asks_seldom_where_none_could_give_back() -> None:
     for name in ("first", "second"):
         assert len(queue.pull(name, 0.0).rows) == 100
     for second in range(1, 5):
-        grants = [queue.pull(name, float(second), PullRequest(10 * second)) for name in ("first", "second")]
+        assignments = [
+            queue.pull(name, float(second), PullRequest(10 * second)) for name in ("first", "second")
+        ]
     assert queue.free.count == 0
-    assert all(grant.ask_below <= 70 for grant in grants)  # half of what is left, as far as is known
+    assert all(
+        assignment.ask_below <= 70 for assignment in assignments
+    )  # half of what is left, as far as is known
 
 
 def test_the_pace_is_that_of_the_last_minute() -> None:
@@ -122,7 +126,7 @@ def test_the_pace_is_that_of_the_last_minute() -> None:
     assert queue._replicas["one"].load.pace == pytest.approx(40, rel=0.2)
 
 
-def pull(queue: PullQueue, name: str, now: float, answered: int) -> Grant:
+def pull(queue: PullQueue, name: str, now: float, answered: int) -> Assignment:
     return queue.pull(name, now, PullRequest(answered, at_once=100))
 
 

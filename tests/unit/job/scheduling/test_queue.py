@@ -80,8 +80,8 @@ def check_another(world: World) -> None:
     """One more replica gets rows, now or from one that is told to give some back, only where that is said."""
     queue = copy.deepcopy(world.queue)
     queue.join("another", 10, world.now)
-    grant = queue.pull("another", world.now)
-    gets = len(grant.rows) or len(grant.failed) or any(queue.wants(name) for name in world.members)
+    assignment = queue.pull("another", world.now)
+    gets = len(assignment.rows) or len(assignment.failed) or any(queue.wants(name) for name in world.members)
     assert world.queue.has_rows_for_another or not gets
 
 
@@ -128,20 +128,20 @@ def test_small_files_fill_the_engine() -> None:
     """The first call gives as many rows as there are slots, in the order on disk: 600 files of a row each."""
     pieces = RowIndex([1] * 600, [10] * 600)
     world = World(pieces, PullQueue(pieces))
-    grant = world.pull(world.join(256))
-    assert len(grant.rows) >= 256
-    assert grant.rows.tolist() == list(range(len(grant.rows)))
-    assert not grant.borrow
-    assert not grant.put  # no other replica gets rows of them
+    assignment = world.pull(world.join(256))
+    assert len(assignment.rows) >= 256
+    assert assignment.rows.tolist() == list(range(len(assignment.rows)))
+    assert not assignment.borrow
+    assert not assignment.put  # no other replica gets rows of them
 
 
 def test_one_row_group_feeds_all_replicas_and_is_read_once() -> None:
     pieces = RowIndex([3072], [1_000_000])
     world = World(pieces, PullQueue(pieces))
     names = [world.join(1024), world.join(1024)]
-    grants = [world.pull(name) for name in names]
-    assert all(len(grant.rows) >= 1024 for grant in grants)
-    assert (grants[0].put, grants[1].borrow) == ({0}, {0})
+    assignments = [world.pull(name) for name in names]
+    assert all(len(assignment.rows) >= 1024 for assignment in assignments)
+    assert (assignments[0].put, assignments[1].borrow) == ({0}, {0})
     assert world.bytes_read == 1_000_000
 
 
@@ -202,9 +202,9 @@ def test_suspected_rows_all_begin() -> None:
     first = world.join(40)
     world.pull(first)
     world.lose(first, engine_died=True, knows_begun=True)
-    grant = world.pull(world.join(40))
-    assert grant.alone
-    assert not grant.has_share
+    assignment = world.pull(world.join(40))
+    assert assignment.isolated
+    assert not assignment.has_share
 
 
 def test_speed_is_that_of_a_full_engine() -> None:
@@ -224,12 +224,12 @@ def test_a_replica_knows_whether_more_rows_come() -> None:
     queue = PullQueue(RowIndex([100], [1]))
     queue.starting = 1
     queue.join("first", 20, 0.0)
-    grant = queue.pull("first", 0.0)
-    assert (len(grant.rows), grant.has_share) == (50, True)
+    assignment = queue.pull("first", 0.0)
+    assert (len(assignment.rows), assignment.has_share) == (50, True)
     queue = PullQueue(RowIndex([1000], [1]))
     queue.join("first", 20, 0.0)
-    grant = queue.pull("first", 0.0)
-    assert (len(grant.rows), grant.has_share) == (80, False)
+    assignment = queue.pull("first", 0.0)
+    assert (len(assignment.rows), assignment.has_share) == (80, False)
 
 
 def test_first_replica_leaves_rows_for_those_that_start() -> None:
@@ -284,11 +284,11 @@ def test_suspected_rows_get_an_empty_engine() -> None:
     world.lose(first, engine_died=True, knows_begun=True)
     for _ in range(70):
         world.now += 1
-        grant = world.pull(second, len(world.members[second].holds) // 2)
-        if grant.flush:
+        assignment = world.pull(second, len(world.members[second].holds) // 2)
+        if assignment.flush:
             break
     assert world.now >= 60
-    assert world.pull(second, len(world.members[second].holds)).alone
+    assert world.pull(second, len(world.members[second].holds)).isolated
 
 
 def test_memory_of_a_million_rows() -> None:

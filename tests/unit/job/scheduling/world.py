@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from airflow_provider_raybatch.job.replica.shared_contents import SharedContents
-from airflow_provider_raybatch.job.scheduling.messages import Begun, Grant, PullRequest
+from airflow_provider_raybatch.job.scheduling.messages import Assignment, Begun, PullRequest
 from airflow_provider_raybatch.job.scheduling.queue import PullQueue
 from airflow_provider_raybatch.job.scheduling.row_index import RowIndex
 
@@ -61,7 +61,7 @@ class World:
         self.members[name] = Member(at_once or slots)
         return name
 
-    def pull(self, name: str, finish: int = 0) -> Grant:
+    def pull(self, name: str, finish: int = 0) -> Assignment:
         """Ask, and report the first `finish` rows as written."""
         member = self.members[name]
         finished = member.holds[:finish]
@@ -72,11 +72,11 @@ class World:
         member.answered += len(finished)
         member.alone = member.alone and bool(member.holds)
         report = PullRequest(member.answered, float(member.answered), _rows(finished), member.at_once)
-        grant = self.queue.pull(name, self.now, report)
-        self._receive(name, member, grant)
-        return grant
+        assignment = self.queue.pull(name, self.now, report)
+        self._receive(name, member, assignment)
+        return assignment
 
-    def answer(self, name: str) -> Grant:
+    def answer(self, name: str) -> Assignment:
         """Ask, and report all rows in the engine and all failed rows as written."""
         member = self.members[name]
         member.holds.sort(key=lambda row: row not in member.failed)
@@ -121,22 +121,22 @@ class World:
             if self.contents.get(piece) is not None:
                 assert self.queue.is_open(piece) or piece in awaited, "it stays in the object store"
 
-    def _receive(self, name: str, member: Member, grant: Grant) -> None:
-        if grant.alone and len(grant.rows):
+    def _receive(self, name: str, member: Member, assignment: Assignment) -> None:
+        if assignment.isolated and len(assignment.rows):
             assert not member.holds
-        member.alone = grant.alone
-        given = [*grant.failed.tolist(), *grant.rows.tolist()]
+        member.alone = assignment.isolated
+        given = [*assignment.failed.tolist(), *assignment.rows.tolist()]
         pieces = set(self.pieces.of(_rows(given)).tolist())
-        assert pieces >= grant.borrow | grant.put
-        self.contents.given(name, pieces, grant.borrow)
-        if grant.borrow:
-            member.borrows.append(set(grant.borrow))
-        self.bytes_read += int(self.pieces.sizes[sorted(pieces - grant.borrow - member.pieces)].sum())
-        member.pieces.update(pieces - grant.borrow)
-        self.contents.put(name, {piece: [name] for piece in grant.put})
+        assert pieces >= assignment.borrow | assignment.put
+        self.contents.given(name, pieces, assignment.borrow)
+        if assignment.borrow:
+            member.borrows.append(set(assignment.borrow))
+        self.bytes_read += int(self.pieces.sizes[sorted(pieces - assignment.borrow - member.pieces)].sum())
+        member.pieces.update(pieces - assignment.borrow)
+        self.contents.put(name, {piece: [name] for piece in assignment.put})
         member.touched.update(pieces)
-        member.pieces.difference_update(grant.release)
-        member.failed.update(grant.failed.tolist())
+        member.pieces.difference_update(assignment.release)
+        member.failed.update(assignment.failed.tolist())
         member.holds += given
         self.check()
 
