@@ -258,7 +258,7 @@ async def by_trigger(url: str, name: str) -> None:
 async def plainly(url: str, name: str) -> None:
     """Follow with a client and a TLS context per job, and 1,000 lines per poll."""
     from airflow_provider_raybatch.cluster.follow.outcome import FollowState
-    from airflow_provider_raybatch.cluster.follow.poll import poll_once
+    from airflow_provider_raybatch.cluster.follow.poll import Followed, poll_once
     from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
     from airflow_provider_raybatch.cluster.jobs_api.models import TAIL_LINES
@@ -267,7 +267,7 @@ async def plainly(url: str, name: str) -> None:
     state = FollowState(session_name="stand-in")
     async with RayJobsClient(ClusterAddress(url)) as client:
         while True:
-            state = replace((await poll_once(client, name, state)).state, expected_lines=TAIL_LINES)
+            state = replace((await poll_once(client, Followed(name), state)).state, expected_lines=TAIL_LINES)
             await asyncio.sleep(INTERVAL)
 
 

@@ -12,8 +12,9 @@ import sys
 import uuid
 from collections.abc import Sequence
 
-from airflow_provider_raybatch.cluster.follow.loop import Followed, follow_to_the_end
+from airflow_provider_raybatch.cluster.follow.loop import follow_to_the_end
 from airflow_provider_raybatch.cluster.follow.outcome import Outcome
+from airflow_provider_raybatch.cluster.follow.poll import Followed
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient

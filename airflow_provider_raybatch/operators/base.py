@@ -303,7 +303,8 @@ class RayOperator(LiteralTextOperator):
         ).submit()
 
     def _follow(self, address: ClusterAddress, run: TaskRun, plan: JobPlan, submitted: Submitted) -> Outcome:
-        from airflow_provider_raybatch.cluster.follow.loop import Followed, follow_to_the_end
+        from airflow_provider_raybatch.cluster.follow.loop import follow_to_the_end
+        from airflow_provider_raybatch.cluster.follow.poll import Followed
 
         job = Followed(
             submission_id=submitted.submission_id,

@@ -75,7 +75,8 @@ class Resumption:
 
     def recheck(self, known: Outcome, submission_id: str) -> Outcome:
         """The job's outcome; `known`, the trigger's, if the cluster doesn't answer."""
-        from airflow_provider_raybatch.cluster.follow.loop import Followed, recheck
+        from airflow_provider_raybatch.cluster.follow.loop import recheck
+        from airflow_provider_raybatch.cluster.follow.poll import Followed
 
         try:
             run = self.find_run()

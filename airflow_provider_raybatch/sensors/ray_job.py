@@ -138,14 +138,14 @@ class RayJobSensor(BaseSensorOperator):
     def _poll(self, context: Context) -> Verdict | None:
         """Poll once; ``None`` without an answer, which the sensor accepts until its own timeout."""
         from airflow_provider_raybatch.cluster.follow.outcome import FollowState
-        from airflow_provider_raybatch.cluster.follow.poll import poll_once
+        from airflow_provider_raybatch.cluster.follow.poll import Followed, poll_once
         from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
         from airflow_provider_raybatch.cluster.jobs_api.errors import (
             ClusterUnreachableError,
             NotARayDashboardError,
         )
 
-        job = self._job()
+        job = Followed(self._job())
         first = self._is_first_poll(context)
 
         async def ask(address: ClusterAddress) -> Verdict:

@@ -14,8 +14,9 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
-from airflow_provider_raybatch.cluster.follow.loop import Followed, follow_to_the_end, shorten_lease, stop_job
+from airflow_provider_raybatch.cluster.follow.loop import follow_to_the_end, shorten_lease, stop_job
 from airflow_provider_raybatch.cluster.follow.outcome import Outcome
+from airflow_provider_raybatch.cluster.follow.poll import Followed
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.contract.text import all_storable, clean

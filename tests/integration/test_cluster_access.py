@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from airflow_provider_raybatch.cluster.follow.poll import follow
+from airflow_provider_raybatch.cluster.follow.poll import Followed, follow
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import (
@@ -115,7 +115,7 @@ async def test_with_the_token_everything_works(token_ray_cluster):
         assert await client.takes_jobs()
         await client.submit(JobRequest("echo done", "token-job"))
         lines = []
-        outcome = await follow(client, "token-job", None, poll_interval=0.3, on_lines=lines.extend)
+        outcome = await follow(client, Followed("token-job", poll_interval=0.3), lines.extend)
         assert outcome.state == "succeeded"
         assert "done" in [line.text for line in lines]
 
@@ -161,7 +161,7 @@ async def test_a_path_prefix(token_ray_cluster):
             assert await client.info("nothing") is None
             await client.submit(JobRequest("echo through", "prefix-job"))
             lines = []
-            outcome = await follow(client, "prefix-job", None, poll_interval=0.3, on_lines=lines.extend)
+            outcome = await follow(client, Followed("prefix-job", poll_interval=0.3), lines.extend)
         assert outcome.state == "succeeded"
         assert "through" in [line.text for line in lines]
         with pytest.raises(NotARayDashboardError, match="correct the url"):

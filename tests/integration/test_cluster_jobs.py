@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
 from airflow_provider_raybatch.cluster.follow.outcome import FollowState
-from airflow_provider_raybatch.cluster.follow.poll import follow, poll_once
+from airflow_provider_raybatch.cluster.follow.poll import Followed, follow, poll_once
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import JobExistsError, RequestRejectedError
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest, JobStatus
@@ -54,9 +54,8 @@ async def run(client, request, **options):
     await client.submit(request)
     lines = []
     session = (await client.version()).session_name
-    options = {"poll_interval": 0.3, **options}
-    outcome = await follow(client, request.submission_id, session, on_lines=lines.extend, **options)
-    return outcome, lines
+    job = Followed(request.submission_id, session, **{"poll_interval": 0.3, **options})
+    return await follow(client, job, lines.extend), lines
 
 
 async def test_version_and_readiness(client):
@@ -147,7 +146,7 @@ async def test_an_id_is_used_once(client, name):
             await asyncio.sleep(0.5)
     with pytest.raises(JobExistsError):
         await client.submit(JobRequest("sleep 60", name))
-    verdict = await poll_once(client, name, FollowState())
+    verdict = await poll_once(client, Followed(name), FollowState())
     assert (verdict.outcome.state, verdict.outcome.failure_class) == ("stopped", FailureClass.CANCELLED)
 
 
@@ -157,7 +156,7 @@ async def test_unknown_jobs(client, name):
     assert await client.logs(name) == ""
     assert await client.stop_until_terminal(name, 1) is None
     session = (await client.version()).session_name
-    verdict = await poll_once(client, name, FollowState(session_name=session))
+    verdict = await poll_once(client, Followed(name), FollowState(session_name=session))
     assert verdict.outcome.state == "deleted"
 
 
@@ -234,8 +233,7 @@ async def test_one_job_whatever_dies(client):
 
 async def test_the_deadline_passes(client, name):
     await client.submit(JobRequest("sleep 60", name))
-    outcome = await follow(
-        client, name, None, poll_interval=30, deadline=time.time() + 1, on_lines=lambda lines: None
-    )
+    job = Followed(name, poll_interval=30, deadline=time.time() + 1)
+    outcome = await follow(client, job, lambda lines: None)
     assert outcome.state == "timeout"
     assert (await client.info(name)).is_active

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from airflow_provider_raybatch.cluster.follow.poll import follow
+from airflow_provider_raybatch.cluster.follow.poll import Followed, follow
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import StopTimeoutError
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest, JobStatus
@@ -40,9 +40,8 @@ async def test_a_restarted_head_lost_the_job(start_ray):
             await until_running(client, "long")
         url = cluster.url
     async with RayJobsClient(cluster.address, retries=quick) as client:
-        following = asyncio.create_task(
-            follow(client, "long", session, poll_interval=0.5, on_lines=lines.extend, unreachable_timeout=300)
-        )
+        job = Followed("long", session, poll_interval=0.5, unreachable_timeout=300)
+        following = asyncio.create_task(follow(client, job, lines.extend))
         await asyncio.sleep(2)
         assert not following.done()
         restarted = start_ray(with_token=False, dashboard_port=int(url.rpartition(":")[2]))

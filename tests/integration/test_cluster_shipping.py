@@ -12,7 +12,7 @@ import pytest
 from cryptography.fernet import Fernet
 
 from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
-from airflow_provider_raybatch.cluster.follow.poll import follow
+from airflow_provider_raybatch.cluster.follow.poll import Followed, follow
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.submit import request as request_module
 from airflow_provider_raybatch.cluster.submit.request import build_batch_request, with_source_digest
@@ -97,14 +97,8 @@ async def probe(cluster, tmp_path, monkeypatch, seal_key=None, wheel="obstore"):
         probing = dataclasses.replace(request, entrypoint=f"python -c {shlex.quote(PROBE)} spec.json {wheel}")
         await client.submit(probing)
         lines = []
-        outcome = await follow(
-            client,
-            request.submission_id,
-            None,
-            poll_interval=0.3,
-            lease=Lease(CONTROL),
-            on_lines=lines.extend,
-        )
+        job = Followed(request.submission_id, poll_interval=0.3, lease=Lease(CONTROL))
+        outcome = await follow(client, job, lines.extend)
     logged = [line.text for line in lines]
     assert outcome.state == "succeeded", logged[-5:]
     return logged, {text.split(" ", 1)[0]: text.split(" ", 1)[1] for text in logged if " " in text}

@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from airflow_provider_raybatch.cluster.follow.control import Lease
 from airflow_provider_raybatch.cluster.follow.outcome import FollowedLine, FollowState, Outcome
-from airflow_provider_raybatch.cluster.follow.poll import follow, poll_once
+from airflow_provider_raybatch.cluster.follow.poll import Followed, follow, poll_once
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
@@ -41,48 +41,17 @@ class Log(Protocol):
         """Log a line."""
 
 
-@dataclass(frozen=True)
-class Followed:
-    """A job and how it is to be followed.
-
-    :param session_name: the Ray session that took the job; ``None`` stands for the present one.
-    :param poll_interval: seconds between two polls.
-    :param deadline: epoch seconds at which an unfinished job is given up.
-    :param stop_at_deadline: whether it is stopped then.
-    :param from_start: ``False`` for a follower that was restarted.
-    :param lease: of a batch inference: how to know its events and to keep it.
-    """
-
-    submission_id: str
-    session_name: str | None
-    poll_interval: float
-    deadline: float | None = None
-    stop_at_deadline: bool = True
-    from_start: bool = True
-    lease: Lease | None = None
-
-
 async def follow_to_the_end(address: ClusterAddress, job: Followed, log: Log) -> Outcome:
     """Follow a job until its end, its deadline, or too long a time without an answer."""
 
-    def write(lines: list[FollowedLine]) -> None:
+    def write(lines: tuple[FollowedLine, ...]) -> None:
         for line in lines:
             getattr(log, line.level)("%s", line.text)
 
     async with shared_client(address) as client:
-        session_name = job.session_name
-        if session_name is None:
-            session_name = (await client.version()).session_name
-        outcome = await follow(
-            client,
-            job.submission_id,
-            session_name,
-            poll_interval=job.poll_interval,
-            lease=job.lease,
-            deadline=job.deadline,
-            on_lines=write,
-            from_start=job.from_start,
-        )
+        if job.session_name is None:
+            job = replace(job, session_name=(await client.version()).session_name)
+        outcome = await follow(client, job, write)
         if outcome.state == "timeout" and job.stop_at_deadline:
             return await _stopped_at_deadline(client, job, outcome, log)
         return outcome
@@ -101,7 +70,7 @@ async def recheck(
         deadline has not passed, the job is followed from here.
     """
     async with RayJobsClient(address) as client:
-        found = await _ended(client, job, STOP_TIMEOUT)
+        found = await _ended(client, job)
         if found is None and told.state == "timeout":
             return await _stopped_at_deadline(client, job, told, log) if job.stop_at_deadline else told
     if found is None:
@@ -201,7 +170,7 @@ async def _stopped_at_deadline(client: RayJobsClient, job: Followed, outcome: Ou
         log.error("%s", error)
         return replace(outcome, message=f"{outcome.message} It could not be stopped: {error}")
     # It may have ended by itself, or published, between the last poll and the stop request.
-    finished = await _ended(client, job, STOP_TIMEOUT)
+    finished = await _ended(client, job)
     if finished is not None and finished.state in {"succeeded", "failed"}:
         return finished
     if ended is not None and ended.status is JobStatus.SUCCEEDED:
@@ -209,16 +178,12 @@ async def _stopped_at_deadline(client: RayJobsClient, job: Followed, outcome: Ou
     return replace(outcome, message=f"{outcome.message} It was stopped.")
 
 
-async def _ended(client: RayJobsClient, job: Followed, unreachable_timeout: float) -> Outcome | None:
-    """How the job ended, ``None`` while it goes on.
-
-    :param unreachable_timeout: seconds without an answer after which the outcome is ``unreachable``.
-    """
+async def _ended(client: RayJobsClient, job: Followed) -> Outcome | None:
+    """How the job ended, ``None`` while it goes on."""
+    job = replace(job, deadline=None, unreachable_timeout=STOP_TIMEOUT)
     state = FollowState(session_name=job.session_name, from_start=False)
     while True:
-        verdict = await poll_once(
-            client, job.submission_id, state, lease=job.lease, unreachable_timeout=unreachable_timeout
-        )
+        verdict = await poll_once(client, job, state)
         state = verdict.state
         undecided = state.unreachable_since is not None or state.polls_without_log
         if verdict.outcome is not None or not undecided:

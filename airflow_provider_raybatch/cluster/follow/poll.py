@@ -7,7 +7,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from airflow_provider_raybatch.cluster.follow.control import Lease
@@ -29,7 +29,32 @@ from airflow_provider_raybatch.cluster.jobs_api.transport import apart
 _CATCH_UP_LINES = 20 * TAIL_LINES
 
 
-async def observe(client: RayJobsClient, submission_id: str, state: FollowState) -> Observation:
+@dataclass(frozen=True)
+class Followed:
+    """A job and how it is to be followed.
+
+    :param session_name: the Ray session that took the job; ``None`` if unknown.
+    :param poll_interval: seconds between two polls.
+    :param deadline: epoch seconds at which an unfinished job is given up.
+    :param stop_at_deadline: whether it is stopped then.
+    :param unreachable_timeout: seconds without an answer after which it is given up.
+    :param from_start: ``False`` for a follower that was restarted: of the log so far it shows only the last
+        progress.
+    :param lease: of a batch inference, renewed while the job runs; other jobs have neither a lease nor
+        events.
+    """
+
+    submission_id: str
+    session_name: str | None = None
+    poll_interval: float = 10.0
+    deadline: float | None = None
+    stop_at_deadline: bool = True
+    unreachable_timeout: float = 600.0
+    from_start: bool = True
+    lease: Lease | None = None
+
+
+async def _observe(client: RayJobsClient, submission_id: str, state: FollowState) -> Observation:
     """Poll once. An unreachable cluster is an observation, not an exception."""
     try:
         info = await client.info(submission_id)
@@ -76,78 +101,42 @@ def _is_enough(lines: list[str], state: FollowState, asked: int) -> bool:
     return first_new(state.seen, digests, TAIL_LINES) is not None
 
 
-async def poll_once(
-    client: RayJobsClient,
-    submission_id: str,
-    state: FollowState,
-    *,
-    lease: Lease | None = None,
-    deadline: float | None = None,
-    unreachable_timeout: float = 600.0,
-) -> Verdict:
-    """One step of following, shared by trigger, operator and sensor: :func:`observe`, then :func:`judge`.
-
-    :param lease: of a batch inference, renewed while the job runs; other jobs have neither a lease nor
-        events.
-    """
-    observation = await observe(client, submission_id, state)
+async def poll_once(client: RayJobsClient, job: Followed, state: FollowState) -> Verdict:
+    """Poll and judge once; a lease that is due is renewed."""
+    observation = await _observe(client, job.submission_id, state)
     judging = partial(
         judge,
         observation,
         state,
-        key=None if lease is None else lease.terms.key,
-        deadline=deadline,
-        unreachable_timeout=unreachable_timeout,
+        key=None if job.lease is None else job.lease.terms.key,
+        deadline=job.deadline,
+        unreachable_timeout=job.unreachable_timeout,
     )
     verdict = await apart(sum(map(len, observation.tail or ())), judging)
-    if lease is None or observation.info is None or observation.info.status.is_terminal:
+    if job.lease is None or observation.info is None or observation.info.status.is_terminal:
         return verdict
-    warning = await lease.renew(client)
-    return (
-        verdict
-        if warning is None
-        else replace(verdict, lines=(*verdict.lines, FollowedLine(warning, "warning")))
-    )
+    warning = await job.lease.renew(client)
+    if warning is not None:
+        verdict = replace(verdict, lines=(*verdict.lines, FollowedLine(warning, "warning")))
+    return verdict
 
 
 async def follow(
-    client: RayJobsClient,
-    submission_id: str,
-    session_name: str | None,
-    *,
-    poll_interval: float,
-    lease: Lease | None = None,
-    deadline: float | None = None,
-    on_lines: Callable[[list[FollowedLine]], None],
-    unreachable_timeout: float = 600.0,
-    from_start: bool = True,
+    client: RayJobsClient, job: Followed, on_lines: Callable[[tuple[FollowedLine, ...]], None]
 ) -> Outcome:
-    """Follow a job to its end and renew its lease; never stops the job.
+    """Follow a job to its end; never stops the job.
 
-    :param session_name: of the Ray session that took the job.
-    :param poll_interval: seconds between two polls.
-    :param lease: see :func:`poll_once`.
-    :param deadline: epoch seconds; see :func:`judge`.
-    :param on_lines: gets new lines of the driver's log, each once, in order; never an empty list.
-    :param from_start: ``False`` for a follower that was restarted: only the last progress event of the log
-        so far is emitted.
+    :param on_lines: gets new lines of the driver's log, each once, in order.
     """
-    state = FollowState(session_name=session_name, from_start=from_start)
+    state = FollowState(session_name=job.session_name, from_start=job.from_start)
     # Followers that start together, as after a restart of the triggerer, spread over the interval.
-    pause = poll_interval * random.random()
+    pause = job.poll_interval * random.random()
     while True:
-        verdict = await poll_once(
-            client,
-            submission_id,
-            state,
-            lease=lease,
-            deadline=deadline,
-            unreachable_timeout=unreachable_timeout,
-        )
-        if verdict.lines:
-            on_lines(list(verdict.lines))
+        verdict = await poll_once(client, job, state)
+        on_lines(verdict.lines)
         if verdict.outcome is not None:
             return verdict.outcome
         state = verdict.state
-        await asyncio.sleep(pause if deadline is None else min(pause, max(0.1, deadline - time.time())))
-        pause = poll_interval
+        left = pause if job.deadline is None else max(0.1, job.deadline - time.time())
+        await asyncio.sleep(min(pause, left))
+        pause = job.poll_interval

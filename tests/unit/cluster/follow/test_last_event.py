@@ -5,20 +5,18 @@ from __future__ import annotations
 
 from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
 from airflow_provider_raybatch.cluster.follow.outcome import FollowState
-from airflow_provider_raybatch.cluster.follow.poll import poll_once
+from airflow_provider_raybatch.cluster.follow.poll import Followed, poll_once
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
 from tests.support.committed import COMMITTED, KEY, SUMMARY
 
-
-def lease():
-    return Lease(LeaseTerms(KEY, attempt=1))
+JOB = Followed("x", lease=Lease(LeaseTerms(KEY, attempt=1)))
 
 
 async def poll_until_end(ray, client, count):
     """Poll until the job has ended, at most `count` times."""
     state = FollowState(ray.session_name)
     for _ in range(count):
-        verdict = await poll_once(client, "x", state, lease=lease())
+        verdict = await poll_once(client, JOB, state)
         state = verdict.state
         if verdict.outcome is not None:
             return verdict.outcome
@@ -47,8 +45,8 @@ async def test_a_job_that_is_stopped_after_its_commit_was_shown(ray, client):
     state = FollowState(ray.session_name)
     for added in ([], [COMMITTED], [f"noise {number}" for number in range(50)], [], [], ["the end"]):
         ray.jobs["x"].lines += added
-        state = (await poll_once(client, "x", state, lease=lease())).state
+        state = (await poll_once(client, JOB, state)).state
     ray.jobs["x"].end("STOPPED")
-    outcome = (await poll_once(client, "x", state, lease=lease())).outcome
+    outcome = (await poll_once(client, JOB, state)).outcome
     assert outcome is not None
     assert (outcome.state, outcome.summary) == ("succeeded", SUMMARY)

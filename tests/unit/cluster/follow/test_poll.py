@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from airflow_provider_raybatch.cluster.follow import poll
 from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
 from airflow_provider_raybatch.cluster.follow.outcome import FollowState
-from airflow_provider_raybatch.cluster.follow.poll import follow, poll_once
+from airflow_provider_raybatch.cluster.follow.poll import Followed, follow, poll_once
 from airflow_provider_raybatch.cluster.jobs_api.client import LAST_LOG_LIMIT, LOG_LIMIT
 from airflow_provider_raybatch.cluster.jobs_api.log_text import LONGEST_LINE
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
@@ -33,8 +33,8 @@ async def followed(client, ray, story, **options):
             step()
 
     advancing = asyncio.create_task(advance())
-    options = {"poll_interval": 0.02, **options}
-    outcome = await follow(client, "x", ray.session_name, on_lines=lines.extend, **options)
+    job = Followed("x", ray.session_name, **{"poll_interval": 0.02, **options})
+    outcome = await follow(client, job, lines.extend)
     await advancing
     return outcome, [line.text for line in lines]
 
@@ -96,36 +96,38 @@ async def test_the_deadline_is_kept_between_two_polls(ray, client, monkeypatch):
 async def test_a_flood_of_lines_is_caught_up_with(ray, client):
     await client.submit(JobRequest("true", "x"))
     ray.jobs["x"].lines = ["before"]
-    first = await poll_once(client, "x", FollowState(ray.session_name))
+    first = await poll_once(client, Followed("x"), FollowState(ray.session_name))
     ray.jobs["x"].lines += [f"line {number}" for number in range(3500)]
-    second = await poll_once(client, "x", first.state)
+    second = await poll_once(client, Followed("x"), first.state)
     assert "2,500 lines of the driver's log left out" in second.lines[0].text
     assert [line.text for line in second.lines[1:]] == ray.jobs["x"].lines[-1000:]
     ray.jobs["x"].lines.append("after")
-    assert [line.text for line in (await poll_once(client, "x", second.state)).lines] == ["after"]
+    assert [line.text for line in (await poll_once(client, Followed("x"), second.state)).lines] == ["after"]
 
 
 async def test_a_pending_job_has_no_node_to_read_a_log_from(ray, client):
     ray.script = lambda ray, body: Script(["reading"], pending=math.inf)
     await client.submit(JobRequest("true", "x"))
-    pending = await poll_once(client, "x", FollowState())
+    pending = await poll_once(client, Followed("x"), FollowState())
     assert (pending.lines, pending.outcome) == ((), None)
     ray.jobs["x"].script.pending = 0
     ray.jobs["x"].script.seconds = math.inf
-    assert [line.text for line in (await poll_once(client, "x", pending.state)).lines] == ["reading"]
+    assert [line.text for line in (await poll_once(client, Followed("x"), pending.state)).lines] == [
+        "reading"
+    ]
 
 
 async def test_poll_requests_little_more_than_the_new_lines(ray, client):
     """Ray returns only the end of a log, so each poll asks for as many lines as it needs."""
     await client.submit(JobRequest("true", "x"))
     ray.jobs["x"].lines = [f"line {number}" for number in range(900)]
-    state = (await poll_once(client, "x", FollowState())).state
-    state = (await poll_once(client, "x", state)).state
+    state = (await poll_once(client, Followed("x"), FollowState())).state
+    state = (await poll_once(client, Followed("x"), state)).state
     ray.bytes_of_logs = 0
     shown = []
     for number in range(20):
         ray.jobs["x"].lines += [f"step {number}, {part}" for part in range(3)]
-        verdict = await poll_once(client, "x", state)
+        verdict = await poll_once(client, Followed("x"), state)
         shown += [line.text for line in verdict.lines]
         state = verdict.state
     assert shown == ray.jobs["x"].lines[900:]
@@ -142,7 +144,7 @@ async def test_bursts_after_silence_are_shown_once_and_in_order(ray, client):
         ray.jobs["x"].lines += [
             f"line {generator.randrange(4)}" for _ in range(generator.choice([0, 0, 1, 2, 30, 200]))
         ]
-        verdict = await poll_once(client, "x", state)
+        verdict = await poll_once(client, Followed("x"), state)
         shown += [line.text for line in verdict.lines]
         state = verdict.state
     assert shown == ray.jobs["x"].lines
@@ -153,7 +155,7 @@ async def test_lines_that_are_all_alike_are_counted(ray, client):
     state = FollowState()
     for number in range(1, 40):
         ray.jobs["x"].lines = ["again"] * number * 2
-        verdict = await poll_once(client, "x", state)
+        verdict = await poll_once(client, Followed("x"), state)
         assert len(verdict.lines) == 2
         state = verdict.state
 
@@ -162,9 +164,9 @@ async def test_very_long_lines_are_cut_and_bounded(ray, client):
     """Of lines that a poll can't hold the last ones are shown, each with a mark, and the rest is told."""
     await client.submit(JobRequest("true", "x"))
     ray.jobs["x"].lines = ["before"]
-    state = (await poll_once(client, "x", FollowState(ray.session_name))).state
+    state = (await poll_once(client, Followed("x"), FollowState(ray.session_name))).state
     ray.jobs["x"].lines += [f"{number} {'x' * 300_000}" for number in range(100)]
-    verdict = await poll_once(client, "x", state)
+    verdict = await poll_once(client, Followed("x"), state)
     note, *texts = [line.text for line in verdict.lines]
     assert "lines of the driver's log left out" in note
     assert 3 <= len(texts) <= LOG_LIMIT // 300_000
@@ -172,18 +174,18 @@ async def test_very_long_lines_are_cut_and_bounded(ray, client):
     assert all(text.endswith("more bytes in this line] ") for text in texts)
     assert max(map(len, texts)) < LONGEST_LINE + 50
     ray.jobs["x"].lines.append("after")
-    assert [line.text for line in (await poll_once(client, "x", verdict.state)).lines] == ["after"]
+    assert [line.text for line in (await poll_once(client, Followed("x"), verdict.state)).lines] == ["after"]
 
 
 async def test_a_line_that_grows_for_ever_is_told_once(ray, client):
     """As a progress bar without line ends is; what follows it is shown again."""
     await client.submit(JobRequest("true", "x"))
     ray.jobs["x"].lines = ["before"]
-    state = (await poll_once(client, "x", FollowState(ray.session_name))).state
+    state = (await poll_once(client, Followed("x"), FollowState(ray.session_name))).state
     told = []
     for size in (1, 5, 6):
         ray.stage("GET", "/api/v0/logs/file", (200, "before\n" + "." * size * MIB), times=9)
-        verdict = await poll_once(client, "x", state)
+        verdict = await poll_once(client, Followed("x"), state)
         told += [line.text for line in verdict.lines]
         state = verdict.state
         ray.unstage()
@@ -192,7 +194,7 @@ async def test_a_line_that_grows_for_ever_is_told_once(ray, client):
     ray.jobs["x"].lines = ["before", "." * 6 * MIB, *(f"after {number}" for number in range(5))]
     shown = []
     for number in range(5, 7):
-        verdict = await poll_once(client, "x", state)
+        verdict = await poll_once(client, Followed("x"), state)
         shown += [line.text for line in verdict.lines]
         state = verdict.state
         ray.jobs["x"].lines.append(f"after {number}")
@@ -208,15 +210,15 @@ async def test_last_event_is_found_below_and_in_very_long_lines(ray, client):
         await client.submit(JobRequest("true", name))
         ray.jobs[name].lines = lines
         ray.jobs[name].end("SUCCEEDED")
-        lease = Lease(LeaseTerms(KEY, attempt=1))
-        verdict = await poll_once(client, name, FollowState(ray.session_name), lease=lease)
+        job = Followed(name, lease=Lease(LeaseTerms(KEY, attempt=1)))
+        verdict = await poll_once(client, job, FollowState(ray.session_name))
         assert verdict.outcome.summary == SUMMARY, name
 
 
 async def test_lines_of_others_steer_neither_terminal_nor_log_page(ray, client):
     await client.submit(JobRequest("true", "x"))
     ray.jobs["x"].lines = [HOSTILE, "\x1b[2J::group::hidden", "\x1b[32mRay: green\x1b[0m"]
-    verdict = await poll_once(client, "x", FollowState(ray.session_name))
+    verdict = await poll_once(client, Followed("x"), FollowState(ray.session_name))
     texts = [line.text for line in verdict.lines]
     assert texts[1:] == [": :group::hidden", "Ray: green"]
     assert unfit_for_logs(texts) == []
