@@ -217,10 +217,10 @@ async def test_one_job_whatever_dies(client):
     both = await asyncio.gather(*(submit_or_adopt(client, key, "f", build) for _ in range(2)))
     assert {each.submission_id for each in both} == {key.submission_id(0)}
     again = await submit_or_adopt(client, key, "f", build)
-    assert (again.k, again.adopted) == (0, True)
+    assert (again.submission_id, again.adopted) == (key.submission_id(0), True)
     # With other arguments, the running job is replaced.
     replaced = await submit_or_adopt(client, key, "g", build)
-    assert (replaced.k, replaced.adopted) == (1, False)
+    assert (replaced.submission_id, replaced.adopted) == (key.submission_id(1), False)
     assert (await client.info(key.submission_id(0))).status is JobStatus.STOPPED
     # A clear: another run of the same task, which stops the former's job.
     cleared = await submit_or_adopt(client, SubmissionKey(task, "token-2"), "g", build)

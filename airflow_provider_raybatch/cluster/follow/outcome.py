@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide what a poll of a job means: running, ended, lost or unreachable. Pure, without a client.
-
-Lost, failed, unreachable and stopped are different things with different consequences.
-"""
+"""Decide what a poll of a job means: running, ended, lost or unreachable. Pure, without a client."""
 
 from __future__ import annotations
 
@@ -161,7 +158,7 @@ def judge(
     :param unreachable_timeout: seconds without an answer after which the outcome is ``unreachable``.
     """
     if observation.error is not None:
-        return _no_answer(observation, state, observation.error, deadline, unreachable_timeout)
+        return _no_answer(observation, state, deadline, unreachable_timeout)
     back: tuple[FollowedLine, ...] = ()
     if state.unreachable_since is not None:
         silent = observation.at - state.unreachable_since
@@ -193,22 +190,15 @@ def _with_rows(outcome: Outcome, state: FollowState) -> Outcome:
 
 
 def _no_answer(
-    observation: Observation,
-    state: FollowState,
-    error: str,
-    deadline: float | None,
-    unreachable_timeout: float,
+    observation: Observation, state: FollowState, deadline: float | None, unreachable_timeout: float
 ) -> Verdict:
+    error, outcome = observation.error, None
     since = state.unreachable_since
+    lines: tuple[FollowedLine, ...] = ()
     if since is None:
         since = observation.at
-        lines: tuple[FollowedLine, ...] = (
-            FollowedLine(
-                f"{error} Waiting up to {unreachable_timeout:.0f} s for it; the job goes on.", "warning"
-            ),
-        )
-    else:
-        lines = ()
+        told = f"{error} Waiting up to {unreachable_timeout:.0f} s for it; the job goes on."
+        lines = (FollowedLine(told, "warning"),)
     state = replace(state, unreachable_since=since)
     silent = observation.at - since
     if silent >= unreachable_timeout:
@@ -216,26 +206,22 @@ def _no_answer(
             f"The Ray cluster gave no answer for {silent:.0f} s, so the job was left alone, and a retry "
             f"follows it. {error}"
         )
-        return Verdict(state, lines, Outcome("unreachable", FailureClass.CLUSTER_UNREACHABLE, message))
-    if deadline is not None and observation.at >= deadline:
+        outcome = Outcome("unreachable", FailureClass.CLUSTER_UNREACHABLE, message)
+    elif deadline is not None and observation.at >= deadline:
         message = f"The deadline passed while the Ray cluster gave no answer. {error}"
-        return Verdict(state, lines, Outcome("timeout", FailureClass.TIMEOUT, message))
-    return Verdict(state, lines)
+        outcome = Outcome("timeout", FailureClass.TIMEOUT, message)
+    return Verdict(state, lines, outcome)
 
 
 def _gone(observation: Observation, state: FollowState) -> Outcome:
     if observation.session_name is not None and observation.session_name == state.session_name:
-        return Outcome(
-            "deleted",
-            FailureClass.CANCELLED,
-            "The job was deleted from the Ray cluster; how it ended is unknown.",
-        )
-    return Outcome(
-        "lost",
-        FailureClass.CLUSTER_LOST,
+        message = "The job was deleted from the Ray cluster; how it ended is unknown."
+        return Outcome("deleted", FailureClass.CANCELLED, message)
+    message = (
         f"The Ray cluster lost the job: its head restarted (session {state.session_name or 'unknown'} is now "
-        f"{observation.session_name or 'unknown'}).",
+        f"{observation.session_name or 'unknown'})."
     )
+    return Outcome("lost", FailureClass.CLUSTER_LOST, message)
 
 
 def _ended(info: JobInfo, tail: tuple[str, ...] | None, key: str | None, state: FollowState) -> Outcome:
@@ -265,29 +251,16 @@ def _ended(info: JobInfo, tail: tuple[str, ...] | None, key: str | None, state: 
 def _new_lines(
     observation: Observation, state: FollowState, key: str | None
 ) -> tuple[tuple[FollowedLine, ...], FollowState]:
-    if observation.tail is None:
+    tail = observation.tail
+    if tail is None:
         return (), state
-    if observation.limited and not observation.tail:
+    if observation.limited and not tail:
         # The next lines don't overlap with those before, which is then told as a gap.
         told = () if state.too_long else (_TOO_LONG,)
         return told, replace(state, too_long=True, log_read=True, expected_lines=1)
-    tail = observation.tail
     digests = tuple(digest(line) for line in tail)
     start = first_new(state.seen, digests, TAIL_LINES)
-    skipped: str | None = None
-    if not state.log_read and not state.from_start:
-        new = _last_progress(tail, key)
-    elif start is None:
-        skipped, new = f"More than {count_of(len(tail), 'line')}", tail
-    else:
-        new = tail[start:]
-        if not state.seen and len(tail) >= observation.tail_limit:
-            skipped = "Earlier lines"
-    if len(new) > TAIL_LINES:
-        early, new = new[:-TAIL_LINES], new[-TAIL_LINES:]
-        kept = tuple(line for line in early if MARKER in line)
-        skipped = skipped or count_of(len(early) - len(kept), "line")
-        new = kept + new
+    new, skipped = _shown(observation, tail, state, start, key)
     added = digests if start is None or not state.log_read else digests[start:]
     known = () if start is None else state.seen
     # The length of the log at the first poll says nothing about how fast it grows.
@@ -295,7 +268,10 @@ def _new_lines(
     if observation.limited:
         expected = min(expected, 2 * observation.tail_limit)
     followed, count, progress = _followed(new, key, state.events)
-    state = replace(
+    if skipped:
+        note = FollowedLine(f"[{skipped} of the driver's log left out here; the Ray dashboard has them.]")
+        followed = (note, *followed)
+    return followed, replace(
         state,
         seen=(known + added)[-TAIL_LINES:] if added else state.seen,
         expected_lines=expected,
@@ -304,10 +280,23 @@ def _new_lines(
         progress=progress or state.progress,
         too_long=False,
     )
-    if skipped:
-        note = FollowedLine(f"[{skipped} of the driver's log left out here; the Ray dashboard has them.]")
-        followed = (note, *followed)
-    return followed, state
+
+
+def _shown(
+    observation: Observation, tail: tuple[str, ...], state: FollowState, start: int | None, key: str | None
+) -> tuple[tuple[str, ...], str]:
+    """The lines to show, and which ones are left out."""
+    if not state.log_read and not state.from_start:
+        return _last_progress(tail, key), ""
+    skipped = f"More than {count_of(len(tail), 'line')}" if start is None else ""
+    new = tail[start:]
+    if start is not None and not state.seen and len(tail) >= observation.tail_limit:
+        skipped = "Earlier lines"
+    early, new = new[:-TAIL_LINES], new[-TAIL_LINES:]
+    kept = tuple(line for line in early if MARKER in line)
+    if len(early) > len(kept):
+        skipped = skipped or count_of(len(early) - len(kept), "line")
+    return kept + new, skipped
 
 
 def _last_progress(tail: tuple[str, ...], key: str | None) -> tuple[str, ...]:

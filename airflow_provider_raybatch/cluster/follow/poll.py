@@ -24,7 +24,7 @@ from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
 from airflow_provider_raybatch.cluster.jobs_api.log_text import LogTail
 from airflow_provider_raybatch.cluster.jobs_api.models import TAIL_LINES, JobInfo
-from airflow_provider_raybatch.cluster.jobs_api.transport import apart
+from airflow_provider_raybatch.cluster.jobs_api.transport import in_thread_if_large
 
 _CATCH_UP_LINES = 20 * TAIL_LINES
 
@@ -89,7 +89,7 @@ async def _end_of_log(client: RayJobsClient, info: JobInfo, state: FollowState) 
             return max(tail, replace(before, limited=True), key=lambda one: len(one.lines))
         if len(tail.lines) < asked or not steps:  # the whole log, or all that can be had
             return tail
-        if await apart(sum(map(len, tail.lines)), partial(_is_enough, tail.lines, state, asked)):
+        if await in_thread_if_large(sum(map(len, tail.lines)), partial(_is_enough, tail.lines, state, asked)):
             return tail
         before = tail
 
@@ -112,7 +112,7 @@ async def poll_once(client: RayJobsClient, job: Followed, state: FollowState) ->
         deadline=job.deadline,
         unreachable_timeout=job.unreachable_timeout,
     )
-    verdict = await apart(sum(map(len, observation.tail or ())), judging)
+    verdict = await in_thread_if_large(sum(map(len, observation.tail or ())), judging)
     if job.lease is None or observation.info is None or observation.info.status.is_terminal:
         return verdict
     warning = await job.lease.renew(client)

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -109,17 +110,9 @@ class ClusterAddress:
         return headers
 
     @property
-    def identity(self) -> tuple[object, ...]:
-        """All that a connection depends on, hashable; holds secrets, so it is never shown."""
-        return (
-            self.url,
-            self.token,
-            tuple(sorted(self.headers.items())),
-            tuple(sorted(self.cookies.items())),
-            self.verify,
-            self.connect_timeout,
-            self.request_timeout,
-        )
+    def identity(self) -> str:
+        """All that a connection depends on; holds secrets, so it is never shown."""
+        return json.dumps(asdict(self), sort_keys=True)
 
     async def ca_bundle_version(self) -> object:
         """Changes when the CA bundle's file does; ``None`` where there is none."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from types import TracebackType
 from typing import Any, Protocol, Self
 from urllib.parse import quote
 
@@ -37,7 +36,7 @@ from airflow_provider_raybatch.cluster.jobs_api.models import (
     JobRequest,
     sanitised,
 )
-from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy, Transport, apart
+from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy, Transport, in_thread_if_large
 from airflow_provider_raybatch.contract.text import all_storable, storable
 
 PACKAGE_LIMIT = 100 * 1024 * 1024
@@ -86,15 +85,13 @@ class RayJobsClient:
         await self._http.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._http.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: object) -> None:
+        await self._http.__aexit__()
 
     async def version(self) -> ClusterVersion:
         """Version and session of the cluster; the cheapest way to find out whether the address is right."""
         path = "api/version"
-        answer = await self._document(path, await self._http.request("GET", path, repeat=True))
+        answer = await self._document(path, await self._http.request("GET", path))
         if not isinstance(answer, dict) or not isinstance(answer.get("ray_version"), str):
             raise self._no_dashboard(path)
         answer = all_storable(answer)
@@ -111,7 +108,7 @@ class RayJobsClient:
                 "._-; Ray would store a job that no endpoint finds."
             )
         path = "api/jobs/"
-        response = await self._http.request("POST", path, json=request.body(), repeat=False, tolerated={500})
+        response = await self._http.request("POST", path, json=request.body(), repeat=False, tolerated=500)
         if response.status_code != 500:
             return
         if "already exists" in response.text:
@@ -119,7 +116,7 @@ class RayJobsClient:
                 f"The Ray cluster at {self.address.shown} holds a job {request.submission_id!r} already; ids "
                 "are used once."
             )
-        raise self._http.status_error("POST", path, response)
+        raise self._http.status_error(f"POST {path}", response)
 
     async def info(self, submission_id: str) -> JobInfo | None:
         """One job, ``None`` when the cluster doesn't know it."""
@@ -130,7 +127,7 @@ class RayJobsClient:
     async def jobs(self) -> list[JobInfo]:
         """All jobs that the cluster remembers, submitted ones and other drivers."""
         path = "api/jobs/"
-        answer = await self._document(path, await self._http.request("GET", path, repeat=True))
+        answer = await self._document(path, await self._http.request("GET", path))
         if not isinstance(answer, list):
             raise self._no_dashboard(path)
         return [self._job(path, job) for job in answer]
@@ -184,23 +181,21 @@ class RayJobsClient:
         ended = info.status.is_terminal
         if info.driver_node_id is None:
             content = (await self.logs(info.submission_id)).encode(errors="replace")
-            whole = await apart(len(content), partial(whole_lines, content, last_is_whole=ended))
+            whole = await in_thread_if_large(len(content), partial(whole_lines, content, last_is_whole=ended))
             return LogTail(whole[-lines:], lines)
         params = {"node_id": info.driver_node_id, "filename": f"job-driver-{info.submission_id}.log"}
         asked, most = lines, LAST_LOG_LIMIT if ended else LOG_LIMIT
         while True:
             params["lines"] = str(asked + 1)  # the last one may be incomplete
             try:
-                response = await self._http.request(
-                    "GET", "api/v0/logs/file", params=params, repeat=True, most=most
-                )
+                response = await self._http.request("GET", "api/v0/logs/file", params=params, most=most)
             except AnswerTooLargeError as error:
                 if asked == 1:
                     return LogTail([], asked, limited=True)
                 asked = fewer_lines(asked, error.received)
                 continue
             content = response.content
-            whole = await apart(len(content), partial(whole_lines, content, last_is_whole=ended))
+            whole = await in_thread_if_large(len(content), partial(whole_lines, content, last_is_whole=ended))
             return LogTail(whole[-asked:], asked, limited=asked < lines)
 
     async def logs(self, submission_id: str) -> str:
@@ -230,7 +225,7 @@ class RayJobsClient:
                 f"Package {uri} has {len(content) / 2**20:.1f} MiB, more than the {PACKAGE_LIMIT // 2**20} "
                 "MiB that Ray's dashboard accepts; leave large files out of it."
             )
-        await self._http.request("PUT", _package_path(uri), content=content, repeat=True)
+        await self._http.request("PUT", _package_path(uri), content=content)
 
     async def ensure_package(self, package: ContentPackage) -> str:
         """Upload `package` unless the cluster has it, and hand back its URI.
@@ -254,15 +249,13 @@ class RayJobsClient:
         if head is None:
             return False
         params = {"node_id": head, "glob": "raylet*"}
-        response = await self._http.request(
-            "GET", "api/v0/logs", params=params, repeat=False, tolerated={500}
-        )
+        response = await self._http.request("GET", "api/v0/logs", params=params, tolerated=500)
         return response.status_code == 200
 
     async def _head_node_id(self) -> str | None:
         path, params = "api/v0/nodes", {"detail": "1", "limit": "10000"}
         try:
-            response = await self._http.request("GET", path, params=params, repeat=True)
+            response = await self._http.request("GET", path, params=params)
             nodes = (await self._document(path, response))["data"]["result"]["result"]
             heads = (node for node in nodes if node.get("state") == "ALIVE" and node.get("is_head_node"))
             return next((str(node["node_id"]) for node in heads), None)
@@ -273,7 +266,7 @@ class RayJobsClient:
 
     async def _document(self, path: str, response: httpx.Response) -> Any:
         try:
-            return await apart(len(response.content), response.json)
+            return await in_thread_if_large(len(response.content), response.json)
         except ValueError:
             raise self._no_dashboard(path) from None
 
@@ -285,13 +278,13 @@ class RayJobsClient:
 
     async def _of_known(self, method: str, path: str, **options: Any) -> httpx.Response | None:
         """The answer about a job or a package, ``None`` when the cluster doesn't know it."""
-        response = await self._http.request(method, path, repeat=True, tolerated={404}, **options)
+        response = await self._http.request(method, path, tolerated=404, **options)
         if response.status_code != 404:
             return response
         # A proxy without its backend also answers 404; as Ray's answer it would say that a live job is gone.
         if "does not exist" in response.text:
             return None
-        raise self._http.status_error(method, path, response)
+        raise self._http.status_error(f"{method} {path}", response)
 
     def _no_dashboard(self, path: str) -> NotARayDashboardError:
         return NotARayDashboardError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -15,6 +15,7 @@ TAIL_LINES = 1000
 """Lines of a driver's log that one poll reads."""
 
 _LONGEST_MESSAGE = 64 * 1024  # Ray takes 20,000 characters of a driver's log, and puts a sentence before
+_ALWAYS_SENT = frozenset({"entrypoint", "submission_id", "runtime_env", "metadata"})
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -63,22 +64,8 @@ class JobRequest:
 
     def body(self) -> dict[str, Any]:
         """The JSON body; what is not set is left out, since older clusters refuse fields they don't know."""
-        optional = {
-            "entrypoint_num_cpus": self.entrypoint_num_cpus,
-            "entrypoint_num_gpus": self.entrypoint_num_gpus,
-            "entrypoint_memory": self.entrypoint_memory,
-            "entrypoint_resources": dict(self.entrypoint_resources) if self.entrypoint_resources else None,
-            "entrypoint_label_selector": dict(self.entrypoint_label_selector)
-            if self.entrypoint_label_selector
-            else None,
-        }
-        return {
-            "entrypoint": self.entrypoint,
-            "submission_id": self.submission_id,
-            "runtime_env": dict(self.runtime_env),
-            "metadata": dict(self.metadata),
-            **{name: value for name, value in optional.items() if value is not None},
-        }
+        given = asdict(self)
+        return {name: given[name] for name in given if name in _ALWAYS_SENT or given[name] not in (None, {})}
 
 
 @dataclass(frozen=True)

@@ -28,14 +28,12 @@ _CLIENTS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, _Shared]] = 
 
 @asynccontextmanager
 async def shared_client(address: ClusterAddress) -> AsyncIterator[RayJobsClient]:
-    """A client shared by all users in this event loop; closed when the last of them leaves.
-
-    Only equal addresses share: url, credentials, headers, cookies, TLS settings and time limits.
+    """A client that followers with an equal address share; closed when the last of them leaves.
 
     :raises SpecError: see :class:`RayJobsClient`.
     """
     clients = _CLIENTS.setdefault(asyncio.get_running_loop(), {})
-    key = (*address.identity, await address.ca_bundle_version())
+    key = address.identity, await address.ca_bundle_version()
     shared = clients.get(key)
     if shared is None:
         shared = clients[key] = _Shared(address)
@@ -52,4 +50,4 @@ async def shared_client(address: ClusterAddress) -> AsyncIterator[RayJobsClient]
             del clients[key]
             if shared.is_open:
                 # In a separate task, since Airflow cancels a trigger repeatedly until it has ended.
-                await asyncio.shield(asyncio.ensure_future(shared.client.__aexit__(None, None, None)))
+                await asyncio.shield(asyncio.ensure_future(shared.client.__aexit__()))

@@ -7,11 +7,9 @@ import asyncio
 import random
 import ssl
 from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
+from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypedDict, TypeVar, Unpack
 
 import httpx
 
@@ -62,6 +60,14 @@ class RetryPolicy:
         return random.uniform(0, min(self.longest_wait, self.first_wait * 2**attempt))
 
 
+class Sent(TypedDict, total=False):
+    """What a request sends, as httpx takes it."""
+
+    params: Mapping[str, str]
+    json: object
+    content: bytes
+
+
 class Transport:
     """One HTTP client bound to one dashboard and to the event loop it was made in."""
 
@@ -95,9 +101,7 @@ class Transport:
             ) from None
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._client.aclose()
 
     async def request(
@@ -105,68 +109,57 @@ class Transport:
         method: str,
         path: str,
         *,
-        repeat: bool,
-        params: Mapping[str, str] | None = None,
-        json: object = None,
-        content: bytes | None = None,
-        tolerated: AbstractSet[int] = frozenset(),
+        repeat: bool = True,
+        tolerated: int | None = None,
         most: int = _LARGEST_ANSWER,
+        **sent: Unpack[Sent],
     ) -> httpx.Response:
         """Send one request; with `repeat`, again while no answer comes.
 
         :param path: relative to the address, such as ``api/jobs/``.
-        :param repeat: whether the request may be sent more than once.
-        :param tolerated: status codes that are handed back instead of raised.
+        :param tolerated: a status code that is handed back instead of raised.
         :param most: bytes of an answer that are read.
         :return: the answer, without its headers.
         :raises AnswerTooLargeError: it has more than `most` bytes.
-        :raises ClusterError: see :meth:`RayJobsClient
+        :raises ClusterError: see :class:`RayJobsClient
             <airflow_provider_raybatch.cluster.jobs_api.client.RayJobsClient>`.
         """
-        once = partial(self._once, method, path, params, json, content, tolerated, most)
-        for attempt in range(self._retries.attempts - 1 if repeat else 0):
-            try:
-                return await once()
-            except ClusterUnreachableError:
-                await asyncio.sleep(self._retries.wait(attempt))
-        return await once()
-
-    async def _once(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, str] | None,
-        json: object,
-        content: bytes | None,
-        tolerated: AbstractSet[int],
-        most: int,
-    ) -> httpx.Response:
-        # httpx bounds the time between two bytes alone. An upload takes as long as its bytes do.
-        bound = None if content is not None else _WHOLE_ANSWER * self._address.request_timeout
         try:
-            async with (
-                self._turns,
-                asyncio.timeout(bound),
-                self._client.stream(
-                    method, self._address.base + path, params=params, json=json, content=content
-                ) as answer,
-            ):
-                response = await self._read(answer, f"{method} {path}", most)
-        except httpx.HTTPError as error:
-            raise self._transport_error(error) from error
+            request = self._client.build_request(method, self._address.base + path, **sent)
         except httpx.InvalidURL as error:
             raise SpecError(
                 f"url: {self._address.shown!r} is not an address that a request can be sent to ({error}); "
                 "correct it."
             ) from None
+        for attempt in range(self._retries.attempts - 1 if repeat else 0):
+            try:
+                return await self._once(request, f"{method} {path}", tolerated, most)
+            except ClusterUnreachableError:
+                await asyncio.sleep(self._retries.wait(attempt))
+        return await self._once(request, f"{method} {path}", tolerated, most)
+
+    async def _once(
+        self, request: httpx.Request, asked: str, tolerated: int | None, most: int
+    ) -> httpx.Response:
+        # httpx bounds the time between two bytes alone. An upload takes as long as its bytes do.
+        bound = None if request.method == "PUT" else _WHOLE_ANSWER * self._address.request_timeout
+        try:
+            async with (
+                self._turns,
+                asyncio.timeout(bound),
+                aclosing(await self._client.send(request, stream=True)) as answer,
+            ):
+                response = await self._read(answer, asked, most)
+        except httpx.HTTPError as error:
+            raise self._transport_error(error) from error
         except TimeoutError:
             raise ClusterUnreachableError(
                 f"The Ray cluster at {self._address.shown} gave no whole answer within {bound:.0f} s; check "
                 "what lies between here and its dashboard."
             ) from None
-        if response.is_success or response.status_code in tolerated:
+        if response.is_success or response.status_code == tolerated:
             return response
-        raise self.status_error(method, path, response)
+        raise self.status_error(asked, response)
 
     async def _read(self, answer: httpx.Response, asked: str, most: int) -> httpx.Response:
         """`answer` with its content, which is read as it comes: a log may be larger than the memory."""
@@ -185,16 +178,13 @@ class Transport:
         return httpx.Response(answer.status_code, content=bytes(content))
 
     def _transport_error(self, error: httpx.HTTPError) -> ClusterError:
-        url = self._address.shown
-        cause = _cause(error, ssl.SSLError)
+        url, cause = self._address.shown, _tls_cause(error)
         if isinstance(cause, ssl.SSLCertVerificationError):
             return TlsError(
                 f"The certificate of {url} is not trusted ({cause.verify_message}); set the connection's "
                 "`ca_bundle` to the path of the CA bundle that signed it."
             )
-        if isinstance(cause, ssl.SSLError) and not isinstance(
-            cause, (ssl.SSLEOFError, ssl.SSLZeroReturnError)
-        ):
+        if cause is not None and not isinstance(cause, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
             return TlsError(
                 f"TLS with {url} failed ({cause.reason or cause}); write http:// if it speaks plain HTTP, or "
                 "set the connection's `ca_bundle` to the path of the right CA bundle."
@@ -209,8 +199,11 @@ class Transport:
             "reached from here."
         )
 
-    def status_error(self, method: str, path: str, response: httpx.Response) -> ClusterError:
-        """What an answer other than success means."""
+    def status_error(self, asked: str, response: httpx.Response) -> ClusterError:
+        """What an answer other than success means.
+
+        :param asked: method and path.
+        """
         url, code, told = self._address.shown, response.status_code, excerpt(response.text)
         if code == 401:
             return AuthenticationError(
@@ -231,18 +224,18 @@ class Transport:
         refused_inside = "status code 400" in response.text
         if code in {408, 425, 429} or (code >= 500 and not refused_inside):
             return ClusterUnreachableError(
-                f"The Ray cluster at {url} could not answer {method} {path} ({code}: {told}); it may be "
+                f"The Ray cluster at {url} could not answer {asked} ({code}: {told}); it may be "
                 "starting, draining or overloaded."
             )
         if code < 400 or code in {404, 405}:
             return NotARayDashboardError(
-                f"{url} does not answer {method} {path} as a Ray dashboard does ({code}: {told}); correct "
+                f"{url} does not answer {asked} as a Ray dashboard does ({code}: {told}); correct "
                 "the url or its path prefix."
             )
-        return RequestRejectedError(f"The Ray cluster at {url} refused {method} {path} ({code}: {told}).")
+        return RequestRejectedError(f"The Ray cluster at {url} refused {asked} ({code}: {told}).")
 
 
-async def apart(size: int, work: Callable[[], Result]) -> Result:
+async def in_thread_if_large(size: int, work: Callable[[], Result]) -> Result:
     """Call `work`; in a thread if it has much to do, since others wait for this event loop.
 
     :param size: bytes that it goes through.
@@ -261,10 +254,7 @@ def excerpt(text: str) -> str:
     return line if len(line) <= _LONGEST_EXCERPT else line[: _LONGEST_EXCERPT - 3] + "..."
 
 
-def _cause(error: BaseException, kind: type[BaseException]) -> BaseException | None:
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, kind):
-            return seen
-        seen = seen.__cause__ or seen.__context__
-    return None
+def _tls_cause(error: BaseException | None) -> ssl.SSLError | None:
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    return error

@@ -26,7 +26,6 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import (
 )
 from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest, JobStatus
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.run_token import names_its_jobs
 from airflow_provider_raybatch.contract.submission import OnStaleState, TaskKey
 
 TASK_KEY = "raybatch.task_key"
@@ -65,8 +64,8 @@ class SubmissionKey:
     def submission_id(self, k: int) -> str:
         """Ray's id of submission number `k` of this run."""
         digest = hashlib.sha256(json.dumps([self.task.digest, self.run_token]).encode()).hexdigest()[:24]
-        names = [self.task.dag_id, self.task.task_id] if names_its_jobs(self.run_token) else []
-        return "-".join(["raybatch", *filter(None, map(_slug, names)), digest, str(k)])
+        names = filter(None, map(_slug, (self.task.dag_id, self.task.task_id)))
+        return "-".join(["raybatch", *names, digest, str(k)])
 
     @property
     def job_name(self) -> str:
@@ -109,7 +108,6 @@ class Decision:
 class Submitted:
     """The job that counts from here on.
 
-    :param k: number of the submission within its run.
     :param adopted: whether the job was there already.
     :param session_name: the Ray session that knows the job; another one later means that the head lost it.
     :param info: its state when it was submitted or found; terminal when a finished job is returned.
@@ -117,7 +115,6 @@ class Submitted:
     """
 
     submission_id: str
-    k: int
     adopted: bool
     session_name: str | None
     info: JobInfo
@@ -135,7 +132,7 @@ def decide(
     """Decide what to do about the highest submission of a run; pure.
 
     :param latest: ``None`` when there is none yet.
-    :param fingerprint: of what is to be submitted now.
+    :param fingerprint: of the arguments that are to be submitted now.
     :param finished: whether the result of a job that has ended stands, however Ray says that it ended: a
         driver may be stopped or die after it has published.
     """
@@ -171,25 +168,21 @@ async def submit_or_adopt(
 ) -> Submitted:
     """Return the one job of this run: the existing one, or a new one.
 
-    :param fingerprint: of the job's arguments; travels as metadata.
-    :param build: makes the request of a submission id; called only when one is to be submitted. The metadata
-        of `key` is added here.
+    :param build: makes the request of a submission id, if one is to be submitted.
     :param finished: whether the result of a job that has ended stands; by default, if Ray says it succeeded.
     :param stop_timeout: seconds that a job which is to be replaced has to end.
     :raises StaleStateError: there is a job with other arguments and `on_stale_state` is ``fail``.
     :raises StopTimeoutError: the job to replace doesn't end.
-    :raises ClusterError: see :class:`RayJobsClient`.
     """
     session_name = (await client.version()).session_name
     for _ in range(_MOST_ROUNDS):
         k, latest = await latest_submission(client, key)
-        done = latest is not None and await _has_result(latest, finished)
         decision = decide(
             latest,
             run_token=key.run_token,
             fingerprint=fingerprint,
             on_stale_state=on_stale_state,
-            finished=done,
+            finished=latest is not None and await _has_result(latest, finished),
         )
         if decision.action is Action.FAIL:
             raise StaleStateError(
@@ -197,19 +190,14 @@ async def submit_or_adopt(
                 "on_stale_state to 'replace' or 'adopt'."
             )
         if latest is not None and decision.action is Action.ADOPT:
-            return Submitted(latest.submission_id, k, True, session_name, latest, decision.reason)
+            return Submitted(latest.submission_id, True, session_name, latest, decision.reason)
         if latest is not None and decision.action is Action.REPLACE:
             await client.stop_until_terminal(latest.submission_id, stop_timeout)
-        number = k + 1
-        request = await build(key.submission_id(number))
-        request = replace(
-            request,
-            submission_id=key.submission_id(number),
-            metadata={JOB_NAME: key.job_name, **request.metadata, **key.metadata(fingerprint)},
-        )
-        info = await _submit(client, request)
+        request = await build(key.submission_id(k + 1))
+        metadata = {JOB_NAME: key.job_name, **request.metadata, **key.metadata(fingerprint)}
+        info = await _submit(client, replace(request, metadata=metadata))
         if info.metadata.get(RUN_TOKEN) == key.run_token and info.metadata.get(FINGERPRINT) == fingerprint:
-            return Submitted(info.submission_id, number, False, session_name, info, decision.reason)
+            return Submitted(info.submission_id, False, session_name, info, decision.reason)
         # Another process took this number in between, with other arguments: decide again.
     raise JobExistsError(
         f"Another process keeps submitting jobs for {key.task} with other arguments; make sure that only "
@@ -229,9 +217,6 @@ async def stop_run(
     timeout: float = 120.0,  # noqa: ASYNC109 - handed on to a loop that tells why it gave up
 ) -> str | None:
     """Stop the job of a run, if it has an active one: its last submission, as all others had ended before it.
-
-    The ids are derived, so this costs one GET more than there are submissions, however many jobs the cluster
-    remembers.
 
     :param timeout: seconds that the job has to end.
     :return: id of the job that was stopped.
@@ -253,7 +238,7 @@ async def stop_older(
     """Stop what earlier runs of the same task left behind.
 
     :param keep: submission id of the job that counts. Only jobs that started before it are stopped, so that a
-        straggling process can't end its successor's job; nothing is stopped when the cluster doesn't know it.
+        late process can't end its successor's job; nothing is stopped if the cluster doesn't know it.
     :param timeout: seconds that each job has to end.
     :return: ids of the jobs that were stopped.
     :raises StopTimeoutError: a job doesn't end.
@@ -276,7 +261,10 @@ async def stop_older(
 
 
 async def latest_submission(client: RayJobsClient, key: SubmissionKey) -> tuple[int, JobInfo | None]:
-    """The last submission of a run; -1 and ``None`` when there is none. Costs one GET more than there are."""
+    """Number and state of a run's last submission; -1 and ``None`` without one.
+
+    Costs one GET more than there are submissions, however many jobs the cluster remembers.
+    """
     latest: JobInfo | None = None
     for k in range(_MOST_SUBMISSIONS):
         info = await client.info(key.submission_id(k))

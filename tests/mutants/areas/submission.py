@@ -41,8 +41,8 @@ MUTANTS = (
     Mutant(
         "next-number-skips-one",
         _SUBMISSION,
-        "        number = k + 1\n",
-        "        number = k + 2\n",
+        "key.submission_id(k + 1)",
+        "key.submission_id(k + 2)",
         "Two processes that submit at once make two jobs, and the next attempt finds neither.",
         _TESTS,
     ),
@@ -129,10 +129,10 @@ MUTANTS = (
     Mutant(
         "users-metadata-wins",
         _SUBMISSION,
-        "metadata={JOB_NAME: key.job_name, **request.metadata, **key.metadata(fingerprint)}",
-        "metadata={JOB_NAME: key.job_name, **key.metadata(fingerprint), **request.metadata}",
+        "{JOB_NAME: key.job_name, **request.metadata, **key.metadata(fingerprint)}",
+        "{JOB_NAME: key.job_name, **key.metadata(fingerprint), **request.metadata}",
         "A job whose metadata a user sets is never found again: each retry submits another.",
-        ("cluster/submit/test_metadata.py::test_a_name_of_ours_in_the_users_metadata_changes_nothing",),
+        ("cluster/submit/test_resolve.py::test_metadata_of_the_user_hides_no_job",),
     ),
     Mutant(
         "kill-leaves-a-post-behind",
@@ -140,7 +140,7 @@ MUTANTS = (
         "        await asyncio.shield(task)\n",
         "        await task\n",
         "A task that is killed during its POST leaves a job that no task follows.",
-        ("cluster/submit/test_cancelled_post.py::test_cancelled_submission_returns_once_its_job_exists",),
+        ("cluster/submit/test_resolve.py::test_cancelled_submission_returns_once_its_job_exists",),
     ),
     Mutant(
         "kill-does-not-await-the-post",
@@ -148,7 +148,7 @@ MUTANTS = (
         "        await asyncio.wait([task], timeout=_POST_GRACE)\n",
         "",
         "A task that is killed during its POST leaves a job that no task follows.",
-        ("cluster/submit/test_cancelled_post.py::test_cancelled_submission_returns_once_its_job_exists",),
+        ("cluster/submit/test_resolve.py::test_cancelled_submission_returns_once_its_job_exists",),
     ),
     Mutant(
         "stops-its-successors-job",
@@ -187,16 +187,16 @@ MUTANTS = (
     Mutant(
         "tokens-without-numbers",
         _TOKEN,
-        'return f"{_NAMED}try{try_number}-{uuid.uuid4()}"',
-        'return f"{_NAMED}{uuid.uuid4()}"',
+        'return f"named-try{try_number}-{uuid.uuid4()}"',
+        'return f"named-{uuid.uuid4()}"',
         "The journal can't tell an older run from a newer one.",
         ("operators/test_run_record.py",),
     ),
     Mutant(
         "tokens-alike",
         _TOKEN,
-        'return f"{_NAMED}try{try_number}-{uuid.uuid4()}"',
-        'return f"{_NAMED}try{try_number}-{uuid.UUID(int=0)}"',
+        'return f"named-try{try_number}-{uuid.uuid4()}"',
+        'return f"named-try{try_number}-{uuid.UUID(int=0)}"',
         "A DAG run that was deleted and made again returns the dataset of the first one.",
         ("operators/test_run_record.py::test_a_dag_run_made_again_has_a_run_of_its_own",),
     ),

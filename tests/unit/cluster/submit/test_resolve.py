@@ -4,7 +4,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from dataclasses import replace
+import threading
 
 import pytest
 
@@ -19,6 +19,7 @@ from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobReques
 from airflow_provider_raybatch.cluster.submit.resolve import (
     FINGERPRINT,
     RUN_TOKEN,
+    TASK_KEY,
     Action,
     SubmissionKey,
     decide,
@@ -27,7 +28,6 @@ from airflow_provider_raybatch.cluster.submit.resolve import (
     submit_or_adopt,
 )
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.run_token import new_run_token
 from airflow_provider_raybatch.contract.submission import TaskKey
 from tests.support.fake_ray import NO_ANSWER
 
@@ -54,7 +54,7 @@ def test_ids_are_stable_distinct_and_safe():
     ]
     ids = [key.submission_id(k) for key in keys for k in (0, 1)]
     assert len(set(ids)) == len(ids)
-    assert all(re.fullmatch(r"raybatch-[0-9a-f]{24}-[01]", each) and sanitised(each) == each for each in ids)
+    assert all(re.fullmatch(r"raybatch-d-group-t-[0-9a-f]{24}-[01]", each) for each in ids)
 
 
 @pytest.mark.parametrize(
@@ -66,24 +66,11 @@ def test_ids_are_stable_distinct_and_safe():
         ("夜間", "分類", ""),
     ],
 )
-def test_ids_of_new_runs_name_dag_and_task(dag_id: str, task_id: str, slug: str) -> None:
-    token = new_run_token(1)
-    task = TaskKey(dag_id=dag_id, run_id="r", task_id=task_id)
-    one, other = (SubmissionKey(task, each).submission_id(0) for each in (token, new_run_token(1)))
+def test_ids_name_dag_and_task(dag_id, task_id, slug):
+    one = SubmissionKey(TaskKey(dag_id=dag_id, run_id="r", task_id=task_id), "token").submission_id(0)
     assert re.fullmatch(rf"raybatch-{slug}[0-9a-f]{{24}}-0", one)
-    assert one == SubmissionKey(task, token).submission_id(0) != other
     assert len(one) <= 101
     assert sanitised(one) == one
-
-
-def test_ids_of_runs_begun_by_an_older_version_are_kept() -> None:
-    task = TaskKey(dag_id="nightly", run_id="r", task_id="label")
-    older = SubmissionKey(task, "1ad7a5f6-4d4f-4c2b-9f0e-0d9f6d3a5f11")
-    assert older.submission_id(2) == "raybatch-49a83158a22427f20cb725ab-2"
-
-
-def test_metadata_is_text_only():
-    assert all(isinstance(value, str) for value in KEY.metadata("f").values())
 
 
 POLICIES = ("replace", "adopt", "fail")
@@ -132,7 +119,7 @@ def test_a_job_of_another_run_is_never_touched(status):
 
 async def test_first_submission(ray, client):
     submitted = await submit_or_adopt(client, KEY, "f", build)
-    assert (submitted.submission_id, submitted.k, submitted.adopted) == (ID(0), 0, False)
+    assert (submitted.submission_id, submitted.adopted) == (ID(0), False)
     assert submitted.session_name == ray.session_name
     assert submitted.info.metadata == {"job_name": KEY.job_name, "own": "1", **KEY.metadata("f")}
 
@@ -141,7 +128,7 @@ async def test_second_submission_adopts(ray, client):
     await submit_or_adopt(client, KEY, "f", build)
     ray.requests.clear()
     again = await submit_or_adopt(client, KEY, "f", build)
-    assert (again.submission_id, again.k, again.adopted) == (ID(0), 0, True)
+    assert (again.submission_id, again.adopted) == (ID(0), True)
     assert ray.count("POST") == 0
     assert ray.count("GET", "/api/jobs/") == 2
 
@@ -150,7 +137,7 @@ async def test_second_submission_adopts(ray, client):
 async def test_an_ended_job_is_followed_by_the_next_number(ray, client, status):
     for k in range(3):
         submitted = await submit_or_adopt(client, KEY, f"f{k}", build, on_stale_state="fail")
-        assert (submitted.submission_id, submitted.k, submitted.adopted) == (ID(k), k, False)
+        assert (submitted.submission_id, submitted.adopted) == (ID(k), False)
         ray.jobs[ID(k)].end(status)
 
 
@@ -165,7 +152,7 @@ async def test_a_succeeded_job_counts_if_its_result_stands(ray, client, finished
         return finished
 
     submitted = await submit_or_adopt(client, KEY, "f", build, finished=is_finished)
-    assert (submitted.k, submitted.adopted) == (k, adopted)
+    assert (submitted.submission_id, submitted.adopted) == (ID(k), adopted)
     assert asked == [ID(0)]
 
 
@@ -173,7 +160,7 @@ async def test_changed_arguments_replace_the_running_job(ray, client):
     await submit_or_adopt(client, KEY, "f", build)
     ray.stops_needed = 2
     replaced = await submit_or_adopt(client, KEY, "g", build)
-    assert (replaced.k, replaced.adopted) == (1, False)
+    assert (replaced.submission_id, replaced.adopted) == (ID(1), False)
     assert ray.jobs[ID(0)].status == "STOPPED"
 
 
@@ -188,7 +175,7 @@ async def test_the_job_to_replace_must_end_first(ray, client):
 async def test_changed_arguments_can_be_adopted(ray, client):
     await submit_or_adopt(client, KEY, "f", build)
     adopted = await submit_or_adopt(client, KEY, "g", build, on_stale_state="adopt")
-    assert (adopted.k, adopted.adopted) == (0, True)
+    assert (adopted.submission_id, adopted.adopted) == (ID(0), True)
 
 
 async def test_changed_arguments_can_be_refused(ray, client):
@@ -211,30 +198,17 @@ async def test_a_lost_answer_to_the_post_makes_no_second_job(ray, client, seen):
     assert list(ray.jobs) == [ID(0)]
 
 
-async def test_a_post_that_never_arrived_is_sent_again(ray, client):
-    ray.stage("POST", "/api/jobs/", (500, "No available agent to submit job"))
+@pytest.mark.parametrize(
+    "refusal", [(500, "No available agent to submit job"), (404, "default backend")], ids=["agent", "proxy"]
+)
+async def test_a_post_that_was_turned_away_is_sent_again(ray, client, refusal):
+    ray.stage("POST", "/api/jobs/", refusal)
     assert (await submit_or_adopt(client, KEY, "f", build)).submission_id == ID(0)
     assert ray.count("POST") == 2
-
-
-async def test_posts_are_bounded(ray, client):
-    ray.stage("POST", "/api/jobs/", (500, "No available agent to submit job"), times=20)
-    with pytest.raises(ClusterUnreachableError, match="No available agent"):
-        await submit_or_adopt(client, KEY, "f", build)
-    assert ray.count("POST") == 4
-
-
-@pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_a_proxy_without_its_backend_is_an_unreachable_cluster(ray, client, method):
-    ray.stage(method, "/api/jobs/", (404, "default backend"), times=20)
-    with pytest.raises(ClusterUnreachableError, match="default backend"):
-        await submit_or_adopt(client, KEY, "f", build)
-
-
-async def test_a_post_that_a_proxy_turned_away_is_sent_again(ray, client):
-    ray.stage("POST", "/api/jobs/", (404, "default backend"))
-    assert (await submit_or_adopt(client, KEY, "f", build)).submission_id == ID(0)
-    assert ray.count("POST") == 2
+    ray.stage("POST", "/api/jobs/", refusal, times=20)
+    with pytest.raises(ClusterUnreachableError, match=refusal[1]):
+        await submit_or_adopt(client, SubmissionKey(TASK, "token-2"), "f", build)
+    assert ray.count("POST") == 2 + 4
 
 
 async def test_another_servers_reply_names_the_url_and_may_be_retried(ray, client):
@@ -258,7 +232,7 @@ async def test_a_race_with_other_arguments_is_judged_again(ray, client):
         return await build(submission_id)
 
     submitted = await submit_or_adopt(client, KEY, "f", overtaken)
-    assert (submitted.k, submitted.adopted) == (1, False)
+    assert (submitted.submission_id, submitted.adopted) == (ID(1), False)
     assert ray.jobs[ID(0)].status == "STOPPED"
 
 
@@ -310,17 +284,47 @@ async def test_stopping_is_repeated_until_the_job_has_ended(ray, client):
     assert await client.stop_until_terminal("unknown", 1) is None
 
 
-async def test_a_job_has_a_name_for_people_unless_the_user_gives_one(ray, client):
-    await submit_or_adopt(client, KEY, "f", build)
-    assert ray.jobs[ID(0)].body["metadata"]["job_name"] == f"{TASK.dag_id}.{TASK.task_id} / {TASK.run_id}"
-    assert (
-        SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t", map_index=3), "x").job_name
-        == "d.t [3] / r"
-    )
-
+@pytest.mark.parametrize("name", [TASK_KEY, RUN_TOKEN, FINGERPRINT, "job_name"])
+async def test_metadata_of_the_user_hides_no_job(ray, client, name):
     async def named(submission_id):
-        return replace(await build(submission_id), metadata={"job_name": "mine"})
+        return JobRequest("true", submission_id, metadata={name: "mine", "größe": "日本"})
 
-    other = SubmissionKey(TASK, "token-9")
-    await submit_or_adopt(client, other, "f", named)
-    assert ray.jobs[other.submission_id(0)].body["metadata"]["job_name"] == "mine"
+    jobs = [await submit_or_adopt(client, KEY, "f", named) for _ in range(2)]
+    assert [job.adopted for job in jobs] == [False, True]
+    (job,) = ray.jobs.values()
+    ours = {"job_name": "mine" if name == "job_name" else f"d.group.t / {TASK.run_id}", **KEY.metadata("f")}
+    assert job.body["metadata"] == {**ours, "größe": "日本"}
+
+
+async def test_a_task_with_any_name_finds_its_job_again(ray, client):
+    names = {"namespace": "Büro", "dag_id": "tägliche_berichte", "run_id": "r 日本", "task_id": "größe"}
+    key = SubmissionKey(TaskKey(**names, map_index=3), "token")
+    jobs = [await submit_or_adopt(client, key, "f", build) for _ in range(2)]
+    assert [job.adopted for job in jobs] == [False, True]
+    (name,) = ray.jobs
+    assert name.isascii()
+    metadata = {f"raybatch.{field}": value for field, value in names.items()}
+    metadata |= {"raybatch.map_index": "3", "job_name": "tägliche_berichte.größe [3] / r 日本"}
+    assert ray.jobs[name].body["metadata"].items() >= metadata.items()
+
+
+async def test_cancelled_submission_returns_once_its_job_exists(ray, client):
+    arrived, may_answer = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def make_slowly(answer):
+        loop.call_soon_threadsafe(arrived.set)
+        assert may_answer.wait(60)
+        return answer()
+
+    ray.stage("POST", "/api/jobs/", make_slowly)
+    submitting = asyncio.create_task(submit_or_adopt(client, KEY, "f", build))
+    await arrived.wait()
+    submitting.cancel()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not submitting.done()
+    may_answer.set()
+    with pytest.raises(asyncio.CancelledError):
+        await submitting
+    assert list(ray.jobs) == [ID(0)]
