@@ -9,8 +9,7 @@ that is too long they keep what follows its last marker, so an event's line is k
 from __future__ import annotations
 
 import datetime
-import json
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, TypeAdapter
 
@@ -18,7 +17,7 @@ from airflow_provider_raybatch.contract.base import ContractModel
 from airflow_provider_raybatch.contract.control import is_signed, sign
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary
-from airflow_provider_raybatch.contract.text import all_storable, clean, count_of, cut_to
+from airflow_provider_raybatch.contract.text import clean, count_of, cut_to
 
 MARKER = "::raybatch:: "
 LONGEST_DOCUMENT = 64 * 1024
@@ -56,28 +55,25 @@ class _Event(ContractModel):
         return f"[{datetime.datetime.fromtimestamp(self.at, datetime.timezone.utc):%H:%M:%S}] {self.text()}"
 
 
-class Phase(_Event):
+class _Sentence(_Event):
+    message: Message
+
+    def text(self) -> str:
+        return self.message
+
+
+class Phase(_Sentence):
     """The job entered a phase: ``preflight``, ``waiting``, ``starting``, ``committing``, ``storing``."""
 
     event: Literal["phase"] = "phase"
     phase: str
-    message: Message
-
-    def text(self) -> str:
-        """For people."""
-        return self.message
 
 
-class Notice(_Event):
+class Notice(_Sentence):
     """Something worth knowing that is not a failure; `level` ``warning`` or ``info``."""
 
     event: Literal["notice"] = "notice"
     level: Literal["info", "warning"] = "info"
-    message: Message
-
-    def text(self) -> str:
-        """For people."""
-        return self.message
 
 
 class Progress(_Event):
@@ -176,9 +172,7 @@ def line(event: Event, key: str, number: int) -> str:
 
 
 def read_line(text: str, key: str | None) -> Signed | None:
-    """The event in a log line, ``None`` for any other line.
-
-    A line of a newer version that doesn't fit counts as other.
+    """The event in a log line; ``None`` for any other line, also one of a newer version that doesn't fit.
 
     :param key: of the job; without one, no line is an event.
     """
@@ -191,9 +185,7 @@ def read_line(text: str, key: str | None) -> Signed | None:
     if not marker or not is_signed(key, "event", f"{number} {document}", signature):
         return None
     try:
-        # Another version's driver may have written what a database refuses.
-        plain: Any = all_storable(json.loads(document))
-        return Signed(int(number), _ADAPTER.validate_json(json.dumps(plain)))
+        return Signed(int(number), _ADAPTER.validate_json(document))
     except ValueError:
         return None
 

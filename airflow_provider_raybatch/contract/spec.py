@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from pydantic import model_validator
 
@@ -15,7 +15,6 @@ from airflow_provider_raybatch.contract.arguments.output import OutputArguments
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments, check_placeholders
 from airflow_provider_raybatch.contract.arguments.reuse import ReuseArguments
 from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
-from airflow_provider_raybatch.contract.base import ContractModel
 from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.location import (
     check_absolute,
@@ -24,9 +23,6 @@ from airflow_provider_raybatch.contract.location import (
     reads_into,
 )
 from airflow_provider_raybatch.contract.submission import Submission
-
-VERSION: Final = 2
-"""Of the document. Version 1 grouped the arguments under other names."""
 
 NOT_ARGUMENTS = frozenset({
     "schema_version",  # of the document
@@ -85,20 +81,9 @@ class BatchInferenceSpec(
     :param submission: who runs it; ``None`` until submitted.
     """
 
-    schema_version: Literal[2] = VERSION
+    schema_version: Literal[2] = 2
     model_task: str = GENERATE
     submission: Submission | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_version(cls, data: Any) -> Any:
-        version = data.get("schema_version", VERSION) if isinstance(data, dict) else VERSION
-        if version != VERSION:
-            raise ValueError(
-                f"schema_version: the job was submitted with a spec of version {version!r}, but this "
-                f"provider reads version {VERSION}; clear the task, so that it is submitted again"
-            )
-        return data
 
     @model_validator(mode="after")
     def _requests_depend_on_rows(self) -> BatchInferenceSpec:
@@ -198,7 +183,7 @@ class BatchInferenceSpec(
     @property
     def fingerprint(self) -> str:
         """32 hex digits over everything that changes what is generated or delivered, and nothing else."""
-        left_out = {"submission", "template_time", *_names(Limits), *self._unset}
+        left_out = {"submission", "template_time", *Limits.model_fields, *self._unset}
         return json_digest(self.model_dump(mode="json", exclude=left_out))
 
     @property
@@ -213,7 +198,8 @@ class BatchInferenceSpec(
     @property
     def deciding(self) -> dict[str, Any]:
         """What :attr:`response_digest` is over, by the arguments' names; `engine` with its own arguments."""
-        deciding = {*_names(PromptArguments), *_names(ModelArguments), *_names(SamplingArguments)}
+        groups = (PromptArguments, ModelArguments, SamplingArguments)
+        deciding = {name for group in groups for name in group.model_fields}
         content = self.model_dump(mode="json", include=deciding - {"template_time", *self._unset})
         content["engine"] = [self.engine, self.numerics, self.processor_numerics]
         if self.model_task != GENERATE:
@@ -229,7 +215,3 @@ class BatchInferenceSpec(
         bounded = self.sampling.get("max_tokens") is not None and self.on_overlong == "error"
         sizes = _SIZING_ARGS | ({"max_model_len"} if bounded else set())
         return {name: value for name, value in self.engine_args.items() if name not in sizes}
-
-
-def _names(arguments: type[ContractModel]) -> set[str]:
-    return set(arguments.model_fields)

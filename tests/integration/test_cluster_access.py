@@ -28,7 +28,7 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import (
     TlsError,
 )
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
-from airflow_provider_raybatch.cluster.submit.package import Package
+from airflow_provider_raybatch.cluster.submit.package import Package, ensure_package
 
 
 @contextmanager
@@ -111,7 +111,7 @@ async def version_through(address):
 
 async def test_with_the_token_everything_works(token_ray_cluster):
     async with RayJobsClient(token_ray_cluster.address) as client:
-        await client.ensure_package(Package("files", {"a": b"b"}))
+        await ensure_package(client, Package({"a": b"b"}))
         assert await client.takes_jobs()
         await client.submit(JobRequest("echo done", "token-job"))
         lines = []
@@ -126,7 +126,7 @@ async def test_with_the_token_everything_works(token_ray_cluster):
 )
 async def test_without_the_right_token_nothing_does(token_ray_cluster, token, message):
     address = dataclasses.replace(token_ray_cluster.address, token=token)
-    package = Package("files", {"a": b"b"})
+    package = Package({"a": b"b"})
     async with RayJobsClient(address) as client:
         for call in (
             client.version(),

@@ -18,7 +18,7 @@ from airflow_provider_raybatch.cluster.follow.poll import Followed, follow, poll
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import JobExistsError, RequestRejectedError
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest, JobStatus
-from airflow_provider_raybatch.cluster.submit.package import Package
+from airflow_provider_raybatch.cluster.submit.package import Package, ensure_package
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey, stop_older, submit_or_adopt
 from airflow_provider_raybatch.cluster.submit.runtime_env import upload_runtime_env
 from airflow_provider_raybatch.contract import events
@@ -190,9 +190,9 @@ async def test_resources_of_the_driver_are_taken(client, name):
 
 
 async def test_packages_and_local_folders(client, name, tmp_path):
-    package = Package("files", {"a.txt": uuid.uuid4().bytes})
+    package = Package({"a.txt": uuid.uuid4().bytes})
     assert not await client.has_package(package.uri)
-    await client.ensure_package(package)
+    await ensure_package(client, package)
     assert await client.has_package(package.uri)
     (tmp_path / "mymodule").mkdir()
     (tmp_path / "mymodule/__init__.py").write_text("WORD = 'from the module'")

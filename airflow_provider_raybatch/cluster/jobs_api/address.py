@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.shown_uri import shown_uri
 
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # a token of RFC 9110, section 5.6.2
 
@@ -43,17 +44,14 @@ class ClusterAddress:
     request_timeout: float = 60.0
 
     def __post_init__(self) -> None:
+        shown = self.shown.rpartition("@")[2]  # a login may stand in it in any way
         try:
             parts = urlsplit(self.url)
             host, _ = parts.hostname, parts.port
         except ValueError as error:
-            raise SpecError(
-                f"url: {_without_userinfo(self.url)!r} is not a url ({error}); write it as http://host:8265."
-            ) from None
+            raise SpecError(f"url: {shown!r} is not a url ({error}); write it as http://host:8265.") from None
         if parts.scheme not in {"http", "https"} or not host:
-            raise SpecError(
-                f"url: {_without_userinfo(self.url)!r} is not an http(s) url; write it as http://host:8265."
-            )
+            raise SpecError(f"url: {shown!r} is not an http(s) url; write it as http://host:8265.")
         if parts.username is not None or parts.password is not None:
             raise SpecError(
                 f"url: {self.shown} carries a login, which would end up in logs; put it into the "
@@ -85,7 +83,7 @@ class ClusterAddress:
     @property
     def shown(self) -> str:
         """The url as it may stand in a message: without login, query and fragment."""
-        return _without_userinfo(self.url)
+        return shown_uri(self.url)
 
     @property
     def is_loopback(self) -> bool:
@@ -151,11 +149,3 @@ def _version_of(path: str) -> object:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def _without_userinfo(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return url.rpartition("@")[2]
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

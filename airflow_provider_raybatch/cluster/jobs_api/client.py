@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
@@ -48,18 +48,6 @@ LAST_LOG_LIMIT = 4 * LOG_LIMIT
 """The same for a job that has ended, whose last event may lie far above the end."""
 
 _STOP_AGAIN_SECONDS = 1.0
-
-
-class ContentPackage(Protocol):
-    """A zip that is named after its content, and made only if the cluster lacks it."""
-
-    @property
-    def uri(self) -> str:
-        """``gcs://_ray_pkg_<digest>.zip``."""
-
-    @property
-    def content(self) -> bytes:
-        """The zip."""
 
 
 class RayJobsClient:
@@ -226,16 +214,6 @@ class RayJobsClient:
                 "MiB that Ray's dashboard accepts; leave large files out of it."
             )
         await self._http.request("PUT", _package_path(uri), content=content)
-
-    async def ensure_package(self, package: ContentPackage) -> str:
-        """Upload `package` unless the cluster has it, and hand back its URI.
-
-        :raises PackageTooLargeError: see :meth:`upload_package`.
-        """
-        if not await self.has_package(package.uri):
-            content = await asyncio.to_thread(lambda: package.content)
-            await self.upload_package(package.uri, content)
-        return package.uri
 
     async def takes_jobs(self) -> bool:
         """Whether the head's agent is up, without which a submission is refused after ten seconds.

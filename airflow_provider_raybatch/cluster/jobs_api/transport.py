@@ -7,8 +7,8 @@ import asyncio
 import random
 import ssl
 from collections.abc import Callable, Mapping
-from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Self, TypedDict, TypeVar, Unpack
 
 import httpx
@@ -124,34 +124,34 @@ class Transport:
         :raises ClusterError: see :class:`RayJobsClient
             <airflow_provider_raybatch.cluster.jobs_api.client.RayJobsClient>`.
         """
+        once = partial(self._once, method, path, tolerated, most, **sent)
+        for attempt in range(self._retries.attempts - 1 if repeat else 0):
+            try:
+                return await once()
+            except ClusterUnreachableError:
+                await asyncio.sleep(self._retries.wait(attempt))
+        return await once()
+
+    async def _once(
+        self, method: str, path: str, tolerated: int | None, most: int, **sent: Unpack[Sent]
+    ) -> httpx.Response:
+        # httpx bounds the time between two bytes alone. An upload takes as long as its bytes do.
+        bound = None if "content" in sent else _WHOLE_ANSWER * self._address.request_timeout
+        asked = f"{method} {path}"
         try:
-            request = self._client.build_request(method, self._address.base + path, **sent)
+            async with (
+                self._turns,
+                asyncio.timeout(bound),
+                self._client.stream(method, self._address.base + path, **sent) as answer,
+            ):
+                response = await self._read(answer, asked, most)
+        except httpx.HTTPError as error:
+            raise self._transport_error(error) from error
         except httpx.InvalidURL as error:
             raise SpecError(
                 f"url: {self._address.shown!r} is not an address that a request can be sent to ({error}); "
                 "correct it."
             ) from None
-        for attempt in range(self._retries.attempts - 1 if repeat else 0):
-            try:
-                return await self._once(request, f"{method} {path}", tolerated, most)
-            except ClusterUnreachableError:
-                await asyncio.sleep(self._retries.wait(attempt))
-        return await self._once(request, f"{method} {path}", tolerated, most)
-
-    async def _once(
-        self, request: httpx.Request, asked: str, tolerated: int | None, most: int
-    ) -> httpx.Response:
-        # httpx bounds the time between two bytes alone. An upload takes as long as its bytes do.
-        bound = None if request.method == "PUT" else _WHOLE_ANSWER * self._address.request_timeout
-        try:
-            async with (
-                self._turns,
-                asyncio.timeout(bound),
-                aclosing(await self._client.send(request, stream=True)) as answer,
-            ):
-                response = await self._read(answer, asked, most)
-        except httpx.HTTPError as error:
-            raise self._transport_error(error) from error
         except TimeoutError:
             raise ClusterUnreachableError(
                 f"The Ray cluster at {self._address.shown} gave no whole answer within {bound:.0f} s; check "

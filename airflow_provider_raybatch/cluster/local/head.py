@@ -15,7 +15,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
@@ -98,9 +97,7 @@ class RayHead:
             self._exit.close()
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._exit.close()
 
     def _start(self) -> ClusterAddress:
@@ -128,21 +125,12 @@ class RayHead:
     def _start_reaper(self, home: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
         read_end, write_end = os.pipe()
         _open_pipes.add(write_end)
+        given = ["--pipe", str(read_end), "--home", str(home)]
         try:
             with (home / _REAPER_LOG).open("wb") as log:
                 guard = subprocess.Popen(
                     # -P: modules must not be imported from the reaper's folder.
-                    [
-                        sys.executable,
-                        "-P",
-                        reaper.__file__,
-                        "--pipe",
-                        str(read_end),
-                        "--home",
-                        home,
-                        "--",
-                        *command,
-                    ],
+                    [sys.executable, "-P", reaper.__file__, *given, "--", *command],
                     env=self._environment(),
                     stdin=subprocess.DEVNULL,
                     stdout=log,

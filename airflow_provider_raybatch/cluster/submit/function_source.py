@@ -33,8 +33,6 @@ def package_of_source(import_path: str, argument: str = "prompt_function") -> Pa
 def _package(import_path: str) -> Package:
     module, _, function = import_path.partition(":")
     parts = module.split(".")
-    if not function or not all(part.isidentifier() for part in (*parts, function)):
-        raise PackageError(f"{import_path!r} is not an import path; write it as 'package.module:function'.")
     spec = PathFinder.find_spec(parts[0], sys.path)
     if spec is None:
         raise PackageError(
@@ -48,7 +46,7 @@ def _package(import_path: str) -> Package:
     elif len(parts) > 1:
         raise PackageError(f"{parts[0]!r} is a module and not a package, so {module!r} does not exist.")
     else:
-        package = Package(parts[0], {file.name: file.read_bytes()})
+        package = Package({file.name: file.read_bytes()})
     size = sum(map(len, package.files.values()))
     if size > SOURCE_LIMIT:
         largest = max(package.files, key=lambda path: len(package.files[path]))

@@ -8,6 +8,7 @@ zip's root.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import importlib.metadata
 import io
@@ -19,6 +20,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 
 import airflow_provider_raybatch
+from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import PackageError
 from airflow_provider_raybatch.contract.layout import WHEELS_FOLDER
 
@@ -27,7 +29,6 @@ FOLDER_LIMIT = 200 * 1024 * 1024
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date that a zip can hold
 _FILE_MODE = 0o100644
-_UNIX = 3
 _LEFT_OUT = frozenset({
     "__pycache__",
     ".git",
@@ -48,11 +49,9 @@ _ENVIRONMENT_FILES = re.compile(r"\.env(rc|\..*)?")
 class Package:
     """Files that travel together.
 
-    :param name: for people, such as ``obstore 0.12.1``.
     :param files: content by path inside the zip.
     """
 
-    name: str
     files: Mapping[str, bytes] = field(repr=False)
 
     @cached_property
@@ -77,10 +76,8 @@ class Package:
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
             for path in sorted(self.files):
                 entry = zipfile.ZipInfo(path, date_time=_EPOCH)
-                entry.create_system = _UNIX  # so that the upper half of external_attr is read as a file mode
                 entry.external_attr = _FILE_MODE << 16
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                archive.writestr(entry, self.files[path])
+                archive.writestr(entry, self.files[path], zipfile.ZIP_DEFLATED)
         return stream.getvalue()
 
 
@@ -91,12 +88,21 @@ def package_of_provider() -> Package:
     files = {"__init__.py": (root / "__init__.py").read_bytes(), "py.typed": b""}
     for folder in ("contract", "storage", "job"):
         files.update({f"{folder}/{path}": content for path, content in _read_folder(root / folder)})
-    return Package(
-        f"airflow-provider-raybatch {airflow_provider_raybatch.__version__}",
-        {f"{root.name}/{path}": content for path, content in files.items()},
-    )
+    return Package({f"{root.name}/{path}": content for path, content in files.items()})
 
 
+async def ensure_package(client: RayJobsClient, package: Package) -> str:
+    """Upload `package` unless the cluster has it, and hand back its URI.
+
+    :raises PackageTooLargeError: see :meth:`RayJobsClient.upload_package`.
+    """
+    if not await client.has_package(package.uri):
+        content = await asyncio.to_thread(lambda: package.content)
+        await client.upload_package(package.uri, content)
+    return package.uri
+
+
+@lru_cache(maxsize=8)
 def package_of_wheel(distribution: str) -> Package:
     """The importable files of a distribution that is installed here, with its metadata.
 
@@ -115,12 +121,7 @@ def package_of_wheel(distribution: str) -> Package:
             f"wheels: {distribution!r} is not installed here, so it can't be shipped to the cluster; install "
             "it."
         ) from None
-    return _package_of_distribution(found.name, found.version)
-
-
-@lru_cache(maxsize=8)
-def _package_of_distribution(distribution: str, version: str) -> Package:
-    found = importlib.metadata.distribution(distribution)
+    name_and_version = f"{found.name} {found.version}"
     files: dict[str, bytes] = {}
     for path in found.files or ():
         name = PurePosixPath(path).as_posix()
@@ -131,15 +132,15 @@ def _package_of_distribution(distribution: str, version: str) -> Package:
             continue
         if path.suffix in {".so", ".pyd"} and ".abi3." not in path.name:
             raise PackageError(
-                f"wheels: {distribution} {version} holds {name}, which fits only this Python; name a "
+                f"wheels: {name_and_version} holds {name}, which fits only this Python; name a "
                 "distribution that is pure Python or uses the stable ABI, or have it in the cluster's image."
             )
         files[f"{WHEELS_FOLDER}/{name}"] = Path(str(found.locate_file(path))).read_bytes()
     if not files:
         raise PackageError(
-            f"wheels: {distribution} {version} lists no files (an editable install?); install it as a wheel."
+            f"wheels: {name_and_version} lists no files (an editable install?); install it as a wheel."
         )
-    return Package(f"{distribution} {version}", files)
+    return Package(files)
 
 
 def package_of_folder(folder: str | Path, inside: str = "") -> Package:
@@ -154,7 +155,7 @@ def package_of_folder(folder: str | Path, inside: str = "") -> Package:
             f"{str(folder)!r} is not a folder here, so it can't be shipped to the cluster; correct the path."
         )
     prefix = f"{inside.rstrip('/')}/" if inside else ""
-    return Package(root.name, {prefix + path: content for path, content in _read_folder(root)})
+    return Package({prefix + path: content for path, content in _read_folder(root)})
 
 
 def _read_folder(root: Path) -> Iterator[tuple[str, bytes]]:

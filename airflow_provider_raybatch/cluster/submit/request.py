@@ -13,6 +13,7 @@ from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
 from airflow_provider_raybatch.cluster.submit.function_source import package_of_source
 from airflow_provider_raybatch.cluster.submit.package import (
     Package,
+    ensure_package,
     package_of_provider,
     package_of_wheel,
 )
@@ -74,11 +75,11 @@ async def build_batch_request(
     users = _with_grace(await upload_runtime_env(client, runtime_env))
     with_packages(users, working_dir="", py_modules=[])  # refuses before anything of ours is uploaded
     packages = await asyncio.to_thread(_packages, spec)
-    modules = [await client.ensure_package(package) for package in packages]
+    modules = [await ensure_package(client, package) for package in packages]
     name = await _upload_private(client, key, secrets, seal_key)
     spec = spec.model_copy(update={"submission": submission.model_copy(update={"secrets_package": name})})
     document = spec.model_dump_json().encode()
-    working_dir = await client.ensure_package(Package("spec", {SPEC_FILE: document}))
+    working_dir = await ensure_package(client, Package({SPEC_FILE: document}))
     whose = SubmissionKey(submission.task, submission.run_token)
     return JobRequest(
         entrypoint=ENTRYPOINT,
@@ -96,7 +97,7 @@ async def build_warm_engines_request(client: RayJobsClient, submission_id: str, 
     :raises ClusterError: see :class:`RayJobsClient`.
     """
     packages = await asyncio.to_thread(_own_packages)
-    modules = [await client.ensure_package(package) for package in packages]
+    modules = [await ensure_package(client, package) for package in packages]
     entrypoint = f"{WARM_ENGINES} --end" if end else WARM_ENGINES
     return JobRequest(entrypoint, submission_id, runtime_env={"py_modules": modules})
 
@@ -148,5 +149,5 @@ async def _upload_private(
         # This makes Ray forget the package after ten minutes. A key alone stays until the driver takes it,
         # which may be long after, and opens nothing once the job is gone.
         await client.has_package(uri)
-    await client.upload_package(uri, Package("private", files).content)
+    await client.upload_package(uri, Package(files).content)
     return name

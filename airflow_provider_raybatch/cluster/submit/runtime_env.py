@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-from airflow_provider_raybatch.cluster.submit.package import Package, package_of_folder
+from airflow_provider_raybatch.cluster.submit.package import Package, ensure_package, package_of_folder
 from airflow_provider_raybatch.contract.failures import SpecError
 
 _log = logging.getLogger(__name__)
@@ -44,9 +44,8 @@ async def upload_runtime_env(client: RayJobsClient, runtime_env: Mapping[str, An
     working_dir = prepared.get("working_dir")
     if working_dir is not None and not _is_uri(working_dir):
         folder = _existing("working_dir", working_dir)
-        prepared["working_dir"] = await client.ensure_package(
-            await asyncio.to_thread(package_of_folder, folder)
-        )
+        package = await asyncio.to_thread(package_of_folder, folder)
+        prepared["working_dir"] = await ensure_package(client, package)
     if prepared.get("py_modules") is not None:
         prepared["py_modules"] = [await _module(client, entry) for entry in _modules(prepared)]
     try:
@@ -113,7 +112,7 @@ async def _module(client: RayJobsClient, entry: str) -> str:
     if _is_uri(entry):
         return entry
     path = _existing("py_modules", entry)
-    return await client.ensure_package(await asyncio.to_thread(_module_package, path))
+    return await ensure_package(client, await asyncio.to_thread(_module_package, path))
 
 
 def _module_package(path: Path) -> Package:
@@ -123,7 +122,7 @@ def _module_package(path: Path) -> Package:
         raise SpecError(
             f"runtime_env.py_modules: {str(path)!r} is neither a folder nor a .py file; name one of these."
         )
-    return Package(path.name, {path.name: path.read_bytes()})
+    return Package({path.name: path.read_bytes()})
 
 
 def _existing(field: str, value: object) -> Path:

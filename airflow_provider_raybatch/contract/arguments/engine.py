@@ -24,26 +24,7 @@ _WHOLE, _AT_LEAST_ONE = TypeAdapter(int), TypeAdapter(_AtLeastOne)
 
 
 class EngineArguments(ContractModel):
-    """Which engine answers, and how many of it.
-
-    :param engine: ``vllm`` (default), ``ray_data_llm`` (Ray's own processor) or ``echo`` (no model: a dry
-        run).
-    :param engine_args: vLLM's engine arguments under vLLM's names (``tensor_parallel_size``,
-        ``quantization``, ...); for ``echo``, the options of
-        :class:`~airflow_provider_raybatch.job.engine.echo.EchoOptions`.
-    :param replicas: engines side by side, or a range ``(fewest, most)``: others join while the job runs, as
-        nodes come, and leave when no rows are left for them. By default as many as the cluster's GPUs hold,
-        one on CPUs.
-    :param accelerator_type: Ray's accelerator type a replica needs, such as ``H200``.
-    :param num_cpus: CPUs that each replica reserves; by default 1, less where a GPU node has few.
-    :param rows_in_flight: rows that are in a replica's engine at once; by default a little more than its
-        `max_num_seqs`, or fewer where few are left. The others wait where other replicas can get them.
-    :param batch_size: rows that are rendered and tokenised together; by default derived.
-    :param processor: only ``ray_data_llm``: further fields of Ray's ``vLLMEngineProcessorConfig`` or of the
-        processor config named by ``processor["config"]``.
-    :param max_restarts: how often in a row an engine may die without a single row finished in between, beyond
-        what it takes to find the row that kills it.
-    """
+    """Which engine answers, and how many of it."""
 
     engine: Literal["vllm", "ray_data_llm", "echo"] = "vllm"
     engine_args: dict[str, Any] = Field(default_factory=dict)

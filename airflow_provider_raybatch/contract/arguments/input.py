@@ -58,15 +58,7 @@ class CsvOptions(ContractModel):
 
 
 class InputArguments(ContractModel):
-    """Where the rows come from.
-
-    :param source: files, folders or globs: local paths, ``file://``, ``s3://`` or ``https://`` (files only).
-    :param format: by default the file extension tells.
-    :param csv_options: how CSV files are written; by default as RFC 4180 says.
-    :param limit: only the first so many rows, to try things out.
-    :param id_column: a column whose values name the rows, each once; by default a row's name is its position
-        in the input.
-    """
+    """Where the rows come from."""
 
     source: list[str] = Field(min_length=1)
     format: SourceFormat | None = None

@@ -13,10 +13,6 @@ from airflow_provider_raybatch.contract.base import ContractModel, shown
 class ModelArguments(ContractModel):
     """The model, as vLLM names it.
 
-    :param model: Hugging Face id, a folder that the cluster's nodes can read, or a bucket's prefix (``s3://``,
-        ``gs://``, ``az://``), which nodes read by their own identity.
-    :param chat_template: a Jinja chat template that replaces the tokenizer's.
-    :param chat_template_kwargs: passed to the chat template, for example ``{"enable_thinking": false}``.
     :param template_time: epoch seconds that a chat template prints which asks for the date; filled in by the
         job, so that all rows of a run have one date.
     """

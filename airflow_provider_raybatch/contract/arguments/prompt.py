@@ -26,26 +26,8 @@ class Message(ContractModel):
 class PromptArguments(ContractModel):
     """What is asked for each row: exactly one of the five ways, and with three of them a system message.
 
-    :param prompt: a row template, which becomes one user message.
-    :param system_prompt: a row template, which becomes the system message before it.
-    :param messages: a chat whose messages are row templates.
-    :param messages_column: a column that holds the chat: a list of ``{"role", "content"}`` (structs or
-        maps), or the same as a JSON string.
-    :param prompt_column: a column that holds the raw prompt; no chat template is applied.
-    :param prompt_function: a user's function, ``module:name``, called with the row (``dict``) on the cluster.
-        It returns a ``str`` (one user message), a ``list`` of messages, or a ``dict`` with either
-        ``messages`` or ``prompt`` (raw) and optionally ``sampling``. Its module or package travels with the
-        job as source.
-    :param special_tokens_in_text: what happens to special tokens of the model in a row's text, such as
-        ``<|im_end|>``, which act as turns of the chat: ``keep`` them, ``escape`` them by a space after the
-        first character, or make the row an ``error``. The text of a row template is not the row's; a chat in
-        a column, a raw prompt and what a function returns are.
-    :param on_overlong: whether a row whose prompt leaves no room for a response is an ``error``, or
-        ``truncate`` cuts the ends of its longest values off. Then there is room for `max_tokens`, at most
-        half of the context, or for an eighth of it without `max_tokens`. The output column
-        `truncated_prompt_tokens` says how much was cut.
-    :param prompt_function_digest: hash of that source, set at submission, so that changed code is a changed
-        job.
+    :param prompt_function_digest: hash of the source that travels with the job, set at submission, so that
+        changed code is a changed job.
     """
 
     prompt: str | None = Field(default=None, min_length=1)

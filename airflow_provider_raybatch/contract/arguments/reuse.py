@@ -13,16 +13,7 @@ from airflow_provider_raybatch.contract.location import FolderLocation
 
 
 class ReuseArguments(ContractModel):
-    """Which responses are not paid for again.
-
-    :param reuse: a folder that keeps responses by request key: local path, ``file://`` or ``s3://``; runs,
-        backfills and DAGs may share it. Responses are taken from it and added to it.
-        By default there is none.
-    :param reuse_max_age: seconds after which a stored response is no longer taken; by default it always is.
-    :param deduplicate: ask equal requests at temperature 0 once, and give every row that asks it the answer.
-    :param on_clear: what a cleared task does with the rows that it has: ``keep`` those that still answer the
-        same request, or ``regenerate`` all.
-    """
+    """Which responses are not paid for again."""
 
     reuse: FolderLocation | None = None
     reuse_max_age: Seconds | None = Field(default=None, gt=0)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -28,16 +27,7 @@ _CONSTRAINING = frozenset({
 
 
 class SamplingArguments(ContractModel):
-    """How the model answers, and what a good response is.
-
-    :param sampling: vLLM sampling parameters under vLLM's names; merged over the model's `generation_config`.
-    :param sampling_column: a column (struct or JSON object) with sampling parameters that override `sampling`
-        per row.
-    :param response_format: ``json_object`` if the text must parse as JSON; a JSON schema in `sampling`
-        implies it.
-    :param on_truncated: whether a response that `max_tokens` or the context cut off is good (``keep``) or a
-        failure of its row (``error``).
-    """
+    """How the model answers, and what a good response is."""
 
     sampling: dict[str, Any] = Field(default_factory=dict)
     sampling_column: str | None = None
@@ -121,14 +111,8 @@ def check_sampling(values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if name in NOT_KEPT and value is not None and value is not False:
             raise ValueError(f"{name}: the dataset has no column for log probabilities; remove it")
-        if not _is_finite(value):
-            raise ValueError(f"{name}: {shown(value)} is not finite; give a finite number")
+        try:
+            json.dumps(value, allow_nan=False, skipkeys=True, default=str)
+        except ValueError:
+            raise ValueError(f"{name}: {shown(value)} is not finite; give a finite number") from None
     schema_of(values.get("structured_outputs"))
-
-
-def _is_finite(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(map(_is_finite, value.values()))
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_finite, value))
-    return not isinstance(value, float) or math.isfinite(value)

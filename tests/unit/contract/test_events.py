@@ -19,7 +19,7 @@ from airflow_provider_raybatch.contract.events import (
 )
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary, Tokens
-from tests.support.refused import HOSTILE, refused, unfit_for_logs
+from tests.support.refused import HOSTILE, unfit_for_logs
 
 KEY = "ab" * 32
 SUMMARY = Summary(
@@ -82,17 +82,6 @@ def test_any_message_makes_an_event(message: str) -> None:
         assert unfit_for_logs(event.message) == []
         assert text.count(MARKER) == 1
         assert len(text.encode()) <= LONGEST_DOCUMENT
-
-
-def test_event_of_another_version_is_made_storable() -> None:
-    """A driver may be older than the follower."""
-    found = read_line(signed('{"event":"notice","message":"a\\u0000b \\ud800"}'), KEY)
-    assert found is not None
-    assert refused(found.event.text()) == []
-    summary = SUMMARY.model_dump_json().replace("s3://b/out/data/1", "s3://b/\\u0000")
-    found = read_line(signed(f'{{"event":"committed","summary":{summary}}}'), KEY)
-    assert found is not None
-    assert refused(found.event.model_dump()) == []
 
 
 @pytest.mark.parametrize(

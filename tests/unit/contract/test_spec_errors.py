@@ -163,9 +163,8 @@ WRAPPER = (
             "engine: it must be 'vllm', 'ray_data_llm' or 'echo', but it is 'sglang'.",
         ),
         (
-            {"schema_version": 1, "limits": {}, "destination": {"uri": "/out"}},
-            "schema_version: the job was submitted with a spec of version 1, but this provider reads "
-            "version 2; clear the task, so that it is submitted again.",
+            {"schema_version": 1},
+            "schema_version: it must be 2, but it is 1.",
         ),
     ],
 )

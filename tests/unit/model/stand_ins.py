@@ -48,15 +48,14 @@ def modelled() -> Iterator[Callable[..., World]]:
         async def __aexit__(self, *args: object) -> None:
             pass
 
-        async def _once(
-            self, method: str, path: str, params: Any, json: Any, content: Any, tolerated: Any, most: int
-        ) -> Any:
-            answer = await world[-1].request(method, path, params, content if json is None else json)
+        async def _once(self, method: str, path: str, tolerated: int | None, most: int, **sent: Any) -> Any:
+            body = sent.get("content", sent.get("json"))
+            answer = await world[-1].request(method, path, sent.get("params"), body)
             if answer is None:
                 raise self._transport_error(httpx.ReadError("the connection broke"))
-            if answer.is_success or answer.status_code in tolerated:
+            if answer.is_success or answer.status_code == tolerated:
                 return answer
-            raise self.status_error(method, path, answer)  # type: ignore[arg-type]
+            raise self.status_error(f"{method} {path}", answer)  # type: ignore[arg-type]
 
     class ForModel:
         """A module, with another one in its place where the model runs."""

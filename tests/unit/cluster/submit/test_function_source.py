@@ -62,9 +62,6 @@ def test_names_that_only_an_import_can_show_pass(folder, path):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("prompts", "is not an import path"),
-        ("prompts:", "is not an import path"),
-        ("pro-mpts:build", "is not an import path"),
         ("missing:build", "there is no module 'missing'"),
         ("prompts.sub:build", "is a module and not a package"),
         ("team.gone:build", "has no source file"),
