@@ -281,7 +281,7 @@ MUTANTS = (
         "        return all_storable(plain)\n",
         "        return plain\n",
         "A NUL byte of an older driver ends the triggerer on PostgreSQL.",
-        ("cluster/follow/test_outcome.py::test_event_of_a_trigger_is_taken_by_a_database",),
+        ("cluster/follow/test_outcome.py::test_event_of_a_trigger_is_small_and_fit_for_a_database",),
     ),
     Mutant(
         "long-events-are-cut",

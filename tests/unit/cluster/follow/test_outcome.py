@@ -15,9 +15,6 @@ from tests.support.committed import COMMITTED, KEY, SUMMARY
 from tests.support.refused import HOSTILE, refused
 
 STATE = FollowState(session_name="s1")
-FAILED = events.line(
-    events.Failed(failure_class=FailureClass.STORAGE, message="The bucket is gone."), KEY, 80
-)
 PROGRESS = [events.line(events.Progress(done=done, total=9), KEY, done) for done in range(3)]
 
 
@@ -35,89 +32,73 @@ def texts(verdict):
     return [line.text for line in verdict.lines]
 
 
+def failed(failure_class, message="The bucket is gone."):
+    return events.line(events.Failed(failure_class=failure_class, message=message), KEY, 80)
+
+
+FAILED = failed(FailureClass.STORAGE)
+
+
 @pytest.mark.parametrize("status", ["PENDING", "RUNNING"])
 def test_an_active_job_goes_on(status):
     assert judge(observe(status), STATE).outcome is None
 
 
-def test_success_with_a_dataset():
-    outcome = judge(observe("SUCCEEDED", ["noise", COMMITTED, "goodbye"]), STATE).outcome
-    assert (outcome.state, outcome.failure_class, outcome.summary) == ("succeeded", None, SUMMARY)
-    assert "3 of 4 rows committed at /o (1 failed)" in outcome.message
+COMMAND_ERROR = {
+    "error_type": "JOB_ENTRYPOINT_COMMAND_ERROR",
+    "driver_exit_code": 1,
+    "message": "exit code 1",
+}
+NODE_ERROR = {"error_type": "JOB_SUPERVISOR_ACTOR_DIED", "message": "gone"}
+DONE = "3 of 4 rows committed at /o (1 failed)"
+OUTSIDE = "The job was stopped outside of this task."
 
 
-def test_success_without_a_dataset():
-    outcome = judge(observe("SUCCEEDED", ["noise"]), STATE).outcome
-    assert (outcome.state, outcome.summary) == ("succeeded", None)
-
-
-@pytest.mark.parametrize("status", ["FAILED", "STOPPED"])
 @pytest.mark.parametrize(
-    "tail", [[FAILED, COMMITTED, "Segmentation fault"], [COMMITTED, FAILED]], ids=["crash", "failure"]
+    ("end", "state", "failure_class", "message"),
+    [
+        (observe("SUCCEEDED", ["noise", COMMITTED, "bye"]), "succeeded", None, DONE),
+        (observe("SUCCEEDED", ["noise"]), "succeeded", None, "The job finished successfully."),
+        # A committed dataset stands, whatever follows.
+        (observe("FAILED", [FAILED, COMMITTED, "Segmentation fault"]), "succeeded", None, DONE),
+        (observe("STOPPED", [COMMITTED, FAILED]), "succeeded", None, DONE),
+        (observe("FAILED", [FAILED, "x"], **COMMAND_ERROR), "failed", FailureClass.STORAGE, "The bucket is"),
+        (observe("FAILED", ["x"], **NODE_ERROR), "failed", FailureClass.NODE_LOST, "The job failed: gone"),
+        (observe("STOPPED"), "stopped", FailureClass.CANCELLED, OUTSIDE),
+        (observe("STOPPED", [failed(FailureClass.TIMEOUT)]), "failed", FailureClass.TIMEOUT, "The bucket"),
+        (observe("STOPPED", [failed(FailureClass.CANCELLED)]), "stopped", FailureClass.CANCELLED, "The buck"),
+        # A failure in a driver that is being stopped is no reason for a retry.
+        (observe("STOPPED", [FAILED]), "stopped", FailureClass.CANCELLED, OUTSIDE),
+        (observe("STOPPED", PROGRESS), "stopped", FailureClass.CANCELLED, OUTSIDE),
+    ],
 )
-def test_a_committed_dataset_stands_whatever_follows(status, tail):
-    outcome = judge(observe(status, tail), STATE).outcome
-    assert (outcome.state, outcome.summary) == ("succeeded", SUMMARY)
-
-
-def test_a_failure_speaks_for_itself():
-    info = {"message": "exit code 1", "error_type": "JOB_ENTRYPOINT_COMMAND_ERROR", "driver_exit_code": 1}
-    outcome = judge(observe("FAILED", [FAILED, "noise"], **info), STATE).outcome
-    assert (outcome.state, outcome.failure_class) == ("failed", FailureClass.STORAGE)
-    assert outcome.message == "The bucket is gone."
-
-
-def test_a_failure_without_an_event_is_diagnosed():
-    outcome = judge(
-        observe("FAILED", ["x"], message="gone", error_type="JOB_SUPERVISOR_ACTOR_DIED"), STATE
-    ).outcome
-    assert (outcome.state, outcome.failure_class) == ("failed", FailureClass.NODE_LOST)
-    assert "gone" in outcome.message
+def test_how_a_job_ended(end, state, failure_class, message):
+    outcome = judge(end, STATE).outcome
+    assert (outcome.state, outcome.failure_class) == (state, failure_class)
+    assert outcome.message.startswith(message)
+    assert outcome.summary == (SUMMARY if message is DONE else None)
 
 
 def test_failure_before_the_driver_has_its_key_is_retried():
     sentence = "cluster_lost: credentials: their package is gone; the retry sends it again."
-    head = "Job entrypoint command failed with exit code 1, last available logs (truncated to 20,000 chars):"
     log = ("2026-01-01 INFO worker.py:1 -- Connecting to existing Ray cluster", sentence)
-    info = {"message": "\n".join((head, *log)), "error_type": "JOB_ENTRYPOINT_COMMAND_ERROR"}
-    outcome = judge(observe("FAILED", log, driver_exit_code=1, **info), FollowState()).outcome
-    assert (outcome.failure_class, outcome.failure_class.retryable) == (FailureClass.INTERNAL, True)
+    info = {**COMMAND_ERROR, "message": "\n".join(("Job entrypoint command failed with exit code 1", *log))}
+    outcome = judge(observe("FAILED", log, **info), FollowState()).outcome
+    assert outcome.failure_class is FailureClass.INTERNAL
     assert outcome.message == f"The job failed (exit code 1): {sentence}"
 
 
-def test_a_stopped_job():
-    outcome = judge(observe("STOPPED"), STATE).outcome
-    assert (outcome.state, outcome.failure_class) == ("stopped", FailureClass.CANCELLED)
-
-
 @pytest.mark.parametrize(
-    ("failure_class", "state", "message"),
+    ("known", "session", "state", "failure_class"),
     [
-        (FailureClass.TIMEOUT, "failed", "after 3 of 9 rows"),
-        (FailureClass.CANCELLED, "stopped", "after 3 of 9 rows"),
-        # A failure in a driver that is being stopped is no reason for a retry.
-        (FailureClass.STORAGE, "stopped", "The job was stopped outside of this task."),
+        ("s1", "s1", "deleted", FailureClass.CANCELLED),
+        ("s1", "s2", "lost", FailureClass.CLUSTER_LOST),
+        (None, None, "lost", FailureClass.CLUSTER_LOST),
     ],
 )
-def test_last_event_of_a_stopped_job(failure_class, state, message):
-    event = events.line(events.Failed(failure_class=failure_class, message="after 3 of 9 rows"), KEY, 5)
-    outcome = judge(observe("STOPPED", [event]), STATE).outcome
-    stopped = state == "stopped"
-    assert (outcome.state, outcome.message) == (state, message)
-    assert outcome.failure_class is (FailureClass.CANCELLED if stopped else FailureClass.TIMEOUT)
-
-
-@pytest.mark.parametrize(
-    ("session", "state", "failure_class"),
-    [("s1", "deleted", FailureClass.CANCELLED), ("s2", "lost", FailureClass.CLUSTER_LOST)],
-)
-def test_an_unknown_job_is_deleted_or_lost(session, state, failure_class):
-    outcome = judge(Observation(at=1, session_name=session), STATE).outcome
+def test_an_unknown_job_is_deleted_or_lost(known, session, state, failure_class):
+    outcome = judge(Observation(at=1, session_name=session), FollowState(session_name=known)).outcome
     assert (outcome.state, outcome.failure_class) == (state, failure_class)
-
-
-def test_without_a_known_session_an_unknown_job_counts_as_lost():
-    assert judge(Observation(at=1), FollowState()).outcome.state == "lost"
 
 
 KEPT = events.line(events.Progress(done=1500, total=3000, kept=1455), KEY, 4)
@@ -126,8 +107,8 @@ KEPT = events.line(events.Progress(done=1500, total=3000, kept=1455), KEY, 4)
 @pytest.mark.parametrize(
     "end",
     [
-        observe("FAILED", [KEPT, "Killed"], error_type="JOB_ENTRYPOINT_COMMAND_ERROR", driver_exit_code=137),
-        observe("FAILED", [KEPT], error_type="JOB_SUPERVISOR_ACTOR_DIED", message="gone"),
+        observe("FAILED", [KEPT, "Killed"], **{**COMMAND_ERROR, "driver_exit_code": 137}),
+        observe("FAILED", [KEPT], **NODE_ERROR),
         observe("STOPPED", [KEPT]),
         observe("RUNNING", [KEPT], at=900.0),
         Observation(at=1, session_name="s1"),
@@ -148,7 +129,7 @@ def test_end_without_the_drivers_word_says_which_rows_are_kept(end):
 def test_a_last_line_that_is_an_event_is_told_by_its_sentence(code):
     """Ray's message ends with the log, and a killed driver's log most often with its progress."""
     message = f"Job entrypoint command failed with exit code {code}, last available logs:\n{KEPT}\n"
-    error = {"error_type": "JOB_ENTRYPOINT_COMMAND_ERROR", "driver_exit_code": code, "message": message}
+    error = {**COMMAND_ERROR, "driver_exit_code": code, "message": message}
     told = judge(observe("FAILED", [KEPT], **error), STATE).outcome.message
     assert ": 1,500 of 3,000 rows (50.0 %); 1,455 of 3,000 rows are kept" in told
 
@@ -162,15 +143,8 @@ def test_a_last_line_that_is_an_event_is_told_by_its_sentence(code):
     ],
 )
 def test_what_the_driver_told_of_its_end_stays_as_it_is(status, failure_class):
-    said = events.line(events.Failed(failure_class=failure_class, message="It went wrong."), KEY, 80)
-    told = observe(status, [KEPT, said], error_type="JOB_ENTRYPOINT_COMMAND_ERROR", driver_exit_code=1)
-    assert judge(told, STATE).outcome.message == "It went wrong."
-
-
-def test_progress_that_does_not_tell_what_is_kept_adds_nothing():
-    """An older driver's."""
-    outcome = judge(observe("STOPPED", PROGRESS), STATE).outcome
-    assert outcome.message == "The job was stopped outside of this task."
+    told = observe(status, [KEPT, failed(failure_class)], **COMMAND_ERROR)
+    assert judge(told, STATE).outcome.message == "The bucket is gone."
 
 
 def test_silence_is_tolerated_for_a_limited_time():
@@ -199,12 +173,8 @@ def test_the_deadline():
     for late in (observe(at=100.0), Observation(at=100.0, error="No answer.")):
         outcome = judge(late, STATE, deadline=100).outcome
         assert (outcome.state, outcome.failure_class) == ("timeout", FailureClass.TIMEOUT)
-
-
-def test_a_job_that_ended_in_time_is_not_late():
-    assert (
-        judge(observe("SUCCEEDED", [COMMITTED], at=200.0), STATE, deadline=100).outcome.state == "succeeded"
-    )
+    in_time = observe("SUCCEEDED", [COMMITTED], at=200.0)
+    assert judge(in_time, STATE, deadline=100).outcome.state == "succeeded"
 
 
 def test_each_line_is_logged_once():
@@ -245,16 +215,13 @@ def test_tail_with_a_gap_is_reported_and_keeps_events():
     assert texts(judge(observe(tail=flood[-TAIL_LINES:]), verdict.state)) == []
 
 
-def test_tail_that_lost_its_connection_is_reported():
-    state = judge(observe(tail=["before"]), STATE).state
-    verdict = judge(observe(tail=[f"line {number}" for number in range(TAIL_LINES)]), state)
+def test_lines_that_no_poll_saw_are_reported():
+    flood = [f"line {number}" for number in range(TAIL_LINES)]
+    verdict = judge(observe(tail=flood), judge(observe(tail=["before"]), STATE).state)
     assert "More than 1,000 lines" in texts(verdict)[0]
     assert len(verdict.lines) == TAIL_LINES + 1
-
-
-def test_first_poll_of_a_long_log_reports_omitted_lines():
-    verdict = judge(observe(tail=[f"line {number}" for number in range(TAIL_LINES)]), STATE)
-    assert "Earlier lines of the driver's log left out" in texts(verdict)[0]
+    first = judge(observe(tail=flood), STATE)
+    assert "Earlier lines of the driver's log left out" in texts(first)[0]
 
 
 def test_log_empty_at_the_first_poll_may_omit_lines():
@@ -319,15 +286,12 @@ def test_outcomes_survive_json(outcome):
     assert found.saw_the_end is outcome.saw_the_end
 
 
-def test_event_of_a_trigger_is_taken_by_a_database():
-    outcome = Outcome("failed", FailureClass.STORAGE, HOSTILE, SUMMARY.model_copy(update={"uri": "/\0"}))
-    assert refused(outcome.to_json()) == []
-
-
-def test_event_of_a_trigger_holds_no_more_than_the_task_needs():
+def test_event_of_a_trigger_is_small_and_fit_for_a_database():
     info = JobInfo("x", JobStatus.FAILED, "a command", "ten lines of a log", metadata={"owner": "me"})
-    outcome = Outcome("failed", FailureClass.STORAGE, "m", None, info)
-    assert set(outcome.to_json()) == {"state", "failure_class", "message", "summary", "ended"}
+    summary = SUMMARY.model_copy(update={"uri": "/\0"})
+    plain = Outcome("failed", FailureClass.STORAGE, HOSTILE, summary, info).to_json()
+    assert refused(plain) == []
+    assert set(plain) == {"state", "failure_class", "message", "summary", "ended"}
 
 
 FORGERIES = {
