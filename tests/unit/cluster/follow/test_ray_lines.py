@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_raybatch.cluster.follow.ray_lines import for_task_log
+from airflow_provider_raybatch.contract.text import clean
 
 BATCH = """\
 2026-11-26 14:12:25,698	INFO job_manager.py:581 -- Runtime env is setting up.
@@ -17,64 +18,45 @@ Running entrypoint for job raybatch-echo: python -m airflow_provider_raybatch.jo
 
 
 OWN_PROGRAM = """\
-2026-11-26 14:40:05,651	INFO job_manager.py:581 -- Runtime env is setting up.
-Running entrypoint for job plain-1: python plain.py
-starting my own job
-\x1b[32mgreen from me\x1b[0m
-2026-11-26 14:40:26,922	INFO worker.py:1691 -- Using address 192.0.2.2:40435 set in the environment variable RAY_ADDRESS
-2026-11-26 14:40:26,958	INFO worker.py:1841 -- Connecting to existing Ray cluster at address: 192.0.2.2:40435...
-2026-11-26 14:40:27,054	INFO worker.py:2029 -- Connected to Ray cluster. View the dashboard at \x1b[1m\x1b[32mhttp://127.0.0.1:52327 \x1b[39m\x1b[22m
-[0, 1, 2, 3]
-\x1b[33m(raylet)\x1b[0m Task A.die failed. There are 1 retries remaining, so the task will be retried. Error: The actor is temporarily unavailable: RpcError: RPC error: Socket closed rpc_code: 14
-caught ActorDiedError The actor died unexpectedly before finishing this task.
-	class_name: A
-WARNING:mine:a warning of mine
-  warnings.warn("a python warning of mine")
-100%|##########| 5/5 [00:01<00:00,  4.00it/s]
-2026-11-26 14:41:03,086	INFO streaming_executor.py:215 -- Starting execution of Dataset dataset_0354K_0. Full logs are in /tmp/rb-ln_2pjl_/session/logs/ray-data
-2026-11-26 14:41:03,086	INFO streaming_executor.py:216 -- Execution plan of Dataset dataset_0354K_0: InputDataBuffer[Input] -> AggregateNumRows[AggregateNumRows]
-2026-11-26 14:41:03,150	INFO __init__.py:56 -- Progress will be logged because stdout is a non-interactive terminal.
-2026-11-26 14:41:53,941	INFO logging_progress.py:174 -- ======= Running Dataset: dataset_0354K_0 =======
-2026-11-26 14:41:53,943	INFO logging_progress.py:225 -- Total Progress: 0/?
-2026-11-26 14:41:53,943	INFO logging_progress.py:227 -- Active & requested resources: 2/2 CPU, 0.0B/1.0GiB object store
-2026-11-26 14:41:53,943	INFO logging_progress.py:181 --\x20
-2026-11-26 14:41:53,943	INFO logging_progress.py:231 -- ReadRange->MapBatches(<lambda>)->Project: 800/1000
-2026-11-26 14:41:53,943	INFO logging_progress.py:233 --   Tasks: 2 [backpressured:tasks(ResourceBudget)]; Actors: 0; Queued blocks: 2 (0.0B); Resources: 2.0 CPU, 0.0B object store
-2026-11-26 14:41:53,943	INFO logging_progress.py:192 -- =================================================================
-2026-11-26 14:42:04,369	INFO streaming_executor.py:371 -- Dataset dataset_0354K_0 execution finished in 61.28 seconds
-[2026-11-26 14:42:35,586 E 13939 13939] core_worker.cc:2465: Actor with class name: 'MapWorker(MapBatches(P))' and ID: 'a3042a2fa619' has constructor arguments in the object store and max_restarts > 0.
-[2026-11-26 14:47:00,690 E 13939 13939] logging.cc:474: *** SIGTERM received at time=1795704420 on cpu 1 ***
+- 2026-11-26 14:40:05,651	INFO job_manager.py:581 -- Runtime env is setting up.
+= Running entrypoint for job plain-1: python plain.py
+= starting my own job
+= \x1b[32mgreen from me\x1b[0m
+- 2026-11-26 14:40:26,922	INFO worker.py:1691 -- Using address 192.0.2.2:40435 set in the environment variable RAY_ADDRESS
+- 2026-11-26 14:40:26,958	INFO worker.py:1841 -- Connecting to existing Ray cluster at address: 192.0.2.2:40435...
+- 2026-11-26 14:40:27,054	INFO worker.py:2029 -- Connected to Ray cluster. View the dashboard at \x1b[1m\x1b[32mhttp://127.0.0.1:52327 \x1b[39m\x1b[22m
+= [0, 1, 2, 3]
+= \x1b[33m(raylet)\x1b[0m Task A.die failed. There are 1 retries remaining, so the task will be retried. Error: The actor is temporarily unavailable: RpcError: RPC error: Socket closed rpc_code: 14
+= caught ActorDiedError The actor died unexpectedly before finishing this task.
+= 	class_name: A
+= WARNING:mine:a warning of mine
+=   warnings.warn("a python warning of mine")
+= 100%|##########| 5/5 [00:01<00:00,  4.00it/s]
+- 2026-11-26 14:41:03,086	INFO streaming_executor.py:215 -- Starting execution of Dataset dataset_0354K_0. Full logs are in /tmp/rb-ln_2pjl_/session/logs/ray-data
+- 2026-11-26 14:41:03,086	INFO streaming_executor.py:216 -- Execution plan of Dataset dataset_0354K_0: InputDataBuffer[Input] -> AggregateNumRows[AggregateNumRows]
+- 2026-11-26 14:41:03,150	INFO __init__.py:56 -- Progress will be logged because stdout is a non-interactive terminal.
+- 2026-11-26 14:41:53,941	INFO logging_progress.py:174 -- ======= Running Dataset: dataset_0354K_0 =======
+R 2026-11-26 14:41:53,943	INFO logging_progress.py:225 -- Total Progress: 0/?
+- 2026-11-26 14:41:53,943	INFO logging_progress.py:227 -- Active & requested resources: 2/2 CPU, 0.0B/1.0GiB object store
+- 2026-11-26 14:41:53,943	INFO logging_progress.py:181 --\x20
+R 2026-11-26 14:41:53,943	INFO logging_progress.py:231 -- ReadRange->MapBatches(<lambda>)->Project: 800/1000
+- 2026-11-26 14:41:53,943	INFO logging_progress.py:233 --   Tasks: 2 [backpressured:tasks(ResourceBudget)]; Actors: 0; Queued blocks: 2 (0.0B); Resources: 2.0 CPU, 0.0B object store
+- 2026-11-26 14:41:53,943	INFO logging_progress.py:192 -- =================================================================
+R 2026-11-26 14:42:04,369	INFO streaming_executor.py:371 -- Dataset dataset_0354K_0 execution finished in 61.28 seconds
+- [2026-11-26 14:42:35,586 E 13939 13939] core_worker.cc:2465: Actor with class name: 'MapWorker(MapBatches(P))' and ID: 'a3042a2fa619' has constructor arguments in the object store and max_restarts > 0.
+R [2026-11-26 14:47:00,690 E 13939 13939] logging.cc:474: *** SIGTERM received at time=1795704420 on cpu 1 ***
 """  # noqa: E501 - as Ray wrote it, with shorter ids
-
-
-SHOWN_OF_IT = """\
-Running entrypoint for job plain-1: python plain.py
-starting my own job
-green from me
-[0, 1, 2, 3]
-(raylet) Task A.die failed. There are 1 retries remaining, so the task will be retried. Error: The actor is temporarily unavailable: RpcError: RPC error: Socket closed rpc_code: 14
-caught ActorDiedError The actor died unexpectedly before finishing this task.
-	class_name: A
-WARNING:mine:a warning of mine
-  warnings.warn("a python warning of mine")
-100%|##########| 5/5 [00:01<00:00,  4.00it/s]
-Ray: 2026-11-26 14:41:53,943	INFO logging_progress.py:225 -- Total Progress: 0/?
-Ray: 2026-11-26 14:41:53,943	INFO logging_progress.py:231 -- ReadRange->MapBatches(<lambda>)->Project: 800/1000
-Ray: 2026-11-26 14:42:04,369	INFO streaming_executor.py:371 -- Dataset dataset_0354K_0 execution finished in 61.28 seconds
-Ray: [2026-11-26 14:47:00,690 E 13939 13939] logging.cc:474: *** SIGTERM received at time=1795704420 on cpu 1 ***
-"""  # noqa: E501
-
-
-def shown(log: str, batch: bool) -> list[str]:
-    return [text for line in log.splitlines() if (text := for_task_log(line, batch)) is not None]
+"""Each line behind a mark: left out (-), shown (=), or shown as Ray's own (R)."""
 
 
 def test_prints_rows_and_errors_of_a_users_program_are_shown() -> None:
-    assert shown(OWN_PROGRAM, batch=False) == SHOWN_OF_IT.splitlines()
+    for mark, line in (marked.split(" ", 1) for marked in OWN_PROGRAM.splitlines()):
+        expected = {"-": None, "=": clean(line), "R": f"Ray: {line}"}[mark]
+        assert for_task_log(line, batch=False) == expected
 
 
 def test_a_batch_inference_that_goes_well_shows_nothing_of_ray() -> None:
-    assert shown(BATCH, batch=True) == []
+    assert [for_task_log(line, batch=True) for line in BATCH.splitlines()] == [None] * 5
 
 
 TELLING = [
@@ -148,10 +130,7 @@ def test_what_ray_says_of_itself_is_left_to_its_log(line: str, batch: bool) -> N
 @pytest.mark.parametrize(
     ("line", "mark"),
     [
-        (
-            "2026-11-26 14:14:00,925	WARNING resource_manager.py:818 -- Cluster resources are not enough",
-            "Ray: ",
-        ),
+        (BATCH.splitlines()[-1], "Ray: "),
         ("(raylet) The lease cannot be scheduled right now. You can ignore this message if this", ""),
     ],
 )

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import time
@@ -20,9 +21,20 @@ from airflow_provider_raybatch.cluster.submit.package import (
     package_of_wheel,
 )
 
+ROOT = Path(package_module.__file__).parents[3]
+
 
 def names(package):
     return zipfile.ZipFile(io.BytesIO(package.content)).namelist()
+
+
+def run(code, *path):
+    """Return what Python prints with these folders in front."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(
+        command, cwd="/", env=environment, capture_output=True, text=True, check=True
+    ).stdout
 
 
 def test_package_bytes_ignore_order_and_age_of_files():
@@ -31,23 +43,15 @@ def test_package_bytes_ignore_order_and_age_of_files():
     two = Package({"a.py": b"2", "b/x.py": b"1"})
     assert one.content == two.content
     assert one.uri == two.uri
+    assert re.fullmatch(r"gcs://_ray_pkg_[0-9a-f]{32}\.zip", one.uri)
     assert names(one) == ["a.py", "b/x.py"]
+    assert zipfile.ZipFile(io.BytesIO(one.content)).getinfo("a.py").external_attr >> 16 == 0o100644
+    assert "b'2'" not in repr(one)
 
 
 @pytest.mark.parametrize("other", [{"a": b"bc"}, {"ab": b"d"}, {"a": b"b", "c": b"d"}, {"a": b""}])
 def test_other_files_give_another_uri(other):
     assert Package(other).uri != Package({"a": b"b"}).uri
-
-
-def test_uri_is_one_that_ray_takes():
-    package = Package({"spec.json": b"{}"})
-    assert package.uri == f"gcs://_ray_pkg_{package.digest}.zip"
-    assert len(package.digest) == 32
-
-
-def test_unpacked_files_are_readable(tmp_path):
-    entry = zipfile.ZipFile(io.BytesIO(Package({"a": b"b"}).content)).getinfo("a")
-    assert entry.external_attr >> 16 == 0o100644
 
 
 def test_provider_package_holds_only_what_the_job_needs():
@@ -69,11 +73,7 @@ def test_provider_package_imports_without_airflow_and_ray(tmp_path):
         "import sys; sys.modules.update(dict.fromkeys(['airflow', 'httpx', 'ray']));"
         "import airflow_provider_raybatch.contract.spec as spec; print(spec.__file__)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    shown = subprocess.run(
-        [sys.executable, "-c", code], cwd="/", env=environment, capture_output=True, text=True, check=True
-    )
-    assert shown.stdout.strip() == str(tmp_path / "airflow_provider_raybatch/contract/spec.py")
+    assert run(code, tmp_path).strip() == str(tmp_path / "airflow_provider_raybatch/contract/spec.py")
 
 
 def test_shipped_obstore_imports_with_its_extension(tmp_path):
@@ -86,11 +86,7 @@ def test_shipped_obstore_imports_with_its_extension(tmp_path):
     )
     zipfile.ZipFile(io.BytesIO(package.content)).extractall(tmp_path)
     code = "import obstore, importlib.metadata as m; print(obstore.__file__, m.version('obstore'))"
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "raybatch_wheels")}
-    shown = subprocess.run(
-        [sys.executable, "-c", code], cwd="/", env=environment, capture_output=True, text=True, check=True
-    )
-    assert shown.stdout.split()[0].startswith(str(tmp_path))
+    assert run(code, tmp_path / "raybatch_wheels").startswith(str(tmp_path))
     assert package_of_wheel("obstore") is package
 
 
@@ -100,11 +96,7 @@ def test_shipped_wheel_is_used_unless_the_cluster_has_one(tmp_path):
         folder.mkdir(parents=True)
         (folder / "__init__.py").write_text("")
     code = "import airflow_provider_raybatch.job, ours, h11; print(ours.__file__); print(h11.__file__)"
-    root = Path(package_module.__file__).parents[3]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "unpacked"), str(root)])}
-    shown = subprocess.run(
-        [sys.executable, "-c", code], cwd="/", env=environment, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
+    shown = run(code, tmp_path / "unpacked", ROOT).splitlines()
     assert shown[0].startswith(str(tmp_path))
     assert "site-packages" in shown[1]
 
@@ -122,11 +114,7 @@ def test_wheel_of_another_platform_is_reported_by_the_job(tmp_path):
         "try: folder('s3://b').list()\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
-    root = Path(package_module.__file__).parents[3]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([f"{tmp_path}/raybatch_wheels", str(root)])}
-    shown = subprocess.run(
-        [sys.executable, "-c", code], cwd="/", env=environment, capture_output=True, text=True, check=True
-    ).stdout
+    shown = run(code, tmp_path / "raybatch_wheels", ROOT)
     assert shown.startswith("PreflightError s3://b: 'obstore' can't be imported on this node (")
     assert "the wheel found is cp311-abi3-macosx_11_0_arm64, and this is Python 3." in shown
     assert shown.strip().endswith(
@@ -160,17 +148,10 @@ def test_a_folder_without_its_caches_and_environment_files(tmp_path):
     assert set(package_of_folder(tmp_path / "code", inside="code").files) == {"code/a.py", "code/sub/b.py"}
 
 
-def test_a_missing_folder(tmp_path):
+def test_a_folder_that_can_not_be_shipped(tmp_path, monkeypatch):
     with pytest.raises(PackageError, match="is not a folder here"):
         package_of_folder(tmp_path / "nowhere")
-
-
-def test_a_folder_that_is_too_large(tmp_path, monkeypatch):
     monkeypatch.setattr(package_module, "FOLDER_LIMIT", 1000)
     (tmp_path / "data.bin").write_bytes(bytes(1001))
     with pytest.raises(PackageError, match="move data and models out of it"):
         package_of_folder(tmp_path)
-
-
-def test_contents_stay_out_of_the_representation():
-    assert "s3cret" not in repr(Package({"a": b"s3cret"}))

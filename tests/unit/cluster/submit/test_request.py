@@ -58,6 +58,7 @@ async def test_everything_the_job_needs_is_on_the_cluster(ray, client):
     request = await build_batch_request(client, spec, key=KEY)
     assert request.entrypoint == ENTRYPOINT == "python -m airflow_provider_raybatch.job spec.json"
     assert request.submission_id == "raybatch-x-0"
+    assert set(request.body()) == {"entrypoint", "submission_id", "runtime_env", "metadata"}
     ours, obstore = (set(unpack(ray, uri)) for uri in request.runtime_env["py_modules"])
     assert "airflow_provider_raybatch/job/__main__.py" in ours
     assert any(path.endswith(".abi3.so") for path in obstore)
@@ -70,11 +71,6 @@ async def test_everything_the_job_needs_is_on_the_cluster(ray, client):
     assert request.metadata["raybatch.task_key"] == TASK.digest
     assert request.metadata["raybatch.run_token"] == "token"
     assert request.metadata["raybatch.fingerprint"] == spec.fingerprint
-
-
-async def test_the_driver_asks_for_nothing(client):
-    body = (await build_batch_request(client, spec_of(), key=KEY)).body()
-    assert set(body) == {"entrypoint", "submission_id", "runtime_env", "metadata"}
 
 
 async def test_a_second_submission_uploads_only_its_spec(ray, client):
@@ -93,43 +89,31 @@ async def test_secrets_travel_alone(ray, client, key):
     assert (b"s3cret" in unpack(ray, f"gcs://{name}")["secrets"]) is (key is None)
     assert "s3cret" not in json.dumps(request.body())
     assert name not in json.dumps(request.body())
-    others = [content for stored, content in ray.packages.items() if stored != name]
-    assert not any(b"s3cret" in b"".join(unpack_bytes(content)) for content in others)
+    others = [unpack(ray, stored) for stored in ray.packages if stored != name]
+    assert not any(b"s3cret" in content for other in others for content in other.values())
     # The GET before the PUT makes Ray delete the package after ten minutes.
     asked = ray.requests.index(("GET", f"/api/packages/gcs/{name}"))
     assert asked < ray.requests.index(("PUT", f"/api/packages/gcs/{name}"))
 
 
-def unpack_bytes(content):
-    archive = zipfile.ZipFile(io.BytesIO(content))
-    return [archive.read(name) for name in archive.namelist()]
-
-
 async def test_each_submission_has_a_secrets_package_of_its_own(ray, client):
     spec = spec_of()
-    names = set()
-    for _ in range(2):
-        request = await build_batch_request(client, spec, key=KEY, secrets=SECRETS)
-        names.add(sent_spec(ray, request)["submission"]["secrets_package"])
-    assert len(names) == 2
+    requests = [await build_batch_request(client, spec, key=KEY, secrets=SECRETS) for _ in range(2)]
+    assert len({sent_spec(ray, each)["submission"]["secrets_package"] for each in requests}) == 2
     assert spec.submission.secrets_package is None
 
 
-async def test_a_prompt_functions_source_travels(ray, client, folder):
-    (folder / "prompts.py").write_text("def build(row): return 'x'\n")
-    spec = with_source_digest(spec_of({"prompt_function": "prompts:build"}))
-    request = await build_batch_request(client, spec, key=KEY)
-    assert set(unpack(ray, request.runtime_env["py_modules"][-1])) == {"prompts.py"}
-
-
-async def test_changed_source_is_a_changed_job(client, folder):
-    (folder / "prompts.py").write_text("def build(row): return 'x'\n")
-    plain = spec_of({"prompt_function": "prompts:build"})
+@pytest.mark.parametrize("argument", ["prompt_function", "postprocess"])
+async def test_changed_source_is_a_changed_job(client, folder, argument):
+    (folder / "labels.py").write_text("def function(*row): return {}\n")
+    prompt = {"prompt_function": "labels:function"} if argument == "prompt_function" else None
+    plain = spec_of(prompt, postprocess=None if prompt else "labels:function")
     before = with_source_digest(plain)
-    (folder / "prompts.py").write_text("def build(row): return 'y'\n")
+    (folder / "labels.py").write_text("def function(*row): return {'a': 1}\n")
     after = with_source_digest(plain)
     assert len({plain.fingerprint, before.fingerprint, after.fingerprint}) == 3
-    with pytest.raises(SpecError, match="changed while the job was being submitted"):
+    assert (before.response_digest == after.response_digest) is (argument == "postprocess")
+    with pytest.raises(SpecError, match=f"^{argument}: its source changed while the job was being submitted"):
         await build_batch_request(client, before, key=KEY)
 
 
@@ -148,37 +132,10 @@ async def test_source_shared_by_both_functions_travels_once(ray, client, folder)
         assert sent == expected
 
 
-async def test_changed_postprocess_source_is_a_changed_job(client, folder):
-    (folder / "labels.py").write_text("def parse(row, response): return {}\n")
-    plain = spec_of(postprocess="labels:parse")
-    before = with_source_digest(plain)
-    (folder / "labels.py").write_text("def parse(row, response): return {'a': 1}\n")
-    after = with_source_digest(plain)
-    assert len({plain.fingerprint, before.fingerprint, after.fingerprint}) == 3
-    assert plain.response_digest == before.response_digest == after.response_digest
-    with pytest.raises(
-        SpecError, match=r"^postprocess: its source changed while the job was being submitted"
-    ):
-        await build_batch_request(client, before, key=KEY)
-
-
-@pytest.mark.parametrize(
-    ("source", "problem"),
-    [
-        (None, "postprocess: there is no module 'labels' to ship for 'labels:parse'"),
-        ("import airflow\ndef parse(row, response): return {}\n", "postprocess: .*labels.py imports Airflow"),
-        ("def other(row, response): return {}\n", "postprocess: .*labels.py has no top-level 'parse'"),
-    ],
-)
-def test_a_postprocess_function_that_can_not_travel_is_named(folder, source, problem):
-    if source is not None:
-        (folder / "labels.py").write_text(source)
-    with pytest.raises(PackageError, match=f"^{problem}"):
-        with_source_digest(spec_of(postprocess="labels:parse"))
-
-
-def test_a_spec_without_a_function_has_no_source():
+def test_source_is_that_of_the_functions_there_are():
     assert with_source_digest(spec_of()) == spec_of()
+    with pytest.raises(PackageError, match=r"^postprocess: there is no module 'no_labels' to ship for"):
+        with_source_digest(spec_of(postprocess="no_labels:parse"))
 
 
 async def test_refusals_come_before_anything_is_uploaded(ray, client, monkeypatch):
