@@ -12,28 +12,27 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import EmbeddedClusterErr
 from airflow_provider_raybatch.cluster.local.cluster import _turn, embedded_cluster
 
 
-def test_a_lock_that_is_not_ours(tmp_path, monkeypatch):
+@pytest.fixture
+def lock(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    lock = tmp_path / f"airflow-provider-raybatch-{os.getuid()}.lock"
-    lock.symlink_to(tmp_path / "elsewhere")
+    return tmp_path / f"airflow-provider-raybatch-{os.getuid()}.lock"
+
+
+def test_a_lock_that_is_not_ours(lock, monkeypatch):
+    elsewhere = lock.with_name("elsewhere")
+    lock.symlink_to(elsewhere)
     with pytest.raises(EmbeddedClusterError, match=f"The lock file {lock} "):
         embedded_cluster(print).__enter__()
-    assert not (tmp_path / "elsewhere").exists()
-
-
-def test_a_lock_of_another_user(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    lock = tmp_path / f"airflow-provider-raybatch-{os.getuid()}.lock"
-    lock.touch()
+    assert not elsewhere.exists()
+    lock.unlink()
     found = os.fstat
     monkeypatch.setattr(os, "fstat", lambda number: os.stat_result((*found(number)[:4], 12345, *[0] * 5)))
     with pytest.raises(EmbeddedClusterError, match=f"The lock file {lock} .*another user"):
         embedded_cluster(print).__enter__()
 
 
-def test_takes_its_turn(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    other = os.open(tmp_path / f"airflow-provider-raybatch-{os.getuid()}.lock", os.O_CREAT | os.O_RDWR)
+def test_takes_its_turn(lock):
+    other = os.open(lock, os.O_CREAT | os.O_RDWR)
     fcntl.flock(other, fcntl.LOCK_EX)
     said = []
 

@@ -70,20 +70,15 @@ def guarded(tmp_path):
     process.wait()
 
 
-def test_at_end_of_file_everything_ends_and_the_folder_goes(guarded):
+@pytest.mark.parametrize("how", ["end of file", "SIGTERM"])
+def test_at_its_end_all_processes_end_and_the_folder_goes(guarded, how):
     mark, home, write_end, process = guarded
     assert len(marked(mark)) == 4
-    os.close(write_end)
+    if how == "SIGTERM":
+        process.send_signal(signal.SIGTERM)
+    else:
+        os.close(write_end)
     assert process.wait(60) == 0
-    assert marked(mark) == []
-    assert not home.exists()
-
-
-def test_sigterm_ends_everything_too(guarded):
-    mark, home, write_end, process = guarded
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
-    os.close(write_end)
     assert marked(mark) == []
     assert not home.exists()
 
