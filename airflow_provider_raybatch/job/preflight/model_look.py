@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a model can be asked at all, by a look at its files: in seconds, before vLLM is imported.
+"""Refuses a model by the names of its files and its ``config.json``: in seconds, before vLLM is imported.
 
 What can't be seen from here, or is not understood, is left to vLLM.
 """
@@ -7,21 +7,46 @@ What can't be seen from here, or is not understood, is left to vLLM.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.job.preflight.model_description import ModelDescription, describe
-from airflow_provider_raybatch.job.preflight.model_files import files_of
+from airflow_provider_raybatch.job.preflight.model_files import ModelFiles, files_of
 from airflow_provider_raybatch.job.preflight.model_version import hub_token
 
 _PLAIN_FORMATS = {"auto", "hf", "safetensors"}
 """Values of `load_format` with which vLLM loads the files that a model has on the hub."""
+_WEIGHTS = ("consolidated*.safetensors", "*.safetensors", "*.bin", "*.pt")
+"""In the order in which vLLM looks for them; it loads those of the first kind that is there."""
+_NO_WEIGHTS = ("adapter_model*", "training_args.bin", "optimizer*", "scheduler*", "scaler.pt", "rng_state*")
+_TOKENIZERS = (
+    "tokenizer*.json",
+    "*.model*",
+    "*.spm",
+    "*vocab*",
+    "tekken.json",
+    "*.tiktoken",
+    "tokenization_*",
+)
+_TOKENIZER_CONFIG, _CONFIG, _ADAPTER = "tokenizer_config.json", "config.json", "adapter_config.json"
+_OF_BYTES = {"ByT5Tokenizer", "CanineTokenizer", "MyT5Tokenizer", "PerceiverTokenizer"}
+"""Tokenizers that need no vocabulary."""
+_POINTER, _LONGEST_POINTER = b"version https://git-lfs", 1024
 _SHOWN = 3
+
+_CLASSIFIES = re.compile(r"\w+(For(Sequence|Token)Classification|Reward(Model|ing)|ForProcessRewardModel)")
+_EMBEDS = re.compile(
+    r"\w+(ForMaskedLM|ForTextEncoding|EncoderModel|EmbeddingModel|BidirectionalModel)"
+    r"|(\w*(B[Ee][Rr][Tt]a?|MPNet|Electra|CLIP|Siglip)|Gte(New)?|Llama|Mistral|Qwen[23]|Gemma[23](Text)?)Model"
+)
+_POOLING = "sentence_transformers.models.Pooling"
 
 
 def refuse_missing(model: str) -> None:
@@ -45,7 +70,7 @@ def refuse_by_files(spec: BatchInferenceSpec, environment: Mapping[str, SecretSt
     problem = None
     with contextlib.suppress(Exception):  # each store raises its own, and any file may be broken
         files = files_of(spec.model, spec.engine_args.get("revision"), hub_token(environment))
-        problem = None if files is None else _problem(describe(files), spec)
+        problem = None if files is None else _problem(files, spec.engine_args)
     if problem:
         raise PreflightError(f"model: {spec.model!r} {problem}.")
 
@@ -55,44 +80,103 @@ def no_text(does: str) -> str:
     return f"{does} and generates no text; choose a model that does, such as an instruct model"
 
 
-def _problem(model: ModelDescription, spec: BatchInferenceSpec) -> str | None:
-    args = spec.engine_args
-    if model.adapted is not None:
-        of = repr(model.adapted) if model.adapted else "another model"
+def _problem(files: ModelFiles, args: Mapping[str, Any]) -> str | None:
+    names = files.sizes
+    weights = _weights(names)
+    if not weights and _ADAPTER in names:
+        base = _mapping(files, _ADAPTER).get("base_model_name_or_path")
         merge = "merge it into that model (PEFT's merge_and_unload), and give the merged one"
-        return f"is an adapter (LoRA) for {of}; {merge}"
-    if not model.has_config and "hf_config_path" not in args:
-        if model.checkpoints:
-            inside = _listed([repr(name) for name in model.checkpoints])
+        return f"is an adapter (LoRA) for {repr(str(base)) if base else 'another model'}; {merge}"
+    if _CONFIG not in names and "params.json" not in names and "hf_config_path" not in args:
+        checkpoints = sorted(name[:-12] for name in names if re.fullmatch("[^/]+/config.json", name))
+        if checkpoints:
+            inside = _listed(list(map(repr, checkpoints)))
             return f"has no config.json, but {inside} inside of it have; name one of them"
         return "has no config.json; give a model in Hugging Face's format, all files of it"
     loads = str(args.get("load_format", "auto")) in _PLAIN_FORMATS and "model_weights" not in args
-    pointers = [name for name in model.pointers if loads or name not in model.weights]
+    vocabulary = [
+        name for name in names if _matches(name, _TOKENIZERS) and not name.endswith(_TOKENIZER_CONFIG)
+    ]
+    needed = [*(weights if loads else ()), *(name for name in vocabulary if "/" not in name), _CONFIG]
+    pointers = [name for name in needed if _is_pointer(files, name)]
     if pointers:
         return (
             f"has pointers of Git LFS in place of {_listed(pointers)}; run 'git lfs pull' there, or "
             "download it with 'hf download'"
         )
-    if loads and not model.weights:
-        return (
-            "has no weights (*.safetensors, *.bin or *.pt); copy or download it whole, or set load_format in "
-            "engine_args where they have another format"
-        )
-    missing = sorted(set(model.shards) - set(model.weights))
-    if loads and missing:
-        return (
-            f"lacks {len(missing)} of its {count_of(len(model.shards), 'file')} of weights (first "
-            f"{missing[0]!r}); copy or download it whole"
-        )
-    if not model.has_tokenizer and "tokenizer" not in args:
+    if loads and (lack := _lack_of_weights(files, weights)):
+        return lack
+    if not vocabulary and "tokenizer" not in args and _needs_vocabulary(_mapping(files, _TOKENIZER_CONFIG)):
         return (
             "has no tokenizer (tokenizer.json, tokenizer.model or vocab.json); save the tokenizer there, "
             "too, or name one by engine_args={'tokenizer': ...}"
         )
-    if not model.tasks or "generate" in model.tasks or not {"runner", "hf_overrides"}.isdisjoint(args):
+    return None if {"runner", "hf_overrides"} & set(args) else _other_task(files)
+
+
+def _weights(names: Iterable[str]) -> tuple[str, ...]:
+    """Those of the model itself, or if it has none, those in folders, which few models have."""
+    found = sorted(name for name in names if not _matches(name, _NO_WEIGHTS))
+    for kind in _WEIGHTS:
+        of_kind = tuple(name for name in found if "/" not in name and fnmatchcase(name, kind))
+        if of_kind:
+            return of_kind
+    return tuple(name for name in found if _matches(name, _WEIGHTS))
+
+
+def _lack_of_weights(files: ModelFiles, weights: Sequence[str]) -> str | None:
+    if not weights:
+        return (
+            "has no weights (*.safetensors, *.bin or *.pt); copy or download it whole, or set load_format in "
+            "engine_args where they have another format"
+        )
+    stem = "pytorch_model" if weights[0].endswith(".bin") else "model"
+    stem = "consolidated" if weights[0].startswith("consolidated") else stem
+    index = f"{stem}{Path(weights[0]).suffix}.index.json"
+    if files.sizes.get(index) is None:  # nor on the hub: what is there is whole, and costs a download
         return None
-    does = "makes embeddings" if "embed" in model.tasks else "classifies"
-    return no_text(f"({model.architectures[0]}) {does}" if model.architectures else does)
+    shards = set(_mapping(files, index).get("weight_map", {}).values())
+    missing = sorted(shards - set(weights))
+    if not missing:
+        return None
+    return (
+        f"lacks {len(missing)} of its {count_of(len(shards), 'file')} of weights (first "
+        f"{missing[0]!r}); copy or download it whole"
+    )
+
+
+def _is_pointer(files: ModelFiles, name: str) -> bool:
+    size = files.sizes.get(name)
+    return size is not None and size < _LONGEST_POINTER and files.read(name).startswith(_POINTER)
+
+
+def _needs_vocabulary(config: Mapping[str, Any]) -> bool:
+    return not config.get("auto_map") and config.get("tokenizer_class") not in _OF_BYTES
+
+
+def _other_task(files: ModelFiles) -> str | None:
+    """What else than generating vLLM runs a model for, unless it is told otherwise."""
+    found = _mapping(files, _CONFIG).get("architectures")
+    first = str(found[0]) if isinstance(found, list) and found else ""
+    modules = files.json("modules.json")
+    pools = any(isinstance(one, Mapping) and one.get("type") == _POOLING for one in modules)
+    if pools or _EMBEDS.fullmatch(first):
+        does = "makes embeddings"
+    elif _CLASSIFIES.fullmatch(first):
+        does = "classifies"
+    else:
+        return None
+    return no_text(f"({first}) {does}" if first else does)
+
+
+def _mapping(files: ModelFiles, name: str) -> Mapping[str, Any]:
+    found = files.json(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    base = name.rpartition("/")[2]
+    return any(fnmatchcase(base, one) for one in patterns)
 
 
 def _listed(names: Sequence[str]) -> str:
