@@ -11,8 +11,8 @@ run_where_ray_is("airflow_provider_raybatch.job")
 from airflow_provider_raybatch.job.entry.main import main  # noqa: E402  # this one needs Ray
 
 code = main(sys.argv[1:])
-# Without the interpreter's own end: where replicas were dismissed, threads of Ray Data still run. They crash
-# in it, and Ray then shows a job as failed that has delivered. What is left of it ends with this process.
+# Skips the interpreter's own end, where threads of Ray Data that still run may crash, and Ray would show a
+# finished job as failed.
 sys.stdout.flush()
 sys.stderr.flush()
 os._exit(code)

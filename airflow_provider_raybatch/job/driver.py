@@ -60,8 +60,8 @@ def run(
     """Do the job on the Ray cluster that this process is connected to.
 
     :param secrets: credentials that travelled with the job; by default none.
-    :param control: what ends the job early; by default the spec's deadline alone.
-    :returns: what was committed; emitted as well, since the steps after it may be slow.
+    :param control: what ends the job early; by default only the spec's deadline.
+    :returns: what was committed; emitted before, since the last steps may be slow.
     :raises RaybatchError: one sentence, with the failure class that decides what follows.
     """
     context, control = JobContext(spec, secrets or Secrets(), emit), control or Control(spec, emit)
@@ -91,7 +91,7 @@ def run(
 
 
 def _found_committed(context: JobContext, manifest: BatchManifest) -> None:
-    """Report the dataset of an earlier submission of this run, which may have failed before it did."""
+    """Report the dataset of an earlier submission of this run, which may have failed to."""
     renew_copy(context.journal.folder, context.journal)
     cleanup.collect_copies(context.journal.folder, context.journal)
     context.emit(events.Committed(summary=manifest.summary(), reused=True))
@@ -133,12 +133,12 @@ def _claim(context: JobContext) -> BatchManifest | None:
 
 
 def _write_reused(context: JobContext) -> None:
-    """Write the responses that were found, and what the requests of this run depend on."""
+    """Write the responses that were found, and note what the requests of this run depend on."""
     for notice in _reused(context):
         context.emit(notice)
     keep(context.job, context.asked)
     cached = context.reuse.write_parts(context.job, context.source)
-    context.reuse = replace(context.reuse, found=(), search=None)  # what is written needs no memory any more
+    context.reuse = replace(context.reuse, found=(), search=None)  # frees memory
     reused = add_up(context.job.folder, cached, context.source.rows)
     context.ledger = [*context.earlier.parts, *reused.parts]
     context.kept = context.earlier.rows + reused.rows

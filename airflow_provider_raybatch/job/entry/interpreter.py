@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python that runs Ray, for a driver that was started with another one.
+"""Finds the Python that runs Ray, for a driver that was started with another one.
 
-Ray runs a job's command as a shell would, so ``python`` is the first one on the PATH of ``ray start``. Where
-Ray was started by its full path, that one may have no Ray, and nothing else: so standard library only.
+A job's ``python`` is the first one on the PATH of ``ray start``. Where Ray was started by its full path, that
+Python may lack Ray and all other packages, so this module needs the standard library only.
 """
 
 from __future__ import annotations

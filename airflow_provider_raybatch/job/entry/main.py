@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entrypoint of a job: reads the spec, writes events, and always ends with a result or a failure."""
+"""The entrypoint of a job: reads the spec, writes events, and ends with a result or a failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the job of the spec file named by the one argument; the exit status says whether it delivered."""
+    """Run the job of the spec file in `arguments`; return the exit status."""
     writer = EventWriter()
     write_utf8()
     try:

@@ -87,14 +87,10 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def diagnose(error: BaseException) -> tuple[FailureClass, str]:
-    """The class and the sentence of whatever ended the job.
-
-    An error of this package, even deep inside Ray's wrappers, speaks for itself; everything else is told by
-    its marks.
-    """
+    """Class and sentence of what ended the job: those of this package's own error in it, else by its text."""
     for inner in _chain(error):
-        # What Ray raises for a failed task is an instance of the cause's class too. Its text is a traceback,
-        # and its failure class the default of that class: both are right in the cause alone.
+        # Ray's error of a failed task is also an instance of the cause's class, but without its text and its
+        # failure class.
         if isinstance(inner, RaybatchError) and not isinstance(inner, RayTaskError):
             return inner.failure_class, _one_line(str(inner))
     if any(isinstance(inner, KeyboardInterrupt) for inner in _chain(error)):
@@ -115,17 +111,16 @@ def _class_of(name: str) -> FailureClass:
 
 
 def start_failure(cause: str) -> RaybatchError:
-    """An engine that did not start, told by its root cause (``Class: text``)."""
+    """The error of an engine that did not start, by its root cause (``Class: text``)."""
     failure_class, sentence = _by_marks(cause)
     if failure_class is FailureClass.INTERNAL:
-        # Engines fail to start over their arguments, their model or the machine, and none of these heals by
-        # itself.
+        # A retry does not mend the usual reasons: arguments, model and machine.
         failure_class = FailureClass.USER_ERROR
     return RaybatchError(f"engine_args: the engine did not start: {sentence}", failure_class)
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error says, on one line; of pydantic's, the fields and what each must be."""
+    """The text of an error; of pydantic's, the fields and what each must be."""
     if not isinstance(error, ValidationError):
         return str(error)
     told = (
@@ -136,13 +131,13 @@ def reason_of(error: BaseException) -> str:
 
 
 def short(error: BaseException) -> str:
-    """The beginning of what an error says, for a part of a sentence."""
+    """The beginning of :func:`reason_of`, on one line, for a part of a sentence."""
     text = " ".join(reason_of(error).split())
     return (text or type(error).__name__)[: _LONGEST // 2].rstrip(".")
 
 
 def without_traceback(text: str) -> str:
-    """What Python or Ray printed of an error, cut to the one line that says what went wrong."""
+    """The line that says what went wrong, of what Python or Ray printed of an error."""
     return _telling(_COLOUR.sub("", text), None)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which addresses a source behind a URL may be read from.
 
-A server that a user names may redirect to any other one, and the job reads with the cluster's eyes: from
-inside of its network, and beside the service that gives a node its credentials.
+A server may redirect to any address, and the job can reach the cluster's own network, and the service that
+gives a node its credentials.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _METADATA = frozenset(
         ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"),
     )
 )
-"""Services that give nodes their credentials and are not link-local: Azure, Alibaba, Oracle, AWS, Google."""
+"""Services for nodes' credentials that are not link-local: Azure, Alibaba, Oracle, AWS, Google."""
 _WITH_IPV4_AT_THE_END = tuple(
     map(ipaddress.IPv6Network, ("::/96", "::ffff:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48"))
 )
@@ -37,7 +37,7 @@ class Reach(Enum):
 
 
 def reach_of(address: str) -> Reach:
-    """Who can be at an IP address; an IPv6 address that carries one of IPv4 is as that one."""
+    """Who can be at an IP address. An IPv6 address that carries one of IPv4 is judged by that."""
     ip = _carried(ipaddress.ip_address(address.partition("%")[0]))
     if ip.is_link_local or ip in _METADATA:
         return Reach.NEVER

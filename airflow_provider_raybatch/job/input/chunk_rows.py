@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that were read: as Python values for the prompt, and as columns for the dataset."""
+"""Rows that were read, as Python values for the prompt and as columns for the dataset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_provider_raybatch.job.input.plain_types import as_plain, decoded_by
 from airflow_provider_raybatch.job.input.table import table_of
 
 _PORTION_BYTES = 256 * 1024 * 1024
-"""Bytes of the rows that are written as one part. A column of text may have 2 GiB in Arrow."""
+"""Bytes of the rows of one part. Arrow's columns of text hold 2 GiB."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class BadRow:
 
 
 class ChunkRows:
-    """Rows of one file, of a chunk or some of it.
+    """Rows of one file.
 
-    :param rows: for the prompt: a ``dict`` each, or what is wrong with it.
-    :param table: the columns, where the source has them as Arrow, in any types; else made of `rows`.
+    :param rows: for the prompt.
+    :param table: their columns, where the source is Arrow; else they are made of `rows`.
     :param partition: columns that the file's folders name; they replace those of the file.
-    :param shown: those of them that the prompt needs.
+    :param shown: values of the partition that the prompt needs.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ChunkRows:
         return len(self.rows)
 
     def columns(self) -> pa.Table:
-        """All input columns, a row each; bad rows are null throughout."""
+        """All input columns; bad rows are null throughout."""
         return self._complete(as_plain(self._columns_of_file()), len(self))
 
     def _columns_of_file(self) -> pa.Table:
@@ -62,15 +62,14 @@ class ChunkRows:
         return table_of(rows)
 
     def _complete(self, columns: pa.Table, rows: int) -> pa.Table:
-        """`columns` of the file, with those of the partition."""
         for name, value in self.partition.items():
             columns = columns.append_column(name, pa.repeat(value, rows))
         return columns
 
     def portions(self, positions: Sequence[int]) -> Iterator[tuple[Sequence[int], pa.Table]]:
-        """The columns of some rows, in pieces that fit one part each.
+        """The columns of some rows, at least one, in pieces that fit a part.
 
-        :param positions: ascending, at least one.
+        :param positions: ascending.
         """
         columns = self._columns_of_file()
 
@@ -88,10 +87,10 @@ class ChunkRows:
 
 
 def portions(chosen: Sequence[tuple[ChunkRows, int]]) -> Iterator[tuple[list[int], pa.Table]]:
-    """The columns of some rows of many chunks, in as few tables as types and memory allow.
+    """The columns of rows of many chunks, in as few pieces as types and memory allow.
 
-    :param chosen: rows, each with its place in it; of the same `ChunkRows` one after the other.
-    :returns: places in `chosen`, and the table of these; one part each.
+    :param chosen: rows, each with its place there; those of one `ChunkRows` follow each other.
+    :returns: places in `chosen`, and their table.
     """
     pending: tuple[list[int], list[pa.Table]] = [], []
     size = 0
@@ -111,11 +110,11 @@ def portions(chosen: Sequence[tuple[ChunkRows, int]]) -> Iterator[tuple[list[int
 
 
 def _tables(chosen: Sequence[tuple[ChunkRows, int]]) -> Iterator[tuple[list[int], pa.Table]]:
-    """As :func:`portions`, a table for each file or partition."""
+    """As :func:`portions`, at least one table for each file or partition."""
     text: dict[Any, list[int]] = {}
     arrow: dict[int, list[int]] = {}
     for number, (rows, _) in enumerate(chosen):
-        # One table of all rows of text: alone, each chunk's would have types of its own.
+        # Rows of text share a table; one of each chunk would have types of its own.
         if rows.table is None:
             text.setdefault(tuple(rows.partition.items()), []).append(number)
         else:

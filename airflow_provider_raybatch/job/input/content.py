@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file is by its content, where that is not what its name says."""
+"""Finds out by its content what a file is, where its name says something else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_provider_raybatch.job.input.listing import SourceFile
 
 _HEAD = 4096
 _LINE = 1024 * 1024
-"""Bytes of a first line that are kept while a file is read, so that its beginning is not read again."""
+"""Bytes of the first line that are kept, so that the file's beginning is not read again."""
 _NAMES = {"csv": "CSV", "jsonl": "JSON Lines", "parquet": "Parquet"}
 _UNPACK = "unpack it"
 _EXPORT = "write it as Parquet, JSON Lines or CSV"
@@ -49,10 +49,7 @@ LINES = (
 
 
 def real_format(stream: Any) -> tuple[str, str] | None:
-    """What a file is, and what to do about it; ``None`` for text, and for what is not known.
-
-    :param stream: seekable; it is left at an unknown place.
-    """
+    """What a file is, and what to do about it; ``None`` for text, and for what is not known."""
     stream.seek(0)
     head = stream.read(_HEAD)
     found = next(((name, remedy) for sign, name, remedy in _SIGNS if sign.match(head)), None)
@@ -66,7 +63,7 @@ def real_format(stream: Any) -> tuple[str, str] | None:
 
 
 def check_text(file: SourceFile, kind: str, stream: BinaryIO) -> None:
-    """Refuse a file of text that is something else; the stream is at its beginning afterwards.
+    """Refuse a file of text that is something else, and go to the stream's beginning.
 
     :param kind: ``csv`` or ``jsonl``.
     :raises PreflightError: names what it is.
@@ -85,7 +82,7 @@ def check_text(file: SourceFile, kind: str, stream: BinaryIO) -> None:
 
 
 def check_parquet(file: SourceFile, stream: BinaryIO) -> None:
-    """:raises PreflightError: a file that is not Parquet is something that is known."""
+    """:raises PreflightError: names what the file is instead of Parquet."""
     found = real_format(stream)
     stream.seek(0)
     head = stream.read(_HEAD)
@@ -102,7 +99,7 @@ def first_line(stream: BinaryIO, start: int, most: int | None = None) -> bytes:
 
 
 def check_lines(file: SourceFile, stream: BinaryIO, start: int, line: bytes, rows: int) -> None:
-    """Refuse JSON that is not one object a line, where its first line tells: later rows may parse by chance.
+    """Refuse JSON that is not one object a line, by its first line: later ones may parse by chance.
 
     :param start: first byte, past a byte order mark.
     :param line: what :func:`first_line` found.
@@ -134,10 +131,7 @@ def _parsed(line: bytes) -> Any:
 
 
 def _is_frame(row: Any) -> bool:
-    """Whether an object is a whole table in one of pandas' layouts.
-
-    One column with one key is too little to tell: a row may have such an object.
-    """
+    """Whether an object is a table in a layout of pandas; a row may look like a table of one cell."""
     if not isinstance(row, dict) or not row:
         return False
     inner = list(row.values())

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of sources whose server tells no version: what was read first is what all read.
-
-Such a server may answer each request with other content, as exports that are made on demand do.
-"""
+"""Copies of sources whose server tells no version: it may answer each request with other content."""
 
 from __future__ import annotations
 
@@ -46,10 +43,7 @@ class Copies:
 
 
 def scratch_error(what: str, error: OSError) -> StorageError:
-    """The error of a scratch file that can't be written.
-
-    :param what: the file and what can't be done with it.
-    """
+    """The error of a scratch file that can't be written; `what` begins its sentence."""
     return StorageError(
         f"source: {what} into {tempfile.gettempdir()} ({error.strerror or error}); make room there, or set "
         "TMPDIR to another folder on the cluster's nodes."

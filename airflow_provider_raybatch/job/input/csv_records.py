@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """CSV as Python's csv module reads it (RFC 4180), record by record and with its errors.
 
-Lines end at a line feed only: a lone carriage return is not a line end, as the module itself insists outside
-of quotes. A quoted field ends where a delimiter or a line end follows its quote. Without this (the module's
-`strict`), a forgotten quote takes the next rows into its field, and quotes inside a field are lost.
+Only a line feed ends a line. A quoted field ends where a delimiter or a line end follows its quote: without
+this (the module's `strict`), a forgotten quote takes the next rows into its field, and quotes inside a field
+are lost.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.listing import SourceFile
 
 LONGEST_ROW = 128 * 1024 * 1024
-"""Bytes of the longest row: one more is taken for a quote that is never closed."""
+"""Bytes; in a longer row, a quote is taken for never closed."""
 OTHER_DELIMITERS = ";\t|"
-"""Than the comma, as tools and countries write them."""
 _BLOCK = 8 * 1024 * 1024
 
 csv.field_size_limit(2**31 - 1)  # the default of 128 KiB is less than many a document
@@ -35,7 +34,7 @@ class OpenQuoteError(ValueError):
 
 
 def records(text: str, delimiter: str = ",") -> Iterator[list[str] | BadRow]:
-    """The records of a whole text; blank lines are left out."""
+    """The records of a text, without blank lines."""
     reader = csv.reader(io.StringIO(text, newline="\n"), delimiter=delimiter, strict=True)
     lines: list[str] = []
     while True:
@@ -53,7 +52,7 @@ def records(text: str, delimiter: str = ",") -> Iterator[list[str] | BadRow]:
 
 
 def row_ends(stream: BinaryIO, start: int, delimiter: str = ",") -> Iterator[tuple[int, bool]]:
-    """Where each record from byte `start` on ends, and whether it is a row. Exact, and slow.
+    """Where each record from byte `start` on ends, and whether it is a row. Slow.
 
     :raises OpenQuoteError: the last one does not end.
     """
@@ -83,7 +82,7 @@ def row_ends(stream: BinaryIO, start: int, delimiter: str = ",") -> Iterator[tup
 
 
 def line_of_open_quote(stream: BinaryIO, offset: int, delimiter: str = ",") -> int:
-    """The line, counted from 1, of the quote that the row at byte `offset` opens and never closes."""
+    """Number of the line, from 1, with the quote that the row at byte `offset` never closes."""
     stream.seek(offset)
     row = stream.read()
     place = 0
@@ -110,7 +109,7 @@ def _closing_quote(row: bytes, start: int) -> int:
 
 
 def first_record(stream: BinaryIO, start: int, file: SourceFile) -> tuple[tuple[str, ...], int]:
-    """The fields of the first record, and the byte where the next one begins; none of an empty file.
+    """The fields of the first record (none of an empty file), and the byte after it.
 
     :param start: first byte, past a byte order mark.
     :raises PreflightError: it is not CSV, or not with this delimiter.

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``urllib`` that goes only where a source may lie, also when it is redirected.
+"""``urllib`` that connects only to addresses that a source may have, also after a redirect.
 
-A host that the user named may be anywhere but at a link-local address. A public one may redirect only to
-public ones, and none from https to http. The address that was checked is the one that is connected to: a
-name could mean another one a moment later.
+A host that the user named may be anywhere but at a link-local address. A public host may redirect only to
+public ones, and no host from https to http. The address that was checked is the one that is connected to: a
+second lookup of its name could give another one.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import http.client
 import socket
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO, Any
 from urllib.parse import urlsplit
 
@@ -48,20 +48,19 @@ class GuardedRequest(urllib.request.Request):
 def build_opener() -> urllib.request.OpenerDirector:
     """An opener for :class:`GuardedRequest`, by the environment's proxies where it has some.
 
-    A host behind a proxy counts as public; its name is the proxy's to resolve, so that only addresses in the
-    URL itself are checked.
+    A host behind a proxy counts as public. The proxy resolves names, so only addresses in URLs are checked.
     """
     return urllib.request.build_opener(_Http, _Https, _Redirects)
 
 
 class _Http(urllib.request.HTTPHandler):
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(functools.partial(_Connection, _checked(req)), req)
+        return self.do_open(_connecting(_Connection, _checked(req)), req)
 
 
 class _Https(urllib.request.HTTPSHandler):
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(functools.partial(_SecureConnection, _checked(req)), req)
+        return self.do_open(_connecting(_SecureConnection, _checked(req)), req)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -71,7 +70,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
     ) -> GuardedRequest:
-        """The next request: it has no header of the last one, whose login for a proxy is one."""
+        """The next request, without the last one's headers: a login for a proxy is one of them."""
         assert isinstance(req, GuardedRequest)
         fp.close()  # its body may be endless, and is read otherwise
         new = urlsplit(newurl)
@@ -87,44 +86,40 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 class _Connection(http.client.HTTPConnection):
-    def __init__(self, addresses: Sequence[Any], *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._addresses = addresses
+    addresses: Sequence[Any] = ()
 
     def connect(self) -> None:
-        if not self._addresses:  # a proxy's
+        if not self.addresses:  # a proxy's
             super().connect()
         else:
-            self.sock = _connected(self._addresses, self.timeout)
+            self.sock = _connected(self.addresses, self.timeout)
 
 
-class _SecureConnection(http.client.HTTPSConnection):
-    def __init__(self, addresses: Sequence[Any], *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._addresses = addresses
+class _SecureConnection(http.client.HTTPSConnection, _Connection):
+    """Wraps the socket that :meth:`_Connection.connect` opens."""
 
-    def connect(self) -> None:
-        if not self._addresses:
-            super().connect()
-        else:
-            sock = _connected(self._addresses, self.timeout)
-            self.sock = self._context.wrap_socket(sock, server_hostname=self.host)  # type: ignore[attr-defined]
+
+def _connecting(kind: type[_Connection], addresses: Sequence[Any]) -> Callable[..., _Connection]:
+    def connection(*arguments: Any, **options: Any) -> _Connection:
+        made = kind(*arguments, **options)
+        made.addresses = addresses
+        return made
+
+    return connection
 
 
 def _connected(addresses: Sequence[Any], timeout: float | None) -> socket.socket:
-    for place, address in enumerate(addresses, 1):
-        try:
+    *others, last = addresses
+    for address in others:
+        with contextlib.suppress(OSError):
             return socket.create_connection(address[:2], timeout)
-        except OSError:
-            if place == len(addresses):
-                raise
-    raise AssertionError("no address")
+    return socket.create_connection(last[:2], timeout)
 
 
 def _checked(req: urllib.request.Request) -> list[Any]:
-    """Where to connect to; nowhere of its own for a request by a proxy.
+    """Addresses to connect to; empty for a request by a proxy.
 
-    :raises StorageError: it may not be connected to.
+    :raises StorageError: one of them is refused.
     :raises OSError: the name has no address.
     """
     assert isinstance(req, GuardedRequest)
@@ -132,10 +127,8 @@ def _checked(req: urllib.request.Request) -> list[Any]:
     port = parts.port or (443 if parts.scheme == "https" else 80)
     flags = socket.AI_NUMERICHOST if req.is_proxied else 0
     try:
-        addresses = [
-            found[4]
-            for found in socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM, flags=flags)
-        ]
+        found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM, flags=flags)
+        addresses = [one[4] for one in found]
     except socket.gaierror:
         if not req.is_proxied:
             raise

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files behind ``https://``: a plain GET of the whole file, since few servers serve ranges.
+"""Files behind ``https://``, by a plain GET of the whole file, since few servers serve ranges.
 
-A file has a version: its ETag, else the time of its last change. Else it is copied, and known by its digest.
+A file's version is its ETag, else the time of its last change. A file without one is copied, and known by its
+digest.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ def is_url(path: str) -> bool:
 
 
 def size_and_version(url: str, into: IO[bytes]) -> tuple[int, str, str]:
-    """Size in bytes (0 where the server doesn't tell), version and digest of a file.
+    """Size in bytes (0 for unknown), version and digest of a file.
 
-    Asked with GET and hung up on, since a presigned URL is signed for GET alone. If the server tells no
-    version, that is empty, and this answer is read to its end: the next one may have other content.
+    Asked by a GET that is hung up on, since a presigned URL is signed for GET alone. Without a version, this
+    answer is copied: the next one may have other content.
 
-    :param into: where to copy a file without a version.
-    :returns: the digest, of 32 hex digits, is empty for a file with a version.
+    :param into: gets the content of a file without a version.
+    :returns: either version or digest (32 hex digits) is empty.
     :raises StorageError: the server refuses, isn't there, or the file is too large.
     :raises OSError: `into` is full.
     """
@@ -60,8 +61,7 @@ def size_and_version(url: str, into: IO[bytes]) -> tuple[int, str, str]:
 def fetch(url: str, size: int, version: str, into: IO[bytes]) -> bool:
     """Copy the file's content.
 
-    :param size: in bytes as :func:`size_and_version` gave it, 0 for unknown.
-    :param version: the one that it gave.
+    :param size: as :func:`size_and_version` gave it; so for `version`.
     :returns: `False` if it is another version.
     :raises StorageError: it can't be fetched.
     :raises OSError: `into` is full.
@@ -96,7 +96,7 @@ def _opened(url: str) -> http.client.HTTPResponse:
 
 
 def _version(answer: http.client.HTTPResponse) -> str:
-    """What the server tells; empty if that is not enough to know the file by."""
+    """Empty if the server's headers identify no version."""
     if tag := answer.headers.get("ETag"):
         return tag
     modified = answer.headers.get("Last-Modified", "")
@@ -116,14 +116,14 @@ def _promised(url: str, answer: http.client.HTTPResponse) -> int | None:
 
 
 def _copy(url: str, answer: http.client.HTTPResponse, into: IO[bytes]) -> tuple[int, str]:
-    """:returns: bytes and digest of the content."""
+    """Copy the content, and return its bytes and digest."""
     copied, digest = 0, hashlib.sha256()
     while block := answer.read(_BLOCK):
         copied += len(block)
         _check_size(url, copied)
         digest.update(block)
         into.write(block)
-    # Python's client takes a connection that ends early for the end of the file.
+    # Python's client takes a lost connection for the end of the file.
     promised = _promised(url, answer)
     if promised is not None and copied != promised:
         raise OSError(f"only {copied:,} of {count_of(promised, 'byte')} came")

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of columns that a source does not type: JSONL.
+"""Types of the columns of JSONL, which has none.
 
-A *kind* describes the values of a column. Kinds of pieces join to the kind of the whole, in any order and for
-any pieces: so a column's type follows from its values and never from where a chunk ends.
-A kind is plain JSON: a word, ``["list", kind]``, or ``["object", {key: kind}]``.
+A *kind* describes the values of a column: a word, ``["list", kind]`` or ``["object", {key: kind}]``. Kinds of
+pieces join to the kind of the whole, in any order, so a column's type does not depend on where a chunk ends.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ NULL, BOOL, INT, LONG, FLOAT, STRING, TEXT = "null", "bool", "int", "long", "flo
 """`INT` are whole numbers that a double holds exactly, `LONG` others of 64 bits; `TEXT` fits no type."""
 
 MOST_FIELDS = 100
-"""Keys of all objects of a column together; with more, the column stays JSON text."""
+"""Keys of all objects of a column; with more, the column stays JSON text."""
 _DEEPEST = 20
-"""Levels of nesting that stay Arrow: much deeper ones pyarrow writes to Parquet, but does not read."""
+"""Levels of nesting; pyarrow can't read much deeper ones from Parquet."""
 _EXACT = 2**53
 _SCALARS: dict[type, str] = {bool: BOOL, float: FLOAT, str: STRING}
 _ARROW = {
@@ -57,7 +56,7 @@ def kind_of(values: Sequence[Any], depth: int = _DEEPEST) -> Kind:
 
 
 def join(*kinds: Kind) -> Kind:
-    """The kind of values of all these kinds together; of none, :data:`NULL`."""
+    """The kind of values of all these kinds; :data:`NULL` for none."""
     joined: Kind = NULL
     for kind in kinds:
         joined = _join(joined, kind)

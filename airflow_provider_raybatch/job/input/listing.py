@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files are the source: paths, folders and globs resolved once, in a fixed order."""
+"""The files of a source: its paths, folders and globs resolved once, in a fixed order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from airflow_provider_raybatch.contract.shown_uri import shown_uri
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.copies import Copies, scratch_error
-from airflow_provider_raybatch.job.input.tables import Tables
+from airflow_provider_raybatch.job.input.tables import Kinds, refuse_tables
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import RefusedError, StorageError, error_prefix
 from airflow_provider_raybatch.storage.folder import Folder, folder
@@ -47,9 +47,9 @@ class SourceFile:
     """One file.
 
     :param version: its etag, modification time or digest: it changes with the content.
-    :param copy: the URI of what was read at listing, for a URL whose server tells no version.
+    :param copy: URI of its copy, for a URL whose server tells no version.
     :param csv: how it is written, if it is CSV.
-    :param content: all of it, as it was read first, where it is small and travels with the job.
+    :param content: the whole content of a small file, which travels with the job.
     """
 
     uri: str
@@ -61,7 +61,7 @@ class SourceFile:
 
     @property
     def place(self) -> str:
-        """The URI to read it at."""
+        """The URI to read."""
         return self.copy or self.uri
 
     @property
@@ -77,7 +77,7 @@ class SourceFile:
 
     @property
     def delimiter(self) -> str:
-        """Between the fields of CSV."""
+        """Of CSV."""
         return self.csv.delimiter or ("\t" if _unpacked_name(self.uri).endswith(".tsv") else ",")
 
     @property
@@ -88,7 +88,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """The frozen input: files in their order, and their one format."""
+    """The frozen input: files in their order, all of one format."""
 
     format: SourceFormat
     files: tuple[SourceFile, ...]
@@ -108,22 +108,21 @@ def resolve(
     """Find the files of the input's `source`.
 
     Paths keep the order of the spec; the files of a folder or glob are sorted by name. In folders, names that
-    begin with ``.`` or ``_`` are left out (bookkeeping of Spark, Hive and of this package), and a folder that
-    holds a dataset of this package means the files of its newest manifest. A path with wildcards that is the
-    name of a file means that file.
+    begin with ``.`` or ``_`` are left out (bookkeeping of Spark, Hive and of this package). A folder with a
+    dataset of this package means the files of its newest manifest.
 
-    :param copies: where URLs are kept whose server tells no version; without it they are a programming error.
+    :param copies: needed for URLs whose server tells no version.
     :raises PreflightError: nothing there, mixed or unknown formats, or a folder or glob of a table's files.
     """
     files: list[SourceFile] = []
-    tables = Tables()
+    known: Kinds = {}
     formats: dict[SourceFormat, str] = {}
     for path in wanted.source:
         if http.is_url(path):
             found = [_behind(path, copies)]
         else:
             with error_prefix("source"):
-                found = _expand(path, wanted.format, credentials, tables)
+                found = _expand(path, wanted.format, credentials, known)
         for file in found:
             kind = wanted.format or _format_of(file.uri)
             if kind is None:
@@ -165,7 +164,7 @@ def _behind(url: str, copies: Copies | None) -> SourceFile:
 
 
 def _expand(
-    path: str, wanted: SourceFormat | None, credentials: AwsCredentials | None, tables: Tables
+    path: str, wanted: SourceFormat | None, credentials: AwsCredentials | None, known: Kinds
 ) -> list[SourceFile]:
     base, pattern = _split_wildcards(path)
     place, inside = open_place(base, credentials)
@@ -195,8 +194,8 @@ def _expand(
         what = "no file matches" if pattern else "no Parquet, JSONL or CSV file is in"
         others = count_of(len(entries), "other file is", "other files are")
         raise PreflightError(f"source: {what} {path} ({others} there); check the path or set format.")
-    everything = inside if pattern is None or pattern.startswith("**/") else None
-    tables.refuse(path, place, [entry.path for entry in entries], [entry.path for entry in found], everything)
+    listed = inside if pattern is None or pattern.startswith("**/") else None
+    refuse_tables(path, place, [entry.path for entry in entries], [e.path for e in found], listed, known)
     return [SourceFile(_uri(place, entry.path), entry.size, entry.version) for entry in found]
 
 
@@ -212,7 +211,7 @@ def _below(place: Folder, inside: str, pattern: str | None) -> Sequence[Entry]:
 def _is_marker(place: Folder, entry: Entry) -> bool:
     """Whether this is an empty object that stands for a folder of S3: ``a/b/`` or ``a/b_$folder$``.
 
-    Listings leave out the slash at the end of a key; so no object has the name that they give.
+    Listings drop the slash at the end of a key, so :meth:`Folder.head` does not find such an object.
     """
     if entry.size or not isinstance(place, S3Folder):
         return False
@@ -224,7 +223,7 @@ def _is_marker(place: Folder, entry: Entry) -> bool:
 
 
 def open_place(location: str, credentials: AwsCredentials | None) -> tuple[Folder, str]:
-    """The bucket or the root of the disk that a location lies in, and its path there."""
+    """The bucket or the disk's root of a location, and its path there."""
     if s3 := split_s3(location):
         bucket, key = s3
         return S3Folder(bucket, "", credentials), key.rstrip("/")
@@ -265,7 +264,7 @@ def _published(place: Folder, inside: str, entries: Sequence[Entry]) -> list[Sou
 
 
 def _split_wildcards(path: str) -> tuple[str, str | None]:
-    """``/a/b*/c`` becomes ``/a`` and ``b*/c``; no wildcard, no pattern."""
+    """``/a/b*/c`` becomes ``/a`` and ``b*/c``; the pattern is ``None`` without a wildcard."""
     parts = path.split("/")
     for position, part in enumerate(parts):
         if WILDCARDS & set(part):
@@ -281,9 +280,9 @@ def _depth(pattern: str | None) -> int | None:
 
 
 def _match_parts(names: list[str], patterns: list[str]) -> bool:
-    """Shell semantics: ``*`` stays inside one path component, ``**`` spans any number of them.
+    """As in a shell: ``*`` stays inside one path component, ``**`` spans any number of them.
 
-    As a shell's leave out names with a dot, these leave out bookkeeping, unless they name its first sign.
+    Where a shell's patterns skip hidden names, these skip bookkeeping, unless they begin with its first sign.
     """
     if not patterns:
         return not names

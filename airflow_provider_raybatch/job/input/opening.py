@@ -31,13 +31,13 @@ from airflow_provider_raybatch.storage.ranged_file import REQUEST_BYTES, RangedF
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 _MOST_SPOOLS = 64
-"""As many files open for good, and copies on the scratch disk, has one process of a job of many files."""
+"""Unpacked files that a process keeps open, on the scratch disk."""
 MOST_UNPACKED = 256 * 2**30
-"""Bytes of a packed file's content: what is packed tightly would else fill a disk that others need."""
+"""Bytes of a packed file's content, so that a bomb does not fill a disk that others need."""
 SMALL_FILE = 1024 * 1024
-"""Bytes of a file in a store that is read by one request; these take less time than a second one."""
+"""Bytes of a file in a store that is read by one request: a second one would take longer."""
 _TINY_FILE = 64 * 1024
-"""The same of a file of which only some rows are wanted."""
+"""The same for a file of which only some rows are wanted."""
 _BLOCK = 1024 * 1024
 _LOCKS: defaultdict[SourceFile, threading.Lock] = defaultdict(threading.Lock)
 
@@ -45,9 +45,8 @@ _LOCKS: defaultdict[SourceFile, threading.Lock] = defaultdict(threading.Lock)
 def open_file(file: SourceFile, credentials: AwsCredentials | None, ahead: bool = True) -> BinaryIO:
     """The decompressed content, seekable.
 
-    Compressed files, files behind ``https://`` and CSV in another encoding than UTF-8 are unpacked into a
-    scratch file, since none of them allows random access; a process keeps its last ones until it ends. They
-    have no name: however it ends, they end with it.
+    Compressed files, files behind ``https://`` and CSV in another encoding than UTF-8 allow no random access,
+    so they are unpacked into scratch files without a name, which end with the process.
 
     :param ahead: whether a store is asked for megabytes at a time, for a file that is read to its end; else
         each read is a request for exactly its bytes.
@@ -63,7 +62,7 @@ def open_file(file: SourceFile, credentials: AwsCredentials | None, ahead: bool 
 
 
 def changed(file: SourceFile) -> StorageError:
-    """The error of a file that was replaced since it was listed."""
+    """The error of a file that has changed since it was listed."""
     if file.copy:
         return StorageError(f"source: the copy of {file.shown} at {file.copy} is gone; run the task again.")
     remedy = " Where it changes with each answer, copy it into a bucket." if http.is_url(file.uri) else ""
@@ -128,7 +127,7 @@ def _open_plain(file: SourceFile, credentials: AwsCredentials | None, ahead: boo
 
 
 def with_content(file: SourceFile, credentials: AwsCredentials | None) -> SourceFile:
-    """A small object with all of its content, by one request; any other file as it is.
+    """A small object with its content, read by one request; any other file as it is.
 
     :raises StorageError: it can't be read, or is no longer what was listed.
     """
@@ -140,7 +139,7 @@ def with_content(file: SourceFile, credentials: AwsCredentials | None) -> Source
 
 @dataclass(frozen=True)
 class _AsListed:
-    """Ranges of an object, as long as it is the one that was listed: the answer to each request tells."""
+    """Ranges of an object; each answer shows whether it is still the one that was listed."""
 
     file: SourceFile
     place: S3Folder
@@ -160,8 +159,10 @@ class _AsListed:
 
 
 def _is_other(file: SourceFile, etag: str) -> bool:
-    """Whether an object is not the one that was listed. A store may write one ETag in several forms."""
-    # A copy has its content's digest in its name.
+    """Whether an object is not the one that was listed.
+
+    A store may write one ETag in several forms. A copy has its content's digest in its name.
+    """
     listed, found = (one.removeprefix("W/").strip('"') for one in (file.version, etag))
     return not file.copy and listed != found
 
@@ -203,7 +204,6 @@ def _unpack(file: SourceFile, packed: IO[bytes], into: IO[bytes]) -> None:
 
 
 def _recode(file: SourceFile, encoded: IO[bytes], into: IO[bytes]) -> None:
-    """Write text of another encoding in UTF-8."""
     encoded.seek(0)
     decoder = codecs.getincrementaldecoder(str(file.other_encoding))()
     try:

@@ -26,7 +26,7 @@ Partition = dict[str, pa.Scalar]
 
 
 def partitions(listing: Listing) -> list[Partition]:
-    """The partition columns of each file, outermost folder first; none of files behind ``https://``."""
+    """The partition columns of each file, outermost folder first; none for files behind ``https://``."""
     named = [_named(file.uri) for file in listing.files]
     values: dict[str, list[str | None]] = {}
     for folders in named:

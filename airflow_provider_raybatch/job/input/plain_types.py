@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Arrow types that every later step can handle: values in place of dictionaries, views and run ends.
+"""Arrow types that all later steps handle, without dictionaries, views and run ends.
 
-Dictionaries differ from one row group to the next, Arrow's `take` knows no views, and Parquet holds neither
-list views nor run ends.
+Dictionaries differ between row groups, Arrow's `take` knows no views, and Parquet has neither list views nor
+run ends.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """`kind` with every dictionary, view and run-end encoding in it replaced by its values' type.
+    """`kind` with each dictionary, view and run-end encoding in it replaced by its values' type.
 
-    Extension types stay where they are the whole column: Arrow can't build them inside of others.
+    Only a whole column stays an extension type: Arrow can't build them inside of others.
     """
     if isinstance(kind, pa.BaseExtensionType) and _inner(kind.storage_type).equals(kind.storage_type):
         return kind
@@ -56,7 +56,7 @@ def as_plain(table: pa.Table) -> pa.Table:
 
 
 def without_views(table: pa.Table) -> pa.Table:
-    """`table` with its columns of views in plain types: up to version 21, pyarrow can't tell their size."""
+    """`table` with plain types in place of views, whose size pyarrow up to 21 can't tell."""
     for place, column in enumerate(table.schema):
         if "_view" in str(column.type):
             plain = column.with_type(plain_type(column.type))
@@ -65,7 +65,7 @@ def without_views(table: pa.Table) -> pa.Table:
 
 
 def decoded_bytes(table: pa.Table) -> int:
-    """What `table` takes in plain types: a dictionary's values count for each row that has them."""
+    """Bytes of `table` in plain types, where each row has its own copy of a dictionary's value."""
     size = int(table.nbytes)
     for column in table.columns:
         if pa.types.is_dictionary(column.type):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a prompt's text needs of Arrow values, and Python's lack: a float's width, and what was a map."""
+"""Marks Python values with what a prompt's text needs of Arrow's type: a float's width, and maps."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ _FLOATS: dict[pa.DataType, _Mark] = {pa.float16(): Float16, pa.float32(): Float3
 
 
 def mark(rows: Sequence[Any], schema: pa.Schema, columns: Collection[str]) -> None:
-    """Replace such values of these columns by equal ones that know it.
-
-    :param rows: the rows as Python values; what is not a ``dict`` is left alone.
-    """
+    """Replace values of these columns by marked, equal ones; rows that are not a ``dict`` stay."""
     for column in schema:
         marked = _mark(column.type) if column.name in columns else None
         if marked is not None:
@@ -27,7 +24,7 @@ def mark(rows: Sequence[Any], schema: pa.Schema, columns: Collection[str]) -> No
 
 
 def _mark(kind: pa.DataType) -> _Mark | None:
-    """``None`` where Python's values tell all."""
+    """``None`` where no mark is needed."""
     if isinstance(kind, pa.BaseExtensionType):
         return _mark(kind.storage_type)
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):

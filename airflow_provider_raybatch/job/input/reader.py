@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read one chunk: its rows for the prompt, and its columns for the dataset."""
+"""Reads a chunk: its rows for the prompt, and its columns for the dataset."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.ranged_file import RangedFile
 
 _KNOWN_FILES = 8
-"""Whose footer is kept: several chunks are read at the same time."""
+"""Files whose footer is kept; several chunks are read at the same time."""
 _HEADER_BYTES = 64 * 1024
 
 Content: TypeAlias = pa.Table | Sequence[dict[str, Any] | BadRow]
@@ -34,14 +34,10 @@ Content: TypeAlias = pa.Table | Sequence[dict[str, Any] | BadRow]
 
 
 class Reader:
-    """Reads chunks of one listing, and nothing else of a file but its footer or header.
+    """Reads chunks of one listing. Thread-safe; keeps the last decoded Parquet row group.
 
-    Thread-safe; keeps the last Parquet row group it decoded, and a few files' footers.
-
-    :param columns: columns that the prompt needs as Python values, ``None`` for all (a user's function may
-        read any).
-    :param whole: whether `ChunkRows.columns` must have all columns of a Parquet file; else the others are
-        not even decoded.
+    :param columns: needed as Python values, ``None`` for all (a user's function may read any).
+    :param whole: whether all columns of a Parquet file are decoded, for :meth:`ChunkRows.columns`.
     :param texts: columns whose values become text in a prompt, see
         :mod:`~airflow_provider_raybatch.job.input.prompt_values`.
     """
@@ -66,16 +62,13 @@ class Reader:
         self._partitions = partitions(listing)
 
     def read(self, chunk: Chunk) -> ChunkRows:
-        """The rows of `chunk`.
-
-        :raises StorageError: the file can't be read, is damaged, or has changed.
-        """
+        """All rows; see :meth:`content` for errors."""
         return self.rows(chunk, self.content(chunk), range(chunk.rows))
 
     def content(self, chunk: Chunk) -> Content:
         """What `chunk` has, before Python values are made of it.
 
-        :raises StorageError: see :meth:`read`.
+        :raises StorageError: the file can't be read, is damaged, or has changed.
         """
         file = self._listing.files[chunk.file]
         if self._listing.format == "parquet":
@@ -96,9 +89,9 @@ class Reader:
         return rows[: chunk.rows]  # more than that only where `limit` cuts
 
     def rows(self, chunk: Chunk, content: Content, positions: Sequence[int]) -> ChunkRows:
-        """Some rows of `chunk`; of the others, no Python values are made.
+        """Rows of `chunk` as Python values.
 
-        :param content: what :meth:`content` gave.
+        :param content: of the chunk.
         :param positions: in the chunk, in any order.
         """
         some = _some(content, positions)
@@ -107,7 +100,7 @@ class Reader:
         return ChunkRows(some, None, self._partitions[chunk.file], self._shown(chunk.file))
 
     def _shown(self, file: int) -> dict[str, Any]:
-        """The values of the partition that the prompt needs."""
+        """Values of the partition that the prompt needs."""
         return {
             name: value.as_py()
             for name, value in self._partitions[file].items()
@@ -115,7 +108,7 @@ class Reader:
         }
 
     def _of_file(self, file: int, columns: Sequence[str] | None) -> list[str] | None:
-        """Those of `columns` that the file has itself."""
+        """Those of `columns` that are not the partition's."""
         return None if columns is None else [name for name in columns if name not in self._partitions[file]]
 
     def _rows_of(self, file: int, table: pa.Table, count: int) -> ChunkRows:
@@ -130,10 +123,7 @@ class Reader:
         return ChunkRows(rows, table, self._partitions[file], self._shown(file))
 
     def _row_group(self, file: SourceFile, chunk: Chunk) -> pa.Table:
-        """A decoded row group.
-
-        Chunks of one group come in sequence, so the last one is nearly always the right one.
-        """
+        """A decoded row group. Chunks of one group come in sequence, so the last one is kept."""
         key = (chunk.file, chunk.group)
         with self._lock:
             if self._group is not None and self._group[0] == key:
@@ -149,12 +139,12 @@ class Reader:
                 if isinstance(error, OSError) and error.errno is not None:
                     raise StorageError(f"source: {file.shown} can't be read ({error}).") from error
                 raise self._damaged(file, chunk.group, error) from error
-            # However large it is: the chunks in work are slices of it, and would each keep a copy.
+            # However large: the chunks in work are slices of it.
             self._group = (key, table)
             return table
 
     def _parquet(self, number: int) -> pq.ParquetFile:
-        """A file whose columns are read together, by few requests, and whose footer is read once."""
+        """A file whose footer is read once, and whose columns are read together, by few requests."""
         stream = open_file(self._listing.files[number], self._credentials, False)  # tells whether it changed
         known = None
         if number in self._known:
@@ -172,7 +162,7 @@ class Reader:
         return parquet
 
     def _damaged(self, file: SourceFile, group: int, error: Exception) -> StorageError:
-        """The error of a row group that can't be decoded, with the first such column."""
+        """The error of a row group, with its first column that can't be decoded."""
         with open_file(file, self._credentials) as stream:
             parquet = pq.ParquetFile(stream, page_checksum_verification=True)
             for name in parquet.schema_arrow.names:
@@ -199,10 +189,7 @@ class Reader:
 
 
 def picked(content: Content, positions: Sequence[int]) -> Content:
-    """A copy of some rows, so that the others need not be kept.
-
-    :param content: what :meth:`Reader.content` gave.
-    """
+    """A copy of some rows; the others need not be kept in memory."""
     some = _some(content, positions)
     return some.combine_chunks() if isinstance(some, pa.Table) else some
 
@@ -225,7 +212,7 @@ def _runs(positions: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _decoded(parquet: pq.ParquetFile, group: int, columns: Sequence[str] | None) -> pa.Table:
-    """A row group, in batches that Arrow's columns hold."""
+    """A row group, in batches that fit Arrow's columns."""
     rows = rows_of_bytes(parquet.metadata, group)
     while True:
         batches = parquet.iter_batches(rows, row_groups=[group], columns=columns)
@@ -242,7 +229,7 @@ def _decoded(parquet: pq.ParquetFile, group: int, columns: Sequence[str] | None)
 
 
 def parquet_rows(table: pa.Table) -> Sequence[dict[str, Any] | BadRow]:
-    """The rows as Python values, those that Python can't hold as bad ones."""
+    """The rows as Python values; those that Python can't hold are bad ones."""
     try:
         return table.to_pylist()  # type: ignore[no-any-return]
     except Exception:  # invalid UTF-8, a date after year 9999, an unknown time zone

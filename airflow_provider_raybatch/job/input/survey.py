@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frozen input: its files looked at once, and cut into chunks, which are read together."""
+"""Looks at each file of the input once, and cuts the input into chunks, which are read at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from airflow_provider_raybatch.storage.errors import error_prefix
 
 _THREADS = 16
 CARRIED_BYTES = 16 * 1024 * 1024
-"""Of small files that travel with the job, so that no step reads them from a store again."""
+"""Of small files that travel with the job; no step reads these from a store again."""
 _SMALL_FILE = 4 * 1024 * 1024
 _SMALL_CELL = 8
 CHUNK_BYTES = 64 * 1024 * 1024
@@ -63,18 +63,18 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Surveyed:
-    """Result of one pass over all files: where they can be cut, and their columns.
+    """Where all files can be cut, and their columns.
 
-    Its pieces are row groups of Parquet, cut where they are large, or index cells of text. They lie in
-    arrays, since a small text file has a cell for every few rows.
+    Pieces are row groups of Parquet, cut where they are large, or index cells of text. They lie in arrays,
+    since a small text file has a cell for every few rows.
 
     :param bounds: place of each file's first piece, and the number of all pieces.
-    :param starts: of each piece, its first row within the row group, or its first byte.
-    :param sizes: of each piece, its rows.
-    :param groups: of each piece, its Parquet row group; empty for text.
-    :param ends: of each text file, one past the last byte of its rows.
+    :param starts: first row of each piece within its row group, or its first byte.
+    :param sizes: rows of each piece.
+    :param groups: Parquet row group of each piece; empty for text.
+    :param ends: one past the last byte of the rows of each text file.
     :param schemas: columns of each file; for JSONL unknown until rows are read.
-    :param contents: of each file, its content if it travels with the job.
+    :param contents: content of each file that travels with the job.
     """
 
     bounds: Numbers
@@ -87,13 +87,13 @@ class Surveyed:
 
     @property
     def rows(self) -> int:
-        """Rows of the whole input."""
+        """Of all files."""
         return int(self.sizes.sum(dtype=np.int64))
 
 
 @dataclass(frozen=True)
 class Source:
-    """The frozen input, found by preflight and used by all later steps.
+    """The frozen input.
 
     :param columns: names of the input columns, in order; for JSONL those of the first rows.
     :param schema: Arrow types, as far as the source or its first rows show them.
@@ -112,7 +112,7 @@ class Source:
 
 
 def survey(listing: Listing, credentials: AwsCredentials | None) -> Surveyed:
-    """Read every file once: Parquet footers, or one pass over the text.
+    """Read the footer of each Parquet file, or the whole of each text file.
 
     :raises PreflightError: a file is not what its format says.
     :raises StorageError: a file can't be read.
@@ -159,7 +159,7 @@ def survey(listing: Listing, credentials: AwsCredentials | None) -> Surveyed:
 def cut(surveyed: Surveyed, rows_per_chunk: int, limit: int | None) -> list[Chunk]:
     """Chunks of about `rows_per_chunk` rows, at most `limit` rows in all, with their ordinals.
 
-    Text is cut at index cells, so its chunks are whole multiples of a cell; Parquet is cut exactly.
+    Text is cut at index cells, Parquet exactly.
     """
     chunks: list[Chunk] = []
     ordinal = 0
@@ -180,7 +180,7 @@ def cut(surveyed: Surveyed, rows_per_chunk: int, limit: int | None) -> list[Chun
 
 
 def _joined(surveyed: Surveyed, file: int, rows_per_chunk: int) -> Iterator[Chunk]:
-    """Neighbouring cells of a text file, up to the wanted size."""
+    """Neighbouring cells of a text file."""
     cells = slice(*surveyed.bounds[file : file + 2].tolist())
     starts = surveyed.starts[cells]
     stops = np.append(starts[1:], surveyed.ends[file])
@@ -198,7 +198,7 @@ def _joined(surveyed: Surveyed, file: int, rows_per_chunk: int) -> Iterator[Chun
 
 
 def _split(surveyed: Surveyed, file: int, rows_per_chunk: int) -> Iterator[Chunk]:
-    """Row groups of a Parquet file, which stay apart."""
+    """Pieces of a Parquet file's row groups."""
     for piece in range(*surveyed.bounds[file : file + 2].tolist()):
         first, end = int(surveyed.starts[piece]), int(surveyed.starts[piece] + surveyed.sizes[piece])
         for start in range(first, end, rows_per_chunk):

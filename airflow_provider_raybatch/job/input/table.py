@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a source without types as Arrow, without losing any to a type that fits the others badly.
+"""Rows of a source without types as Arrow.
 
-A chunk does not know the values of the others. So a column of one scalar type is stored in it, and every
-other column as JSON text, a value each; the table's metadata has the kind of each column. Publishing joins
-the kinds of all parts and gives each column its type.
+A chunk does not know the values of the others. So only a column of one scalar type is stored in it, and every
+other column as JSON text; the table's metadata has the kind of each column. Publishing joins the kinds of all
+parts and gives each column its type.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from airflow_provider_raybatch.job.input.json_types import STRING, TEXT, Kind, a
 from airflow_provider_raybatch.storage.checksum import with_footer_checksum
 
 KINDS = b"raybatch.kinds"
-"""Key of the schema's metadata that has the kinds of its columns, as JSON."""
+"""Key of the kinds of all columns, as JSON, in a schema's metadata."""
 
 _ENCODE = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """A table with the union of the rows' columns in order of appearance; absent values are null."""
+    """A table of all columns of any row, in order of appearance; absent values are null."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     if not names:
         return pa.table({}).select([])
@@ -51,7 +51,7 @@ def kinds_of(schema: pa.Schema) -> dict[str, Kind]:
 
 
 def restored(column: pa.Array, kind: Kind, wanted: pa.DataType) -> pa.Array:
-    """A column of :func:`table_of` in the type that the values of all chunks have.
+    """A column of :func:`table_of` in the type that fits all chunks.
 
     :param kind: of this column.
     :param wanted: text, or the type of a kind that `kind` was joined to.
@@ -79,16 +79,13 @@ def as_text(value: Any) -> str | None:
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """The column in one piece; Arrow leaves some types in chunks where it is asked to combine them."""
+    """The column in one piece; Arrow leaves some types in chunks when it combines them."""
     combined = column.combine_chunks()
     return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
 
 
 def members(column: pa.ChunkedArray) -> dict[str, pa.Array]:
-    """The fields of a struct column, null where the struct is.
-
-    All at once, since Arrow's ``struct_field`` takes all fields of the struct apart to get one.
-    """
+    """All fields of a struct column, null where the struct is. Arrow's ``struct_field`` is slow for each."""
     fields = list(column.type)
     pieces = [chunk.flatten() for chunk in column.chunks]
     return {

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of tables: Delta, Iceberg and Hudi keep deleted and replaced rows in files like those that count.
+"""Refuses tables: Delta, Iceberg and Hudi keep deleted and replaced rows in files like those that count.
 
-Only the table's log tells which rows count. It lies at the table's root, which may be above the folder that a
-source names.
+Only the table's log tells them apart. It lies at the table's root, which may be above the source's folder.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
 from airflow_provider_raybatch.storage.errors import StorageError
@@ -22,47 +22,41 @@ _ICEBERG_METADATA = re.compile(r"(?:v\d+|\d{5,}-[0-9a-f-]{36})(?:\.gz)?\.metadat
 _SIGNS = (*(f"{name}/" for name in _LOGS), f"{_ICEBERG}/")
 
 
-class Tables:
-    """What is known of the folders of a source, so that each is asked for once."""
+Kinds: TypeAlias = dict[tuple[str, str], str | None]
+"""The kind of table of each folder that was asked for, by bucket and path."""
 
-    def __init__(self) -> None:
-        self._kinds: dict[tuple[str, str], str | None] = {}
 
-    def refuse(
-        self, path: str, place: Folder, entries: Sequence[str], files: Sequence[str], listed: str | None
-    ) -> None:
-        """Refuse files that are a table's.
+def refuse_tables(
+    path: str, place: Folder, entries: Sequence[str], files: Sequence[str], listed: str | None, known: Kinds
+) -> None:
+    """Refuse files that are a table's.
 
-        :param path: as the source names it.
-        :param entries: all files that were listed, bookkeeping included, relative to `place`.
-        :param files: of them, those that are to be read.
-        :param listed: a folder that was listed with all that is below it, if there is one.
-        :raises PreflightError: one is below the root of a table.
-        :raises StorageError: the storage gives no answer.
-        """
-        kinds: dict[str, str | None] = {root: kind for root, kind in map(_table_of, entries) if kind}
-        folders = {above for folder in {file.rpartition("/")[0] for file in files} for above in _up(folder)}
-        inside = f"{listed}/" if listed else ""
-        unknown = [
-            folder
-            for folder in sorted(folders)
-            if (listed is None or not f"{folder}/".startswith(inside)) and not _is_partition(folder)
-        ]
-        kinds.update(zip(unknown, self._asked(place, unknown), strict=True))
-        for folder in sorted(folders):
-            if kind := kinds.get(folder):
-                root = f"{place.uri.rstrip('/')}/{folder}"
-                raise PreflightError(
-                    f"source: {path} has files of the {kind} table {root}, which also hold rows that were "
-                    "deleted or replaced; write the rows that count to a folder of Parquet, JSONL or CSV "
-                    "files elsewhere, and name that."
-                )
-
-    def _asked(self, place: Folder, folders: Sequence[str]) -> list[str | None]:
-        new = [folder for folder in folders if (place.uri, folder) not in self._kinds]
-        found = in_order(lambda folder: _kind_of(place, folder), new)
-        self._kinds.update(((place.uri, folder), kind) for folder, kind in zip(new, found, strict=True))
-        return [self._kinds[place.uri, folder] for folder in folders]
+    :param path: as the source names it.
+    :param entries: all files that were listed, bookkeeping included, relative to `place`.
+    :param files: of them, those that are to be read.
+    :param listed: a folder that was listed with all that is below it, if there is one.
+    :param known: from earlier paths of the source, and added to: each folder is asked for once.
+    :raises PreflightError: one is below the root of a table.
+    :raises StorageError: the storage gives no answer.
+    """
+    kinds: dict[str, str | None] = {root: kind for root, kind in map(_table_of, entries) if kind}
+    holding = {file.rpartition("/")[0] for file in files}
+    folders = sorted({above for folder in holding for above in _up(folder)})
+    inside = f"{listed}/" if listed else ""
+    unlisted = [folder for folder in folders if listed is None or not f"{folder}/".startswith(inside)]
+    asked = [folder for folder in unlisted if not _is_partition(folder)]
+    new = [folder for folder in asked if (place.uri, folder) not in known]
+    found = in_order(lambda folder: _kind_of(place, folder), new)
+    known.update(((place.uri, folder), kind) for folder, kind in zip(new, found, strict=True))
+    kinds.update((folder, known[place.uri, folder]) for folder in asked)
+    for folder in folders:
+        if kind := kinds.get(folder):
+            root = f"{place.uri.rstrip('/')}/{folder}"
+            raise PreflightError(
+                f"source: {path} has files of the {kind} table {root}, which also hold rows that were "
+                "deleted or replaced; write the rows that count to a folder of Parquet, JSONL or CSV "
+                "files elsewhere, and name that."
+            )
 
 
 def _table_of(entry: str) -> tuple[str, str | None]:
@@ -87,12 +81,12 @@ def _up(folder: str) -> Iterator[str]:
 
 
 def _is_partition(folder: str) -> bool:
-    """Whether this is a partition, which there may be many of, and not a table's root."""
+    """Whether this is a partition, so not a table's root; there may be many."""
     return "=" in folder.rpartition("/")[2]
 
 
 def _kind_of(place: Folder, folder: str) -> str | None:
-    """The kind of the table whose root this is, if it is one and may be seen."""
+    """The kind of the table whose root this is; ``None`` for others, and where the job may not look."""
     at = f"{folder}/" if folder else ""
     try:
         for name, kind in _LOGS.items():
@@ -104,4 +98,4 @@ def _kind_of(place: Folder, folder: str) -> str | None:
     except StorageError as error:
         if error.failure_class is not FailureClass.USER_ERROR:
             raise
-    return None  # also where the job may not look, such as above the folder that its role is limited to
+    return None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the rows of a text file begin: one fast pass, so that text can be cut and counted like Parquet.
+"""Finds where the rows of a text file begin, in one fast pass, so that text can be cut like Parquet.
 
-A row ends at a line feed; in CSV only where the number of double quotes so far is even (RFC 4180), so quoted
-line feeds are safe. Blank lines are not rows. After a quote or a carriage return in any other place of a
-CSV file, the csv module itself finds the rows, since it also reads them later.
+A row ends at a line feed; in CSV only after an even number of double quotes (RFC 4180). Blank lines are not
+rows. From the first irregular quote or carriage return of a CSV file on, the csv module finds the rows, since
+it also reads them later.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from airflow_provider_raybatch.job.input import csv_records
 _BLOCK = 8 * 1024 * 1024
 _SLOW_BATCH = 65_536
 _CELL_BYTES = 16 * 1024 * 1024
-"""Bytes after which a cell ends with the block, however few its rows are."""
+"""Bytes after which a cell ends with the block, however few rows it has."""
 _LONGEST_BLANK = 16
-"""Bytes, line feed included, up to which a line of nothing but white space is looked for."""
+"""Bytes of a blank line, line feed included; longer lines of white space count as rows."""
 _WHITE_SPACE = np.frombuffer(b" \t\r\n\x0b\x0c", dtype=np.uint8)
 CELL_ROWS = 128
-"""Rows of an index entry by default: the finest a text file can be cut."""
 
 _Ends = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]
-"""Bytes just past the end of each line, and whether the line is a row."""
+"""The byte after each line, and whether the line is a row."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +55,10 @@ def index(
 ) -> Iterator[Cell]:
     """Cut a text file into cells of `cell_rows` rows, or of fewer where rows are long.
 
-    :param quoted: whether line feeds inside double quotes are data (CSV).
+    :param quoted: whether the text is CSV, with fields apart by `delimiter`.
     :param start: first byte, past a header.
-    :param block: bytes looked at in one go.
-    :param delimiter: of the fields of CSV.
-    :raises LongRowError: a row is longer than :data:`csv_text.LONGEST_ROW`.
+    :param block: bytes read at once.
+    :raises LongRowError: a row is longer than :data:`csv_records.LONGEST_ROW`.
     :raises csv_records.OpenQuoteError: the file ends inside a quoted field.
     """
     open_rows, stop = 0, start
@@ -81,12 +79,12 @@ def index(
 
 
 def is_blank(line: bytes) -> bool:
-    """Whether a line of JSONL, with its line feed if it has one, is not a row."""
+    """Whether a line of JSONL is not a row."""
     return len(line) <= _LONGEST_BLANK and not line.strip()
 
 
 def _lines(stream: BinaryIO, quoted: bool, start: int, block: int, delimiter: str) -> Iterator[_Ends]:
-    """The ends of all lines, in batches, none of them empty."""
+    """The ends of all lines, in batches that are not empty."""
     stream.seek(start)
     offset, data = start, b""  # `data` begins at the byte `offset`, always the start of a line
     while True:
@@ -109,7 +107,7 @@ def _lines(stream: BinaryIO, quoted: bool, start: int, block: int, delimiter: st
 
 
 def _line_ends(data: bytes, quoted: bool, delimiter: str, last: bool) -> npt.NDArray[np.int64] | None:
-    """Positions just past each line feed that ends a row; ``None`` where quotes alone don't tell.
+    """The byte after each line; ``None`` where only the csv module can tell.
 
     :param last: whether the file ends here, so that its last line needs no line feed.
     """
@@ -129,15 +127,14 @@ def _line_ends(data: bytes, quoted: bool, delimiter: str, last: bool) -> npt.NDA
 def _is_irregular(
     data: bytes, codes: npt.NDArray[np.uint8], quotes: npt.NDArray[np.int64], delimiter: str
 ) -> bool:
-    """Whether csv may see rows elsewhere than the parity of the quotes says.
+    """Whether the csv module may see other rows than the parity of the quotes shows.
 
-    It does where a quote stands inside of an unquoted field, where text follows a closing quote, at a
-    carriage return without a line feed and, on Python 3.10, at a NUL.
+    That is where a quote stands inside an unquoted field, where text follows a closing quote, at a carriage
+    return without a line feed and, on Python 3.10, at a NUL.
     """
     opening, closing = quotes[::2], quotes[1::2]
     before = codes[opening[opening > 0] - 1]
     after = codes[closing[closing < len(codes) - 1] + 1]
-    # Line feed, double quote, delimiter; after a field also carriage return.
     around = (10, 34, ord(delimiter))
     if not (np.isin(before, around).all() and np.isin(after, (13, *around)).all()):
         return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of a piece of a JSON Lines or CSV file, and what is wrong with those that are none."""
+"""Parses the rows of a piece of a JSON Lines or CSV file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_provider_raybatch.job.input.text_index import is_blank
 _LONGEST_SHOWN = 2000
 _NULL = r"\N"
 _MARK = "\ufeff"
-"""Of the byte order, where a file begins that was joined to another one."""
+"""Byte order mark, also inside a file that was joined from several."""
 
 
 def json_rows(data: bytes) -> list[dict[str, Any] | BadRow]:
@@ -26,7 +26,7 @@ def json_rows(data: bytes) -> list[dict[str, Any] | BadRow]:
 
 def _json_row(line: bytes) -> dict[str, Any] | BadRow:
     try:
-        # Bytes it would decode itself, surrogates included.
+        # Decoded here, since the decoder would accept surrogates in bytes.
         value = _DECODER.decode(line.decode("utf-8-sig"))
         if b"\\u" in line:
             json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is not text
@@ -56,9 +56,9 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object)
 def csv_rows(
     data: bytes, header: tuple[str, ...], delimiter: str = ",", is_in_file: bool = True
 ) -> list[dict[str, Any] | BadRow]:
-    r"""CSV has no types, so every value stays text: a leading zero is data. Databases write null as ``\N``.
+    r"""All values stay text, since a leading zero is data; ``\N`` is null, as databases write it.
 
-    :param is_in_file: whether `header` is a row of the file, which may be there again in joined files.
+    :param is_in_file: whether `header` is a row of the file, which joined files repeat.
     """
     last = list(header[-1:]) if is_in_file and len(header) > 1 else None
     has_nulls = _NULL.encode() in data

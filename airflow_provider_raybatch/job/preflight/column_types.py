@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that each Arrow type of the source can be carried to the dataset, by trying it on nulls."""
+"""Checks that each Arrow type of the source can be carried to the dataset, by trying it on nulls."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the input before an engine starts: source, columns, and the requests of the first rows."""
+"""Checks the input before an engine starts: source, columns, and the requests of the first rows."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _SAMPLE_CHUNK = 128
 
 
 class Sample(NamedTuple):
-    """The first rows: their requests, the failures of the others by ordinal, and how many there are."""
+    """Requests of the first rows, failures of the others by ordinal, and the number of both."""
 
     requests: list[Request]
     failures: list[tuple[int, RowFailure]]
     rows: int
 
     def ordinals(self) -> list[int]:
-        """Of the rows that make a request."""
+        """Of the requests."""
         failed = {ordinal for ordinal, _ in self.failures}
         return [ordinal for ordinal in range(self.rows) if ordinal not in failed]
 
@@ -72,47 +72,38 @@ def look_at_source(
 
 def check_rows(
     spec: BatchInferenceSpec,
-    source: Source,
-    credentials: AwsCredentials | None,
+    take: Callable[[], Sample],
     tolerance: Tolerance,
     emit: Callable[[Notice], None],
-    take: Callable[[BatchInferenceSpec, Source, AwsCredentials | None], Sample] | None = None,
 ) -> Sample:
-    """Render the first rows; the model check uses their requests.
+    """Check the first rows.
 
-    :param take: runs :func:`sample`; by default in this process.
+    :param take: calls :func:`sample`.
     :raises PreflightError: the function can't be imported, or none of the rows renders.
     :raises RaybatchError: more rows fail than `tolerance` allows for the whole input.
     """
-    for field, text in spec.row_templates():
-        for lookalike in RowTemplate(text).lookalikes:
-            emit(
-                Notice(
-                    level="warning",
-                    message=(
-                        f"{field}: {lookalike!r} is taken as text; only {{row.name}} and {{row['any name']}} "
-                        "are placeholders."
-                    ),
-                )
-            )
-    found = (take or sample)(spec, source, credentials)
-    failures, seen = found.failures, found.rows
-    if failures and not found.requests:
+    for field, template in spec.row_templates():
+        for lookalike in RowTemplate(template).lookalikes:
+            text = f"{field}: {lookalike!r} is taken as text"
+            remedy = "only {row.name} and {row['any name']} are placeholders."
+            emit(Notice(level="warning", message=f"{text}; {remedy}"))
+    sampled = take()
+    failures, rows = sampled.failures, count_of(sampled.rows, "row")
+    if failures and not sampled.requests:
         _, first = failures[0]
         raise PreflightError(
-            f"prompt: none of the first {count_of(seen, 'row')} makes a request; the first fails in step "
+            f"prompt: none of the first {rows} makes a request; the first fails in step "
             f"{first.step!r}: {first.reason}."
         )
     if failures:
-        tolerance.before(failures, seen)
-        first_rows = count_of(seen, "row")
-        text = f"{len(failures):,} of the first {first_rows} will be dead letters: {counted(failures)}."
+        tolerance.before(failures, sampled.rows)
+        text = f"{len(failures):,} of the first {rows} will be dead letters: {counted(failures)}."
         emit(Notice(level="warning", message=text))
-    return found
+    return sampled
 
 
 def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials | None) -> Sample:
-    """Render the first rows; a prompt function is called here, a postprocess function is imported.
+    """Render the first rows, and import the postprocess function.
 
     :raises PreflightError: a function can't be imported.
     """
@@ -162,14 +153,14 @@ def _schema(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | 
 
 
 def _with_partitions(schema: pa.Schema, folders: Sequence[Partition]) -> pa.Schema:
-    """Add the partition columns; as in Spark, one that files have too keeps its place, with this type."""
+    """Add the partition columns. As in Spark, a column of the files with such a name gets their type."""
     types = dict(zip(schema.names, schema.types, strict=True))
     types.update({name: value.type for named in folders for name, value in named.items()})
     return pa.schema(list(types.items()))
 
 
 def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:
-    wanted = {**spec.column_arguments()}
+    wanted = dict(spec.column_arguments())
     for argument in ("sampling_column", "id_column"):
         if (column := getattr(spec, argument)) is not None:
             wanted.setdefault(column, argument)
@@ -192,7 +183,7 @@ def _missing(field: str, name: str, columns: list[str], where: str) -> str:
 
 
 def _check_braces(spec: BatchInferenceSpec, source: Source) -> None:
-    """Refuse ``{name}`` if `name` is a column: as plain text, every row would make the same request."""
+    """Refuse ``{name}`` if `name` is a column: it is text, and each row would make the same request."""
     columns = {name.casefold(): name for name in reversed(source.columns) if not name.isdigit()}
     for field, text in spec.row_templates():
         for braced, name in RowTemplate(text).braced.items():

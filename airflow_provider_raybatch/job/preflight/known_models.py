@@ -2,11 +2,10 @@
 """Checks of models that passed, kept on the node that made them: the check imports vLLM, which takes long.
 
 A check is found again only for the same files, arguments, sampling and versions. The files of a model by name
-are those of the commit that the hub gives for it now, to this job's token. Where it gives none, the check
-is made, and says what is wrong. A check whose outcome depends on more is not kept: files or models that
-arguments name; code of the model; chat templates that print the date. Where a sampled prompt may be too long,
-or has a shape that no check of this model had yet, the check is made anew: templates refuse system messages,
-or roles in an order that they don't know.
+are those of the commit that the hub gives for it now, to this job's token; where it gives none, the check is
+made. A check that depends on more is not kept: on files or models that arguments name, on code of the model,
+or on the date that a chat template prints. It is made anew where a sampled prompt may be too long, or has a
+new shape: templates may refuse system messages, or roles in an unknown order.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import importlib.metadata
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,6 @@ from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.preflight import model_check, model_version
-from airflow_provider_raybatch.job.preflight.chat_shapes import shapes
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.model_version import Version
 from airflow_provider_raybatch.job.preflight.sampling_check import asked_by
@@ -44,14 +42,15 @@ _SHARE_OF_CONTEXT = 0.75
 """A prompt of fewer bytes than this share of the context's tokens fits, with room for the chat template."""
 _ASKED = {*ModelArguments.model_fields, *SamplingArguments.model_fields} - {"template_time"}
 _MOST_SHAPES = 4096
+_WORDS = {"role", "type"}
+"""Keys of a message, or of a part of one, whose values templates compare."""
+_OPAQUE = {"arguments"}
+"""Of a call of a tool: an object whose keys are the tool's own."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A check.
-
-    :param shapes: of the requests that it had, and of those that equal checks before it had.
-    """
+    """A check, and the shapes of the requests of all equal checks so far."""
 
     checked: ModelCheck
     shapes: frozenset[str]
@@ -81,10 +80,7 @@ def check_unless_kept(
 def kept(
     spec: BatchInferenceSpec, requests: Sequence[Request], environment: Mapping[str, SecretStr]
 ) -> ModelCheck | None:
-    """A check that is kept on this node, if there is one.
-
-    Looking takes no import of vLLM; for a model by name, it takes one request to the hub.
-    """
+    """A check that is kept on this node, found without vLLM; a model by name costs a request to the hub."""
     return _kept(_place(spec, requests, _current(spec, environment)), spec, requests)
 
 
@@ -99,14 +95,14 @@ def _kept(place: Path | None, spec: BatchInferenceSpec, requests: Sequence[Reque
 
 
 def _current(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr]) -> Version | None:
-    """The version of the model that the check would read; ``None`` if the check may not be kept."""
+    """The version that the check would read; ``None`` if the check may not be kept."""
     if any(map(_exists, _texts(spec.engine_args))):
         return None
     return model_version.current(spec.model, spec.engine_args, model_version.hub_token(environment))
 
 
 def _is_lasting(found: ModelCheck, spec: BatchInferenceSpec, version: Version) -> bool:
-    """Whether a later check would find the same: not if the model's branch has moved meanwhile."""
+    """Whether a later check would find the same, and the model's branch has not moved meanwhile."""
     return (
         not found.prints_date
         and not found.failures
@@ -146,7 +142,6 @@ def _place(spec: BatchInferenceSpec, requests: Sequence[Request], version: Versi
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts inside of an argument."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, (Mapping, Sequence)):
@@ -164,6 +159,26 @@ def _version(distribution: str) -> str:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(distribution)
     return ""
+
+
+def shapes(requests: Iterable[Request]) -> frozenset[str]:
+    """All but the words of requests, 32 hex digits each: roles in order, kinds of content, calls of tools."""
+    found = {json.dumps(_shape(one.messages or one.prompt or ""), sort_keys=True) for one in requests}
+    return frozenset(map(hex_digest, found))
+
+
+def _shape(value: Any) -> Any:
+    if isinstance(value, str):
+        return "text" if value else ""
+    if isinstance(value, Mapping):
+        return {str(key): _of_key(str(key), inner) for key, inner in value.items()}
+    return list(map(_shape, value)) if isinstance(value, (list, tuple)) else type(value).__name__
+
+
+def _of_key(key: str, value: Any) -> Any:
+    if key in _WORDS and isinstance(value, str):
+        return [value]
+    return type(value).__name__ if key in _OPAQUE else _shape(value)
 
 
 def _surely_fit(requests: Sequence[Request], context: int) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model that lies in a bucket. vLLM reads it through Run:ai's streamer, each node by its own identity."""
+"""Models in buckets, which vLLM reads through Run:ai's streamer, each node by its own identity."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from airflow_provider_raybatch.storage.errors import error_prefix
 from airflow_provider_raybatch.storage.folder import folder
 
 _STREAMER = "runai_model_streamer"
-_READERS = {
-    "s3": f"{_STREAMER}_s3",
-    "gs": f"{_STREAMER}_gcs",
-    "az": f"{_STREAMER}_azure",
-}
+_READERS = {"s3": f"{_STREAMER}_s3", "gs": f"{_STREAMER}_gcs", "az": f"{_STREAMER}_azure"}
 """The streamer's package for each scheme that vLLM takes (its ``runai_utils.py``)."""
 
 

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be known of a model before its weights are loaded.
-
-Runs as a Ray task where the engine will run.
-"""
+"""Checks a model before its weights are loaded, in a process that has vLLM."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +41,18 @@ _HARMONY = "analysis, commentary, final"
 
 @dataclass(frozen=True)
 class ModelCheck:
-    """What the check found.
+    """What the check of a model found.
 
-    :param failures: of the sampled requests, those without a prompt that leaves room for a response, each
-        with its place.
+    :param sampled: how many of the requests become tokens.
+    :param failures: of the requests without a prompt that leaves room for a response, by place.
     :param truncated: how many prompts are cut to leave room.
     :param special_tokens: texts that the tokenizer takes for special tokens.
-    :param longest: tokens of the longest sampled prompt.
-    :param revisions: engine arguments that hold the engine to the version of the model that was looked at.
+    :param longest: tokens of the longest prompt.
+    :param revisions: engine arguments that pin the version of the model that was checked.
     :param surplus_tokens: of the tokenizer, which the model lacks.
     :param absent_bos: token with which the model's texts begin, and no chat of the user's template.
     :param structured_outputs_config: engine argument for JSON without white space; empty if none is set.
-    :param prints_date: whether the chat template prints the date, so that another day has another outcome.
+    :param prints_date: whether the chat template prints the date.
     """
 
     sampled: int = 0
@@ -78,7 +75,7 @@ def check_model(
 ) -> ModelCheck:
     """Check engine arguments, sampling, model files, chat template and the length of the prompts.
 
-    :raises PreflightError: whatever is wrong, as one sentence.
+    :raises PreflightError: one sentence about the first problem found.
     """
     set_environment(environment)
     if is_in_bucket(spec.model):
@@ -96,41 +93,64 @@ def check_model(
         raise PreflightError(f"model: {spec.model!r} {no_text('is a pooling model')}.")
     vocabulary = vllm_compat.vocabulary_size(config)
     check_token_ids(params, tokenizer, vocabulary)
-    context = int(config.max_model_len)
     _check_chat(spec, tokenizer, requests)
-    template = str(spec.chat_template or getattr(tokenizer, "chat_template", None) or "")
     chats = _Chats(spec, config, tokenizer)
     _check_reasoning(spec, chats, requests)
-    defaults = vllm_compat.sampling_defaults(config)
+    template = str(spec.chat_template or getattr(tokenizer, "chat_template", None) or "")
     encoder = ChatEncoder(
         tokenizer, chats.renderer(), template, spec.special_tokens_in_text, spec.on_overlong, vocabulary
     )
-    encoded = encoder.encode(requests)
-    lengths = [len(ids) for ids in encoded if not isinstance(ids, RowFailure)]
-    failed = [ids for ids in encoded if isinstance(ids, RowFailure)]
-    if failed and not lengths:
-        field = "chat_template" if failed[0].step == "template" else "prompt"
-        raise PreflightError(
-            f"{field}: none of the first {count_of(len(failed), 'row')} becomes tokens; the first fails: "
-            f"{failed[0].reason}."
-        )
-    own_chats = [
-        ids
-        for request, ids in zip(requests, encoded, strict=True)
-        if spec.chat_template and request.messages is not None and isinstance(ids, list)
-    ]
-    revisions = _revisions(args, config)
-    commit = revisions["revision"]
+    found = _check_prompts(spec, config, tokenizer, encoder, requests)
     prints_date = prints_the_date(spec, tokenizer)
-    fitted = [
-        ids
-        if isinstance(ids, RowFailure)
-        else encoder.fitted(
-            request, ids, context, {**defaults, **spec.sampling, **request.sampling}.get("max_tokens")
+    revisions = _revisions(args, config)
+    revision = revisions["revision"] or str(args.get("revision") or "")
+    return replace(
+        found,
+        special_tokens=tuple(encoder.special_tokens),
+        digests=Digests(
+            model=model_digest(spec.model, revision) + _digest_of_generation_config(args, config),
+            tokenizer=_digest(_tokenizer_state(tokenizer)),
+            chat_template=_digest(template + (chats.probed() if prints_date else "")),
+            spec=spec.response_digest,
+        ),
+        revisions={name: value for name, value in revisions.items() if value},
+        surplus_tokens=tuple(surplus_tokens(tokenizer, vocabulary)),
+        structured_outputs_config=compact_json(spec, requests, tokenizer),
+        prints_date=prints_date,
+    )
+
+
+def _check_prompts(
+    spec: BatchInferenceSpec, config: Any, tokenizer: Any, encoder: ChatEncoder, requests: Sequence[Request]
+) -> ModelCheck:
+    """What the prompts show.
+
+    :raises PreflightError: none becomes tokens, or all exceed the context.
+    """
+    context, defaults = int(config.max_model_len), vllm_compat.sampling_defaults(config)
+    failures: list[tuple[int, RowFailure]] = []
+    own_chats: list[list[int]] = []
+    lengths: list[int] = []
+    truncated = 0
+    for place, (request, ids) in enumerate(zip(requests, encoder.encode(requests), strict=True)):
+        fitted = ids
+        if not isinstance(ids, RowFailure):
+            lengths.append(len(ids))
+            if spec.chat_template and request.messages is not None:
+                own_chats.append(ids)
+            sampling = {**defaults, **spec.sampling, **request.sampling}
+            fitted = encoder.fitted(request, ids, context, sampling.get("max_tokens"))
+        if isinstance(fitted, RowFailure):
+            failures.append((place, fitted))
+        else:
+            truncated += fitted is not ids
+    if failures and not lengths:
+        first = failures[0][1]
+        raise PreflightError(
+            f"{'chat_template' if first.step == 'template' else 'prompt'}: none of the first "
+            f"{count_of(len(failures), 'row')} becomes tokens; the first fails: {first.reason}."
         )
-        for request, ids in zip(requests, encoded, strict=True)
-    ]
-    if lengths and all(isinstance(ids, RowFailure) for ids in fitted) and min(lengths) >= context:
+    if lengths and len(failures) == len(requests) and min(lengths) >= context:
         raise PreflightError(
             f"prompt: all of the first {count_of(len(lengths), 'prompt')} exceed the model's context of "
             f"{count_of(context, 'token')} (the longest has {max(lengths):,}); shorten them, raise "
@@ -138,26 +158,12 @@ def check_model(
         )
     return ModelCheck(
         sampled=len(lengths),
-        failures=tuple((place, ids) for place, ids in enumerate(fitted) if isinstance(ids, RowFailure)),
-        truncated=sum(
-            ids is not whole for ids, whole in zip(fitted, encoded, strict=True) if isinstance(ids, list)
-        ),
-        special_tokens=tuple(encoder.special_tokens),
+        failures=tuple(failures),
+        truncated=truncated,
         longest=max(lengths, default=0),
         context=context,
         generation_defaults=defaults,
-        digests=Digests(
-            model=model_digest(spec.model, commit or str(args.get("revision") or ""))
-            + _digest_of_generation_config(args, config),
-            tokenizer=_digest(_tokenizer_state(tokenizer)),
-            chat_template=_digest(template + (chats.probed() if prints_date else "")),
-            spec=spec.response_digest,
-        ),
-        revisions={name: value for name, value in revisions.items() if value},
-        surplus_tokens=tuple(surplus_tokens(tokenizer, vocabulary)),
         absent_bos=absent_bos(tokenizer, own_chats),
-        structured_outputs_config=compact_json(spec, requests, tokenizer),
-        prints_date=prints_date,
     )
 
 

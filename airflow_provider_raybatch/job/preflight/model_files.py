@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of a model's files, and its few small files, wherever vLLM would find them.
-
-Weights are not read, and of the hub nothing but ``config.json`` and the like is downloaded.
-"""
+"""The names of a model's files, and the content of small ones, wherever vLLM would find them."""
 
 from __future__ import annotations
 
@@ -22,25 +19,22 @@ from airflow_provider_raybatch.storage.folder import folder
 class ModelFiles:
     """A model's files.
 
-    :param sizes: bytes of each by its path below the model; ``None`` on the hub, where no file is half there.
-    :param read: the content of one of them.
+    :param sizes: bytes of each, by its path below the model; ``None`` on the hub, where files are whole.
+    :param read: gives the content of one of them.
     """
 
     sizes: Mapping[str, int | None]
     read: Callable[[str], bytes]
 
     def json(self, name: str) -> Any:
-        """A file's content.
-
-        :returns: an empty ``dict`` where there is no such file, or it is not JSON.
-        """
+        """A file's content; an empty ``dict`` where the file is missing or not JSON."""
         with contextlib.suppress(ValueError):
             return json.loads(self.read(name)) if name in self.sizes else {}
         return {}
 
 
 def is_on_disk(model: str) -> bool:
-    """Whether other nodes may see other files under this name."""
+    """Whether each node may see other files under this name."""
     with contextlib.suppress(ImportError):  # without the hub's client
         return model.startswith("/") or is_offline()
     return model.startswith("/")
@@ -49,10 +43,9 @@ def is_on_disk(model: str) -> bool:
 def files_of(model: str, revision: str | None, token: str | None) -> ModelFiles | None:
     """The files that this node sees.
 
-    :param token: the job's for the hub; ``None`` for the one that the node has, if any.
-    :returns: ``None`` where they are not known: the hub does not answer within 5 seconds, or refuses the
-        token; the model is a single file, or no name of the hub's, such as ``gs://...``.
-    :raises Exception: of the library that asks; they can't be seen from here.
+    :param token: see :func:`~airflow_provider_raybatch.job.preflight.model_version.hub_token`.
+    :returns: ``None`` for a single file, and for what is neither a folder, nor on S3, nor a name on the hub.
+    :raises Exception: of the library that asks.
     """
     if is_in_bucket(model):
         return _in_bucket(model) if model.lower().startswith("s3://") else None
@@ -62,7 +55,7 @@ def files_of(model: str, revision: str | None, token: str | None) -> ModelFiles 
 
 
 def _in_folder(path: Path) -> ModelFiles:
-    """Down to the folders in it. A link that leads nowhere is no file."""
+    """Of a folder and the folders in it, without broken links."""
     found = [one for pattern in ("*", "*/*") for one in path.glob(pattern) if one.is_file()]
     sizes = {one.relative_to(path).as_posix(): one.stat().st_size for one in found}
     return ModelFiles(sizes, lambda name: (path / name).read_bytes())

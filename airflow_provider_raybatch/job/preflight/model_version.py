@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files a model has now: those in its folder, or those of the commit that the hub gives for its name.
+"""The version of a model's files now: of its folder, or the commit that the hub gives for its name.
 
 The hub is asked for ``config.json`` with the job's own token, by one request that downloads nothing. A token
-without access to a private or gated model gets no answer, and so no version. Two kinds of files are read
-without asking the hub, as ``huggingface_hub`` itself does: those of a commit that the job names and the
-node's cache has, and all in offline mode. There, access to the cache is access to the model.
+without access to a private or gated model gets no version. As in ``huggingface_hub`` itself, the hub is not
+asked about a commit that the job names and the node's cache has, nor in offline mode: there, access to the
+cache is access to the model.
 
 Nothing here imports vLLM, PyTorch or transformers, or changes the environment.
 """
@@ -39,9 +39,9 @@ _SAMPLES, _SAMPLE_BYTES = 64, 64 * 1024
 
 @dataclass(frozen=True)
 class Version:
-    """The files of a model at one time.
+    """The version of a model's files.
 
-    :param files: differs wherever a check may read other files.
+    :param files: differs where a check may read other files.
     :param commit: the hub's; empty for a folder.
     """
 
@@ -50,12 +50,12 @@ class Version:
 
     @property
     def revisions(self) -> dict[str, str]:
-        """The engine arguments that hold model and tokenizer to it."""
+        """Engine arguments that pin model and tokenizer to it."""
         return {"revision": self.commit, "tokenizer_revision": self.commit} if self.commit else {}
 
 
 def hub_token(environment: Mapping[str, SecretStr]) -> str | None:
-    """The job's own; ``None`` for the one that the node has, if any."""
+    """The job's token; without one, the node's is used, if it has one."""
     token = environment.get("HF_TOKEN")
     return None if token is None else token.get_secret_value()
 
@@ -63,9 +63,9 @@ def hub_token(environment: Mapping[str, SecretStr]) -> str | None:
 def current(model: str, engine_args: Mapping[str, Any], token: str | None) -> Version | None:
     """The version that a check would read now.
 
-    :param token: the job's for the hub; ``None`` for the one that the node has, if any.
+    :param token: see :func:`hub_token`.
     :returns: ``None`` where it is not known: the hub does not answer within 5 seconds, or refuses the token;
-        the model is no name of the hub's, such as ``gs://...``; a check would also read other files.
+        the hub has no such names, as ``gs://...``; a check would also read other files.
     """
     if _reads_other_files(engine_args):
         return None
@@ -80,10 +80,10 @@ def current(model: str, engine_args: Mapping[str, Any], token: str | None) -> Ve
 
 
 def was_read(model: str, engine_args: Mapping[str, Any], version: Version) -> bool:
-    """Whether a check that has just passed had all files of this version before it.
+    """Whether a check that has just passed had all files of this version.
 
-    Transformers passes over optional files that it can't load, even if the hub only failed to send them. The
-    cache then has neither the file nor the note that the commit lacks it.
+    Transformers skips optional files that the hub fails to send. Then the cache has neither the file nor the
+    note that the commit lacks it.
     """
     return version.commit == "" or is_offline() or _is_cached(model, engine_args, version.commit)
 
@@ -98,9 +98,9 @@ def _is_cached(model: str, engine_args: Mapping[str, Any], commit: str) -> bool:
 
 
 def is_offline() -> bool:
-    """Whether the hub's client uses this node's cache alone.
+    """Whether the hub's client only uses this node's cache.
 
-    :raises ImportError: there is no such client.
+    :raises ImportError: the client is not installed.
     """
     from huggingface_hub import constants
 
@@ -122,7 +122,7 @@ def _on_hub(model: str, engine_args: Mapping[str, Any], token: str | None) -> Ve
 
 
 def _in_cache(model: str, revision: str | None) -> Version | None:
-    """By commit and files: a cache may have some files of a commit, and get the others later."""
+    """By commit and files: a cache may get some files of a commit later."""
     from huggingface_hub import try_to_load_from_cache
 
     config = try_to_load_from_cache(model, _CONFIG, revision=revision)
@@ -146,16 +146,16 @@ def _reads_other_files(engine_args: Mapping[str, Any]) -> bool:
 
 
 def is_elsewhere(model: str) -> bool:
-    """Whether vLLM takes this name for a relative path, or looks for names in another place than the hub."""
+    """Whether vLLM does not look for this name on the hub, or takes it for a relative path."""
     from_modelscope = os.environ.get("VLLM_USE_MODELSCOPE", "").strip().lower() in {"1", "true"}
     return from_modelscope or "VLLM_MODEL_REDIRECT_PATH" in os.environ or Path(model).exists()
 
 
 def model_digest(name: str, revision: str) -> str:
-    """What tells one version of a model from another.
+    """Identifies a version of a model.
 
-    Of a folder: the names and sizes of its files with their content, of large ones samples of it: weights
-    that were trained further differ everywhere. Of a hub's model: its name and commit. Of a bucket's: see
+    In a folder, by names, sizes and content of its files; samples of large ones do, since weights that were
+    trained further differ everywhere. On the hub, by name and commit. In a bucket, see
     :func:`~airflow_provider_raybatch.job.preflight.model_bucket.objects_digest`.
     """
     if is_in_bucket(name):
@@ -172,7 +172,7 @@ def model_digest(name: str, revision: str) -> str:
 
 
 def _content(path: Path) -> Iterator[bytes]:
-    """A file's content, of a large one samples from its beginning to its end."""
+    """A file's content; of a large one, samples from beginning to end."""
     size = path.stat().st_size
     if size <= _HASHED_WHOLE:
         yield path.read_bytes()

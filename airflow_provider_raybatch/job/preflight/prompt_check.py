@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the model's tokenizer says of the first rows: failures to come, cut prompts, special tokens."""
+"""Reports what the model's tokenizer found in the first rows: failures, cut prompts, special tokens."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from airflow_provider_raybatch.job.row import RowFailure
 
 @dataclass(frozen=True)
 class Refusal:
-    """Of a job whose first rows fail more often than they may, unless they have an answer.
+    """Refuses a job whose first rows fail too often, unless they have an answer already.
 
-    The context may have been larger when they were answered, and is not part of a request's key.
+    The context, which is not part of a request's key, may have been larger when they were answered.
 
     :param failures: by ordinal.
     :param rows: how many were read.
@@ -34,7 +34,7 @@ class Refusal:
     remedy: str
 
     def unless(self, answered: RowMask) -> None:
-        """:raises RaybatchError: too many of them have none."""
+        """:raises RaybatchError: too many of them have no answer."""
         left = [one for one in self.failures if not answered[one[0]]]
         self.tolerance.before(left, self.rows, self.remedy)
 
@@ -46,7 +46,7 @@ def check_prompts(
     tolerance: Tolerance,
     emit: Callable[[Notice], None],
 ) -> Refusal | None:
-    """Say what the first rows tell of all.
+    """Report what the first rows show.
 
     :returns: a refusal where more of them fail than `tolerance` allows for the whole input.
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """All checks before a job pays for anything, in order.
 
-The destination's journal is only read. Written are the marker of a response store, the copy of a manifest
-that an earlier submission committed, copies of sources that have no version of their own, and a file that
-shows whether the destination keeps jobs apart; it is deleted.
+They only read the destination's journal. They write the marker of a response store, the copy of an earlier
+submission's manifest, copies of sources without a version, and (deleted again) a file that shows whether the
+destination keeps jobs apart.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import importlib.util
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import ray
@@ -63,18 +64,18 @@ Environment = dict[str, SecretStr]
 
 @dataclass
 class JobContext:
-    """What the phases of a job share. Each sets what it finds: the checks here, the others in the driver.
+    """What the phases of a job share. Each sets what it finds.
 
     :param spec: as it was submitted; `job.spec` is as it was checked.
     :param secrets: credentials that travelled with the job.
-    :ivar journal: of the destination, which is this task's to claim.
-    :ivar refusal: if too many of the first rows fail, unless they have an answer: no engine starts till then.
+    :ivar journal: of the destination.
+    :ivar refusal: too many of the first rows fail, unless they have an answer; no engine starts before.
     :ivar earlier: what earlier submissions finished of the same input and request configuration.
     :ivar prefix: and `lengths`: see :func:`~airflow_provider_raybatch.job.row_order.regroup.grouping_for`.
     :ivar resolved: rows that need no request.
     :ivar kept: how many rows have a response before replicas begin.
     :ivar sizing: the plan for the `remaining` rows.
-    :ivar ledger: the parts that make the dataset.
+    :ivar ledger: the parts of the dataset.
     :ivar gpu_seconds: GPUs times seconds for which replicas held them.
     """
 
@@ -107,9 +108,9 @@ class JobContext:
 
 
 def make_ready(context: JobContext, submission: Submission) -> BatchManifest | None:
-    """Check everything that can be checked before generation.
+    """Check all that can be checked before generation.
 
-    :returns: the dataset that an earlier submission of this run committed, with the same arguments.
+    :returns: the dataset, if an earlier submission of this run committed it with the same arguments.
     :raises RaybatchError: one sentence about the first problem found.
     """
     spec, aws = context.spec, context.secrets.aws
@@ -134,7 +135,7 @@ def make_ready(context: JobContext, submission: Submission) -> BatchManifest | N
 
 
 def _check_input(context: JobContext) -> Sample:
-    """Check source, ids, the first rows, and that destination and response store can be written."""
+    """Check source, ids, the first rows, and that destination and response store are writable."""
     spec, aws, journal = context.spec, context.secrets.aws, context.journal
     copies = Copies(journal.folder, layout.run_name(journal.submission.task, journal.submission.run_token))
     context.source = look_at_source(spec, aws, copies)
@@ -142,8 +143,8 @@ def _check_input(context: JobContext) -> Sample:
     if spec.id_column is not None:
         check_ids(context.source, spec.id_column, aws)
     context.start_up.ended("source")
-    take = apart_if_users_code(spec, sample)
-    sampled = check_rows(spec, context.source, aws, context.tolerance, context.emit, take)
+    take = partial(apart_if_users_code(spec, sample), spec, context.source, aws)
+    sampled = check_rows(spec, take, context.tolerance, context.emit)
     journal.check_conditional_writes()
     context.store = open_store(spec, aws, context.emit)
     context.start_up.ended("prompt")
@@ -153,7 +154,7 @@ def _check_input(context: JobContext) -> Sample:
 def _check_model(context: JobContext, spec: BatchInferenceSpec, sampled: Sample) -> ModelCheck:
     """Check engine, model and prompts; replicas start meanwhile."""
     journal, emit, launch, requests = context.journal, context.emit, context.launch, sampled.requests
-    if not context.source.rows:  # an empty night needs neither nodes nor the model
+    if not context.source.rows:  # needs neither nodes nor the model
         return ModelCheck(digests=Digests(spec=spec.response_digest))
     environment = credentials.environment(context.secrets)
     launch.early(spec, environment, journal.folder, context.source.rows, workload_of(spec, requests))
@@ -171,7 +172,7 @@ def _check_model(context: JobContext, spec: BatchInferenceSpec, sampled: Sample)
 
 
 def _look_back(context: JobContext, spec: BatchInferenceSpec) -> None:
-    """Name the job's requests, and look for what earlier submissions finished of them."""
+    """Make the job's request keys, and look for what earlier submissions finished."""
     journal, source, checked = context.journal, context.source, context.checked
     keyer = Keyer(spec, checked.generation_defaults, checked.digests)
     config_digest = request_config_digest(spec, journal.submission, keyer)
@@ -213,17 +214,13 @@ def _wait_for_engine_node(spec: BatchInferenceSpec, held_before: bool, emit: Emi
 
 
 def _vllm_is_here() -> bool:
-    """Whether the driver's node, which is the head, has vLLM."""
+    """Whether the driver's node has vLLM."""
     return importlib.util.find_spec("vllm") is not None
 
 
 def _check_engine(
     spec: BatchInferenceSpec, requests: list[Request], environment: Environment, emit: Emit, launch: Launch
 ) -> ModelCheck:
-    """Check engine and model.
-
-    In another process, on a node with the accelerator: the head may have neither vLLM nor the model.
-    """
     if spec.engine == "echo":
         echo.check_echo(spec)
         if unchecked := echo.check_names(spec):
@@ -253,7 +250,7 @@ def _check_engine(
 def _tell_of_choices(
     spec: BatchInferenceSpec, checked: ModelCheck, requests: Sequence[Request], emit: Emit
 ) -> None:
-    """Say once where responses may have more tokens than `max_tokens`. The echo engine cuts no choice."""
+    """Say once that responses may have more tokens than `max_tokens`; the echo engine cuts no choice."""
     defaults = {**checked.generation_defaults, **spec.sampling}
     told = (forced.lengthened({**defaults, **request.sampling}) for request in requests)
     text = next(filter(None, told), "")
@@ -264,7 +261,10 @@ def _tell_of_choices(
 def _checked_model(
     spec: BatchInferenceSpec, requests: list[Request], environment: Environment, launch: Launch
 ) -> ModelCheck:
-    """By a check that is kept here, in a replica that has started, or else in a task."""
+    """Use a check that is kept here; else make one in a replica that has started, or in a task.
+
+    Both run on a node with the accelerator: the head may have neither vLLM nor the model.
+    """
     node = cluster_view.gpu_node(spec.accelerator_type)
     is_here = node in {None, ray.get_runtime_context().get_node_id()}
     if is_here:
@@ -289,13 +289,12 @@ def _checked_model(
 
 
 def _with_time(spec: BatchInferenceSpec, journal: Journal) -> BatchInferenceSpec:
-    """Set the date that chat templates may print: the run's, so that a retry makes the same requests."""
-    began = journal.run_began() or time.time()
-    return spec.model_copy(update={"template_time": began})
+    """Let chat templates print the run's date, so that a retry makes the same requests."""
+    return spec.model_copy(update={"template_time": journal.run_began() or time.time()})
 
 
 def _as_checked(spec: BatchInferenceSpec, checked: ModelCheck) -> BatchInferenceSpec:
-    """Pin the model version that was checked, so that exactly this one is loaded, and how JSON is written.
+    """Pin the model version that was checked, and how JSON is written.
 
     Ray's processor uses vLLM's async engine, which ignores the model's `generation_config`.
     """

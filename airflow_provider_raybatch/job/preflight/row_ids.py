@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check the id column: every row has an id, and no two rows have the same."""
+"""Checks the id column: each row has an id of its own."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ _THREADS = 8
 
 
 def check_ids(source: Source, column: str, credentials: AwsCredentials | None) -> None:
-    """Read the ids of all rows.
-
-    Only a hash of each is kept, 8 bytes per row; rows with equal hashes are read again.
+    """Read the ids of all rows, keep 8 bytes of hash each, and read those with equal hashes again.
 
     :raises PreflightError: a row has no id, or two rows have the same.
     :raises StorageError: the source can't be read.

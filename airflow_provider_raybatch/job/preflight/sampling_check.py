@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether vLLM takes the job's sampling, before an engine starts. Rows' own fail them later, alone."""
+"""Lets vLLM check the job's sampling before an engine starts. That of a row fails the row alone, later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_KINDS = 64
 
 
 def check_sampling(spec: BatchInferenceSpec) -> Any:
-    """Let vLLM make the job's parameters, and compile what its responses are constrained to.
+    """Let vLLM make the job's parameters, and compile its structured outputs.
 
     :returns: vLLM's parameters.
     :raises PreflightError: it refuses them.
@@ -46,7 +46,7 @@ def check_sampling(spec: BatchInferenceSpec) -> Any:
 
 
 def asked_by(spec: BatchInferenceSpec, requests: Sequence[Request]) -> list[dict[str, Any]]:
-    """The different `structured_outputs` of some requests, the first ones if they are many."""
+    """The different `structured_outputs` of requests, or the first ones of many."""
     kinds: dict[str, dict[str, Any]] = {}
     for sampling in [{}, *(request.sampling for request in requests if request.sampling)]:
         asked = {**spec.sampling, **sampling}.get("structured_outputs")
@@ -56,12 +56,12 @@ def asked_by(spec: BatchInferenceSpec, requests: Sequence[Request]) -> list[dict
 
 
 def compact_json(spec: BatchInferenceSpec, requests: Sequence[Request], tokenizer: Any) -> dict[str, Any]:
-    """The engine's `structured_outputs_config` by which it writes JSON without white space; else empty.
+    """The engine's `structured_outputs_config` for JSON without white space; else empty.
 
     Where a grammar allows white space between values, a weak model may write it until `max_tokens`. VLLM
-    forbids it only under a backend that is named, and an engine has one: that which `auto` would take. The
-    engine of a job without `structured_outputs` gets the same, so that a job with some can use it while it is
-    kept. What the user has set stays.
+    forbids it only under a named backend: the one that `auto` would take. The engine of a job without
+    `structured_outputs` gets the same, so that a job with some can use the warm engine. What the user has set
+    stays.
 
     :param requests: of the first rows.
     """

@@ -38,9 +38,8 @@ MUTANTS = (
     Mutant(
         "connects-by-name",
         _GUARDED,
-        "            self.sock = self._context",
-        "            sock = socket.create_connection((self.host, self.port), self.timeout)\n"
-        "            self.sock = self._context",
+        "self.sock = _connected(self.addresses, self.timeout)",
+        "self.sock = socket.create_connection((self.host, self.port), self.timeout)",
         "A name that means another address a moment later leads past the check.",
         ("job/input/test_guarded_http.py::test_a_name_is_read_at_the_address_that_was_checked",),
     ),

@@ -16,7 +16,7 @@ from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
-from airflow_provider_raybatch.job.preflight.input_check import check_rows, look_at_source
+from airflow_provider_raybatch.job.preflight.input_check import check_rows, look_at_source, sample
 from airflow_provider_raybatch.job.row import Request
 from tests.support.specs import asking, spec
 
@@ -29,9 +29,9 @@ def sampled(path: Path, fraction: float = 0.5, **fields: Any) -> tuple[list[Requ
     whole = spec(**{"source": [str(path)], **asking("{row.text}", fields), **fields})
     source = look_at_source(whole, None)
     notices: list[Notice] = []
-    return check_rows(
-        whole, source, None, Tolerance(Limits(max_error_fraction=fraction), source.rows), notices.append
-    ).requests, notices
+    tolerance = Tolerance(Limits(max_error_fraction=fraction), source.rows)
+    found = check_rows(whole, lambda: sample(whole, source, None), tolerance, notices.append)
+    return found.requests, notices
 
 
 def jsonl(folder: Path, rows: list[Any], name: str = "x.jsonl") -> Path:
