@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -201,7 +202,7 @@ def model_evaluation() -> None:
         for result in judged:
             rows = Rows(result, aws_conn_id=AWS_CONN_ID)
             name = list(pairs)[rows.manifests[0].owner.map_index]["candidate"]
-            verdicts[name] = settle(rows.batches()).as_json()
+            verdicts[name] = asdict(settle(rows.batches()))
         return {
             "promoted": decision.promoted,
             "reason": decision.reason,

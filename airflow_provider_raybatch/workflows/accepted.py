@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.storage.checksum import checked_footer, with_footer_checksum
+from airflow_provider_raybatch.storage.checksum import with_footer_checksum
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.minhash import (
     ALGORITHM,
@@ -22,6 +22,7 @@ from airflow_provider_raybatch.workflows.minhash import (
     Signatures,
     signatures,
 )
+from airflow_provider_raybatch.workflows.opened import checked_parquet
 from airflow_provider_raybatch.workflows.places import destination, place
 from airflow_provider_raybatch.workflows.rows import Rows, require
 from airflow_provider_raybatch.workflows.sift import joined_texts
@@ -41,7 +42,6 @@ class Accepted:
     :param index: folder of the index, local or ``s3://``; may not exist yet.
     :param night: name of this run, unique among runs, such as ``{{ ds }}``. Rows that an earlier attempt of
         the same run accepted are ignored, so that a run can be repeated.
-    :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
     :ivar nights: names of the runs in the index.
     :raises WorkflowError: a file of the index can't be read, or two runs were indexed with different
         settings.
@@ -95,10 +95,7 @@ class Accepted:
 
     def _read(self, path: str, content: bytes) -> pa.Table:
         try:
-            stream = io.BytesIO(content)
-            metadata = pq.read_metadata(pa.BufferReader(checked_footer(stream, needed=False)))
-            file = pq.ParquetFile(stream, metadata=metadata, page_checksum_verification=True)
-            table = file.read(use_threads=False)
+            table = checked_parquet(io.BytesIO(content)).read(use_threads=False)
             made_by = json.loads(table.schema.metadata[_MADE_BY])
         except (pa.ArrowInvalid, OSError, KeyError, TypeError, ValueError) as error:
             raise WorkflowError(
@@ -123,15 +120,11 @@ def remember(
     shingles: Shingles | None = None,
     aws_conn_id: str | None = None,
 ) -> int:
-    """Add the accepted rows of a run to the index; a repeated run replaces its own file.
+    """Add the published rows of a run to the index, and return how many; a repeated run replaces its file.
 
-    :param accepted: the rows that were published.
-    :param index: folder of the index.
     :param night: see :class:`Accepted`.
-    :param columns: columns whose texts are compared, as in :class:`ExactDuplicates` and
-        :class:`NearDuplicates`.
+    :param columns: columns whose texts are compared.
     :param id_column: column that names a row in the reasons of later runs.
-    :returns: number of rows.
     :raises WorkflowError: a column is missing, or `index` is not the location of a folder.
     """
     folder = destination(index, aws_conn_id, "index")

@@ -12,10 +12,10 @@ from typing import Any
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.dataset import Result
 from airflow_provider_raybatch.workflows.funnel import Funnel
+from airflow_provider_raybatch.workflows.markdown import cell, markdown_table
 from airflow_provider_raybatch.workflows.places import destination
 from airflow_provider_raybatch.workflows.rows import Rows
 
-_LONGEST_CELL = 200
 _COSTS = (
     "input_tokens", "cached_tokens", "output_tokens", "tokens_paid", "tokens_saved", "gpu_seconds", "seconds",
 )  # fmt: skip
@@ -25,12 +25,9 @@ _COSTS = (
 class Card:
     """A data card. Add facts, runs and samples, then call :meth:`write`.
 
-    :param title: of the dataset.
     :param facts: further lines, such as thresholds.
     :param prompts: by step.
-    :param funnel: rows left after each step.
     :param samples: rows by kind, such as ``accepted``.
-    :param runs: batch inferences; :meth:`add_run` adds one.
     """
 
     title: str
@@ -48,7 +45,6 @@ class Card:
 
         :param result: what the operator returned.
         :param model: name of the model; a manifest has its digest only.
-        :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
         :raises WorkflowError: `result` has no manifest that can be read.
         """
         for manifest in Rows(result, aws_conn_id=aws_conn_id).manifests:
@@ -72,11 +68,7 @@ class Card:
             self.runs.append(run)
 
     def add_samples(self, kind: str, rows: Rows, count: int = 5) -> None:
-        """Add the first rows of a dataset.
-
-        :param kind: of the rows, such as ``accepted``.
-        :param count: rows at most.
-        """
+        """Add the first `count` rows of a dataset; `kind` is such as ``accepted``."""
         picked: list[dict[str, Any]] = []
         for batch in rows.batches():
             picked += batch.slice(0, count - len(picked)).to_pylist()
@@ -100,26 +92,22 @@ class Card:
 
     def as_markdown(self) -> str:
         """The card as a page for readers."""
-        lines = [f"# {_cell(self.title)}", ""]
-        lines += [f"- {_cell(name)}: {_cell(value)}" for name, value in self.facts.items()]
+        lines = [f"# {cell(self.title)}", ""]
+        lines += [f"- {cell(name)}: {cell(value)}" for name, value in self.facts.items()]
         if self.funnel:
             lines += ["", "## Rows", "", self.funnel.as_markdown().rstrip()]
         if self.runs:
             names = ("step", "model", "rows", "errors", "reused", *_COSTS)
-            lines += [
-                "",
-                "## Cost",
-                "",
-                *_table(names, [[run.get(name, "") for name in names] for run in self.runs]),
-            ]
+            costs = [[run.get(name) for name in names] for run in self.runs]
+            lines += ["", "## Cost", "", markdown_table(names, costs).rstrip()]
         for step, prompt in self.prompts.items():
             fence = "`" * max([3, *(len(ticks) + 1 for ticks in re.findall("`+", prompt))])
-            lines += ["", f"## Prompt of {_cell(step)}", "", fence, prompt, fence]
+            lines += ["", f"## Prompt of {cell(step)}", "", fence, prompt, fence]
         for kind, rows in self.samples.items():
-            lines += ["", f"## Samples: {_cell(kind)}", ""]
+            lines += ["", f"## Samples: {cell(kind)}", ""]
             columns = tuple(dict.fromkeys(name for row in rows for name in row))
             body = [[row.get(name) for name in columns] for row in rows]
-            lines += _table(columns, body) if rows else ["There are none."]
+            lines.append(markdown_table(columns, body).rstrip() if rows else "There are none.")
         return "\n".join(lines) + "\n"
 
     def write(self, folder: str, name: str = "card", aws_conn_id: str | None = None) -> dict[str, str]:
@@ -134,21 +122,3 @@ class Card:
         place.write(f"{name}.md", self.as_markdown().encode())
         place.write(f"{name}.json", document.encode())
         return {"card_uri": f"{place.uri}/{name}.json", "card_markdown_uri": f"{place.uri}/{name}.md"}
-
-
-def _table(names: tuple[str, ...], rows: list[list[Any]]) -> list[str]:
-    head = ["| " + " | ".join(_cell(name) for name in names) + " |", "|" + "---|" * len(names)]
-    return head + ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows]
-
-
-def _cell(value: Any) -> str:
-    """Escaped text for a table cell, whatever a model wrote."""
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        text = f"{value:,.3f}".rstrip("0").rstrip(".")
-    else:
-        text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-    text = " ".join(text.split())
-    text = text if len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 3] + "..."
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.workflows.markdown import markdown_table
 from airflow_provider_raybatch.workflows.places import destination
 from airflow_provider_raybatch.workflows.promotion import Candidate, Decision
 from airflow_provider_raybatch.workflows.statistics import Comparison
@@ -27,7 +28,6 @@ _STYLE = (
 class ComparisonReport:
     """Table, plot and page of candidates.
 
-    :param title: of the page.
     :param baseline: name of the candidate that the others are compared with.
     :raises WorkflowError: there is no candidate with figures.
     """
@@ -61,27 +61,15 @@ class ComparisonReport:
 
     def as_markdown(self) -> str:
         """The table, and the decision."""
-        head, *body = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in self.rows()]
-        lines = ["| " + " | ".join(row) + " |" for row in body]
-        text = "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *lines]) + "\n"
-        return text + (f"\n{self.decision.reason}\n" if self.decision else "")
+        head, *body = self.rows()
+        return markdown_table(head, body) + (f"\n{self.decision.reason}\n" if self.decision else "")
 
     def as_json(self) -> dict[str, Any]:
         """All figures."""
         return {
             "title": self.title,
             "baseline": self.baseline,
-            "candidates": [
-                {
-                    "name": one.name,
-                    "failure": one.failure,
-                    "metrics": {name: value.as_json() for name, value in one.metrics.items()},
-                    "against_baseline": {
-                        name: value.as_json() for name, value in one.against_baseline.items()
-                    },
-                }
-                for one in self.candidates
-            ],
+            "candidates": [asdict(one) for one in self.candidates],
             "decision": asdict(self.decision) if self.decision else None,
         }
 

@@ -89,21 +89,17 @@ class NearDuplicates:
     def __call__(self, batch: pa.RecordBatch) -> Checked:
         """See :class:`Step`."""
         ids = _ids_of(batch, self._id)
-        rows = signatures(joined_texts(batch, self._columns), self._shingles)
-        # Kept rows get their numbers while the batch is searched, so the ids of all of them are added first.
-        found = self._index.keep_new(rows)
-        for row, match in enumerate(found):
+        found = self._index.keep_new(signatures(joined_texts(batch, self._columns), self._shingles))
+        drops: list[Drop | None] = []
+        for name, match in zip(ids, found, strict=True):
             if match is None:
-                self._ids.append(ids[row])
-        return Checked(
-            batch,
-            [
-                None
-                if match is None
-                else self._ids.drop("near_duplicate", match[0], f"its similarity is {match[1]:.2f} to")
-                for match in found
-            ],
-        )
+                self._ids.append(name)
+                drops.append(None)
+            else:
+                number, similarity = match
+                clause = f"its similarity is {similarity:.2f} to"
+                drops.append(self._ids.drop("near_duplicate", number, clause))
+        return Checked(batch, drops)
 
 
 class _Ids:

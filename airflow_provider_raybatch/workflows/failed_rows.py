@@ -25,10 +25,8 @@ def failed_rows(
 ) -> Iterator[pa.RecordBatch]:
     """The rows for which a batch inference has no response.
 
-    :param result: what the operator returned.
     :param step: name for ``dropped_by``; ``rule`` is the step of the job that failed, such as ``engine``.
     :param schema: schema of the dataset that gets the rows; columns that a row lacks are null.
-    :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
     :raises WorkflowError: `result` has no manifest that can be read, or a file of its dead letters is broken.
     :raises StorageError: the dead letters can't be read.
     """

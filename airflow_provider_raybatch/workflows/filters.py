@@ -31,7 +31,6 @@ class Heuristics:
     The parameters are in the order of their rules; ``None`` switches a rule off.
 
     :param column: of the text. A null or blank one is dropped by ``empty``.
-    :param name: of the step.
     :param max_characters: ``too_long``; checked first, so that a huge document costs nothing.
     :param min_words: ``too_few_words``.
     :param max_words: ``too_many_words``.

@@ -7,13 +7,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_raybatch.workflows.markdown import markdown_table
+
 
 @dataclass
 class FunnelStep:
     """Rows left after one step.
 
-    :param name: of the step.
-    :param rows: left after it.
     :param tokens: of these rows; ``None`` where no column counts tokens.
     :param dropped: rows by the rule that dropped them.
     """
@@ -55,11 +55,11 @@ class Funnel:
 
     def as_markdown(self) -> str:
         """A table: step, rows left, share of the input, tokens left, rows dropped by rule."""
-        lines = ["| step | rows left | of input | tokens left | dropped |", "|---|---:|---:|---:|---|"]
         first = self.steps[0].rows if self.steps else 0
+        rows = []
         for one in self.steps:
             share = f"{one.rows / first:.1%}" if first else "-"
             tokens = "-" if one.tokens is None else f"{one.tokens:,}"
             rules = ", ".join(f"{rule}: {count:,}" for rule, count in one.dropped.most_common()) or "-"
-            lines.append(f"| {one.name} | {one.rows:,} | {share} | {tokens} | {rules} |")
-        return "\n".join(lines) + "\n"
+            rows.append([one.name, one.rows, share, tokens, rules])
+        return markdown_table(["step", "rows left", "of input", "tokens left", "dropped"], rows)

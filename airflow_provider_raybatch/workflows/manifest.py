@@ -18,7 +18,6 @@ class DerivedManifest(ContractModel):
     :param uri: the folder that holds `files` and nothing else.
     :param files: in the order of the dataset; if partitioned, below ``<column>=<value>/``.
     :param partitioned_by: columns that are in the paths and not in the files, as in Hive.
-    :param rows: of all files.
     :param created_at: ISO 8601, in UTC.
     """
 

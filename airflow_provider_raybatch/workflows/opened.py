@@ -29,7 +29,6 @@ _BATCH_BYTES = 16 * 1024 * 1024
 class Opened:
     """A dataset that can be read in batches of bounded size.
 
-    :param folder: where the manifest's files are.
     :raises WorkflowError: a file can't be read.
     """
 
@@ -52,23 +51,16 @@ class Opened:
             fixed = self._partition_values(file.path)
             in_file = [name for name in columns if name not in fixed]
             for batch in self._batches(parquet, file, in_file):
-                arrays = {name: batch.column(name) for name in in_file}
-                for name in columns:
-                    if name in fixed:
-                        value = pa.scalar(fixed[name], pa.string()).cast(self.schema.field(name).type)
-                        arrays[name] = pa.repeat(value, batch.num_rows)
-                yield pa.RecordBatch.from_arrays([arrays[name] for name in columns], names=columns)
+                for name, text in fixed.items():
+                    value = pa.scalar(text, pa.string()).cast(self.schema.field(name).type)
+                    batch = batch.append_column(name, pa.repeat(value, batch.num_rows))
+                yield batch.select(columns)
 
     def _batches(self, parquet: pq.ParquetFile, file: ManifestFile, columns: list[str]) -> Iterator[Any]:
-        batches = parquet.iter_batches(_batch_rows(parquet), columns=columns, use_threads=False)
-        while True:
-            try:
-                batch = next(batches, None)
-            except (pa.ArrowInvalid, OSError) as error:
-                raise self._damaged(file, error) from error
-            if batch is None:
-                return
-            yield batch
+        try:
+            yield from parquet.iter_batches(_batch_rows(parquet), columns=columns, use_threads=False)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise self._damaged(file, error) from error
 
     def _partition_values(self, path: str) -> dict[str, str | None]:
         if isinstance(self.manifest, BatchManifest):
@@ -80,8 +72,7 @@ class Opened:
 
     def _parquet(self, stream: Any, file: ManifestFile) -> pq.ParquetFile:
         try:
-            metadata = pq.read_metadata(pa.BufferReader(checked_footer(stream, needed=False)))
-            return pq.ParquetFile(stream, metadata=metadata, page_checksum_verification=True)
+            return checked_parquet(stream)
         except (pa.ArrowInvalid, OSError) as error:
             raise self._damaged(file, error) from error
 
@@ -107,6 +98,15 @@ class Opened:
     def _json_dataset(self) -> Any:
         assert isinstance(self.manifest, BatchManifest)
         return Dataset(self.manifest, getattr(self._folder, "credentials", None)).arrow_dataset()
+
+
+def checked_parquet(stream: Any) -> pq.ParquetFile:
+    """A Parquet file whose footer is compared with its checksum now, and its pages as they are read.
+
+    :raises OSError: it is damaged; Arrow may also raise its own errors.
+    """
+    metadata = pq.read_metadata(pa.BufferReader(checked_footer(stream, needed=False)))
+    return pq.ParquetFile(stream, metadata=metadata, page_checksum_verification=True)
 
 
 def open_result(result: Result, aws_conn_id: str | None) -> Opened:

@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from scipy import stats
 
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.prompts import CHOICES, FIRST, SECOND, TIE
 from airflow_provider_raybatch.workflows.rows import require
-from airflow_provider_raybatch.workflows.statistics import Interval, proportion_interval
+from airflow_provider_raybatch.workflows.statistics import Interval, mcnemar, proportion_interval
 
 PAIR_COLUMNS = ("pair", "order", "question", "first", "second")
 """Columns of :func:`both_orders`; `order` is ``ab`` or ``ba``."""
@@ -83,10 +81,6 @@ class PairwiseResult:
     chose_first: float
     bias_p_value: float
 
-    def as_json(self) -> dict[str, Any]:
-        """For a card or an XCom."""
-        return asdict(self)
-
 
 def settle(batches: Iterable[pa.RecordBatch], response: str = "response") -> PairwiseResult:
     """Pair the judgements of both orders.
@@ -126,14 +120,10 @@ def _result(pairs: list[tuple[str, str]], incomplete: int) -> PairwiseResult:
         incomplete=incomplete,
         agreement=proportion_interval(len(agreed), len(pairs)),
         win_rate=proportion_interval(wins, wins + losses) if wins + losses else None,
-        p_value=_even(wins, wins + losses),
+        p_value=mcnemar(wins, losses),
         chose_first=choices.count(FIRST) / len(choices) if choices else 0.5,
-        bias_p_value=_even(always.count(FIRST), len(always)),
+        bias_p_value=mcnemar(always.count(FIRST), always.count(SECOND)),
     )
-
-
-def _even(successes: int, count: int) -> float:
-    return float(stats.binomtest(successes, count).pvalue) if count else 1.0
 
 
 def _choice(text: str | None) -> str | None:

@@ -85,18 +85,14 @@ def decide(baseline: str, candidates: Sequence[Candidate], rule: Rule) -> Decisi
     :param candidates: with or without the baseline itself.
     """
     others = [one for one in candidates if one.name != baseline]
-    whole = [one for one in others if one.failure is None and rule.metric in one.against_baseline]
-    alpha = rule.alpha / max(1, len(whole))
-    passed = [
-        one
-        for one in whole
-        if one.against_baseline[rule.metric].difference.estimate > 0
-        and one.against_baseline[rule.metric].difference.estimate >= rule.least_gain
-        and one.against_baseline[rule.metric].p_value <= alpha
-    ]
+    compared = sum(one.failure is None and rule.metric in one.against_baseline for one in others)
+    alpha = rule.alpha / max(1, compared)
+    reasons = [_why_not(one, rule, alpha) for one in others]
+    passed = [one for one, reason in zip(others, reasons, strict=True) if reason is None]
     if not passed:
-        reasons = [_why_not(one, rule, alpha) for one in others] or ["there is no candidate"]
-        return Decision(None, f"Hold {baseline}: {'; '.join(reasons)}.")
+        return Decision(
+            None, f"Hold {baseline}: {'; '.join(filter(None, reasons)) or 'there is no candidate'}."
+        )
     best = max(passed, key=lambda one: one.against_baseline[rule.metric].difference.estimate)
     found = best.against_baseline[rule.metric]
     return Decision(
@@ -106,7 +102,7 @@ def decide(baseline: str, candidates: Sequence[Candidate], rule: Rule) -> Decisi
     )
 
 
-def _why_not(one: Candidate, rule: Rule, alpha: float) -> str:
+def _why_not(one: Candidate, rule: Rule, alpha: float) -> str | None:
     if one.failure is not None:
         return f"{one.name} failed ({one.failure})"
     found = one.against_baseline.get(rule.metric)
@@ -116,4 +112,6 @@ def _why_not(one: Candidate, rule: Rule, alpha: float) -> str:
     if gain <= 0 or gain < rule.least_gain:
         needed = f"at least {rule.least_gain:+.3f}" if rule.least_gain > 0 else "more than 0"
         return f"the difference of {one.name} is {gain:+.3f}, and {needed} is needed"
-    return f"the difference of {one.name} may be chance (p = {found.p_value:.2g}, more than {alpha:.2g})"
+    if found.p_value > alpha:
+        return f"the difference of {one.name} may be chance (p = {found.p_value:.2g}, more than {alpha:.2g})"
+    return None

@@ -73,11 +73,7 @@ class Rubric:
             )
 
     def prompt(self, question: str, answer: str) -> str:
-        """The operator's `prompt`.
-
-        :param question: column of the question or task.
-        :param answer: column of the answer to be judged.
-        """
+        """The operator's `prompt`; `question` and `answer` name columns."""
         levels = "\n".join(f"{score}: {meaning}" for score, meaning in sorted(self.levels.items()))
         return (
             f"Judge an answer. {self.criterion}\n\nScores:\n{levels}\n\n"

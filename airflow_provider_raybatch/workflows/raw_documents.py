@@ -30,7 +30,6 @@ def read_raw(
     :param sources: files or folders, local or ``s3://``; ``*.jsonl``, ``*.csv`` (UTF-8, with a header) and
         ``*.parquet`` are read, other files are ignored.
     :param columns: to read; a value that is not text is written as JSON; a missing one is null.
-    :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
     :returns: batches; `source` is the file, `line` the number of the row in it, from 1, `origin` both as one
         name, and `broken` the error of a broken row, else null. The first batch is empty.
     :raises WorkflowError: there is no such file, or a Parquet or CSV file lacks a column or can't be read.

@@ -19,7 +19,6 @@ class Rows:
     """The rows of one or several datasets, one after the other.
 
     :param results: each as :data:`~airflow_provider_raybatch.dataset.Result`.
-    :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
     :raises WorkflowError: a result has no manifest, no dataset is given, or the types of a column differ.
     """
 

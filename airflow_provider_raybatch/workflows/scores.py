@@ -72,8 +72,6 @@ def numeric_equal(prediction: str, answer: str) -> float:
 def pass_at_k(samples: int, correct: int, k: int) -> float:
     """Unbiased estimate of the chance that one of k samples is correct (Chen et al. 2021).
 
-    :param samples: number of samples.
-    :param correct: number of correct ones.
     :raises WorkflowError: k is not between 1 and `samples`, or `correct` not between 0 and `samples`.
     """
     if not 1 <= k <= samples:
@@ -87,10 +85,7 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
 
 @dataclass(frozen=True)
 class QuestionScores:
-    """Scores of one question.
-
-    :param samples: score of each sample.
-    """
+    """Scores of the samples of one question."""
 
     key: str
     samples: tuple[float, ...]
@@ -115,11 +110,8 @@ def score_answers(
 ) -> Iterator[QuestionScores]:
     """Score each row of a batch inference over a benchmark.
 
-    :param batches: such as :meth:`Rows.batches`.
-    :param score: a function of this module, or another one of prediction and known answer.
     :param key: column that names the question, by which candidates are compared.
     :param answer: column of the known answer.
-    :param response: column of the prediction.
     :param completions: column of all samples, ``completions`` for `n` > 1; by default `response` is the only
         sample.
     :raises WorkflowError: a column is missing, or a question has no known answer.

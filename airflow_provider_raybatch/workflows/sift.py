@@ -52,7 +52,6 @@ def sift(
 ) -> Funnel:
     """Pass each row through `steps` until one drops it.
 
-    :param batches: such as :meth:`Rows.batches`.
     :param kept: gets the rows that pass all steps, with the columns that steps added.
     :param dropped: gets the others, with the columns of the input and ``dropped_by``, ``rule``, ``reason``.
     :param tokens: a column of the input that counts tokens, summed in the funnel; default none.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,11 +48,12 @@ class SignatureIndex:
     def keep_new(self, rows: Signatures) -> list[tuple[int, float] | None]:
         """For each signature the most similar one kept so far; if ``None``, the signature itself is kept.
 
-        :param rows: signatures, in order.
         :returns: number of the kept signature, from 0 in the order in which they were kept, and similarity.
         """
         keys = self._keys(rows)
-        candidates = self._candidates(keys)
+        candidates: list[set[int]] = [set() for _ in range(len(keys))]
+        for run in self._runs:
+            run.collect(keys, candidates)
         buckets: dict[tuple[int, int], list[int]] = {}
         first = self._size
         kept: list[int] = []
@@ -75,7 +77,7 @@ class SignatureIndex:
         if not len(rows):
             return
         numbers: npt.NDArray[np.uint32] = np.arange(self._size, self._size + len(rows), dtype=np.uint32)
-        self._runs.append(_Run.of(self._keys(rows), numbers))
+        self._runs.append(_Run.of(self._keys(rows).T, [numbers] * self._bands))
         while len(self._runs) > 1 and 2 * len(self._runs[-1]) > len(self._runs[-2]):
             later = self._runs.pop()
             self._runs[-1] = self._runs[-1].merged(later)
@@ -90,12 +92,6 @@ class SignatureIndex:
     def _keys(self, rows: Signatures) -> npt.NDArray[np.unsignedinteger]:
         keys: npt.NDArray[np.unsignedinteger] = np.ascontiguousarray(rows).view(self._kind)
         return keys
-
-    def _candidates(self, keys: npt.NDArray[np.unsignedinteger]) -> list[set[int]]:
-        candidates: list[set[int]] = [set() for _ in range(len(keys))]
-        for run in self._runs:
-            run.collect(keys, candidates)
-        return candidates
 
     def _best(
         self,
@@ -127,24 +123,27 @@ class _Run:
     numbers: list[npt.NDArray[np.uint32]]
 
     @classmethod
-    def of(cls, keys: npt.NDArray[np.unsignedinteger], numbers: npt.NDArray[np.uint32]) -> _Run:
-        orders = [np.argsort(column, kind="stable") for column in keys.T]
-        return cls(
-            [column[order] for column, order in zip(keys.T, orders, strict=True)],
-            [numbers[order] for order in orders],
-        )
+    def of(
+        cls,
+        keys: Iterable[npt.NDArray[np.unsignedinteger]],
+        numbers: Iterable[npt.NDArray[np.uint32]],
+    ) -> _Run:
+        """Sort the keys of each band."""
+        found = cls([], [])
+        for of_band, their_numbers in zip(keys, numbers, strict=True):
+            order = np.argsort(of_band, kind="stable")
+            found.keys.append(of_band[order])
+            found.numbers.append(their_numbers[order])
+        return found
 
     def __len__(self) -> int:
         return len(self.numbers[0])
 
     def merged(self, later: _Run) -> _Run:
-        keys, numbers = [], []
-        for band in range(len(self.keys)):
-            joined = np.concatenate([self.keys[band], later.keys[band]])
-            order = np.argsort(joined, kind="stable")
-            keys.append(joined[order])
-            numbers.append(np.concatenate([self.numbers[band], later.numbers[band]])[order])
-        return _Run(keys, numbers)
+        return _Run.of(
+            map(np.concatenate, zip(self.keys, later.keys, strict=True)),
+            map(np.concatenate, zip(self.numbers, later.numbers, strict=True)),
+        )
 
     def collect(self, wanted: npt.NDArray[np.unsignedinteger], candidates: list[set[int]]) -> None:
         for band, (keys, numbers) in enumerate(zip(self.keys, self.numbers, strict=True)):

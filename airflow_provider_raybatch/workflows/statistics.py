@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,6 @@ class Interval:
 
     :param estimate: the metric.
     :param count: questions.
-    :param method: how the interval was made.
     """
 
     estimate: float
@@ -42,10 +41,6 @@ class Interval:
 
     def __str__(self) -> str:
         return f"{self.estimate:.3f} [{self.low:.3f}, {self.high:.3f}]"
-
-    def as_json(self) -> dict[str, Any]:
-        """For a card or an XCom."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -64,10 +59,6 @@ class Comparison:
     wins: int
     losses: int
     ties: int
-
-    def as_json(self) -> dict[str, Any]:
-        """For a card or an XCom."""
-        return asdict(self)
 
 
 def proportion_interval(
@@ -104,15 +95,9 @@ def mean_interval(values: Values, level: float = 0.95) -> Interval:
         low, high = estimate * bound, 1 - (1 - estimate) * bound
         return Interval(estimate, float(low), float(high), len(data), "constant", level)
     low, high, method = _of_mean(data, level)
-    inside = data.min() >= 0 and data.max() <= 1
-    return Interval(
-        estimate,
-        max(0.0, low) if inside else low,
-        min(1.0, high) if inside else high,
-        len(data),
-        method,
-        level,
-    )
+    if data.min() >= 0 and data.max() <= 1:
+        low, high = max(0.0, low), min(1.0, high)
+    return Interval(estimate, low, high, len(data), method, level)
 
 
 def compare(candidate: Mapping[str, float], baseline: Mapping[str, float], level: float = 0.95) -> Comparison:
@@ -121,8 +106,7 @@ def compare(candidate: Mapping[str, float], baseline: Mapping[str, float], level
     If all scores are 0 or 1: McNemar's exact test, and Bonett and Price's interval (2012) of the difference.
     Else a permutation test of the signs, and a bootstrap of the differences.
 
-    :param candidate: score by question.
-    :param baseline: score by question.
+    :param candidate: score by question, as `baseline`.
     :raises WorkflowError: the two have different questions, or none in common.
     """
     if set(candidate) != set(baseline):
@@ -146,7 +130,7 @@ def compare(candidate: Mapping[str, float], baseline: Mapping[str, float], level
 
 
 def mcnemar(wins: int, losses: int) -> float:
-    """Two-sided p-value of McNemar's exact test, from the questions that only one of the two got right."""
+    """Two-sided p-value of McNemar's exact test (a sign test), from what only one of the two won."""
     return 1.0 if wins + losses == 0 else float(stats.binomtest(wins, wins + losses).pvalue)
 
 

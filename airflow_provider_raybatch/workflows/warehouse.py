@@ -22,7 +22,6 @@ def copy_manifest(
     """Write a manifest for Redshift's ``COPY ... MANIFEST``, which then loads these files, and all of them.
 
     :param folder: where ``<name>.json`` is written, such as the destination, never the dataset's `uri`.
-    :param aws_conn_id: connection of type ``aws``; by default the worker's own identity.
     :returns: `bucket`, `key` and `uri` of the manifest.
     :raises WorkflowError: the dataset or `folder` is not in S3.
     """
@@ -62,7 +61,6 @@ def partitions(
     """The partitions of a dataset, sorted.
 
     :param more: values that all of them have, such as the night, put in front.
-    :param aws_conn_id: connection of type ``aws``; by default the worker's own identity.
     """
     dataset = open_result(result, aws_conn_id).manifest
     rows: dict[str, int] = {}

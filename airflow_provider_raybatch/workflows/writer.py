@@ -68,7 +68,6 @@ class DatasetWriter:
 
     :param destination: folder, local or ``s3://``; earlier datasets in it are kept. The files are in
         ``data/<version>/``, the manifest in ``manifests/<version>.json``, with a copy in ``manifest.json``.
-    :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
     :param partition_by: columns that become path segments ``column=value/``, at most 1,000 combinations.
     :raises WorkflowError: `destination` is not the location of a folder.
     """
