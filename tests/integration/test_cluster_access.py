@@ -4,20 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import http.client
-import ipaddress
-import ssl
-import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from airflow_provider_raybatch.cluster.follow.poll import Followed, follow
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
@@ -29,79 +20,30 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import (
 )
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
 from airflow_provider_raybatch.cluster.submit.package import Package, ensure_package
+from tests.support.http_server import Authority, Handler, listening
 
 
 @contextmanager
-def proxy(target, prefix="", certificate=None):
+def proxy(target, prefix="", pem=None):
     """Run a reverse proxy that serves `target` under `prefix`, over TLS if there is a certificate."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Proxy(Handler):
         def handle_any(self):
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = self.body()
             if not self.path.startswith(prefix + "/"):
-                self.answer(404, b"no such route")
+                self.send(404, b"no such route")
                 return
             upstream = http.client.HTTPConnection(urlsplit(target).netloc, timeout=60)
             headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
             upstream.request(self.command, self.path.removeprefix(prefix), body, headers)
             response = upstream.getresponse()
-            self.answer(response.status, response.read())
+            self.send(response.status, response.read())
             upstream.close()
 
         do_GET = do_POST = do_PUT = handle_any  # noqa: N815 - http.server's names
 
-        def answer(self, code, body):
-            self.send_response(code)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format, *arguments):
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    if certificate:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield f"http{'s' if certificate else ''}://127.0.0.1:{server.server_address[1]}{prefix}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    """PEM files of two self-signed certificates for 127.0.0.1: the server's and another one."""
-    folder = tmp_path_factory.mktemp("certificates")
-    now = datetime.datetime.now(datetime.UTC)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dashboard")])
-    for owner in ("server", "stranger"):
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = (
-            x509
-            .CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(
-                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
-            )
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-            .sign(key, hashes.SHA256())
-        )
-        private = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        (folder / f"{owner}.pem").write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
-        (folder / f"{owner}-ca.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    return folder
+    with listening(Proxy, pem) as port:
+        yield f"http{'s' if pem else ''}://127.0.0.1:{port}{prefix}"
 
 
 async def version_through(address):
@@ -168,12 +110,15 @@ async def test_a_path_prefix(token_ray_cluster):
             await version_through(dataclasses.replace(through, url=url.removesuffix("/ray")))
 
 
-async def test_tls(token_ray_cluster, certificates):
+async def test_tls(token_ray_cluster, tmp_path):
     address = token_ray_cluster.address
-    with proxy(address.url, certificate=certificates / "server.pem") as url:
-        trusting = dataclasses.replace(address, url=url, verify=str(certificates / "server-ca.pem"))
+    for owner in ("server", "stranger"):
+        (tmp_path / owner).mkdir()
+    server, stranger = (Authority(tmp_path / owner) for owner in ("server", "stranger"))
+    with proxy(address.url, pem=server.server("127.0.0.1")) as url:
+        trusting = dataclasses.replace(address, url=url, verify=str(server.pem))
         assert await version_through(trusting)
         assert await version_through(dataclasses.replace(trusting, verify=False))
-        for verify in (True, str(certificates / "stranger-ca.pem")):
+        for verify in (True, str(stranger.pem)):
             with pytest.raises(TlsError, match="CA bundle"):
                 await version_through(dataclasses.replace(trusting, verify=verify))

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.manifest import Summary
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from tests.support.http_server import Handler, listening
+from tests.support.specs import spec, submitted
 
 MODEL = Path(__file__).parents[2] / "dags_examples/demo_model/model"
 NAMES = ["Redwood Dairy Farms", "Hansen Savings Bank", "Blue Peak Solar", "Northgate Freight Lines"]
@@ -32,21 +30,15 @@ def run(ray_here: Any, tmp_path: Path) -> Run:
         from airflow_provider_raybatch.job.driver import run as run_job
 
         (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        document = {
-            "source": [str(tmp_path / "in.jsonl")],
-            "messages_column": "messages",
-            "destination": str(tmp_path / "out"),
-            "max_error_fraction": 0.5,
-            "no_progress_timeout": 600,
-            "submission": {
-                "task": {"dag_id": "d", "run_id": "r", "task_id": "t"},
-                "run_token": "token",
-                "submission_id": "raybatch-x-0",
-            },
+        spec = submitted(
+            source=[str(tmp_path / "in.jsonl")],
+            messages_column="messages",
+            destination=str(tmp_path / "out"),
+            max_error_fraction=0.5,
+            no_progress_timeout=600,
+            engine="ray_data_llm",
             **fields,
-        }
-        spec = parse(BatchInferenceSpec, json.dumps(document))
-        assert spec.submission is not None
+        )
         return run_job(spec, spec.submission, lambda event: None)
 
     return run
@@ -66,33 +58,26 @@ def letters_of(summary: Summary) -> dict[str, dict[str, Any]]:
     return {letter["row"]["name"]: letter for letter in letters}
 
 
-class Server(BaseHTTPRequestHandler):
+class Server(Handler):
     """Serves a minimal form of OpenAI's chat completions; refuses a message that asks for it."""
 
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+    def reply(self) -> None:
+        body = json.loads(self.body())
         text = body["messages"][-1]["content"]
-        refused = {"error": {"message": "not this one"}}
         choice = {"message": {"role": "assistant", "content": text.upper()}, "finish_reason": "stop"}
         usage = {"prompt_tokens": len(text.split()), "completion_tokens": body["max_tokens"]}
-        answer = refused if "refuse" in text else {"choices": [choice], "usage": usage}
-        content = json.dumps(answer).encode()
-        self.send_response(400 if "refuse" in text else 200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+        status, answer = 200, {"choices": [choice], "usage": usage}
+        if "refuse" in text:
+            status, answer = 400, {"error": {"message": "not this one"}}
+        self.send(status, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing."""
+    do_POST = reply  # noqa: N815 - http.server's name
 
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as listening:
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{listening.server_port}/v1/chat/completions"
-        listening.shutdown()
+    with listening(Server) as port:
+        yield f"http://127.0.0.1:{port}/v1/chat/completions"
 
 
 def test_a_server_over_http(run: Run, server: str) -> None:
@@ -103,7 +88,6 @@ def test_a_server_over_http(run: Run, server: str) -> None:
         rows,
         model="m",
         sampling={"max_tokens": 7},
-        engine="ray_data_llm",
         processor=processor,
     )
     answers = rows_of(summary)
@@ -145,7 +129,6 @@ def test_a_serve_deployment(run: Run, application: str) -> None:
             rows,
             model="m",
             sampling={"max_tokens": 7},
-            engine="ray_data_llm",
             processor={"config": "ServeDeploymentProcessorConfig", **processor},
         )
 
@@ -183,7 +166,6 @@ def test_vllm_in_rays_processor_on_two_cpus(run: Run) -> None:
         [*rows, {"name": "empty", "messages": []}],
         model=str(MODEL),
         sampling={"temperature": 0, "max_tokens": 16, "structured_outputs": {"choice": CHOICES}},
-        engine="ray_data_llm",
         engine_args={"max_model_len": 256, "enforce_eager": True},
     )
     answers = rows_of(summary)
@@ -202,15 +184,9 @@ def test_a_schema_travels_as_text_that_arrow_leaves_alone() -> None:
     from airflow_provider_raybatch.job.run.ray_data_llm.variants import variant
 
     any_of = {"anyOf": [{"type": "string", "enum": CHOICES}, {"type": "integer", "minimum": 3}]}
-    document = {
-        "source": ["/in.jsonl"],
-        "messages_column": "messages",
-        "model": "m",
-        "sampling": {"structured_outputs": {"json": any_of}},
-        "engine": "ray_data_llm",
-        "destination": "/out",
-    }
-    columns = variant(parse(BatchInferenceSpec, document)).columns(None, [1])
+    fields: dict[str, Any] = {"messages_column": "messages", "engine": "ray_data_llm"}
+    sampling = {"structured_outputs": {"json": any_of}}
+    columns = variant(spec(**fields, sampling=sampling)).columns(None, [1])
     block = pa.Table.from_pylist([{"row": columns}, {"row": columns}])
     (first, _) = block.to_pylist()
     assert json.loads(first["row"]["sampling_params"]["structured_outputs"]["json"]) == any_of
@@ -222,16 +198,9 @@ def test_a_schema_travels_as_text_that_arrow_leaves_alone() -> None:
 def test_max_tokens_cuts_no_choice_off(processor: dict[str, Any]) -> None:
     from airflow_provider_raybatch.job.run.ray_data_llm.variants import variant
 
-    document = {
-        "source": ["/in.jsonl"],
-        "messages_column": "messages",
-        "model": "m",
-        "sampling": {"max_tokens": 2, "structured_outputs": {"choice": CHOICES}},
-        "engine": "ray_data_llm",
-        "processor": processor,
-        "destination": "/out",
-    }
-    columns = variant(parse(BatchInferenceSpec, document)).columns(None, [1])
+    fields: dict[str, Any] = {"messages_column": "messages", "engine": "ray_data_llm"}
+    sampling = {"max_tokens": 2, "structured_outputs": {"choice": CHOICES}}
+    columns = variant(spec(**fields, sampling=sampling, processor=processor)).columns(None, [1])
     asked = json.loads(columns["body"]) if processor else columns["sampling_params"]
     assert asked["max_tokens"] == len("Zebra") + 1
 
@@ -265,7 +234,6 @@ def test_options_that_ray_would_get_wrong_are_refused(
         run(
             [{"name": "a", "messages": asked("b")}],
             model=str(MODEL),
-            engine="ray_data_llm",
             processor=processor,
             **fields,
         )

@@ -6,12 +6,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from tests.support.http_server import Handler, listening
 
 Answer = tuple[int, dict[str, str], bytes]
 """Status, headers and body."""
@@ -92,30 +92,14 @@ def _error(status: int, code: str) -> Answer:
 def serving() -> Iterator[Hub]:
     """Serve an empty hub on a free port."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
+    class Answering(Handler):
+        def reply(self) -> None:
             token = self.headers.get("Authorization", "").removeprefix("Bearer ")
             status, headers, body = hub.answer(self.command, unquote(urlsplit(self.path).path), token)
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(body))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
+            self.send(status, body, headers)
 
-        do_HEAD = do_GET  # noqa: N815 - the server's name for it
+        do_GET = do_HEAD = reply  # noqa: N815 - http.server's names
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Keep it out of the tests' output."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        hub = Hub(f"http://127.0.0.1:{server.server_port}")
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        try:
-            yield hub
-        finally:
-            server.shutdown()
-            thread.join()
+    with listening(Answering) as port:
+        hub = Hub(f"http://127.0.0.1:{port}")
+        yield hub

@@ -6,24 +6,17 @@ Names and addresses that a test does not give are as they are.
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import socket
-import ssl
-import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+
+from tests.support.http_server import Authority, Handler, listening
 
 
 @dataclass
@@ -80,13 +73,8 @@ def _next(waiting: deque[Any]) -> Any:
 def a_web(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     """Serve it; its certificate authority is the one that this process trusts."""
     web = Web()
-    servers = [_server(web, "http"), _server(web, "https")]
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(_certificate(folder / "web.pem"))
-    servers[1].socket = context.wrap_socket(servers[1].socket, server_side=True)
-    web.ports = {80: servers[0].server_port, 443: servers[1].server_port}
-    for server in servers:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    authority = Authority(folder)
+    pem = authority.server("hub.example", "cdn.example", "lake.internal", "10.0.0.5")
     look_up, connect = socket.getaddrinfo, socket.create_connection
 
     def getaddrinfo(host: Any, port: Any, *arguments: Any, **options: Any) -> Any:
@@ -104,19 +92,20 @@ def a_web(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     monkeypatch.setattr(socket, "create_connection", create_connection)
-    monkeypatch.setenv("SSL_CERT_FILE", str(folder / "web.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.pem))
     for name in ("http_proxy", "https_proxy", "no_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    yield web
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    with listening(_site(web, "http")) as http, listening(_site(web, "https"), pem) as https:
+        web.ports = {80: http, 443: https}
+        yield web
 
 
-def _server(web: Web, scheme: str) -> ThreadingHTTPServer:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+def _site(web: Web, scheme: str) -> type[Handler]:
+    class Site(Handler):
+        protocol_version = "HTTP/1.0"
+
+        def reply(self) -> None:
             path = self.path.partition("?")[0]
             url = path if "://" in path else f"{scheme}://{self.headers['Host']}{path}"  # by a proxy, or not
             web.asked.append(Asked(url, dict(self.headers)))
@@ -125,45 +114,11 @@ def _server(web: Web, scheme: str) -> ThreadingHTTPServer:
             for name, value in answer.headers.items():
                 self.send_header(name, value)
             if answer.length is not None:
-                self.send_header(
-                    "Content-Length", str(answer.length if answer.length >= 0 else len(answer.body))
-                )
+                length = answer.length if answer.length >= 0 else len(answer.body)
+                self.send_header("Content-Length", str(length))
             self.end_headers()
             self.wfile.write(answer.body)
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Log nothing."""
+        do_GET = reply  # noqa: N815 - http.server's name
 
-    return ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-
-
-def _certificate(path: Path) -> Path:
-    """Write a key and its own certificate for all names of the tests."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a web of tests")])
-    now = datetime.datetime.now(datetime.UTC)
-    names = [x509.DNSName(one) for one in ("hub.example", "cdn.example", "lake.internal")]
-    certificate = (
-        x509
-        .CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([*names, x509.IPAddress(ipaddress.ip_address("10.0.0.5"))]), False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
-    )
-    path.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.TraditionalOpenSSL,
-            serialization.NoEncryption(),
-        )
-        + certificate.public_bytes(serialization.Encoding.PEM)
-    )
-    return path
+    return Site

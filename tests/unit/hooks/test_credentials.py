@@ -13,7 +13,8 @@ from airflow_provider_raybatch.contract.secrets import seal, unseal
 from airflow_provider_raybatch.exceptions import RayConnectionError
 from airflow_provider_raybatch.hooks.credentials import aws_credentials, job_secrets
 from airflow_provider_raybatch.storage.folder import folder
-from tests.support.refusing_s3 import Authority, answering
+from tests.support.http_server import Authority
+from tests.support.refusing_s3 import answering
 
 pytest.importorskip("airflow.providers.amazon")
 

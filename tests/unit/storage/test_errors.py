@@ -16,7 +16,8 @@ from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 pytest.importorskip("cryptography")
-from tests.support.refusing_s3 import Authority, answering
+from tests.support.http_server import Authority
+from tests.support.refusing_s3 import answering
 
 pytestmark = pytest.mark.usefixtures("once")
 
@@ -115,7 +116,7 @@ def test_a_certificate_is_told_by_what_is_wrong_with_it(
     tmp_path: Path, host: str, days: int, told: bool, sentence: str, operation: str
 ) -> None:
     authority = Authority(tmp_path)
-    with answering(404, pem=authority.server(host, days)) as url:
+    with answering(404, pem=authority.server(host, days=days)) as url:
         error = refusal(place(url, ca_certificates=authority.pem.read_text() if told else None), operation)
     assert sentence in str(error)
     assert error.failure_class is FailureClass.USER_ERROR
