@@ -25,14 +25,44 @@ class S3Server:
     """Its address and credentials; all credentials are valid unless moto is set to check them."""
 
     url: str
+    key_id: str = "key"
+    secret: str = "secret"
+    session_token: str | None = None
 
     @property
     def credentials(self) -> AwsCredentials:
         return AwsCredentials(
-            aws_access_key_id=SecretStr("key"),
-            aws_secret_access_key=SecretStr("secret"),
+            aws_access_key_id=SecretStr(self.key_id),
+            aws_secret_access_key=SecretStr(self.secret),
             endpoint_url=self.url,
         )
+
+    def connection(self) -> dict[str, Any]:
+        """The fields of an Airflow connection of type ``aws``."""
+        extra = {"endpoint_url": self.url, "region_name": "us-east-1"}
+        if self.session_token:
+            extra["aws_session_token"] = self.session_token
+        return {"login": self.key_id, "password": self.secret, "extra": extra}
+
+    def client(self, service: str = "s3", **options: Any) -> Any:
+        import boto3
+
+        return boto3.client(
+            service,
+            endpoint_url=self.url,
+            region_name="us-east-1",
+            aws_access_key_id=self.key_id,
+            aws_secret_access_key=self.secret,
+            aws_session_token=self.session_token,
+            **options,
+        )
+
+    def objects(self, bucket: str, prefix: str = "") -> dict[str, bytes]:
+        """Return all objects below `prefix`, by key."""
+        s3 = self.client()
+        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+        keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+        return {key: s3.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
 
     @property
     def environment(self) -> dict[str, str]:
@@ -40,8 +70,8 @@ class S3Server:
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_ACCESS_KEY_ID": self.key_id,
+            "AWS_SECRET_ACCESS_KEY": self.secret,
         }
 
     def open_to_this_process(self, patch: pytest.MonkeyPatch) -> None:
@@ -50,17 +80,8 @@ class S3Server:
             patch.setenv(name, value)
 
     def new_bucket(self) -> str:
-        import boto3
-
         name = f"bucket-{uuid.uuid4().hex[:8]}"
-        client = boto3.client(
-            "s3",
-            endpoint_url=self.url,
-            region_name="us-east-1",
-            aws_access_key_id="key",
-            aws_secret_access_key="secret",
-        )
-        client.create_bucket(Bucket=name)
+        self.client().create_bucket(Bucket=name)
         return name
 
 

@@ -6,44 +6,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import boto3
 import requests
 
-from tests.support.s3_server import serving
+from tests.support.s3_server import S3Server, serving
 
 from .rest import AirflowApi
 
 BUCKET = "lake"
 
 
-@dataclass(frozen=True)
-class Lake:
+class Lake(S3Server):
     """An S3 server and a valid key."""
-
-    url: str
-    key_id: str
-    secret: str
-    session_token: str | None = None
-
-    def client(self, service: str = "s3") -> Any:
-        return boto3.client(
-            service,
-            endpoint_url=self.url,
-            region_name="us-east-1",
-            aws_access_key_id=self.key_id,
-            aws_secret_access_key=self.secret,
-            aws_session_token=self.session_token,
-        )
-
-    def connection(self) -> dict[str, Any]:
-        """The fields of an Airflow connection of type ``aws``."""
-        extra = {"endpoint_url": self.url, "region_name": "us-east-1"}
-        if self.session_token:
-            extra["aws_session_token"] = self.session_token
-        return {"login": self.key_id, "password": self.secret, "extra": extra}
 
     def connect(self, api: AirflowApi, conn_id: str) -> None:
         """Add a connection with this key to Airflow."""
@@ -59,11 +35,8 @@ class Lake:
         return json.loads(self.client().get_object(Bucket=BUCKET, Key=key)["Body"].read())
 
     def contents(self, prefix: str) -> dict[str, bytes]:
-        """Return all objects below `prefix`, by key."""
-        s3 = self.client()
-        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
-        keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
-        return {key: s3.get_object(Bucket=BUCKET, Key=key)["Body"].read() for key in keys}
+        """Return all objects of the bucket below `prefix`, by key."""
+        return self.objects(BUCKET, prefix)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pyarrow as pa
 import pytest
 
@@ -22,45 +21,27 @@ from airflow_provider_raybatch.workflows.warehouse import (
 )
 from airflow_provider_raybatch.workflows.writer import DatasetWriter
 from tests.support.documents import blocks
-from tests.support.s3_server import serving
+from tests.support.s3_server import S3Server, serving
 from tests.unit.workflows.datasets import batch, inferred
 
 WIDE = [{"Name": "night", "Type": "string"}, {"Name": "language", "Type": "string"}]
 
 
-class Aws:
-    """An account, and the result of a night in its bucket ``lake``."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.client("s3").create_bucket(Bucket="lake")
-        self.bucket = "lake"
-
-    def client(self, service: str) -> Any:
-        return boto3.client(
-            service,
-            endpoint_url=self.url,
-            region_name="us-east-1",
-            aws_access_key_id="key",
-            aws_secret_access_key="secret",
-        )
-
-    def read(self, key: str) -> Any:
-        return json.loads(self.client("s3").get_object(Bucket="lake", Key=key)["Body"].read())
+def read(aws: S3Server, key: str) -> Any:
+    return json.loads(aws.client().get_object(Bucket="lake", Key=key)["Body"].read())
 
 
 @pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
-    """The account of the connection ``aws_lake`` of the recipes."""
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """The server of the connection ``aws_lake`` of the recipes, with a bucket ``lake``."""
     with serving() as server:
-        extra = {"endpoint_url": server.url, "region_name": "us-east-1"}
-        connection = {"conn_type": "aws", "login": "key", "password": "secret", "extra": extra}
+        connection = {"conn_type": "aws", **server.connection()}
         monkeypatch.setenv("AIRFLOW_CONN_AWS_LAKE", json.dumps(connection))
-        account = Aws(server.url)
-        yield account
-        s3 = account.client("s3")
-        for entry in s3.list_objects_v2(Bucket="lake").get("Contents", ()):
-            s3.delete_object(Bucket="lake", Key=entry["Key"])
+        s3 = server.client()
+        s3.create_bucket(Bucket="lake")
+        yield server
+        for key in server.objects("lake"):
+            s3.delete_object(Bucket="lake", Key=key)
         s3.delete_bucket(Bucket="lake")
 
 
@@ -84,7 +65,7 @@ def call(dag: Any, task_id: str, *arguments: Any) -> Any:
     return dag.get_task(task_id).python_callable(*arguments)
 
 
-def statements(aws: Aws) -> list[str]:
+def statements(aws: S3Server) -> list[str]:
     """Return all statements to Redshift; an operator does not always return a statement's id."""
     from moto.redshiftdata.models import redshiftdata_backends
 
@@ -93,12 +74,12 @@ def statements(aws: Aws) -> list[str]:
 
 
 @pytest.mark.parametrize("task_id", ["load", "load_with_keys"])
-def test_redshift_copies_the_files_of_the_manifest(aws: Aws, task_id: str) -> None:
+def test_redshift_copies_the_files_of_the_manifest(aws: S3Server, task_id: str) -> None:
     result = night(id=[1, 2], response=["a", "b"])
     dag = recipe("to_redshift")
     manifest = call(dag, "copy_manifest", result, "s3://lake/copies/one")
     assert manifest["uri"] == "s3://lake/copies/one/copy.json"
-    (entry,) = aws.read(manifest["key"])["entries"]
+    (entry,) = read(aws, manifest["key"])["entries"]
     bucket, key = entry["url"].removeprefix("s3://").split("/", 1)
     size = aws.client("s3").head_object(Bucket=bucket, Key=key)["ContentLength"]
     assert entry == {"url": f"{result['uri']}/part-00000.parquet", "mandatory": True,
@@ -119,7 +100,7 @@ def test_redshift_copies_the_files_of_the_manifest(aws: Aws, task_id: str) -> No
     assert asked == f"COPY industries FROM '{manifest['uri']}' {credentials} FORMAT AS PARQUET MANIFEST"
 
 
-def test_a_manifest_leaves_out_empty_files_and_wants_s3(aws: Aws, tmp_path: Path) -> None:
+def test_a_manifest_leaves_out_empty_files_and_wants_s3(aws: S3Server, tmp_path: Path) -> None:
     local = inferred(tmp_path, [{"id": 1, "response": "a"}])
     with pytest.raises(WorkflowError, match=r"^result: '.*' is not in S3, which alone COPY reads"):
         copy_manifest(local, "s3://lake/copies", aws_conn_id="aws_lake")
@@ -127,23 +108,23 @@ def test_a_manifest_leaves_out_empty_files_and_wants_s3(aws: Aws, tmp_path: Path
     with pytest.raises(WorkflowError, match=r"^folder: '/tmp/x' is not in S3"):
         copy_manifest(result, "/tmp/x", aws_conn_id="aws_lake")
     made = copy_manifest(result, "s3://lake/copies", "night", "aws_lake")
-    assert aws.read("copies/night.json") == {"entries": []}
+    assert read(aws, "copies/night.json") == {"entries": []}
     assert made["key"] == "copies/night.json"
 
 
-def test_partitions_of_both_kinds_of_datasets(aws: Aws, tmp_path: Path) -> None:
+def test_partitions_of_both_kinds_of_datasets(aws: S3Server, tmp_path: Path) -> None:
     rows = [{"id": n, "response": "a"} for n in range(3)]
     local = inferred(tmp_path, rows)
     assert partitions(local, {"night": "2026-01-31"}) == [Partition({"night": "2026-01-31"}, local["uri"], 3)]
     result = night(id=[1, 2, 3], topic=["a b", "c=d", "a b"], partition_by=["topic"])
     found = partitions(result, aws_conn_id="aws_lake")
     assert [(one.values, one.rows) for one in found] == [({"topic": "a b"}, 2), ({"topic": "c=d"}, 1)]
-    listed = aws.client("s3").list_objects_v2(Bucket="lake", Prefix="industries/one/data/")["Contents"]
-    folders = {f"s3://lake/{entry['Key'].rpartition('/')[0]}" for entry in listed}
+    keys = aws.objects("lake", "industries/one/data/")
+    folders = {f"s3://lake/{key.rpartition('/')[0]}" for key in keys}
     assert {one.uri for one in found} == folders
 
 
-def test_athena_gets_the_partition_of_a_night(aws: Aws) -> None:
+def test_athena_gets_the_partition_of_a_night(aws: S3Server) -> None:
     result = night(id=[1])
     dag = recipe("to_athena")
     register = dag.get_task("register")
@@ -169,7 +150,7 @@ def test_values_in_a_statement_are_quoted() -> None:
         athena_statement("t", [Partition({}, "s3://lake/a", 1)])
 
 
-def test_glue_knows_a_night_once(aws: Aws) -> None:
+def test_glue_knows_a_night_once(aws: S3Server) -> None:
     result = night(id=[1])
     glue = aws.client("glue")
     glue.create_database(DatabaseInput={"Name": "lake"})
