@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -78,3 +79,9 @@ def lake() -> Iterator[Lake]:
     """An S3 server with a bucket ``lake``, which answers 403 to every other key."""
     with locked_lake() as lake:
         yield lake
+
+
+@pytest.fixture
+def as_airflow(monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:
+    """The connection ``lake`` for this process, which is not part of the stack."""
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "aws", **lake.connection()}))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -21,16 +20,7 @@ from .conftest import connect
 from .lake import Lake
 from .ray_jobs import RayJobs
 from .rest import AirflowApi, Task
-from .secrecy import (
-    Secrets,
-    left_by_airflow,
-    left_in_files,
-    left_in_objects,
-    secrets_packages,
-    session_folder,
-    shown_by_airflow,
-    shown_by_ray,
-)
+from .secrecy import Secrets, left_by_airflow, left_in_objects
 from .stack import AirflowStack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.turn(3)]
@@ -63,13 +53,6 @@ def task(airflow: AirflowStack, api: AirflowApi, token_jobs: RayJobs, lake: Lake
     return run.task("generate")
 
 
-@pytest.fixture
-def as_airflow(monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:
-    """The connection for this process, which is not part of the stack."""
-    connection = {"conn_type": "aws", **lake.connection()}
-    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
-
-
 def test_cluster_and_bucket_are_locked(token_ray_cluster, lake):
     assert requests.get(f"{token_ray_cluster.url}/api/jobs/", timeout=10).status_code == 401
     for wrong in (replace(lake, key_id="AKIANOBODY"), replace(lake, secret="guessed")):
@@ -99,15 +82,6 @@ def test_tasks_and_dags_behind_it_read_from_the_bucket(task):
     assert (reported["uri"], reported["rows"]) == (accepted["uri"], accepted["rows"])
 
 
-def test_progress_and_link_of_a_deferred_task(task, token_ray_cluster):
-    log = task.log()
-    assert any(f"of {2 * ROWS} rows (" in line for line in log), log
-    assert any("DEFERRED" in line for line in log)
-    result = task.xcom()
-    assert task.xcom("_link_RayDashboardLink") == result["dashboard_url"]
-    assert result["dashboard_url"] == f"{token_ray_cluster.url}/#/jobs/{result['submission_id']}"
-
-
 def test_second_night_accepts_and_pays_for_what_is_new(task, lake, as_airflow):
     """The echo is the same on both nights: first text that is not JSON, which is then repaired."""
     first, second = task.run, task.run.api.trigger("nightly_synthetic_data").wait(timeout=800)
@@ -128,26 +102,8 @@ def test_second_night_accepts_and_pays_for_what_is_new(task, lake, as_airflow):
         assert result["reused"] == result["rows"]
 
 
-def test_keys_are_nowhere_to_be_read(task, token_jobs, token_ray_cluster, lake, airflow):
-    secrets = Secrets({"key id": lake.key_id, "key": lake.secret, "token": token_ray_cluster.address.token})
-    shown = dict(shown_by_airflow(task))
-    assert b"ray_token" in shown["the task instance"]
-    assert not secrets.leaks(shown.items())
-    assert not secrets.leaks(shown_by_ray(token_jobs))
+def test_keys_are_in_no_file_of_the_tasks_around(task, lake, airflow):
+    """Those of the batch inferences are looked through in test_canaries.py."""
+    secrets = Secrets({"key": lake.secret})
     assert not secrets.leaks(left_in_objects(lake.contents("out/")))
-
-
-def test_keys_are_in_no_file(task, token_jobs, token_ray_cluster, lake, airflow):
-    """All files of Airflow and Ray: logs, the metadata database, unpacked packages."""
-    # Airflow's connections show the login, which is the key's id.
-    secrets = Secrets({"key": lake.secret, "token": token_ray_cluster.address.token})
-    left = {**dict(left_by_airflow(airflow)), **dict(left_in_files(session_folder(token_jobs)))}
-    assert len([content for content in left.values() if b"raybatch" in content]) > 10
-    assert not secrets.leaks(left.items())
-
-
-def test_credentials_are_gone_from_the_package_store(task, token_jobs, token_ray_cluster):
-    """The job deletes them after it has read them."""
-    names = secrets_packages(session_folder(token_jobs))
-    assert names
-    assert not [name for name in names if token_jobs.has_package(name)]
+    assert not secrets.leaks(left_by_airflow(airflow))

@@ -23,51 +23,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 TIMEOUT_OF_DAG = 20  # timeout_deferrable's
 NEVER = {"seconds_per_token": 3600}
-FOLLOWED_IN = {"blocking": "running", "deferrable": "deferred"}
 
 
 @pytest.fixture(scope="module")
-def start_endless(api, jobs, tmp_path_factory):
-    """Starts a run in each mode, both at once, because they mostly wait; their jobs never end."""
-
-    def start(name):
-        folder = tmp_path_factory.mktemp(name)
-        return {
-            mode: api.trigger(f"{name}_{mode}", **batch(folder, ["on"], mode, engine_args=NEVER))
-            for mode in MODES
-        }
-
-    return start
-
-
-@pytest.fixture(scope="module")
-def runs_to_mark(start_endless):
-    return start_endless("batch")
-
-
-@pytest.fixture(scope="module")
-def runs_with_timeout(start_endless):
-    return start_endless("timeout")
-
-
-@pytest.mark.turn(2)
-@pytest.mark.parametrize("mode", MODES)
-def test_marked_as_failed(mode, runs_to_mark, jobs):
-    task = runs_to_mark[mode].task("infer")
-    task.wait(FOLLOWED_IN[mode], timeout=60)
-    # Wait for the replica, which holds the GPUs.
-    job = wait_for("a replica", lambda: with_replica(jobs, task), 180, task.run.evidence)
-    task.mark("failed")
-    jobs.wait_for_one(task, "STOPPED", timeout=60)
-    wait_for("its replica's end", lambda: not jobs.replicas(job), 30, lambda: str(jobs.replicas(job)))
-    assert task.state == "failed"
-    assert task.run.wait("failed", timeout=30)
-    assert len(jobs.of(task)) == 1
-
-
-def with_replica(jobs, task):
-    job = jobs.wait_for_one(task, "RUNNING", timeout=180)
-    return job if jobs.replicas(job) else None
+def runs_with_timeout(api, jobs, tmp_path_factory):
+    """A run in each mode, both at once, because they mostly wait; their jobs never end."""
+    folder = tmp_path_factory.mktemp("timeout")
+    return {
+        mode: api.trigger(f"timeout_{mode}", **batch(folder, ["on"], mode, engine_args=NEVER))
+        for mode in MODES
+    }
 
 
 @pytest.mark.turn(1)
@@ -213,6 +178,8 @@ def test_stopped_job_keeps_its_finished_rows(api, jobs, tmp_path):
     wait_for("rows", lambda: has_logged(task, DONE), 180, task.run.evidence)
     task.mark("failed")
     job = jobs.wait_for_one(task, "STOPPED", timeout=60)
+    wait_for("its replica's end", lambda: not jobs.replicas(job), 30, lambda: str(jobs.replicas(job)))
+    assert task.run.wait("failed", timeout=30)
     message, done = last_event(jobs, job)
     assert message.startswith(f"the job was stopped; {done:,} of ")
     # They are written although flush_interval has not passed.

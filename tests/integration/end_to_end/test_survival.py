@@ -61,17 +61,6 @@ def shape(value: Any) -> Any:
     return {name: shape(inner) for name, inner in value.items()} if isinstance(value, dict) else type(value)
 
 
-@pytest.mark.turn(2)
-def test_retry_goes_on_with_the_job_of_a_killed_task(airflow, api, jobs, conf):
-    task = api.trigger("batch_blocking", engine_args=SLOWLY, **conf).task("infer")
-    wait_until_followed(task)
-    victim = psutil.Process(task.read()["pid"])
-    assert airflow.pid("scheduler") in [parent.pid for parent in victim.parents()]
-    victim.kill()
-    task.run.wait(timeout=180)
-    assert_second_try_followed_the_first_ones_job(task, jobs)
-
-
 @pytest.mark.turn(1)
 def test_restarted_triggerer_goes_on_with_the_job(airflow, api, jobs, conf):
     task = api.trigger("batch_deferrable", engine_args=SLOWLY, **conf).task("infer")

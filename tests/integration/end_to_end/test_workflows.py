@@ -22,7 +22,12 @@ from .ray_jobs import RayJobs
 from .rest import AirflowApi, Run
 from .stack import AirflowStack
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.turn(2)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+    pytest.mark.turn(2),
+    pytest.mark.usefixtures("as_airflow"),
+]
 
 QUESTIONS = 40
 GREEDY = {"temperature": 0, "n": 4}
@@ -66,12 +71,6 @@ def first_runs(airflow: AirflowStack, api: AirflowApi, jobs: RayJobs, lake: Lake
     airflow.show_dags(settings, read="model_evaluation")  # it has a task for each candidate
     api.unpause("use_promoted_model")  # events don't start a paused DAG
     return {dag_id: api.first_run(dag_id) for dag_id in ("data_curation", "model_evaluation")}
-
-
-@pytest.fixture(autouse=True)
-def as_airflow(monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:
-    """The connection for this process, which is not part of the stack."""
-    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "aws", **lake.connection()}))
 
 
 def test_curation_pays_for_what_is_new(first_runs: dict[str, Run], api: AirflowApi, lake: Lake) -> None:

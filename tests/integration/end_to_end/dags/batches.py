@@ -25,7 +25,6 @@ PARAMS: dict[str, Any] = {
     "sampling": {},
     "model": "",
     "runtime_env": {},
-    "postprocess": "labels:parse",
     # For Ray jobs that are not batch inferences.
     "seconds": 600,
 }
@@ -177,8 +176,7 @@ with dag_of("labelled"):
         task_id="infer",
         retries=0,
         response_column="inferred_industry",
-        postprocess="{{ params.postprocess }}",
-        reuse="{{ params.source }}.store",
+        postprocess="labels:parse",
         rows_per_part=10,
         max_errors=1,
         **arguments(deferrable=True),
@@ -256,15 +254,6 @@ with DAG("templated", schedule=None, params=PARAMS, default_args={"retries": 1})
         replicas="{{ 1 }}",
         sampling={"max_tokens": "{{ params.seconds }}", "temperature": "{{ 0 }}"},
         max_errors=bound(),
-    )
-
-with dag_of("own_limits"):
-    RayBatchInferenceOperator(
-        task_id="infer",
-        replicas=2,
-        rows_in_flight=8,
-        sampling_column="sampling",
-        **arguments(deferrable=True),
     )
 
 with DAG("double_braces", schedule=None, params=PARAMS, default_args={"retries": 1}):

@@ -10,13 +10,3 @@ def parse(row: dict[str, Any], response: str) -> dict[str, Any]:
     """Return the last word as a number; a row without one fails."""
     number = int(response.split()[-1])
     return {"number": number if number % 2 else number / 2, "same": response == f"Say {row['text']}"}
-
-
-def shout(row: dict[str, Any], response: str) -> dict[str, Any]:
-    """Return a column that needs no number."""
-    return {"loud": response.upper()}
-
-
-def alone(row: dict[str, Any]) -> dict[str, Any]:
-    """A function without a response argument."""
-    return {}
