@@ -7,7 +7,7 @@ PINS := .ci/requirements
 SEEDS ?= 0:100
 PARALLEL ?= 3
 RESULTS ?= .chaos/results.jsonl
-# --weather=0:49 for what else goes wrong, --vllm for three replicas of a real vLLM.
+# --faults=0:49 for other faults than kills.
 CHAOS ?=
 MAKE_ENV = $(PYTHON) .ci/environments.py make $(@D)
 ENVIRONMENTS := .venv .venv-light .venv-pre .venv-ray
@@ -28,7 +28,7 @@ help:
 	@echo "make examples  run the three example workflows, two nights each, from S3 to S3 with vLLM (14 minutes on 2 cores)"
 	@echo "make test   run all checks: lint, types, import walls, unit, packaging and integration tests, some kills"
 	@echo "make lanes  check the engine on the oldest and the newest vLLM for CPUs, and the face on Airflow's pre-release"
-	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, CHAOS=--weather=0:49 or --vllm)"
+	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, CHAOS=--faults=0:49)"
 	@echo "make kill-points  kill and freeze at every point between two steps, and write benchmarks/results/kill_points.md"
 	@echo "make mutants  break the safety code one place at a time, and see that a fast test notices (PARALLEL=3, ONLY=names)"
 	@echo "make lint   run lint, types and import walls only"

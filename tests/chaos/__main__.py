@@ -16,7 +16,6 @@ from .runs import Setting, together
 from .small_disk import in_own_namespace
 from .stopping import bounds, deeds
 from .version import version
-from .vllm_run import vllm_run
 from .workload import Pace
 from .world import World
 
@@ -33,17 +32,14 @@ def main() -> int:
     parser.add_argument("--spread", type=float, default=0.0, help="seconds within which engines start")
     parser.add_argument("--keep-warm", type=float, default=0.0, help="seconds for which engines stay warm")
     parser.add_argument("--early", action="store_true", help="kill while engines start")
-    parser.add_argument("--weather", default="0:0", help="FROM:TO, seeds of other faults, afterwards")
+    parser.add_argument("--faults", default="0:0", help="FROM:TO, seeds of other faults, afterwards")
     parser.add_argument("--no-stops", action="store_true", help="leave out the ways of stopping")
-    parser.add_argument("--vllm", action="store_true", help="three real vLLM replicas, and nothing else")
     given = parser.parse_args()
-    weather = [plan(seed, weather=True) for seed in _range(given.weather)]
-    if weather:
+    faults = [plan(seed, faults=True) for seed in _range(given.faults)]
+    if faults:
         in_own_namespace("tests.chaos", sys.argv[1:])
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if given.vllm:
-        return run_vllm(given.results)
-    kills = [plan(seed, early=given.early) for seed in _range(given.seeds)] + weather
+    kills = [plan(seed, early=given.early) for seed in _range(given.seeds)] + faults
     pace = Pace(
         rows=given.rows, replicas=given.replicas, startup_spread=given.spread, keep_warm=given.keep_warm
     )
@@ -60,15 +56,6 @@ def _range(given: str) -> range:
     return range(int(first), int(end))
 
 
-def run_vllm(file: Path) -> int:
-    """Run three replicas with a real vLLM, and kill one engine."""
-    with World(cpus=2) as world:
-        found = vllm_run(world, version())
-    results.append_vllm(file, found)
-    print(found, *found.flaws, sep="\n")
-    return 1 if found.flaws else 0
-
-
 def run_all(kills: list[Kill], file: Path, parallel: int, pace: Pace, stops: bool) -> None:
     """Start one run per kill, several at once, and note each as it ends; runs that set the pace come first.
 
@@ -78,17 +65,16 @@ def run_all(kills: list[Kill], file: Path, parallel: int, pace: Pace, stops: boo
     code = version()
 
     def note(result: Result) -> None:
-        results.append_run(file, result)
+        results.append(file, result)
         print(result, flush=True)
 
     # Each run may have all its replicas on one node while the other one is being replaced.
     with World(cpus=parallel * pace.replicas) as world:
         setting = Setting(world, pace, code, keep=file.parent / "flawed")
         if stops and not results.read(file)[1]:
-            for ways in (deeds, bounds):
-                for stop in ways(world, code):
-                    results.append_stop(file, stop)
-                    print(stop, flush=True)
+            for stop in (*deeds(world), *bounds(world)):
+                results.append(file, stop)
+                print(stop, flush=True)
         lives: Lives = {}
         undisturbed = [
             Kill(-1 - n, "none", MODES[n % len(MODES)], 0, False, 0) for n in range(max(2, parallel))

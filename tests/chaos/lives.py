@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 
-from .plan import KINDS, WEATHER
+from .plan import FAULTS, KINDS
 from .world import OWN, Live, World, victim_of
 
 Lives = dict[tuple[str, str], float]
@@ -32,6 +32,6 @@ class FirstLives:
     def shorten(self, lives: Lives, mode: str, seconds: float) -> None:
         """Put shorter lifetimes into `lives`; those of shared victims are the run's `seconds`."""
         found = {kind: last - first for kind, (first, last) in self._seen.items()}
-        for kind in ("run", *KINDS, *WEATHER):
+        for kind in ("run", *KINDS, *FAULTS):
             known = lives.get((kind, mode), float("inf"))
             lives[kind, mode] = min(known, found.get(victim_of(kind), known if kind in OWN else seconds))

@@ -16,8 +16,8 @@ KINDS = ("worker", "driver", "engine", "triggerer", "scheduler", "node", "head")
 - ``node``: all processes of a Ray worker node; another node takes its place seconds later
 - ``head``: all processes of the Ray head; a new head on the same port and new workers follow
 """
-WEATHER = ("partition", "api", "pair", "cleared", "mapped", "full", "suspended")
-"""What else goes wrong, with ``--weather``:
+FAULTS = ("partition", "api", "pair", "cleared", "mapped", "full", "suspended")
+"""What else goes wrong, with ``--faults``:
 
 - ``partition``: for half a minute no byte passes between Airflow and Ray; the job goes on
 - ``api``: Airflow's API server is frozen, or dead, for half a minute in the last third of the run
@@ -57,16 +57,16 @@ class Kill:
     store: str = "disk"
 
 
-def plan(seed: int, weather: bool = False, early: bool = False) -> Kill:
+def plan(seed: int, faults: bool = False, early: bool = False) -> Kill:
     """Plan the kill of a seed.
 
     Kinds and modes take turns, so that any range of seeds covers them evenly; the rest is random.
 
-    :param weather: use the kinds in `WEATHER` instead.
+    :param faults: use the kinds in `FAULTS` instead.
     :param early: kill while engines start.
     """
     chance = random.Random(seed)
-    kinds = WEATHER if weather else KINDS
+    kinds = FAULTS if faults else KINDS
     kind = kinds[seed % len(kinds)]
     # A blocking task has no triggerer.
     mode = "deferrable" if kind in {"triggerer", "pair"} else MODES[seed % len(MODES)]

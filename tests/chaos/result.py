@@ -30,7 +30,7 @@ class Result:
     mode: str
     store: str
     with_family: bool
-    version: dict[str, str]
+    version: str
     missed: str = ""
     instant: float = 0.0
     phase: str = ""

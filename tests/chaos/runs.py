@@ -19,7 +19,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,16 +29,15 @@ import httpx
 from tests.support.engine_log import engines
 
 from ..integration.end_to_end.rest import RUN_ENDED, Run
-from ..integration.end_to_end.waiting import wait_for
+from ..integration.end_to_end.waiting import all_at_once, wait_for
 from . import small_disk
 from .counting import Count, count, generated_by_now
-from .lake import Bucket
+from .lake import bucket_with
 from .lives import FirstLives, Lives
-from .places import Parts
+from .places import Parts, Place, rows_at
 from .plan import Kill
 from .result import Result
-from .version import Version
-from .workload import Found, Pace, check, delivered, prompt_of, write_source
+from .workload import Found, Pace, check, prompt_of, write_source
 from .world import AWS, BOUND, OWN, Hit, Live, World
 
 CLEARED = ("cleared", "suspended")
@@ -77,7 +75,7 @@ class Setting:
 
     world: World
     pace: Pace
-    version: Version
+    version: str
     keep: Path | None = None
 
 
@@ -91,12 +89,7 @@ def together(
         note(result)
         return result
 
-    pool = ThreadPoolExecutor(parallel)
-    try:
-        return list(pool.map(one, kills))
-    finally:
-        # After an interruption the world ends first, so that the runs in it end by themselves.
-        pool.shutdown(wait=False, cancel_futures=True)
+    return all_at_once(one, kills, parallel)
 
 
 def _identity(setting: Setting, kill: Kill) -> dict[str, Any]:
@@ -106,7 +99,7 @@ def _identity(setting: Setting, kill: Kill) -> dict[str, Any]:
         "mode": kill.mode,
         "store": kill.store,
         "with_family": kill.with_family,
-        "version": asdict(setting.version),
+        "version": setting.version,
     }
 
 
@@ -118,10 +111,7 @@ def run(setting: Setting, kill: Kill, lives: Lives) -> Result:
         result = _run(setting, kill, lives, folder, evidence)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        result = Result(
-            **_identity(setting, kill),
-            missed=reason,
-        )
+        result = Result(**_identity(setting, kill), missed=reason)
     if kill.kind == "full" and (folder / "destination").is_mount():
         small_disk.unmount(folder / "destination")
     if result.flaws and setting.keep is not None:
@@ -139,26 +129,24 @@ class Case:
 
     live: Live
     source: dict[int, dict[str, Any]]
-    bucket: Bucket | None = None
     before: frozenset[str] = frozenset()
     """Submissions of the run before, which had its engines."""
 
     def count(self, written_within: float) -> Count:
         """Count the requests to its engines; `written_within` as for :func:`.counting.count`."""
         folder, place = self.live.folder, self.live.place
-        assert folder is not None
-        assert place is not None
         prompts = {prompt_of(row) for row in self.source.values()}
         asked = [engine for engine in engines(folder / "requests") if engine.submission not in self.before]
-        parts = Parts(place).all()
-        return count(asked, parts, self.live.lost, self.live.submissions, prompts, written_within)
+        return count(
+            asked, Parts(place).all(), self.live.lost, self.live.submissions, prompts, written_within
+        )
 
     def found(self, state: str) -> Found:
         """Return the flaws of its result."""
         if state != "success":
             return Found(lost=len(self.source))
         uri = _retried(self.live.task.xcom)["uri"]
-        return check(self.source, self.bucket.rows(uri) if self.bucket else delivered(uri))
+        return check(self.source, rows_at(self.live.place, uri))
 
 
 def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: list[Run]) -> Result:
@@ -217,7 +205,8 @@ def _start(setting: Setting, kill: Kill, folder: Path, evidence: list[Run], boun
     """
     world, pace = setting.world, setting.pace
     dag = f"{_DAGS.get(kill.kind, 'chaos')}_{kill.mode}"
-    params, bucket = pace.params(folder), None
+    params: dict[str, Any] = pace.params(folder)
+    bucket: Place | None = None
     mapped = kill.kind == "mapped"
     places = [folder / str(number) for number in range(MAPPED)] if mapped else [folder]
     sources = []
@@ -225,9 +214,8 @@ def _start(setting: Setting, kill: Kill, folder: Path, evidence: list[Run], boun
         place.mkdir(exist_ok=True)
         sources.append(write_source(place, pace.rows // len(places), MAPPED * kill.seed + number))
     if kill.store == "s3":
-        bucket = world.lake.new_bucket()
-        uris = {"source": bucket.put_source(folder / "source"), "destination": bucket.destination}
-        params |= {**uris, "aws_conn_id": AWS}
+        source, bucket = bucket_with(world.lake, folder / "source")
+        params |= {"source": source, "destination": bucket.uri, "aws_conn_id": AWS}
     if kill.kind == "suspended":
         params |= {"timeout": bound}
     if mapped:
@@ -242,9 +230,8 @@ def _start(setting: Setting, kill: Kill, folder: Path, evidence: list[Run], boun
     tasks = [dag_run.task("infer", number if mapped else -1) for number in range(len(places))]
     return [
         Case(
-            Live(task, pace.replicas, place, bound=bound, elsewhere=bucket, kept=bool(pace.keep_warm)),
+            Live(task, place, bound=bound, elsewhere=bucket, kept=bool(pace.keep_warm)),
             source,
-            bucket,
             before,
         )
         for task, place, source in zip(tasks, places, sources, strict=True)
@@ -257,13 +244,13 @@ def _leave_engines(world: World, dag: str, params: dict[str, Any], folder: Path)
     earlier.mkdir()
     write_source(earlier, _ROWS_BEFORE, 0)
     places = {name: str(earlier / name) for name in ("source", "destination")}
-    before = _retried(lambda: world.airflow.api.trigger(dag, **{**params, **places, "aws_conn_id": ""}))
+    before = _retried(lambda: world.airflow.api.trigger(dag, **{**params, **places, "aws_conn_id": None}))
     found: set[str] = set()
 
     def has_ended() -> bool:
         with suppress(httpx.HTTPError, AssertionError, ValueError):  # a head is being replaced
             found.update(job["submission_id"] for job in world.jobs.of(before.task("infer")))
-        return _state(before) in RUN_ENDED
+        return before.state_if_known in RUN_ENDED
 
     wait_for("the run before", has_ended, _LONGEST)
     return frozenset(found)
@@ -282,7 +269,7 @@ def _disturb(world: World, live: Live, kill: Kill, lives: Lives, rows: int) -> t
     begun = time.monotonic()
 
     def is_over() -> bool:
-        return _state(live.task.run) in RUN_ENDED
+        return live.task.run.state_if_known in RUN_ENDED
 
     while kill.kind in OWN and not world.victims(live, kill.kind):
         if is_over():
@@ -307,7 +294,6 @@ def _disturb(world: World, live: Live, kill: Kill, lives: Lives, rows: int) -> t
 
 def _nearly_done(live: Live, rows: int, is_over: Callable[[], bool]) -> bool:
     """Wait until nearly all rows are generated, shortly before they are published."""
-    assert live.folder is not None
     while not is_over():
         for _ in range(20):  # the disk must be filled soon after
             if generated_by_now(live.folder / "requests") >= _NEARLY * rows:
@@ -322,18 +308,11 @@ def _end(world: World, cases: Sequence[Case], dag_run: Run, started: float, watc
             world.jobs_of(case.live)
         if watch is not None:
             watch.sample()
-        state = _state(dag_run)
+        state = dag_run.state_if_known
         if state in RUN_ENDED:
             return state
         time.sleep(_POLL_INTERVAL)
     return "still running"
-
-
-def _state(dag_run: Run) -> str:
-    try:
-        return dag_run.state
-    except httpx.TransportError:  # the machine is busy, so ask again
-        return "unknown"
 
 
 def _retried(ask: Callable[[], Answer]) -> Answer:

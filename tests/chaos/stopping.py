@@ -7,9 +7,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,11 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from ..integration.end_to_end.rest import Task
-from ..integration.end_to_end.waiting import wait_for
+from ..integration.end_to_end.waiting import all_at_once, wait_for
 from .plan import MODES
-from .version import Version
+from .version import version
 from .workload import Pace, write_source
-from .world import BOUND, Live, World
+from .world import BOUND, World
 
 ENDLESS = Pace(rows=6000, replicas=1, slots=8, rows_in_flight=16, batch_size=8, seconds_per_token=0.15)
 LONGEST = 60.0
@@ -40,13 +39,11 @@ class Stop:
     :param at_deadline: whether its driver reported that it ended itself at its deadline.
     :param stop_s: seconds from the deed or the bound until the job had ended and its replicas were gone.
     :param rows_kept: good rows in the ledger.
-    :param intervals: ``lowered`` or ``default``.
     """
 
     way: str
     mode: str
-    intervals: str
-    version: dict[str, str]
+    version: str
     status: str
     at_deadline: bool
     stop_s: float
@@ -56,12 +53,11 @@ class Stop:
     def flaws(self) -> list[str]:
         """Violated promises: a stopped job must be STOPPED, or FAILED only if it obeyed a bound by itself."""
         may_fail = self.way in TIMED and self.at_deadline
-        found = (
-            []
-            if self.status in {"STOPPED", "FAILED" if may_fail else "STOPPED"}
-            else [f"status={self.status}"]
-        )
-        found += [] if 0 <= self.stop_s <= LONGEST else [f"stop_s={self.stop_s}"]
+        found = []
+        if self.status != "STOPPED" and not (may_fail and self.status == "FAILED"):
+            found.append(f"status={self.status}")
+        if not 0 <= self.stop_s <= LONGEST:
+            found.append(f"stop_s={self.stop_s}")
         return found + ([] if self.rows_kept else ["no row kept"])
 
     def __str__(self) -> str:
@@ -86,14 +82,14 @@ class Going:
         return first
 
     def replicas(self) -> list[int]:
-        """Return the process ids of its living replicas."""
-        return self.world.replicas_of(Live(self.task, 1))
+        """Return the process ids of the living replicas of its first job."""
+        return [actor["pid"] for actor in self.world.jobs.replicas(self.job())]
 
     def rows_kept(self) -> int:
         files = self.folder.glob("destination/_raybatch/parts/**/*.parquet")
         return sum(sum(pq.read_table(file, columns=["ok"])["ok"].to_pylist()) for file in files)
 
-    def stopped(self, way: str, since: float, code: Version) -> Stop:
+    def stopped(self, way: str, since: float) -> Stop:
         """Wait for the job's end.
 
         :param since: epoch seconds of the deed.
@@ -109,8 +105,7 @@ class Going:
         return Stop(
             way=way,
             mode=self.mode,
-            intervals="lowered" if self.world.lowered else "default",
-            version=asdict(code),
+            version=version(),
             status=job["status"],
             at_deadline=_AT_DEADLINE in self.world.jobs.log(job["submission_id"]),
             stop_s=round(ended - since, 1),
@@ -126,7 +121,7 @@ class Going:
 
     def _ended(self) -> dict[str, Any] | None:
         job = self.job()
-        gone = job["status"] in _TERMINAL and not self.world.replicas_of_job(job["job_id"])
+        gone = job["status"] in _TERMINAL and not self.world.jobs.replicas(job)
         return job if gone else None
 
 
@@ -146,7 +141,7 @@ TIMED = ("timeout", "execution_timeout")
 ALL_DEEDS = tuple((way, mode) for way in DEEDS for mode in MODES)
 
 
-def deeds(world: World, code: Version, ways: Sequence[tuple[str, str]] = ALL_DEEDS) -> list[Stop]:
+def deeds(world: World, ways: Sequence[tuple[str, str]] = ALL_DEEDS) -> list[Stop]:
     """Do what users do, by default all of it in both modes."""
     with going(world, [f"stop_{mode}" for _, mode in ways]) as runs:
 
@@ -154,12 +149,12 @@ def deeds(world: World, code: Version, ways: Sequence[tuple[str, str]] = ALL_DEE
             way, run = ways[number][0], runs[number]
             since = time.time()
             DEEDS[way](run.task)
-            return run.stopped(way, since, code)
+            return run.stopped(way, since)
 
-        return _together(do, len(runs))
+        return all_at_once(do, range(len(runs)))
 
 
-def bounds(world: World, code: Version) -> list[Stop]:
+def bounds(world: World) -> list[Stop]:
     """Let time limits end jobs, in both modes."""
     ways = [(way, mode) for way in TIMED for mode in MODES]
     with going(world, [f"{way}_{mode}" for way, mode in ways]) as runs:
@@ -167,9 +162,9 @@ def bounds(world: World, code: Version) -> list[Stop]:
         def do(number: int) -> Stop:
             run = runs[number]
             began = datetime.fromisoformat(run.task.read()["start_date"]).timestamp()
-            return run.stopped(ways[number][0], began + BOUND, code)
+            return run.stopped(ways[number][0], began + BOUND)
 
-        return _together(do, len(runs))
+        return all_at_once(do, range(len(runs)))
 
 
 @contextmanager
@@ -184,12 +179,11 @@ def going(world: World, dag_ids: list[str]) -> Iterator[list[Going]]:
             mode = "blocking" if dag_id.endswith("_blocking") else "deferrable"
             runs.append(Going(world, run.task("infer"), mode, folder))
 
-        def ready(number: int) -> None:
-            one = runs[number]
+        def ready(one: Going) -> None:
             wait_for("the first rows", lambda: one.rows_kept() > 0, _PATIENCE, one.task.run.evidence)
             one.since = time.time()
 
-        _together(ready, len(runs))
+        all_at_once(ready, runs)
         yield runs
     finally:
         for one in runs:
@@ -198,11 +192,3 @@ def going(world: World, dag_ids: list[str]) -> Iterator[list[Going]]:
         for one in runs:
             wait_for("all jobs' end", one.all_ended, _PATIENCE)
             shutil.rmtree(one.folder, ignore_errors=True)
-
-
-def _together(do: Callable[[int], Any], count: int) -> list[Any]:
-    pool = ThreadPoolExecutor(count)
-    try:
-        return list(pool.map(do, range(count)))
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)

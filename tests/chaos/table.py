@@ -17,7 +17,7 @@ from . import results
 from .cluster import RAY_INTERVALS
 from .lake import SHARE
 from .places import PHASES
-from .plan import KINDS, WEATHER
+from .plan import FAULTS, KINDS
 from .result import Result
 from .stopping import LONGEST
 
@@ -38,23 +38,18 @@ def main() -> None:
     parser.add_argument("--note", default="", help="a remark on the machine")
     given = parser.parse_args()
     runs, stops = results.read(given.results)
-    print("\n".join(page(runs, stops, given.note, results.read_vllm(given.results))))
+    print("\n".join(page(runs, stops, given.note)))
 
 
-def page(
-    runs: Sequence[Result],
-    stops: Sequence[dict[str, Any]],
-    note: str = "",
-    vllm: Sequence[dict[str, Any]] = (),
-) -> Iterable[str]:
+def page(runs: Sequence[Result], stops: Sequence[dict[str, Any]], note: str = "") -> Iterable[str]:
     """Yield the lines of the page.
 
-    :raises ValueError: the results are from several versions of the package.
+    :raises ValueError: the results are from several versions.
     """
-    code = results.of_one_version(runs, [*stops, *vllm])
+    commit = results.of_one_version(runs, stops)
     yield _HEAD
     yield f"`{results.summary(runs, stops)}`\n"
-    yield f"Of commit {code.commit}. {_machine()} {note}".rstrip() + "\n"
+    yield f"Of commit {commit}. {machine()} {note}".rstrip() + "\n"
     yield "## Kills\n"
     yield (
         "Every run is counted; missed are those whose kill came too late or which could not be judged. The "
@@ -69,10 +64,13 @@ def page(
         f"{sum(one.store == 's3' for one in runs)} runs had their data in an S3 server with {SHARE:.0%} of "
         "its calls going wrong. Kinds after `head` are what else goes wrong; `none` sets the pace.\n"
     )
-    columns = ["killed", "runs", *PHASES, "missed", *_TOTALS, "median extra seconds", "most jobs of a run"]
-    yield f"| {' | '.join(columns)} |"
+    columns = [
+        *("killed", "runs", *PHASES, "missed", "succeeded", *_TOTALS),
+        *("median extra seconds", "most jobs of a run"),
+    ]
+    yield f"| {' | '.join(columns).replace('_', ' ')} |"
     yield "| --- |" + " ---: |" * (len(columns) - 1)
-    for kind in dict.fromkeys((*KINDS, *WEATHER, *(one.kind for one in runs))):
+    for kind in dict.fromkeys((*KINDS, *FAULTS, *(one.kind for one in runs))):
         of_kind = [one for one in runs if one.kind == kind]
         if of_kind:
             yield _row(kind, of_kind)
@@ -83,27 +81,16 @@ def page(
         yield "\nRuns with flaws:\n"
         for one in flawed:
             yield f"- {one}"
-    if vllm:
-        yield "\n## Three replicas with a real vLLM\n"
-        yield (
-            "On CPUs, with the demo's model; one engine process is killed when some rows are written. Asked "
-            "are the requests that vLLM's own log counts.\n"
-        )
-        columns = ("replicas", "rows", "written", "asked", "may_in_flight", "lost", "duplicated", "seconds")
-        yield f"| {' | '.join(columns).replace('_', ' ')} |"
-        yield "|" + " ---: |" * len(columns)
-        for one in vllm:
-            yield f"| {' | '.join(str(one[name]) for name in columns)} |"
     if stops:
         yield "\n## Stops\n"
         yield (
             f"From the deed to the job's end and its replicas' death, in seconds; {LONGEST:.0f} are allowed. "
             "Rows kept are good rows in the ledger, with which a later attempt goes on.\n"
         )
-        yield "| way | mode | intervals | job | stop_s | rows kept |"
-        yield "| --- | --- | --- | --- | ---: | ---: |"
+        yield "| way | mode | job | stop_s | rows kept |"
+        yield "| --- | --- | --- | ---: | ---: |"
         for one in stops:
-            cells = [one[name] for name in ("way", "mode", "intervals", "status", "stop_s", "rows_kept")]
+            cells = [one[name] for name in ("way", "mode", "status", "stop_s", "rows_kept")]
             yield f"| {' | '.join(str(cell) for cell in cells)} |"
     yield "\n## Intervals\n"
     yield "Airflow's defaults suit clusters; these are lowered:\n"
@@ -115,21 +102,10 @@ def page(
         yield f"- `{name}` = {value}"
 
 
-_TOTALS = {
-    "succeeded": lambda one: one.state == "success",
-    "lost": lambda one: one.lost,
-    "duplicated": lambda one: one.duplicated,
-    "wrong": lambda one: one.wrong,
-    "engines lost": lambda one: one.lost_engines,
-    "rows": lambda one: one.rows,
-    "asked": lambda one: one.asked,
-    "generated": lambda one: one.generated,
-    "in flight": lambda one: one.in_flight,
-    "overdue": lambda one: one.overdue,
-    "unexplained": lambda one: one.unexplained,
-    "late": lambda one: one.late,
-    "left": lambda one: one.left,
-}
+_TOTALS = (
+    "lost", "duplicated", "wrong", "lost_engines", "rows", "asked", "generated", "in_flight", "overdue",
+    "unexplained", "late", "left",
+)  # fmt: skip
 
 
 def _row(kind: str, runs: Sequence[Result]) -> str:
@@ -138,14 +114,16 @@ def _row(kind: str, runs: Sequence[Result]) -> str:
         len(runs),
         *(sum(one.phase == phase for one in runs) for phase in PHASES),
         sum(bool(one.missed) for one in runs),
-        *(sum(map(figure, runs)) for figure in _TOTALS.values()),
+        sum(one.state == "success" for one in runs),
+        *(sum(getattr(one, name) for one in runs) for name in _TOTALS),
         f"{statistics.median(one.seconds - one.expected for one in runs):.0f}",
         max(one.submissions for one in runs),
     ]
     return f"| {' | '.join(str(cell) for cell in cells)} |"
 
 
-def _machine() -> str:
+def machine() -> str:
+    """Return a sentence about this machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     packages = ", ".join(f"{name} {version(name)}" for name in ("apache-airflow", "ray"))
     return (

@@ -7,7 +7,6 @@ import pytest
 
 from tests.support.turn import TURN, of_this_turn, turn
 
-from . import results
 from .conftest import PACE, PARALLEL
 from .lives import Lives
 from .plan import KINDS, MODES, plan
@@ -27,15 +26,13 @@ ALONE = 0.5
 
 
 @pytest.fixture(scope="module")
-def by_kind(world, results_file):
+def by_kind(world):
     first = len(KINDS) * turn()
     kills = [kill for kill in map(plan, range(first, first + len(KINDS))) if kill.kind in KINDS_NOW]
     print(f"{TURN}={turn()} repeats this.")
 
     def noted(kills, lives):
         found = together(Setting(world, PACE, version()), kills, PARALLEL, lives, print)
-        for result in found:
-            results.append_run(results_file, result)
         return {result.kind: result for result in found}
 
     found = noted(kills, LIVES)

@@ -3,34 +3,23 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
-import psutil
 import pytest
 
 from ..integration.end_to_end.waiting import wait_for
-from . import results
 from .plan import MODES
 from .stopping import DEEDS, TIMED, Stop, bounds, deeds, going
-from .version import version
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def by_deed(world, results_file) -> dict[tuple[str, str], Stop]:
-    return noted(deeds(world, version()), results_file)
+def by_deed(world) -> dict[tuple[str, str], Stop]:
+    return {(stop.way, stop.mode): stop for stop in deeds(world)}
 
 
 @pytest.fixture(scope="module")
-def by_bound(world, results_file) -> dict[tuple[str, str], Stop]:
-    return noted(bounds(world, version()), results_file)
-
-
-def noted(stops, file):
-    for stop in stops:
-        results.append_stop(file, stop)
-    return {(stop.way, stop.mode): stop for stop in stops}
+def by_bound(world) -> dict[tuple[str, str], Stop]:
+    return {(stop.way, stop.mode): stop for stop in bounds(world)}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -61,26 +50,16 @@ def test_airflows_own_accidents_stop_nothing(world):
 def taken_over_while_frozen(airflow, task, killed):
     """Freeze the triggerer until another one has its trigger; then let it continue."""
     first = another_triggerer(airflow, task, killed)
-    frozen = psutil.Process(airflow.pid("triggerer"))
-    family = [frozen, *frozen.children(recursive=True)]
-    airflow.start("triggerer", beside="triggerer-2")
-    try:
-        for process in family:
-            process.suspend()
+    with airflow.frozen("triggerer"):
+        airflow.start("triggerer", beside="triggerer-2")
         another_triggerer(airflow, task, first)
-        for process in family:
-            process.resume()
-        # It finds its trigger gone, as if a user had marked the task, and asks Airflow before it stops a job.
-        wait_for(
-            "the thawed triggerer to end its trigger",
-            lambda: any("The task is still deferred, so job" in line for line in task.log()),
-            90,
-            task.run.evidence,
-        )
-    finally:
-        for process in family:
-            with suppress(psutil.NoSuchProcess):
-                process.resume()
+    # It finds its trigger gone, as if a user had marked the task, and asks Airflow before it stops a job.
+    wait_for(
+        "the thawed triggerer to end its trigger",
+        lambda: any("The task is still deferred, so job" in line for line in task.log()),
+        90,
+        task.run.evidence,
+    )
     airflow.stop("triggerer-2")
 
 

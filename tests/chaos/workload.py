@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 PROMPT = "Row {row.id} says {row.text}"
 LONGEST = 8
 """`max_tokens`: some answers are cut."""
@@ -24,12 +22,7 @@ _WORDS = ("alder", "birch", "cedar", "dogwood", "elm", "fir", "ginkgo", "juniper
 class Pace:
     """The speed of a run, and its rows in flight.
 
-    :param rows: rows of the input.
-    :param replicas: number of parallel engines.
     :param slots: requests that an engine answers at the same time.
-    :param rows_in_flight: most rows that a replica's engine has at once.
-    :param batch_size: rows that a replica takes at once.
-    :param flush_interval: seconds after which an answer is written.
     :param startup_spread: seconds within which engines start, each at random.
     :param keep_warm: seconds for which engines stay after their job; 0 for none.
     """
@@ -62,7 +55,7 @@ class Pace:
             "batch_size": self.batch_size,
             "rows_in_flight": self.rows_in_flight,
             "flush_interval": self.flush_interval,
-            "keep_warm": self.keep_warm,
+            "keep_warm": self.keep_warm or None,
         }
 
 
@@ -133,9 +126,3 @@ def check(source: Mapping[int, Mapping[str, Any]], delivered: Iterable[Mapping[s
             times[row["id"]] += 1
     duplicated = sum(times.values()) - len(times)
     return Found(lost=len(source) - len(times), duplicated=duplicated, wrong=wrong)
-
-
-def delivered(uri: str) -> list[dict[str, Any]]:
-    """Return every row of every file in a dataset's folder, without regard to the manifest."""
-    files = sorted(Path(uri).rglob("*.parquet"))
-    return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]

@@ -14,40 +14,11 @@ from airflow.triggers.testing import FailureTrigger
 
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 
-PARAMS: dict[str, Any] = {
-    **one_task.PARAMS,
-    "replicas": 2,
-    "batch_size": 16,
-    "rows_in_flight": 32,
-    "flush_interval": 0.5,
-    "keep_warm": 0,
-    "aws_conn_id": "",
-    "engine": "echo",
-    "model": "",
-    "timeout": 0,
-}
 MODES = {"blocking": False, "deferrable": True}
 SECONDS = float(os.environ["CHAOS_BOUND_SECONDS"])
-POLL_INTERVAL = float(os.environ["CHAOS_POLL_INTERVAL"])
 
 
-class Sized(RayBatchInferenceOperator):
-    """A batch inference with sizes from the run's params."""
-
-    def execute(self, context: Any) -> Any:
-        self.replicas = int(context["params"]["replicas"])
-        self.batch_size = int(context["params"]["batch_size"])
-        self.rows_in_flight = int(context["params"]["rows_in_flight"])
-        self.flush_interval = float(context["params"]["flush_interval"])
-        self.keep_warm = float(context["params"]["keep_warm"]) or None
-        self.aws_conn_id = context["params"]["aws_conn_id"] or None
-        self.engine = context["params"]["engine"]
-        self.model = context["params"]["model"] or None
-        self.timeout = context["params"]["timeout"] or self.timeout
-        return super().execute(context)
-
-
-class Mapped(Sized):
+class Mapped(RayBatchInferenceOperator):
     """One of several mapped tasks, each with its own folder below that of the run's params."""
 
     def __init__(self, *, place: str, **options: Any) -> None:
@@ -63,7 +34,7 @@ class Mapped(Sized):
         return super().execute(context)
 
 
-class WithBadTrigger(Sized):
+class WithBadTrigger(RayBatchInferenceOperator):
     """A batch inference whose trigger raises once the job has finished some rows."""
 
     def defer(self, *, trigger: Any, **options: Any) -> Any:
@@ -72,24 +43,15 @@ class WithBadTrigger(Sized):
         super().defer(trigger=FailureTrigger(), **options)  # type: ignore[no-untyped-call]
 
 
-def add(dag_id: str, deferrable: bool, kind: type[Sized] = Sized, **options: Any) -> None:
+def add(
+    dag_id: str,
+    deferrable: bool,
+    kind: type[RayBatchInferenceOperator] = RayBatchInferenceOperator,
+    **options: Any,
+) -> None:
     """Add a DAG of one task."""
-    with one_task.dag_of_runs(dag_id, PARAMS, at_once=16, retry_seconds=2) as dag:
-        fields: dict[str, Any] = {
-            "task_id": "infer",
-            "deferrable": deferrable,
-            "poll_interval": POLL_INTERVAL,
-            "source": "{{ params.source }}",
-            "destination": "{{ params.destination }}",
-            "prompt": "{{ params.prompt }}",
-            "sampling": "{{ params.sampling }}",
-            "engine": "echo",
-            "engine_args": "{{ params.engine_args }}",
-            "max_restarts": 10,
-            # By default, without an autoscaler, a job is refused at once while its nodes are being replaced.
-            "cluster_wait": 180,
-            **options,
-        }
+    with one_task.dag_of_runs(dag_id, at_once=16, retry_seconds=2) as dag:
+        fields = one_task.arguments(deferrable, max_restarts=10, **options)
         if kind is Mapped:
             kind.partial(**fields).expand(place=["0", "1", "2"])
         else:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any
 
 import one_task
@@ -14,17 +13,6 @@ from airflow.sdk.execution_time import task_runner
 
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 
-PARAMS: dict[str, Any] = {
-    **one_task.PARAMS,
-    "replicas": 1,
-    "batch_size": 8,
-    "rows_in_flight": 16,
-    "flush_interval": 10.0,
-    "rows_per_part": 10,
-    "reuse": None,
-    "runtime_env": {},
-    "aims": {},
-}
 _STOP_TIMEOUT = 8.0
 """Seconds after which a run gives up to stop an older one's job that is frozen; 120 by default."""
 _SENT = {"DeferTask": "deferred", "SucceedTask": "succeeded"}
@@ -109,16 +97,8 @@ class Aimed(RayBatchInferenceOperator):
 
 def add(dag_id: str, deferrable: bool) -> None:
     """Add a DAG of one task."""
-    with one_task.dag_of_runs(dag_id, PARAMS, at_once=64, retry_seconds=1, retries=20) as dag:
-        Aimed(
-            task_id="infer",
-            deferrable=deferrable,
-            poll_interval=float(os.environ["CHAOS_POLL_INTERVAL"]),
-            prompt="{{ params.prompt }}",
-            engine="echo",
-            cluster_wait=180,
-            **{name: f"{{{{ params.{name} }}}}" for name in PARAMS if name not in {"prompt", "aims"}},
-        )
+    with one_task.dag_of_runs(dag_id, at_once=64, retry_seconds=1, aims={}) as dag:
+        Aimed(**one_task.arguments(deferrable, retries=20))
     globals()[dag_id] = dag
 
 

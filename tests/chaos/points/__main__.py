@@ -7,15 +7,17 @@ import argparse
 import re
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from tests.support.s3_server import serving
 
-from ..version import version
+from ..results import append_line, read_lines
+from ..version import DIRTY, version
 from ..world import World
-from . import results
 from .catalogue import Aim, table
 from .journeys import journeys
+from .page import page
 from .striking import Outcome, together
 
 
@@ -36,12 +38,12 @@ def main() -> int:
     code = version()
     done = {
         Aim(tuple(line["points"]), line["mode"], line["store"], line["signal"])
-        for line in results.read(given.results)
-        if line["package"] == code.package and not line["flaws"] and not code.package.endswith("-dirty")
+        for line in read_lines(given.results)
+        if line["commit"] == code and not line["flaws"] and not code.endswith(DIRTY)
     }
 
     def note(outcome: Outcome) -> None:
-        results.append(given.results, outcome, code)
+        append_line(given.results, {"commit": code, **asdict(outcome)})
         print(outcome, flush=True)
 
     left = [aim for aim in aims if aim not in done]
@@ -49,9 +51,9 @@ def main() -> int:
         # Each run may have two drivers with replicas, and one of the drivers is frozen.
         with World(cpus=2 * given.parallel) as world, serving() as server:
             together(world, left, given.parallel, note, given.results.parent / "flawed", server)
-    lines = results.read(given.results)
+    lines = read_lines(given.results)
     if given.page is not None:
-        given.page.write_text("\n".join(results.page(lines, given.note)) + "\n")
+        given.page.write_text("\n".join(page(lines, given.note)) + "\n")
     flawed = sum(bool(line["flaws"]) for line in lines)
     print(f"kill points: runs={len(lines)} flawed={flawed}")
     return 1 if flawed else 0

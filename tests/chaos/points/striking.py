@@ -12,13 +12,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import pyarrow.parquet as pq
 
@@ -26,12 +24,12 @@ from airflow_provider_raybatch.contract.arguments.output import REUSED_COLUMN
 from tests.support.s3_server import S3Server
 
 from ...integration.end_to_end.rest import RUN_ENDED, Run
-from ...integration.end_to_end.waiting import wait_for
+from ...integration.end_to_end.waiting import all_at_once, wait_for
+from ..places import Bucket, Disk, Place, Published, contents, published
 from ..workload import Pace, check, write_source
 from ..world import World
 from . import stored
 from .catalogue import BATCH, ROWS, ROWS_IN_FLIGHT, ROWS_PER_PART, Aim
-from .places import Published, place, published
 
 INSIDE = Path(__file__).parent / "inside"
 """What is imported by the processes that are struck."""
@@ -106,12 +104,7 @@ def together(
         return outcome
 
     with _triggerer_comes_back(world):
-        pool = ThreadPoolExecutor(parallel)
-        try:
-            return list(pool.map(one, aims))
-        finally:
-            # After an interruption the world ends first, so that the runs in it end by themselves.
-            pool.shutdown(wait=False, cancel_futures=True)
+        return all_at_once(one, aims, parallel)
 
 
 class Strike:
@@ -123,8 +116,8 @@ class Strike:
         self._folder = Path(tempfile.mkdtemp(prefix="kp-"))
         self._struck = self._folder / "struck"
         self._struck.mkdir()
-        self._destination = place(aim.store, server, bucket, self._folder, "destination")
-        self._reuse = place(aim.store, server, bucket, self._folder, "reuse")
+        self._destination = place(aim.store, server, bucket, self._folder / "destination")
+        self._reuse = place(aim.store, server, bucket, self._folder / "reuse")
         self._flaws: list[str] = []
         self._run: Run | None = None
         self._cleared = self._thawed = False
@@ -140,10 +133,7 @@ class Strike:
                 first = next(iter(str(error).splitlines()), "")
                 self._flaws.append(f"{type(error).__name__}: {first}")
         outcome = Outcome(
-            points=self._aim.points,
-            mode=self._aim.mode,
-            store=self._aim.store,
-            signal=self._aim.signal,
+            **vars(self._aim),
             struck=tuple(hit["point"] for hit in self._hits()),
             flaws=tuple(self._flaws),
             rows=ROWS,
@@ -220,7 +210,7 @@ class Strike:
         """Wait for the run's end; meanwhile act as users do if a job is frozen."""
         deadline, helped = time.monotonic() + _LONGEST, False
         while time.monotonic() < deadline:
-            state = _state(run)
+            state = run.state_if_known
             if state in RUN_ENDED:
                 return state
             frozen = self._frozen()
@@ -324,7 +314,7 @@ class Strike:
     def _lost(self) -> int:
         """Return how many rows struck replicas had not written; these may be generated once more."""
         written = Counter[str]()
-        for path, content in self._destination.contents("_raybatch/parts/").items():
+        for path, content in contents(self._destination, "_raybatch/parts/").items():
             process = _PROCESS.search(path)
             if process is not None:
                 written[process[1]] += pq.ParquetFile(io.BytesIO(content)).metadata.num_rows
@@ -351,12 +341,17 @@ def _triggerer_comes_back(world: World) -> Iterator[None]:
         watcher.join()
 
 
+def place(store: str, server: S3Server, bucket: str, folder: Path) -> Place:
+    """Return `folder`, or a prefix of a bucket named after it and its parent."""
+    return Disk(folder) if store == "disk" else Bucket(server, bucket, f"{folder.parent.name}/{folder.name}")
+
+
 def _freezes_triggerer(aim: Aim) -> bool:
     return aim.signal == "STOP" and aim.found[-1].where == "trigger"
 
 
 def _own_columns(found: Published) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name != REUSED_COLUMN} for row in found.dataset]
+    return [{name: value for name, value in row.items() if name != REUSED_COLUMN} for row in found.rows]
 
 
 def _lives(pid: int) -> bool:
@@ -375,10 +370,3 @@ def _resume(pids: Sequence[int]) -> None:
 def _wait_for_end(pid: int) -> None:
     with suppress(AssertionError):
         wait_for("the end of a process", lambda: not _lives(pid), _THAWED)
-
-
-def _state(run: Run) -> str:
-    try:
-        return run.state
-    except httpx.TransportError:  # the machine is busy, so ask again
-        return "unknown"

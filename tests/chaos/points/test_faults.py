@@ -15,10 +15,10 @@ import pytest
 
 from tests.support.s3_server import S3Server, serving
 
+from ..places import Disk, Place, contents
 from . import stored
-from .catalogue import BATCH, POINTS, ROWS, ROWS_PER_PART, STORES, table
-from .places import Disk, Place, place
-from .striking import INSIDE
+from .catalogue import BATCH, POINTS, ROWS, ROWS_PER_PART, STORES
+from .striking import INSIDE, place
 
 _JOB = """
 import sys
@@ -83,7 +83,7 @@ def server() -> Iterator[S3Server]:
 
 @pytest.fixture(params=STORES)
 def target(request, tmp_path, server) -> Place:
-    return place(request.param, server, server.new_bucket(), tmp_path, "place")
+    return place(request.param, server, server.new_bucket(), tmp_path / "place")
 
 
 def run(target: Place, folder: Path, **fault: object) -> subprocess.CompletedProcess[str]:
@@ -113,19 +113,19 @@ def run(target: Place, folder: Path, **fault: object) -> subprocess.CompletedPro
 )
 def test_kills_at_the_call_it_names_and_only_once(fault, left, target, tmp_path):
     assert run(target, tmp_path, **fault).returncode == -signal.SIGKILL
-    assert sorted(target.contents("")) == sorted(left)
+    assert sorted(contents(target, "")) == sorted(left)
     record = json.loads((tmp_path / "p.json").read_text())
     assert (record["point"], record["signal"]) == ("p", "KILL")
     if "created" not in left:  # otherwise the second creation fails by itself
         assert run(target, tmp_path, **fault).returncode == 0
-        assert {*target.contents("")} == {"created"}
+        assert {*contents(target, "")} == {"created"}
 
 
 def test_what_is_replaced_counts_like_what_is_created(target, tmp_path):
     assert (
         run(target, tmp_path, call="put", at="after", path="^created$", nth=2).returncode == -signal.SIGKILL
     )
-    assert target.contents("created") == {"created": b"other content"}
+    assert contents(target, "created") == {"created": b"other content"}
 
 
 def test_without_a_fault_that_fits_nothing_happens(target, tmp_path):
@@ -159,12 +159,3 @@ def test_storage_points_of_a_job_come_in_catalogue_order(tmp_path):
     expected = [point.name for point in points if point.name not in after_commit]
     assert [hit["point"] for hit in hits] == [*expected, *after_commit]
     assert not stored.lost(reuse)
-
-
-def test_the_table_has_every_point_in_each_mode_and_store():
-    aims = table()
-    assert len({*aims}) == len(aims)
-    assert {aim.points[-1] for aim in aims} == {*POINTS}
-    for point in POINTS.values():
-        cells = {(aim.mode, aim.store) for aim in aims if aim.points[-1] == point.name}
-        assert cells == {(mode, store) for mode in point.modes for store in STORES}

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,11 +29,10 @@ from tests.support.s3_server import S3Server
 from tests.support.specs import submitted
 
 from ...integration.end_to_end.waiting import wait_for
-from ..version import Version
 from ..workload import output_of, prompt_of
-from . import results
 from .catalogue import POINTS, ROWS, Aim
 from .journeys import journeys
+from .page import page
 from .striking import INSIDE, Strike
 
 AIM = Aim(("manifest_named", "reported"), "blocking", "disk")
@@ -47,7 +47,7 @@ class FakeRun:
     """A DAG run that has already ended; `do` does the work of its job."""
 
     def __init__(self, params: dict[str, Any], do: Callable[[dict[str, Any]], None]) -> None:
-        self.state = "success"
+        self.state_if_known = "success"
         do(params)
         journal = sorted(Path(params["destination"], "_raybatch/journal").glob("*.json"))
         published = json.loads(journal[-1].read_text())["published"]["manifest"]
@@ -236,9 +236,8 @@ def test_the_page_shows_cells_and_flaws(tmp_path):
         struck(params, "reported")
         published(params)
 
-    file = tmp_path / "results.jsonl"
-    results.append(file, outcome(do, tmp_path / "flawed"), Version("abc123", "def456"))
-    page = "\n".join(results.page(results.read(file)))
-    assert "1 runs of package def456 in commit abc123, 1 of them with flaws." in page
-    assert "FLAWED (1 of 1)" in page
-    assert "never struck at manifest_named" in page
+    line = {"commit": "abc123", **asdict(outcome(do, tmp_path / "flawed"))}
+    text = "\n".join(page([line]))
+    assert "1 runs of commit abc123, 1 of them with flaws." in text
+    assert "FLAWED (1 of 1)" in text
+    assert "never struck at manifest_named" in text

@@ -68,7 +68,7 @@ class RayJobs:
 
     def replicas(self, job: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the living replicas of a job, without the actors that Ray Data leaves on a cluster."""
-        answer = self._http.get("/api/v0/actors", params={"limit": 1000}).raise_for_status().json()
+        answer = self._http.get("/api/v0/actors", params={"limit": 10_000}).raise_for_status().json()
         actors = answer["data"]["result"]["result"]
         wanted = (job["job_id"], "ALIVE")
         own = [actor for actor in actors if job["job_id"] and (actor["job_id"], actor["state"]) == wanted]

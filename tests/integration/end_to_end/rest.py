@@ -117,6 +117,14 @@ class Run:
     def state(self) -> str:
         return str(self.api.call("GET", self.path)["state"])
 
+    @property
+    def state_if_known(self) -> str:
+        """Its state; ``unknown`` if a busy machine does not answer."""
+        try:
+            return self.state
+        except httpx.TransportError:
+            return "unknown"
+
     def task(self, task_id: str, map_index: int = -1) -> Task:
         return Task(self, task_id, map_index)
 

@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -163,6 +163,20 @@ class AirflowStack:
             _kill(family)
         else:
             self._orphans += family
+
+    @contextmanager
+    def frozen(self, name: str) -> Iterator[None]:
+        """Suspend a component with all it started."""
+        process = psutil.Process(self.pid(name))
+        family = [process, *process.children(recursive=True)]
+        try:
+            for one in family:
+                one.suspend()
+            yield
+        finally:
+            for one in family:
+                with suppress(psutil.NoSuchProcess):
+                    one.resume()
 
     def wait_until_healthy(self) -> None:
         """Wait until every started component reports that it is healthy."""

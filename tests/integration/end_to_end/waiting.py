@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
 Found = TypeVar("Found")
+Item = TypeVar("Item")
 
 
 def wait_for(
@@ -25,6 +27,20 @@ def wait_for(
             raise AssertionError(f"{what}: not within {timeout:.0f} s\n{evidence()}")
         time.sleep(pause)
     return found
+
+
+def all_at_once(
+    do: Callable[[Item], Found], items: Sequence[Item], parallel: int | None = None
+) -> list[Found]:
+    """Return what `do` returns for each item, several at once, by default all.
+
+    After an interruption the threads go on, and end when what they wait for ends.
+    """
+    pool = ThreadPoolExecutor(parallel or len(items))
+    try:
+        return list(pool.map(do, items))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def tail(path: Path, lines: int = 30, width: int = 300) -> str:

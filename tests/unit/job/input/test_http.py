@@ -164,7 +164,7 @@ def test_untrusted_certificate_is_told_with_its_remedy(web: Web, monkeypatch: py
     monkeypatch.setenv("SSL_CERT_FILE", os.devnull)
     with pytest.raises(StorageError) as caught:
         listing_of(URL)
-    assert "its certificate is not trusted (self" in str(caught.value)
+    assert "its certificate is not trusted (unable" in str(caught.value)
     assert "set SSL_CERT_FILE on the nodes to the authority's PEM file." in str(caught.value)
     assert caught.value.failure_class is FailureClass.USER_ERROR
 

@@ -1,21 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of aimed strikes: a line of JSON for each run, and all of them as a page."""
+"""The results of aimed strikes as a page."""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from ..plan import MODES
-from ..version import Version
+from ..table import machine
 from .catalogue import BATCH, POINTS, ROWS, SIGNALS, STORES
-from .striking import Outcome
 
 _HEAD = f"""<!-- SPDX-License-Identifier: Apache-2.0 -->
 # Kill points
@@ -35,34 +28,13 @@ hit is a flaw.
 """
 
 
-def append(file: Path, outcome: Outcome, code: Version) -> None:
-    """Append a line to the results.
-
-    :param code: the version of the code that ran.
-    """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a") as lines:
-        lines.write(json.dumps({**asdict(code), **asdict(outcome)}) + "\n")
-
-
-def read(file: Path) -> list[dict[str, Any]]:
-    """Return all lines; a repeated run does not hide an earlier one."""
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
 def page(lines: Sequence[dict[str, Any]], note: str = "") -> Iterator[str]:
     """Yield a table of all cells, and the runs with flaws."""
     yield _HEAD
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    packages = ", ".join(f"{name} {version(name)}" for name in ("apache-airflow", "ray"))
-    yield (
-        f"On a machine with {os.cpu_count()} CPU cores and {memory:.0f} GiB, Python "
-        f"{platform.python_version()}, {packages}. {note}".rstrip()
-    )
+    yield f"{machine()} {note}".rstrip()
     bad = [line for line in lines if line["flaws"]]
-    versions = ", ".join(dict.fromkeys(line["package"] for line in lines))
     commits = ", ".join(dict.fromkeys(line["commit"] for line in lines))
-    yield f"\n{len(lines)} runs of package {versions} in commit {commits}, {len(bad)} of them with flaws.\n"
+    yield f"\n{len(lines)} runs of commit {commits}, {len(bad)} of them with flaws.\n"
     cells = [(mode, store) for mode in MODES for store in STORES]
     for signal in SIGNALS:
         yield f"## SIG{signal}\n"
@@ -85,7 +57,7 @@ def page(lines: Sequence[dict[str, Any]], note: str = "") -> Iterator[str]:
         yield "## Flaws\n"
         for line in bad:
             cell = f"SIG{line['signal']} at {' + '.join(line['points'])}, {line['mode']}, {line['store']}"
-            yield f"- {cell} (commit {line['commit']}): {', '.join(line['flaws'])}"
+            yield f"- {cell} ({line['commit']}): {', '.join(line['flaws'])}"
 
 
 def _cell(lines: Sequence[dict[str, Any]], point: str, signal: str, mode: str, store: str) -> str:

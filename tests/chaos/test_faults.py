@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faults besides kills (the weather) work as named."""
+"""The faults besides kills work as named."""
 
 from __future__ import annotations
 
@@ -11,47 +11,33 @@ import sys
 import threading
 import time
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
-import boto3
 import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from botocore.config import Config
 
+from tests.support.http_server import Handler, listening
+
 from . import small_disk, world
 from .frozen import FreezingProxy
-from .lake import faulty_lake
-from .places import Parts, phase
-from .plan import ON_DISK, WEATHER, plan
+from .lake import bucket_with, faulty_lake
+from .places import Parts, phase, rows_at
+from .plan import FAULTS, ON_DISK, plan
 from .world import Live, World
 
 
-class _Hello(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"hello")
+class Hello(Handler):
+    def reply(self):
+        self.send(200, b"hello")
 
-    def log_message(self, format, *args):
-        """Log nothing."""
+    do_GET = reply  # noqa: N815 - http.server's name
 
 
-@pytest.fixture
-def server():
-    server = HTTPServer(("127.0.0.1", 0), _Hello)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield server.server_address[1]
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def test_frozen_connections_neither_answer_nor_end(server):
-    with FreezingProxy(server) as proxy:
+def test_frozen_connections_neither_answer_nor_end():
+    with listening(Hello) as port, FreezingProxy(port) as proxy:
         url = f"http://127.0.0.1:{proxy.port}"
         assert httpx.get(url).text == "hello"
         proxy.freeze()
@@ -65,17 +51,10 @@ def test_frozen_connections_neither_answer_nor_end(server):
 
 def test_lake_fails_some_calls_and_is_seen_whole_from_behind(tmp_path):
     with faulty_lake() as lake:
-        bucket = lake.new_bucket()
         (tmp_path / "a.jsonl").write_text("{}")
-        assert bucket.put_source(tmp_path) == f"s3://{bucket.name}/source/"
-        connection = lake.connection()
-        client = boto3.client(
-            "s3",
-            **connection["extra"],
-            aws_access_key_id=connection["login"],
-            aws_secret_access_key=connection["password"],
-            config=Config(retries={"total_max_attempts": 1}),
-        )
+        source, place = bucket_with(lake, tmp_path)
+        assert source == f"s3://{place.bucket}/source/"
+        client = lake.client(config=Config(retries={"total_max_attempts": 1}))
         table = pa.table({"ok": [True], "input": [{"id": 1, "text": "a"}]})
         buffer = io.BytesIO()
         pq.write_table(table, buffer)
@@ -84,25 +63,25 @@ def test_lake_fails_some_calls_and_is_seen_whole_from_behind(tmp_path):
         for number in range(200):
             try:
                 key = f"destination/_raybatch/parts/t/q/s/{number}.parquet"
-                client.put_object(Bucket=bucket.name, Key=key, Body=buffer.getvalue())
+                client.put_object(Bucket=place.bucket, Key=key, Body=buffer.getvalue())
                 outcomes["done"] += 1
             except Exception:
                 outcomes["failed"] += 1
         assert 1 <= outcomes["failed"] <= 20
-        parts = Parts(bucket).all()
+        parts = Parts(place).all()
         assert outcomes["done"] <= len(parts) < 200 + outcomes["failed"]
         assert {part.prompts for part in parts} == {frozenset({"Row 1 says a"})}
         assert all(before <= part.appeared <= time.time() for part in parts)
-        assert phase(bucket) == "before claim"
-        assert bucket.rows(f"{bucket.destination}/_raybatch") == table.to_pylist() * len(parts)
+        assert phase(place) == "before claim"
+        assert rows_at(place, f"{place.uri}/_raybatch") == table.to_pylist() * len(parts)
 
 
-def test_weather_takes_turns_and_a_third_is_on_s3():
-    kills = [plan(seed, weather=True) for seed in range(42)]
+def test_faults_take_turns_and_a_third_is_on_s3():
+    kills = [plan(seed, faults=True) for seed in range(42)]
     met = {(kill.kind, kill.mode, kill.store) for kill in kills}
-    assert met >= {(kind, "deferrable", "disk") for kind in WEATHER}
+    assert met >= {(kind, "deferrable", "disk") for kind in FAULTS}
     assert {(kind, store) for kind, _, store in met} >= {
-        (kind, "s3") for kind in WEATHER if kind not in ON_DISK
+        (kind, "s3") for kind in FAULTS if kind not in ON_DISK
     }
     assert sum(plan(seed).store == "s3" for seed in range(42)) == 14
     assert all(kill.share >= 0.7 for kill in kills if kill.kind == "api")
@@ -154,7 +133,7 @@ def opened(folder, pid, at):
 def test_engines_that_open_on_a_full_disk_are_lost(tmp_path):
     for pid, at in ((1, 9.0), (2, 11.0), (3, 10.0 + small_disk.FULL)):
         opened(tmp_path, pid, at)
-    run = Live(task=None, replicas=1, folder=tmp_path)
+    run = Live(None, tmp_path)
     run.lose_opened(10.0, small_disk.FULL)
     assert run.lost == {2: 10.0}
 
@@ -181,14 +160,14 @@ def test_engines_that_open_while_a_kill_is_prepared_are_lost(kind, lost, tmp_pat
         replace_all=replaced,
         replace_worker=replaced,
     )
-    run = Live(task=None, replicas=1, folder=tmp_path)
+    run = Live(None, tmp_path)
     chaos.live.append(run)
     chaos._kill_shared(run, kind, with_family=False, choice=0.0)
     assert {*run.lost} == lost
 
 
-def test_task_without_retries_is_cleared_once_a_kill():
-    run = Live(task=None, replicas=1)
+def test_task_without_retries_is_cleared_once_a_kill(tmp_path):
+    run = Live(None, tmp_path)
     run.hit("cleared", [], own=True)
     assert run.may_be_cleared()
     run.hit("clear", [], own=False)
