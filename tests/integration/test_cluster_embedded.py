@@ -63,11 +63,13 @@ class Owner:
         )
 
     def wait_for(self, words, seconds=120):
-        until = time.monotonic() + seconds
-        while words not in self.log.read_text():
-            assert time.monotonic() < until, self.log.read_text()
-            assert self.process.poll() is None or words in self.log.read_text(), self.log.read_text()
-            time.sleep(0.1)
+        def found():
+            has_ended = self.process.poll() is not None
+            text = self.log.read_text()
+            assert words in text or not has_ended, text
+            return words in text
+
+        wait_for(words, found, seconds, self.log.read_text, 0.1)
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ import pytest
 
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine_process.server import TITLE
 from airflow_provider_raybatch.job.parts.part import listed
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.ray_processes import ray_processes, vllm_engines
+from tests.support.specs import submitted
 
 from .end_to_end.waiting import wait_for
 
@@ -59,26 +59,20 @@ def test_rows_that_were_written_are_not_asked_again(
     sums = [f"What is {number % 10} plus {number // 10 % 10}?" for number in range(ROWS)]
     rows = [{"id": number, "text": text} for number, text in enumerate(sums)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    document = {
-        "source": [str(tmp_path / "in.jsonl")],
-        "prompt": "{row.text}",
-        "model": str(MODEL),
+    spec = submitted(
+        source=[str(tmp_path / "in.jsonl")],
+        prompt="{row.text}",
+        model=str(MODEL),
+        engine="vllm",
         # Each row is generated, and none ends early.
-        "sampling": {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True},
-        "deduplicate": False,
-        "batch_size": BATCH,
-        "rows_in_flight": AT_ONCE,
-        "flush_interval": 0.1,
-        "engine_args": {"enable_log_requests": True},
-        "destination": str(tmp_path / "out"),
-        "submission": {
-            "task": {"dag_id": "nightly", "run_id": "r1", "task_id": "label"},
-            "run_token": "token",
-            "submission_id": "raybatch-x-0",
-        },
-    }
-    spec = parse(BatchInferenceSpec, json.dumps(document))
-    assert spec.submission is not None
+        sampling={"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True},
+        deduplicate=False,
+        batch_size=BATCH,
+        rows_in_flight=AT_ONCE,
+        flush_interval=0.1,
+        engine_args={"enable_log_requests": True},
+        destination=str(tmp_path / "out"),
+    )
 
     def kill_in_the_middle() -> int:
         """Kill the engine once there is a part; return how many rows were written by then."""

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.folder import folder as folder_at
-from tests.support.engine_log import engines
+from tests.support.engine_log import Engine, engines
 from tests.support.s3_server import S3Server
 
 ROWS = 400
@@ -40,8 +40,14 @@ class RepeatedTask:
         self._submissions = 0
         self._requests = folder / "requests"
 
-    def input(self, texts: Sequence[str]) -> None:
-        rows = ({"id": f"r{number}", "text": text} for number, text in enumerate(texts))
+    def input(self, texts: Sequence[str], limits: Sequence[int] | None = None) -> None:
+        """Write a row for each text.
+
+        :param limits: `max_tokens` of each row, in the column `sampling`.
+        """
+        rows: list[dict[str, Any]] = [{"id": f"r{n}", "text": text} for n, text in enumerate(texts)]
+        if limits is not None:
+            rows = [{**row, "sampling": {"max_tokens": most}} for row, most in zip(rows, limits, strict=True)]
         (self.folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def run(
@@ -111,11 +117,15 @@ class RepeatedTask:
 
     def asked(self, manifest: BatchManifest) -> int:
         """Return the requests that engines of a manifest's submission have started, by their own log."""
-        return sum(
-            len(engine.asked)
-            for engine in engines(self._requests)
-            if engine.submission == manifest.submission_id
-        )
+        return sum(len(engine.asked) for engine in self.engines_of(manifest))
+
+    def engines_of(self, manifest: BatchManifest) -> list[Engine]:
+        """Return the engines that had rows of a manifest's submission."""
+        found = engines(self._requests)
+        return [one for one in found if one.submission == manifest.submission_id and one.asked]
+
+    def notices(self) -> list[str]:
+        return [event.text() for event in self.events if event.event == "notice"]
 
     def asked_in_all(self) -> int:
         """Return the number of requests that all engines have started so far."""
@@ -137,3 +147,9 @@ def answers(manifest: BatchManifest, folder: Folder | None = None) -> dict[str, 
     rows = rows_of(manifest, folder)
     assert len({row["id"] for row in rows}) == len(rows) == manifest.counts.ok
     return {row["id"]: row["response"] for row in rows}
+
+
+def assert_whole(manifest: BatchManifest, texts: Sequence[str], folder: Folder | None = None) -> None:
+    """Each row of the input has its text as answer, in the order of the input."""
+    assert answers(manifest, folder) == {f"r{number}": text for number, text in enumerate(texts)}
+    assert [row["id"] for row in rows_of(manifest, folder)] == [f"r{number}" for number in range(len(texts))]

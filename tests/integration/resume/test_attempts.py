@@ -56,13 +56,15 @@ def test_failed_rows_are_asked_again_up_to_max_row_attempts(task: RepeatedTask) 
 def test_ids_name_the_rows(task: RepeatedTask) -> None:
     task.input(["good", "bad"])
     echo = {"engine": "echo", "engine_args": {"fail_pattern": "bad"}}
-    named = {"source": [str(task.folder / "in.jsonl")], "id_column": "id"}
-    manifest = task.run(**echo, **named, max_error_fraction=0.5)
+    manifest = task.run(**echo, id_column="id", max_error_fraction=0.5)
     (file,) = Path(manifest.dead_letter_uri or "").iterdir()
     assert json.loads(file.read_text())["id"] == "r1"
-    task.folder.joinpath("in.jsonl").write_text('{"id": 1, "text": "a"}\n{"id": 1, "text": "b"}\n')
-    sentence = task.refused(FailureClass.USER_ERROR, token="twins", **named)
-    assert sentence.startswith("id_column: rows 0 and 1 both have '1' in column 'id'")
-    task.folder.joinpath("in.jsonl").write_text('{"id": 1, "text": "a"}\n{"text": "b"}\n')
-    sentence = task.refused(FailureClass.USER_ERROR, token="missing", **named)
-    assert sentence.startswith("id_column: row 1 has no value in column 'id'")
+
+
+def test_equal_greedy_requests_are_asked_once(task: RepeatedTask) -> None:
+    texts = [f"text {number % 40}" for number in range(ROWS)]
+    task.input(texts)
+    manifest = task.run()
+    assert answers(manifest) == {f"r{number}": text for number, text in enumerate(texts)}
+    assert task.asked(manifest) == 40
+    assert (manifest.counts.ok, manifest.counts.duplicates) == (ROWS, ROWS - 40)

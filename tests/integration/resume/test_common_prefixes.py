@@ -11,8 +11,8 @@ import pytest
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.row_order import prefixes
-from tests.support.engine_log import engines, killing_one
-from tests.support.repeated_task import RepeatedTask, answers, rows_of
+from tests.support.engine_log import killing_one
+from tests.support.repeated_task import RepeatedTask, assert_whole
 
 DOCUMENTS, QUESTIONS = 120, 4
 ROWS = DOCUMENTS * QUESTIONS
@@ -37,20 +37,10 @@ def texts(task: RepeatedTask) -> list[str]:
     return made
 
 
-def check(manifest: BatchManifest, texts: list[str]) -> None:
-    """All rows are there, in the order of the input."""
-    assert answers(manifest) == {f"r{number}": text for number, text in enumerate(texts)}
-    assert [row["id"] for row in rows_of(manifest)] == [f"r{number}" for number in range(len(texts))]
-
-
-def said(task: RepeatedTask) -> list[str]:
-    return [event.text() for event in task.events if event.event == "notice"]
-
-
-def readings(task: RepeatedTask, submission_id: str) -> Counter[str]:
+def readings(task: RepeatedTask, manifest: BatchManifest) -> Counter[str]:
     """Return in how many engines' requests each document comes."""
-    found = [engine for engine in engines(task.folder / "requests") if engine.submission == submission_id]
-    assert len([engine for engine in found if engine.asked]) >= 2
+    found = task.engines_of(manifest)
+    assert len(found) >= 2
     return Counter(name for engine in found for name in {prompt[:NAME] for prompt, _ in engine.asked})
 
 
@@ -58,17 +48,17 @@ def test_rows_of_a_document_go_to_one_of_two_replicas(
     task: RepeatedTask, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = task.run(**FIELDS, engine_args=PACE)
-    check(manifest, texts)
-    assert NOTICE in said(task)
-    found = readings(task, manifest.submission_id)
+    assert_whole(manifest, texts)
+    assert NOTICE in task.notices()
+    found = readings(task, manifest)
     assert len(found) == DOCUMENTS
     # At the borders of orders, and for the last rows, which are spread, a document may come to both.
     assert sum(found.values()) <= 1.15 * DOCUMENTS
     monkeypatch.setattr(prefixes, "scattered_prefix", lambda texts, rows: 0)
     as_stored = task.run(run_id="r2", **FIELDS, engine_args=PACE)
-    check(as_stored, texts)
-    assert NOTICE not in said(task)
-    assert sum(readings(task, as_stored.submission_id).values()) >= 1.5 * DOCUMENTS
+    assert_whole(as_stored, texts)
+    assert NOTICE not in task.notices()
+    assert sum(readings(task, as_stored).values()) >= 1.5 * DOCUMENTS
 
 
 @pytest.mark.turn(0)
@@ -76,8 +66,8 @@ def test_rows_in_buckets_survive_the_death_of_a_replica(task: RepeatedTask, text
     """Each is answered, and only what was in the engine or not yet written is asked again."""
     with killing_one(task.folder / "requests", answered=ROWS // 6):
         manifest = task.run(**FIELDS, engine_args=PACE, flush_interval=0.2)
-    check(manifest, texts)
-    assert NOTICE in said(task)
+    assert_whole(manifest, texts)
+    assert NOTICE in task.notices()
     assert len(manifest.replicas) == 3
     assert ROWS < task.asked(manifest) <= ROWS + 4 * SLOTS
 
@@ -90,6 +80,6 @@ def test_a_resume_brings_the_missing_rows_together(task: RepeatedTask, texts: li
     kept = task.kept()
     assert 0 < kept < ROWS
     manifest = task.run(**FIELDS, engine_args=PACE, **limits)
-    check(manifest, texts)
+    assert_whole(manifest, texts)
     assert task.asked(manifest) == ROWS - kept
-    assert NOTICE in said(task)
+    assert NOTICE in task.notices()

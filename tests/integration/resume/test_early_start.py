@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.run import replicas
 from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.job.work import in_sequence
+from tests.integration.end_to_end.waiting import wait_for
 from tests.support.ray_processes import ray_processes
 from tests.support.repeated_task import RepeatedTask, answers
 
@@ -56,15 +56,13 @@ class Driver:
 
         :param but: other processes.
         """
-        reports: list[ReplicaProgress] = []
-        until = time.monotonic() + 120
-        while time.monotonic() < until:
-            reports = ray.get(self._coordinator.snapshot.remote())
-            for report in reports:
-                if report.state == "ready" and report.replica not in but:
-                    return report
-            time.sleep(0.1)
-        raise AssertionError(f"no engine is ready: {reports}")
+
+        def found() -> ReplicaProgress | None:
+            reports: list[ReplicaProgress] = ray.get(self._coordinator.snapshot.remote())
+            ready = (one for one in reports if one.state == "ready" and one.replica not in but)
+            return next(ready, None)
+
+        return wait_for("a ready engine", found, 120, pause=0.1)
 
 
 early = Launch.early
@@ -86,10 +84,7 @@ def has_replicas() -> bool:
 
 
 def wait_until_they_are_gone() -> None:
-    until = time.monotonic() + 60
-    while has_replicas():
-        assert time.monotonic() < until, "a replica is left"
-        time.sleep(0.1)
+    wait_for("no replica", lambda: not has_replicas(), 60, pause=0.1)
 
 
 def test_the_engine_is_ready_before_the_rows_are_known(task: RepeatedTask, checks: Driver) -> None:

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.row_order import regroup
-from tests.support.engine_log import Engine, engines, killing_one
-from tests.support.repeated_task import RepeatedTask, answers, rows_of
+from tests.support.engine_log import killing_one
+from tests.support.repeated_task import RepeatedTask, assert_whole
 
 ROWS = 480
 SHORT, LONG = 4, 32
@@ -37,48 +36,29 @@ FEW_AT_ONCE: dict[str, Any] = {
 
 
 @pytest.fixture
-def texts(task: RepeatedTask) -> dict[str, str]:
+def texts(task: RepeatedTask) -> list[str]:
     """The answer of each row: the last quarter of the rows is long."""
-    made, lines = {}, []
-    for number in range(ROWS):
-        kind = "long" if number >= ROWS * 3 // 4 else "short"
-        text = f"{kind} {number} " + "word " * (WORDS[kind] - 2)
-        made[f"r{number}"] = text.strip()
-        row = {"id": f"r{number}", "text": text + "more", "sampling": {"max_tokens": WORDS[kind]}}
-        lines.append(json.dumps(row) + "\n")
-    (task.folder / "in.jsonl").write_text("".join(lines))
-    return made
-
-
-def check(manifest: BatchManifest, texts: dict[str, str]) -> None:
-    """All rows are there, in the order of the input."""
-    assert answers(manifest) == texts
-    assert [row["id"] for row in rows_of(manifest)] == list(texts)
-
-
-def notices(task: RepeatedTask) -> list[str]:
-    return [event.text() for event in task.events if event.event == "notice"]
-
-
-def of(task: RepeatedTask, manifest: BatchManifest) -> list[Engine]:
-    """Return the engines that had rows of a submission."""
-    found = engines(task.folder / "requests")
-    return [one for one in found if one.submission == manifest.submission_id and one.asked]
+    kinds = ["long" if number >= ROWS * 3 // 4 else "short" for number in range(ROWS)]
+    made = [f"{kind} {number} " + "word " * (WORDS[kind] - 2) for number, kind in enumerate(kinds)]
+    task.input([text + "more" for text in made], [WORDS[kind] for kind in kinds])
+    return [text.strip() for text in made]
 
 
 def long_at_first(task: RepeatedTask, manifest: BatchManifest) -> list[int]:
-    """Return how many of the rows with which each engine began are long."""
+    """Return how many of the first rows of each engine are long."""
     first = ALL_AT_ONCE["rows_in_flight"]
-    return [sum(text.startswith("long") for text, _ in one.asked[:first]) for one in of(task, manifest)]
+    return [
+        sum(text.startswith("long") for text, _ in one.asked[:first]) for one in task.engines_of(manifest)
+    ]
 
 
 def test_two_replicas_get_as_many_long_rows(
-    task: RepeatedTask, texts: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    task: RepeatedTask, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = task.run(**FIELDS, **ALL_AT_ONCE)
-    check(manifest, texts)
-    assert NOTICE in notices(task)
-    assert len(of(task, manifest)) == 2
+    assert_whole(manifest, texts)
+    assert NOTICE in task.notices()
+    assert len(task.engines_of(manifest)) == 2
     assert min(long_at_first(task, manifest)) >= 50
     began, ended = zip(*((one.began_seconds, one.ended_seconds) for one in manifest.replicas), strict=True)
     assert min(began) == 0.0
@@ -86,16 +66,16 @@ def test_two_replicas_get_as_many_long_rows(
     assert max(ended) <= manifest.timing.generation_seconds + 0.1
     monkeypatch.setattr(regroup, "grouping_for", lambda *_: None)
     as_stored = task.run(run_id="r2", **FIELDS, **ALL_AT_ONCE)
-    check(as_stored, texts)
-    assert NOTICE not in notices(task)
+    assert_whole(as_stored, texts)
+    assert NOTICE not in task.notices()
     assert min(long_at_first(task, as_stored)) == 0
 
 
-def test_long_rows_begin_first(task: RepeatedTask, texts: dict[str, str]) -> None:
+def test_long_rows_begin_first(task: RepeatedTask, texts: list[str]) -> None:
     manifest = task.run(**FIELDS, **FEW_AT_ONCE)
-    check(manifest, texts)
-    assert NOTICE in notices(task)
-    found = of(task, manifest)
+    assert_whole(manifest, texts)
+    assert NOTICE in task.notices()
+    found = task.engines_of(manifest)
     assert len(found) == 2
     begun = sorted((at, text) for engine in found for text, at in engine.asked)
     last = max(place for place, (_, text) in enumerate(begun) if text.startswith("long"))
@@ -103,10 +83,10 @@ def test_long_rows_begin_first(task: RepeatedTask, texts: dict[str, str]) -> Non
 
 
 @pytest.mark.turn(2)
-def test_a_killed_replica_loses_none_of_them(task: RepeatedTask, texts: dict[str, str]) -> None:
+def test_a_killed_replica_loses_none_of_them(task: RepeatedTask, texts: list[str]) -> None:
     """Only what was in its engine, or not yet written, is asked again."""
     with killing_one(task.folder / "requests", answered=ROWS // 6):
         manifest = task.run(**FIELDS, **FEW_AT_ONCE, flush_interval=0.2)
-    check(manifest, texts)
+    assert_whole(manifest, texts)
     assert len(manifest.replicas) == 3
     assert ROWS < task.asked(manifest) <= ROWS + 4 * FEW_AT_ONCE["rows_in_flight"]

@@ -48,11 +48,3 @@ def test_a_poison_row_fails_a_job_that_allows_no_failure(
     engine = {"engine": "echo", "engine_args": {"kill_pattern": "kill"}, "replicas": 1}
     sentence = task.refused(FailureClass.POISON_ROW, **engine)
     assert sentence.startswith("max_error_fraction: 1 of 1 failed row killed the engine each time")
-
-
-@pytest.mark.turn(1)
-def test_an_engine_that_dies_of_everything_fails_the_job(task: RepeatedTask) -> None:
-    task.input([f"kill {number}" for number in range(200)])
-    engine = {"engine": "echo", "engine_args": {"kill_pattern": "kill"}, "replicas": 1, "max_restarts": 1}
-    sentence = task.refused(FailureClass.ENGINE_DEAD, **engine, max_error_fraction=1.0)
-    assert sentence.startswith("max_restarts: the engine died again and again")

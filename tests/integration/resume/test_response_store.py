@@ -47,14 +47,6 @@ def test_a_clear_that_regenerates_takes_nothing_from_the_store(
     assert task.asked(task.run(run_id="r2", **anew)) == 0
 
 
-@pytest.mark.turn(0)
-def test_another_sampling_reuses_no_response(task: RepeatedTask, reuse: dict[str, Any]) -> None:
-    task.input([f"text {number}" for number in range(50)])
-    task.run(**reuse)
-    other = task.run(run_id="r2", sampling={"temperature": 0, "max_tokens": 9}, **reuse)
-    assert (task.asked(other), other.counts.reused) == (50, 0)
-
-
 @pytest.mark.turn(1)
 def test_failed_rows_are_not_reused(task: RepeatedTask, reuse: dict[str, Any]) -> None:
     task.input(["good", "bad"])
