@@ -17,14 +17,6 @@ from dags_examples.demo_model.companies import Split, split_of
 from dags_examples.demo_model.documents import BEGINNINGS, QUALITIES, TOPICS, document
 
 FOLDER = Path(corpus.__file__).parent
-MODEL_FILES = (
-    "chat_template.jinja",
-    "config.json",
-    "generation_config.json",
-    "model.safetensors",
-    "tokenizer.json",
-    "tokenizer_config.json",
-)
 
 
 def digest(value: object) -> str:
@@ -38,12 +30,6 @@ def drawn(split: Split, count: int = 3000) -> list[corpus.Conversation]:
 def test_the_folder_stays_small_enough_to_commit() -> None:
     files = [path for path in FOLDER.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     assert sum(path.stat().st_size for path in files) <= 5_000_000
-
-
-@pytest.mark.parametrize("model", ["model", "small_model"])
-@pytest.mark.parametrize("name", MODEL_FILES)
-def test_the_model_folder_has_the_hugging_face_layout(name: str, model: str) -> None:
-    assert (FOLDER / model / name).stat().st_size > 0
 
 
 def test_files_of_the_model_agree_on_the_special_tokens() -> None:

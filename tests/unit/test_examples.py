@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import os
 import subprocess
@@ -13,6 +13,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.support.programs import program
 
 EXAMPLES = Path(__file__).parents[2] / "dags_examples"
 
@@ -54,7 +56,7 @@ def parsed(home: Path, **settings: str) -> dict[str, Any]:
 
 def test_the_folder_holds_its_dags_and_needs_no_setting(tmp_path: Path) -> None:
     found = parsed(tmp_path)
-    assert found["errors"] == {}
+    assert (found["errors"], found["heavy"]) == ({}, [])
     assert found["tasks"] == {
         "nightly_synthetic_data": [
             "accept", "check", "deduplicate", "generate", "judge", "load", "plan", "repair",
@@ -72,10 +74,6 @@ def test_the_folder_holds_its_dags_and_needs_no_setting(tmp_path: Path) -> None:
     assert (found["deferrable"], found["ray_conn_id"], found["aws_conn_id"]) == (False, "ray_default", None)
 
 
-def test_parsing_the_examples_loads_nothing_heavy(tmp_path: Path) -> None:
-    assert parsed(tmp_path)["heavy"] == []
-
-
 def test_the_environment_sets_paths_connections_and_mode(tmp_path: Path) -> None:
     found = parsed(
         tmp_path,
@@ -91,12 +89,7 @@ def test_the_environment_sets_paths_connections_and_mode(tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def demo() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("run_demo", EXAMPLES / "run_demo.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return program("dags_examples/run_demo.py", "run_demo")
 
 
 OPERATOR = "airflow.task.operators.airflow_provider_raybatch.operators.ray_batch.RayBatchInferenceOperator"

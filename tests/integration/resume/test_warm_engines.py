@@ -80,6 +80,16 @@ def test_warm_engine_ends_at_its_time(task: RepeatedTask) -> None:
     assert not psutil.pid_exists(used(task)[0].pid)
 
 
+@pytest.mark.turn(3)
+@pytest.mark.parametrize(
+    "others", [{"engine_args": {"max_num_seqs": 7}}, {"keep_warm": None}], ids=["engine", "not warm"]
+)
+def test_another_engine_is_not_taken(task: RepeatedTask, others: dict[str, Any]) -> None:
+    task.run("one", keep_warm=300)
+    task.run("two", run_id="r2", **{"keep_warm": 300, **others})
+    assert len({engine.pid for engine in used(task)}) == 2
+
+
 @pytest.mark.turn(2)
 def test_a_row_that_kills_it_leaves_no_dead_engine_to_the_next(task: RepeatedTask) -> None:
     task.input([*TEXTS, "poison"])

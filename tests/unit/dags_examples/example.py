@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_raybatch.contract.row_template import RowTemplate
 from airflow_provider_raybatch.workflows.rows import Result, Rows
+from tests.support.programs import program
 from tests.unit.workflows.datasets import inferred
 
 EXAMPLES = Path(__file__).parents[3] / "dags_examples"
@@ -31,11 +31,7 @@ class Example:
         monkeypatch.setenv("AIRFLOW_HOME", str(home))
         for key, value in settings.items():
             monkeypatch.setenv(f"RAYBATCH_EXAMPLE_{key}", str(value))
-        spec = importlib.util.spec_from_file_location(f"{name}_under_test", EXAMPLES / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        self.module: Any = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(self.module)
+        self.module: Any = program(f"dags_examples/{name}.py", f"{name}_under_test")
         self.dag = getattr(self.module, name)()
 
     def call(self, task_id: str, *arguments: Any, **named: Any) -> Any:
@@ -82,19 +78,6 @@ class Example:
             rows.append(row)
         schema = None if rows else Rows(source).schema.append(_text(f"{prefix}response"))
         return inferred(folder, rows, schema, letters)
-
-
-class Events(dict[Any, Any]):
-    """Stands for Airflow's `outlet_events`: an `extra` for each asset."""
-
-    class Event:
-        def __init__(self) -> None:
-            self.extra: dict[str, Any] = {}
-
-    def __missing__(self, asset: Any) -> Event:
-        self[asset] = self.Event()
-        found: Events.Event = self[asset]
-        return found
 
 
 def _text(name: str) -> Any:

@@ -11,7 +11,8 @@ import pytest
 
 from airflow_provider_raybatch.workflows.rows import Rows
 from dags_examples.data import make
-from tests.unit.dags_examples.example import EXAMPLES, Events, Example
+from tests.support.airflow_tasks import OutletEvents
+from tests.unit.dags_examples.example import EXAMPLES, Example
 
 PARAMS = {"min_quality": 2, "topics": ["people", "places", "trade"], "similarity": 0.7}
 
@@ -28,7 +29,7 @@ class Night:
     def __init__(self, example: Example, folder: Path, **params: Any) -> None:
         self.sieved = example.call("sieve", str(folder))
         self.labelled = example.infer("label", self.sieved["kept"], folder / "labelled", labelled)
-        self.events = Events()
+        self.events = OutletEvents()
         self.curated = example.call(
             "curate",
             self.sieved,

@@ -10,7 +10,8 @@ import pytest
 
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.rows import Rows
-from tests.unit.dags_examples.example import EXAMPLES, Events, Example
+from tests.support.airflow_tasks import OutletEvents
+from tests.unit.dags_examples.example import EXAMPLES, Example
 from tests.unit.workflows.datasets import inferred
 
 PARAMS = {"metric": "exact match", "least_gain": 0.01, "alpha": 0.05}
@@ -76,7 +77,7 @@ def test_the_better_model_is_promoted(example: Example, tmp_path: Path) -> None:
     assert "Promote new" in Path(compared["md_uri"]).read_text()
     assert Path(compared["html_uri"]).read_text().count("data:image/png;base64,") == 1
     assert example.call("promote_or_hold", compared) == "promote"
-    events = Events()
+    events = OutletEvents()
     assert example.call("promote", compared, outlet_events=events)["model"] == "/models/new"
     assert events[example.module.PROMOTED].extra["name"] == "new"
 

@@ -12,7 +12,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_raybatch.workflows.rows import Rows
-from tests.unit.dags_examples.example import Events, Example
+from tests.support.airflow_tasks import OutletEvents
+from tests.unit.dags_examples.example import Example
 
 TOPICS = [{"topic_id": n, "topic": topic} for n, topic in enumerate(["tides", "copper", "bridges", "yeast"])]
 PARAMS = {"limit": None, "min_share": 0.5, "min_score": 3}
@@ -58,7 +59,7 @@ class Night:
         self.accepted = call(
             "accept", self.generated, self.repaired, self.unique, self.judged, str(tonight), name, self.params
         )
-        self.events = Events()
+        self.events = OutletEvents()
         self.loaded = call("load", self.accepted, run_id=name, outlet_events=self.events)
 
     def rejected(self) -> Counter[str]:
@@ -107,7 +108,7 @@ def test_a_repeated_night_replaces_its_rows(example: Example, tmp_path: Path) ->
     results = (first.generated, first.repaired, first.unique, first.judged)
     again = example.call("accept", *results, str(tmp_path / "first"), "first", first.params)
     assert (again["rows"], again["uri"] == first.accepted["uri"]) == (8, False)
-    assert example.call("load", again, run_id="first", outlet_events=Events()) == 8
+    assert example.call("load", again, run_id="first", outlet_events=OutletEvents()) == 8
     with duckdb.connect(str(example.module.WAREHOUSE)) as warehouse:
         assert warehouse.execute("SELECT count(*) FROM questions").fetchall() == [(8,)]
 

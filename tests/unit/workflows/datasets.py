@@ -19,6 +19,9 @@ from airflow_provider_raybatch.contract.manifest import (
     Tokens,
 )
 from airflow_provider_raybatch.contract.submission import TaskKey
+from airflow_provider_raybatch.workflows.funnel import Funnel
+from airflow_provider_raybatch.workflows.rows import Rows
+from airflow_provider_raybatch.workflows.sift import Step, sift
 from airflow_provider_raybatch.workflows.writer import DatasetWriter
 
 
@@ -89,3 +92,13 @@ def written_from(folder: Path, batches: Iterable[pa.RecordBatch], **options: Any
         for one in batches:
             writer.write(one)
     return writer.result
+
+
+def sifted(
+    folder: Path, batches: Iterable[pa.RecordBatch], steps: Sequence[Step], **options: Any
+) -> tuple[Funnel, Rows, Rows]:
+    """Return the funnel, and the kept and the dropped rows."""
+    kept, dropped = DatasetWriter(str(folder / "kept")), DatasetWriter(str(folder / "dropped"))
+    with kept, dropped:
+        funnel = sift(batches, steps, kept, dropped, **options)
+    return funnel, Rows(kept.result), Rows(dropped.result)

@@ -42,24 +42,6 @@ def test_columns_don_t_run_into_each_other() -> None:
     assert step(batch(id=[1, 2], q=["a b", "a"], a=["c", "b c"])).drops == [None, None]
 
 
-def test_planted_near_duplicates_are_found() -> None:
-    """2,000 documents; 300 of them are copies with up to 5 % of their words changed."""
-    rng = random.Random(5)
-    originals = [document(rng) for _ in range(1700)]
-    copies = [changed(rng, rng.choice(originals), rng.uniform(0.01, 0.05)) for _ in range(300)]
-    rows = [(f"o{n}", words) for n, words in enumerate(originals)]
-    rows += [(f"c{n}", words) for n, words in enumerate(copies)]
-    step = NearDuplicates(["text"], id_column="id", threshold=0.7)
-    dropped = set()
-    for start in range(0, len(rows), 256):
-        part = rows[start : start + 256]
-        checked = step(batch(id=[name for name, _ in part], text=[" ".join(words) for _, words in part]))
-        dropped |= {name for (name, _), drop in zip(part, checked.drops, strict=True) if drop}
-    found = {name for name in dropped if name.startswith("c")}
-    assert len(found) / 300 >= 0.99  # recall
-    assert len(found) / len(dropped) >= 0.99  # precision
-
-
 def test_different_documents_on_one_subject_stay() -> None:
     rng = random.Random(6)
     words = document(rng, 40)

@@ -12,9 +12,8 @@ from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.prompts import repair_messages
 from airflow_provider_raybatch.workflows.rows import Rows
 from airflow_provider_raybatch.workflows.schema_check import SchemaCheck
-from airflow_provider_raybatch.workflows.sift import Drop, sift
-from airflow_provider_raybatch.workflows.writer import DatasetWriter
-from tests.unit.workflows.datasets import batch, inferred
+from airflow_provider_raybatch.workflows.sift import Drop
+from tests.unit.workflows.datasets import batch, inferred, sifted
 
 PAIR = {
     "type": "object",
@@ -98,12 +97,10 @@ def test_a_failed_response_is_repaired_by_one_more_request(tmp_path: Path) -> No
         {"id": 1, "topic": "sea", "response": '{"question": "Deep?", "level": 1}'},
         {"id": 2, "topic": "sky", "response": '{"question": "Blue?"}'},
     ]
-    check = SchemaCheck(PAIR)
-    good, failed = DatasetWriter(str(tmp_path / "good")), DatasetWriter(str(tmp_path / "failed"))
-    with good, failed:
-        sift(Rows(inferred(tmp_path / "first", asked)).batches(), [check], good, failed)
+    first = Rows(inferred(tmp_path / "first", asked)).batches()
+    _, good, failed = sifted(tmp_path / "checked", first, [SchemaCheck(PAIR)])
     messages = repair_messages("Write about: {row.topic}", PAIR, system_prompt="JSON.")
-    (row,) = Rows(failed.result).rows()
+    (row,) = failed.rows()
     rendered = [RowTemplate(one["content"]).render(row) for one in messages]
     assert rendered[:3] == ["JSON.", "Write about: sky", '{"question": "Blue?"}']
     assert rendered[3].startswith("This answer was refused: the response lacks 'level'. Answer the request")
@@ -114,21 +111,16 @@ def test_a_failed_response_is_repaired_by_one_more_request(tmp_path: Path) -> No
         {**row, "repaired_response": '{"question": "Blue?", "level": 2}'},
         {**row, "id": 3, "repaired_response": "still not"},
     ]
-    repaired, rejected = DatasetWriter(str(tmp_path / "repaired")), DatasetWriter(str(tmp_path / "rejected"))
-    with repaired, rejected:
-        funnel = sift(
-            Rows(inferred(tmp_path / "second", second)).batches(),
-            [SchemaCheck(PAIR, column="repaired_response", name="repair")],
-            repaired,
-            rejected,
-        )
+    check = SchemaCheck(PAIR, column="repaired_response", name="repair")
+    again = Rows(inferred(tmp_path / "second", second)).batches()
+    funnel, repaired, rejected = sifted(tmp_path / "repaired", again, [check])
     assert [one.rows for one in funnel.steps] == [2, 1]
-    both = list(Rows(good.result, repaired.result).rows(["id", "question", "level"]))
-    assert both == [
+    both = Rows(*(one.manifests[0].manifest_uri for one in (good, repaired)))
+    assert list(both.rows(["id", "question", "level"])) == [
         {"id": 1, "question": "Deep?", "level": 1},
         {"id": 2, "question": "Blue?", "level": 2},
     ]
-    (left,) = Rows(rejected.result).rows()
+    (left,) = rejected.rows()
     assert (left["dropped_by"], left["rule"]) == ("repair", "not_json")
 
 

@@ -2,107 +2,35 @@
 from __future__ import annotations
 
 import json
-import random
-from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raybatch.workflows.duplicates import ExactDuplicates, NearDuplicates
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.filters import Heuristics, LanguageFilter, Threshold
 from airflow_provider_raybatch.workflows.funnel import Funnel
 from airflow_provider_raybatch.workflows.places import place
-from airflow_provider_raybatch.workflows.raw_documents import Unbroken, read_raw
-from airflow_provider_raybatch.workflows.rows import Rows
-from airflow_provider_raybatch.workflows.sift import Step, sift
+from airflow_provider_raybatch.workflows.raw_documents import read_raw
+from airflow_provider_raybatch.workflows.sift import sift
 from airflow_provider_raybatch.workflows.tokens import count_tokens
 from airflow_provider_raybatch.workflows.writer import DatasetWriter
 from tests.support.s3_server import serving
-from tests.unit.workflows.datasets import batch
+from tests.unit.workflows.datasets import batch, sifted
 
 ENGLISH = (
     "The harbour was quiet in the morning and the boats came home with the fish that they had caught at night"
 )
 WORDS = sorted(set(ENGLISH.split()))
 GERMAN = "Am Morgen war der Hafen still und die Boote kamen mit den Fischen nach Hause, die sie nachts fingen"
-SYLLABLES = ["ba", "ke", "li", "mo", "nu", "ra", "se", "ti", "vo", "ze"]
-
-
-def english(rng: random.Random) -> str:
-    """Return a text that filters take for English, unlike other such texts."""
-    names = ["".join(rng.choices(SYLLABLES, k=3)) for _ in range(40)]
-    verbs = [
-        "found the old house of",
-        "walked along the river with",
-        "wrote a long letter to",
-        "was waiting for",
-    ]
-    return " ".join(f"The man from {name} {rng.choice(verbs)} {rng.choice(names)}." for name in names)
-
-
-def raw_file(folder: Path) -> tuple[Path, dict[str, int]]:
-    """2,000 raw documents in two sources, and the number of bad ones by rule."""
-    rng = random.Random(11)
-    planted = {
-        "broken_row": 20,
-        "language": 100,
-        "exact_duplicate": 80,
-        "near_duplicate": 80,
-        "too_few_words": 40,
-    }
-    good = [english(rng) for _ in range(2000 - sum(planted.values()))]
-    edited = [text.replace("The man from", "A man out of", 1) for text in rng.sample(good, 80)]
-    lines = [
-        *good,
-        *(f"{GERMAN} {number}. " * 2 for number in range(100)),
-        *rng.sample(good, 80),
-        *edited,
-        *(f"too short {number}" for number in range(40)),
-    ]
-    documents = [json.dumps({"text": text}) for text in lines]
-    documents += ['{"text": "cut off', '["no object"]', '{"text": "\\ud800"}', "\x00"] * 5
-    folder.mkdir()
-    (folder / "a.jsonl").write_text("\n".join(documents[:1000]) + "\n")
-    (folder / "b.jsonl").write_bytes("\n".join(documents[1000:]).encode() + b"\n\n")
-    return folder, planted
-
-
-def test_planted_documents_are_found_by_their_rule(tmp_path: Path) -> None:
-    folder, planted = raw_file(tmp_path / "raw")
-    steps: list[Step] = [
-        Unbroken(),
-        Heuristics(),
-        LanguageFilter(["en"]),
-        ExactDuplicates(["text"], id_column="line"),
-        NearDuplicates(["text"], id_column="line"),
-    ]
-    kept, dropped = DatasetWriter(str(tmp_path / "kept")), DatasetWriter(str(tmp_path / "dropped"))
-    with kept, dropped:
-        funnel = sift(read_raw([str(folder)], ["text"]), steps, kept, dropped)
-    by_rule = Counter(row["rule"] for row in Rows(dropped.result).rows())
-    assert by_rule == planted
-    assert Rows(kept.result).count == funnel.left == 2000 - sum(planted.values())
-    assert [(one.name, one.rows) for one in funnel.steps] == [
-        ("input", 2000),
-        ("readable", 1980),
-        ("heuristics", 1940),
-        ("language", 1840),
-        ("exact_duplicates", 1760),
-        ("near_duplicates", 1680),
-    ]
-    assert {row["language"] for row in Rows(kept.result).rows(["language"])} == {"en"}
 
 
 def test_each_row_is_kept_or_dropped_once_in_order(tmp_path: Path) -> None:
-    kept, dropped = DatasetWriter(str(tmp_path / "kept")), DatasetWriter(str(tmp_path / "dropped"))
-    with kept, dropped:
-        batches = (batch(n=[k, k + 1, k + 2], tokens=[1, 10, 100]) for k in range(0, 30, 3))
-        steps = [Threshold("n", least=5), Threshold("n", most=20, name="upper")]
-        funnel = sift(batches, steps, kept, dropped, tokens="tokens")
-    assert [row["n"] for row in Rows(kept.result).rows()] == list(range(5, 21))
-    gone = list(Rows(dropped.result).rows())
+    batches = (batch(n=[k, k + 1, k + 2], tokens=[1, 10, 100]) for k in range(0, 30, 3))
+    steps = [Threshold("n", least=5), Threshold("n", most=20, name="upper")]
+    funnel, kept, dropped = sifted(tmp_path, batches, steps, tokens="tokens")
+    assert [row["n"] for row in kept.rows()] == list(range(5, 21))
+    gone = list(dropped.rows())
     assert sorted(row["n"] for row in gone) == [*range(5), *range(21, 30)]
     assert [row["reason"] for row in gone if row["n"] == 4] == ["n is 4, less than 5"]
     assert [one.tokens for one in funnel.steps] == [1110, 988, 655]
@@ -111,13 +39,11 @@ def test_each_row_is_kept_or_dropped_once_in_order(tmp_path: Path) -> None:
 
 
 def test_an_empty_night(tmp_path: Path) -> None:
-    kept, dropped = DatasetWriter(str(tmp_path / "kept")), DatasetWriter(str(tmp_path / "dropped"))
-    with kept, dropped:
-        none = [batch(id=["a"], text=["b"]).slice(0, 0)]
-        funnel = sift(count_tokens(none, "text"), [LanguageFilter(["en"])], kept, dropped, tokens="tokens")
-    assert (funnel.left, Rows(kept.result).count, Rows(dropped.result).count) == (0, 0, 0)
-    assert Rows(kept.result).schema.names == ["id", "text", "tokens", "language", "language_score"]
-    assert Rows(dropped.result).schema.names == ["id", "text", "tokens", "dropped_by", "rule", "reason"]
+    none = count_tokens([batch(id=["a"], text=["b"]).slice(0, 0)], "text")
+    funnel, kept, dropped = sifted(tmp_path, none, [LanguageFilter(["en"])], tokens="tokens")
+    assert (funnel.left, kept.count, dropped.count) == (0, 0, 0)
+    assert kept.schema.names == ["id", "text", "tokens", "language", "language_score"]
+    assert dropped.schema.names == ["id", "text", "tokens", "dropped_by", "rule", "reason"]
 
 
 @pytest.mark.parametrize(
