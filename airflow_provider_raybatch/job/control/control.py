@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver's side of the control channel: its events, its followers' orders, and what ends it early.
 
-A job ends early at its deadline, when it is stopped, and when no task has followed it for `orphan_timeout`.
-While engines run, they first write what is finished.
+That is its deadline, a stop, or no follower for `orphan_timeout`. Engines that run first write what is done.
 """
 
 from __future__ import annotations
@@ -26,11 +25,12 @@ from airflow_provider_raybatch.contract.control import (
 )
 from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, rows_kept
+from airflow_provider_raybatch.job.control.private_package import stored
 
 _EXIT_SECONDS = 3.0
 _LOOK = 1.0
 _OVERTIME = 25.0
-"""Seconds in which a driver may end by itself; whoever follows the job gives it 30."""
+"""Seconds in which a driver may end by itself; its followers give it 30."""
 
 
 class EventWriter:
@@ -170,8 +170,6 @@ class Control:
 
 def orders_for(key: str) -> Callable[[], FollowerCommand | None]:
     """Reads the latest order from the cluster's store."""
-    from airflow_provider_raybatch.job.control.private_package import stored
-
     package = order_package(key)
 
     def read() -> FollowerCommand | None:

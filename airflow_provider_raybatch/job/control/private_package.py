@@ -40,9 +40,7 @@ class Package:
 
 
 def fetch(package: str | None) -> Package:
-    """Read `package` and delete it, so that it can't be read again.
-
-    Read straight from Ray's key-value store: as a runtime environment they would be unpacked onto a disk.
+    """Read `package` from Ray's key-value store, not from a disk, and delete it.
 
     :raises PreflightError: the package is gone.
     """
@@ -80,10 +78,7 @@ def forget(package: str) -> None:
 
 
 def environment(secrets: Secrets) -> dict[str, SecretStr]:
-    """Variables for the engine's processes, set inside them and nowhere else.
-
-    Ray Data exports the arguments of its operators as text, and such a value is masked in it.
-    """
+    """Variables for the engine's processes. Ray Data exports arguments as text, in which they are masked."""
     return {"HF_TOKEN": secrets.hf_token} if secrets.hf_token else {}
 
 

@@ -69,10 +69,10 @@ class Budget:
 
 
 def spent(limits: Limits, folder: Folder, task_folder: str) -> int:
-    """Tokens that the task paid for in earlier submissions; 0, without a request, if there is no limit.
+    """Tokens that the task paid for in earlier submissions; 0 if they are not limited.
 
     :param task_folder: folder of all parts of the task, of any input and configuration.
-    :raises StorageError: the storage gives no answer. What a part with a damaged footer cost is not known.
+    :raises StorageError: the storage does not answer. Parts with a damaged footer count nothing.
     """
     if limits.max_tokens_total is None:
         return 0

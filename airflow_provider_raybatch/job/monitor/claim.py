@@ -18,10 +18,10 @@ INTERVAL = 60.0
 
 
 class ClaimWatch:
-    """Runs the checks, and keeps their finding.
+    """Runs the checks, and keeps what they find.
 
     :param look: raises a :class:`RaybatchError` of class ``SUPERSEDED`` when another submission has claimed
-        the destination. Its other errors are ignored here and left to the commit.
+        the destination. Other errors are left to the commit.
     """
 
     def __init__(self, look: Callable[[], None], interval: float = INTERVAL) -> None:

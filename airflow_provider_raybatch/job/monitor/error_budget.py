@@ -41,11 +41,11 @@ class Tolerance:
         return failed > self.allowed
 
     def before(self, failures: Sequence[tuple[int, RowFailure]], seen: int, remedy: str = "") -> None:
-        """Judge the first rows.
+        """Judge the first rows of the input.
 
-        :param failures: of those that make no prompt, each with the row's position in the input.
+        :param failures: each with the row's position.
         :param seen: how many rows were read.
-        :param remedy: one more, besides to mend the rows or to allow more failures.
+        :param remedy: for the message, beside mending rows and allowing more failures.
         :raises RaybatchError: too many rows fail.
         """
         if self.exceeded(len(failures)):
@@ -73,16 +73,13 @@ class Tolerance:
             raise self._too_many(f"{failed:,} of the first {count_of(done, 'row')} failed, nearly all.")
 
     def after(self, ledger: Ledger) -> None:
-        """Check the final count, in which rows that another submission finished are good.
-
-        :raises RaybatchError: too many rows failed; nothing is published.
-        """
+        """:raises RaybatchError: too many of the final rows failed; nothing is published."""
         failed = self.rows - ledger.rows
         if self.exceeded(failed):
             raise self._too_many(f"{count_of(failed, 'row')} failed, more than {self._rule}.")
 
     def postprocessed(self, failed: int, describe: Callable[[], str]) -> None:
-        """Check the count after the user's function was called with each row that has a response.
+        """Check the count after the user's function was called with each response.
 
         :param describe: describes the failed rows; called only if there are too many.
         :raises RaybatchError: too many rows failed; nothing is published.

@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 
 
 class Metrics:
-    """Counts what a replica's reports say. Never raises: a job doesn't fail of its metrics.
+    """Counts what a replica reports. Never raises: a job doesn't fail because of its metrics.
 
-    :param submission: names DAG, task and job in the tags; ``None`` leaves these empty.
+    :param submission: for the tags of DAG, task and job; ``None`` leaves these empty.
     :param replica: name of its process, since each process counts from 0.
     """
 
@@ -67,7 +67,7 @@ class Metrics:
                     if value > self._counted[field]:
                         counter.inc(value - self._counted[field])
                         self._counted[field] = value
-            except Exception as error:  # as above; the thread that calls this also sends the reports
+            except Exception as error:  # the thread that calls this also sends the reports
                 self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:

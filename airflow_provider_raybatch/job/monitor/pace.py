@@ -16,10 +16,9 @@ _STEADY = 1.5
 class Pace:
     """Units per second over the last minute, or over the last 20 units if these took longer.
 
-    Rows finish in waves, as an engine answers many at once. So the time is measured from wave to wave: the
-    first one is not taken for speed, and the pause before the next one not for slowness. The rate is given
-    once 20 units in 4 steps took 10 seconds, and only while the younger half of that time went as fast as
-    the whole, within a factor of 1.5.
+    Rows finish in waves, as an engine answers many at once, so the time is measured from wave to wave. The
+    rate is given once 20 units in 4 steps took 10 seconds, while the younger half of that time went as fast
+    as the whole, within a factor of 1.5.
     """
 
     def __init__(self) -> None:

@@ -11,10 +11,7 @@ from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgre
 
 
 class Tracker:
-    """Adds up what the replicas report.
-
-    The rate counts the rows that finished in this job, answered or failed, since the first request. Rows that
-    were done before it, by earlier attempts, a response store or an equal row, count as done, not as speed.
+    """Adds up what the replicas report. Rows without a request of this job count as done, not as speed.
 
     :param total: rows of the input.
     :param resumed: rows that need no request of this job.

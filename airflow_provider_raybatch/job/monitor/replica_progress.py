@@ -23,24 +23,21 @@ class ReplicaProgress:
 
     :param state: ``waiting`` for a warm engine, ``starting``, ``ready``, ``drained`` after an order to end,
         or ``ended`` if another process has replaced it, or no rows were left for it.
-    :param tokens_in_flight: that requests without an answer have so far; it falls when they are answered.
-    :param loaded: grows while it loads its model, see
-        :mod:`airflow_provider_raybatch.job.engine.loading`.
-    :param started: epoch seconds at which its process began to start the engine, or got a warm one.
-    :param startup_seconds: from then until the engine was ready.
-    :param imported: epoch seconds at which the engine's package was imported and the model was checked.
-    :param first_request: epoch seconds of its first request, 0 before it.
-    :param last_answer: epoch seconds of its latest answer, 0 before the first.
-    :param cpu_seconds: of its own process, since the engine was ready.
-    :param gpus: ids of its GPUs on its node; empty without, or where they lie on several nodes.
-    :param gpu_utilization: mean of NVML's samples since the engine was ready, ``None`` without an NVIDIA GPU.
-    :param rows: that the engine has answered, or that never get there; another process may repeat them.
-    :param written: of them, rows that are in a part and are never repeated.
-    :param errors: of the written rows, those that failed. A process that ends suddenly may not have reported
-        the last ones, so this is a lower bound.
+    :param rows: that were answered or failed before the engine; another process may repeat them.
+    :param written: of them, rows in a part, which are never repeated.
+    :param errors: of the written rows, those that failed: a lower bound if the process ends suddenly.
     :param killers: of the errors, rows that crash the engine.
     :param special: of the written rows, those whose text has special tokens; `truncated`, those with a
         prompt that was cut.
+    :param tokens_in_flight: tokens so far of requests without an answer.
+    :param loaded: grows while it loads its model, see :mod:`~airflow_provider_raybatch.job.engine.loading`.
+    :param started: epoch seconds at which its process began to start the engine, or got a warm one.
+    :param startup_seconds: from then until the engine was ready.
+    :param imported: epoch seconds at which the engine was imported and the model was checked.
+    :param first_request: epoch seconds, 0 before it; so is `last_answer`, which is the latest one.
+    :param cpu_seconds: of its own process, since the engine was ready.
+    :param gpus: ids of its GPUs on its node; empty without, or where they lie on several nodes.
+    :param gpu_utilization: mean of NVML's samples since the engine was ready, ``None`` without an NVIDIA GPU.
     :param failure: failure class and message of what ended it.
     :param seen: epoch seconds of its latest report.
     """

@@ -51,7 +51,7 @@ class StartUp:
             self._steps = self._steps[self._steps.index(phase) + 1 :]
 
     def still(self, now: float) -> Phase | None:
-        """What the driver is doing, each half minute that one step takes; ``None`` if that is not due.
+        """What the driver is doing, each half minute of one step; ``None`` between.
 
         :param now: epoch seconds.
         """
@@ -83,15 +83,14 @@ class StartUp:
     def phases(self, reports: Sequence[ReplicaProgress] = ()) -> dict[str, float]:
         """Seconds of each phase in their order.
 
-        :param reports: of replicas. The one that made the first request counts; until one did, there are only
-            the phases before them.
+        :param reports: of replicas. The later phases are those of the replica with the first request.
         """
         found = dict(self._seconds)
         first = min(
             (one for one in reports if one.first_request), key=lambda one: one.first_request, default=None
         )
         if first is not None and first.started:
-            # Replicas start while the driver checks the job; what of it was over by then, cost no time.
+            # Replicas start while the driver checks the job. A phase that was over by then took no time.
             last = self._last
             for phase, end in (
                 ("replica", first.started),

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The actors of replicas that may leave, or whose GPUs lie on several nodes: their names, places and ends.
 
-Ray Data starts the actors, and drops those that it has no ticket for. An actor that is dropped while it waits
-for room is not gone: Ray asks the autoscaler for a GPU, and starts it as soon as there is one. A placement
-group stays until the job ends, and holds GPUs that nothing uses. So actors get names here, by which the job
-ends those that wait but are not needed, and sees which groups can be removed.
+Ray Data starts the actors, and drops those that it has no ticket for. Ray still starts an actor that was
+dropped while it waited for room, and keeps a placement group until the job ends. So actors get names here, by
+which the job ends those that wait but are not needed, and sees which groups can be removed.
 """
 
 from __future__ import annotations
@@ -45,9 +44,8 @@ class ReplicaActors:
     def options(self) -> Callable[[], dict[str, Any]]:
         """A function for Ray Data's `ray_remote_args_fn`, which calls it for each actor that it starts.
 
-        Where it spans nodes, the replica runs in the first bundle of a placement group and takes its CPUs,
-        but no GPU. vLLM's Ray executor finds the group by the actor in which it starts, and puts a worker on
-        the GPU of each bundle. An actor that is started again after a death stays in its group.
+        A replica that spans nodes takes the CPUs of its placement group's first bundle. vLLM's Ray executor
+        finds the group by its actor, and puts a worker on the GPU of each bundle.
         """
 
         def make() -> dict[str, Any]:
@@ -64,8 +62,7 @@ class ReplicaActors:
     def _unused_name(self) -> str:
         """A new name, unless the last one is still free, or all actors have theirs.
 
-        Ray Data calls for options every half minute to check them, and starts no actor then. Each call
-        would leave a placement group that holds GPUs.
+        Ray Data also asks for options every half minute without starting an actor.
         """
         named = _named()
         is_free = self._last and named is not None and self._last not in named
@@ -81,7 +78,7 @@ class ReplicaActors:
         """End actors that wait for room and are not needed; remove placement groups of those that have ended.
 
         :param started: names of those that have ever started.
-        :param left: names of those that no rows are left for.
+        :param left: names of those that left because no rows were left for them.
         """
         named, ended = _named(), set()
         if named is None:
@@ -92,8 +89,8 @@ class ReplicaActors:
                     ended.add(name)
                     self._forget(name)
                 actor.was_seen |= name in named
-            # Of actors without a ticket, Ray Data drops those that wait for room first. Before it has dropped
-            # one, its end would fail the Dataset.
+            # The end of an actor that Ray Data has not dropped would fail the Dataset. Once one that left has
+            # ended, those that wait for room were dropped before it.
             waiting = self._actors.keys() & named - set(started) if ended & set(left) else set()
         for name in waiting:
             with contextlib.suppress(ValueError, ray.exceptions.RayError):  # it has ended meanwhile
@@ -113,10 +110,7 @@ class ReplicaActors:
 
 
 def _named() -> set[str] | None:
-    """Names of the actors that have not ended for good; ``None`` if Ray does not tell.
-
-    Ray knows the name before it returns the actor.
-    """
+    """Names of the actors that have not ended for good; ``None`` if Ray does not answer."""
     try:
         return set(ray.util.list_named_actors())
     except ray.exceptions.RayError:

@@ -21,10 +21,9 @@ _MOST_AT_ONCE = 64
 
 
 def apart_if_users_code(spec: BatchInferenceSpec, function: Callable[..., T]) -> Callable[..., T]:
-    """`function`; if it calls or imports a user's code, in a process of its own on this node.
+    """`function`; if it calls a user's code, in a process of its own on this node.
 
-    The driver's memory holds the job's key, and its output is the job's log: a user's code must reach
-    neither.
+    A user's code must not reach the job's key in the driver's memory, nor write into the job's log.
     """
     if spec.prompt_function is None and spec.postprocess is None:
         return function
@@ -46,7 +45,7 @@ def apart_if_users_code(spec: BatchInferenceSpec, function: Callable[..., T]) ->
 
 
 def users_code(**paths: str | None) -> str:
-    """Names the functions of a user's that a task calls; empty where it calls none.
+    """The user's functions that a task calls, in words; empty if it calls none.
 
     :param paths: ``module:function`` by the argument that names it.
     """
@@ -54,7 +53,7 @@ def users_code(**paths: str | None) -> str:
 
 
 def _ended_its_process(code: str) -> RaybatchError:
-    """Of a user's function. Ray has called it again, so neither the node nor its memory is to blame alone."""
+    """The error after Ray has called it again, so the node's loss is not the reason."""
     return RaybatchError(
         f"{code} ended the process that called it, each time (os._exit, a crash of native code, or more "
         "memory than the node has); let it raise an exception instead.",
@@ -99,9 +98,7 @@ def cut_in_tasks(groups: Sequence[Sequence[WorkItem]], cut: buckets.Cut) -> Iter
 def _spread(
     function: Callable[..., Any], items: Sequence[Any], shared: Any, parts: int, code: str, at_once: int = 0
 ) -> Iterator[tuple[Any, list[Any]]]:
-    """Of each item the first value that `function` returns, and references to the others.
-
-    These stay where they were made.
+    """For each item the first value that `function` returns, and references to the others.
 
     :param parts: how many values it returns.
     """

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """When replicas start: while the driver still checks the job, where there is room for them.
 
-An engine takes half a minute and more until it answers, most of it for imports and for the model. Checks,
-and the keys of millions of rows, take as long in a large job. Replicas import their engine meanwhile, check
-the model there, and start it while rows are looked up. If the job is refused, or nothing is left to do, they
-end before they have asked the engine anything.
+They import their engine meanwhile, check the model there, and start it while rows are looked up. If the job
+is refused, or nothing is left to do, they end before they have asked the engine anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
@@ -31,8 +30,8 @@ from airflow_provider_raybatch.storage.folder import Folder
 T = TypeVar("T")
 
 
-class Launch:
-    """Starts the replicas of one job, and ends them."""
+class Launch(AbstractContextManager["Launch"]):
+    """Starts the replicas of one job, and ends them on exit."""
 
     def __init__(self) -> None:
         self._replicas: Replicas | None = None
@@ -47,9 +46,6 @@ class Launch:
         """Epoch seconds at which replicas started; 0 if none did."""
         return 0.0 if self._replicas is None else self._replicas.began
 
-    def __enter__(self) -> Launch:
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -63,13 +59,12 @@ class Launch:
         rows: int,
         workload: Workload | None = None,
     ) -> None:
-        """Start replicas for all rows of the input, if the nodes that are there hold them.
+        """Start replicas for all rows of the input, if the present nodes hold them.
 
-        Not where replicas may come and leave: how many depends on the rows that are left to do. Nor where one
-        spans nodes.
+        Not where a range of replicas depends on the rows that are left, nor where one spans nodes.
 
         :param folder: the destination.
-        :param workload: what the first rows say of all.
+        :param workload: estimated from the first rows.
         """
         self._spec, self._workload = spec, workload
         if spec.engine == ray_data_llm.NAME or not rows:
@@ -83,9 +78,9 @@ class Launch:
             self._replicas = Replicas(spec, environment, folder, sizing)
 
     def ask(self, function: Callable[..., T], *arguments: Any) -> T | None:
-        """Call a function where a replica has imported its engine: it needs no import of its own there.
+        """Call a function in a replica's process, which has imported its engine.
 
-        :returns: what it returned; ``None`` if no replica is there, or will soon be, to call it.
+        :returns: what it returned; ``None`` if no replica starts soon.
         :raises Exception: what the function raises.
         """
         if self._replicas is None or not self._starts_soon:
@@ -100,9 +95,9 @@ class Launch:
             self._replicas.load(_planned(model, self._replicas.plan))
 
     def plan(self, spec: BatchInferenceSpec, rows: int) -> Plan:
-        """The plan for `rows` rows that are left. Replicas that have started stay as many.
+        """The plan for `rows` rows that are left. The number of replicas that have started stays.
 
-        They have imported vLLM for some seconds by then, and learn how to start the engine only after that.
+        Whether the engine compiles may still change: they import vLLM first.
         """
         if self._replicas is None:
             return plan.make(spec, rows, cluster_view.view(), self._workload)
@@ -113,9 +108,9 @@ class Launch:
         return replace(sizing, replicas=started.replicas, reasons=reasons)
 
     def replicas(self, job: Job, sizing: Plan, work: Input) -> Replicas:
-        """Those that have started, or new ones, with the rows to do."""
+        """The replicas that have started, or new ones, with the rows to do."""
         if self._replicas is None:
-            # As the driver got it, so that those that start late look for the same warm engines.
+            # The spec as the driver got it, so that late replicas look for the same warm engines.
             self._replicas = Replicas(self._spec or job.spec, job.environment, job.folder, sizing)
             self._replicas.load(_planned(self._model or CheckedModel(job.spec), sizing))
         self._replicas.begin(job, sizing, work)
@@ -133,7 +128,7 @@ class Launch:
 
 
 def _planned(model: CheckedModel, sizing: Plan) -> CheckedModel:
-    """The model, as it is to be started."""
+    """The model with the plan's engine arguments."""
     if not sizing.eager:
         return model
     engine_args = {**model.spec.engine_args, "enforce_eager": True}

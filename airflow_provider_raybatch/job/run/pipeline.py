@@ -17,11 +17,11 @@ _LONGEST_NAME = 150
 
 
 class Pipeline(threading.Thread):
-    """Runs at once.
+    """Starts at once.
 
-    :param make: makes the Dataset, which is consumed. Ray Data's settings are made before.
+    :param make: makes the Dataset, after Ray Data's settings.
     :param take: called with each of its rows.
-    :ivar error: what ended it, if something did.
+    :ivar error: what has ended it before its last row.
     """
 
     def __init__(
@@ -33,12 +33,11 @@ class Pipeline(threading.Thread):
         logging.getLogger("ray.data").setLevel(logging.WARNING)
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
-        # Ray's own guard sees chunks; during a slow start or long responses none may finish for half an hour.
-        # `no_progress_timeout` sees rows, tokens of requests in flight, and engines that load.
+        # Ray's own guard sees chunks only, `no_progress_timeout` also tokens in flight and engines that load.
         if hasattr(context, "execution_no_progress_timeout_s"):
             context.execution_no_progress_timeout_s = -1
         self._stages = make()
-        self._stages.set_name(_name(spec))  # for people who look at Ray's dashboard
+        self._stages.set_name(_name(spec))  # for Ray's dashboard
         self.start()
 
     def run(self) -> None:

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The replicas of a run: a Ray Data pipeline, and the coordinator that they ask.
+"""The replicas of a run: a Ray Data pipeline, and the coordinator that they ask for rows.
 
 The Dataset holds tickets, not rows: one for each replica. One map over it with a pool of replicas is the
-whole pipeline, so a cluster that can hold the replicas can run the job; no other stage takes resources or has
-to be waited for. Ray Data gives what it is good at: the actor pool, restarts and retries. The coordinator
-decides which replica works on which rows, at the moment at which a replica can take rows.
+whole pipeline, so a cluster that can hold the replicas can run the job.
 """
 
 from __future__ import annotations
@@ -37,8 +35,8 @@ from airflow_provider_raybatch.storage.folder import Folder
 
 _ACTORS_EVERY = 2.0
 _SOON = 15.0
-"""Seconds in which a replica starts if there is room for it: its process takes two to five, and so does that
-of its warm engine's actor."""
+"""Seconds in which a replica starts if there is room: its process takes two to five, as does the actor of a
+warm engine."""
 _POLL = 0.05
 _CLOSE_SECONDS = 30.0
 
@@ -57,7 +55,7 @@ class Replicas:
         self.plan = plan
         self.began = self._looked = time.time()
         self._source = engine_source(spec, environment, plan)
-        # Beside the driver, so that it is there as long as the driver is, and ends with this run.
+        # On the driver's node, so that it lives as long as the driver.
         options = on_this_node() | self._source.coordinator_options()
         self.coordinator = ray.remote(**options)(Coordinator).remote(folder, self._source)
         leave = plan.fewest < plan.replicas
@@ -65,9 +63,9 @@ class Replicas:
         self.pipeline = Pipeline(lambda: self._dataset(spec, environment), spec, lambda row: None)
 
     def ask(self, question: RemoteCall) -> Any:
-        """Let one of them call a function in the process that has imported its engine.
+        """Let a replica call a function in the process that has imported its engine.
 
-        :returns: what it returned; ``None`` if none has started soon, or none can.
+        :returns: what it returned; ``None`` if none starts soon, or none can call it.
         :raises Exception: what the function raises.
         """
         self.coordinator.ask.remote(question)
@@ -104,12 +102,12 @@ class Replicas:
         return ray.get(self.coordinator.engine.remote(), timeout=60) or EngineInfo()
 
     def release(self) -> None:
-        """End those that have got no rows: one that starts its engine when it has, or with the driver."""
+        """End replicas that got no rows. One that starts its engine ends after that, or with the driver."""
         self.coordinator.release.remote()
         self._source.await_return(self.coordinator)
-        threading.Thread(target=self._end_the_last, daemon=True).start()
+        threading.Thread(target=self._end_later, daemon=True).start()
 
-    def _end_the_last(self) -> None:
+    def _end_later(self) -> None:
         self.pipeline.join()
         self.end()
 
@@ -123,16 +121,14 @@ class Replicas:
             ray.get(self.coordinator.close.remote(), timeout=_CLOSE_SECONDS)
         with contextlib.suppress(ray.exceptions.RayError):
             ray.kill(self.coordinator)
-        # Ray Data lets go of its actors, but in cycles of references: until Python collects them, which may
-        # take minutes, an actor that has nothing to do holds its GPUs, also while the dataset is published.
+        # Ray Data drops its actors in cycles of references: until Python collects them, they hold GPUs.
         gc.collect()
 
     def _dataset(self, spec: BatchInferenceSpec, environment: dict[str, SecretStr]) -> ray.data.Dataset:
         """The Dataset of tickets, mapped by replicas. Lazy: nothing runs until it is consumed.
 
-        Of a range of replicas, those that find no room are pending: Ray starts them when there is room, and
-        asks its autoscaler for it. One that leaves returns its ticket, and at once each ticket that it gets
-        then. So soon all are used up, and from then on Ray Data drops the actors that have none.
+        Replicas that find no room are pending. One that leaves returns its ticket, and at once each other
+        that it gets; when all are used up, Ray Data drops the actors that have none.
         """
         plan = self.plan
         tickets = [{"ticket": number} for number in range(plan.replicas)]
@@ -144,16 +140,10 @@ class Replicas:
         options |= self._source.replica_options(plan)
         # Ray 2.60 deprecates free-form remote options, but neither 2.56 nor 2.60 has named ones for restarts.
         warnings.filterwarnings("ignore", message="`ray_remote_args(_fn)?` is deprecated")
+        replica_arguments = spec, environment, self.coordinator, plan.spans_nodes, self._source, plan.replicas
         return work.map_batches(
             Replica,
-            fn_constructor_args=(
-                spec,
-                environment,
-                self.coordinator,
-                plan.spans_nodes,
-                self._source,
-                plan.replicas,
-            ),
+            fn_constructor_args=replica_arguments,
             batch_size=1,
             batch_format="numpy",
             # One ticket each, so that a late replica finds one.

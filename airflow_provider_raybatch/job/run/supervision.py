@@ -35,13 +35,13 @@ _LAST_WORDS = 10.0
 
 @dataclass
 class Ran:
-    """What the run left. It keeps no report but the latest of each replica.
+    """What the run left: the latest report of each replica, and all that was written.
 
-    :param parts: everything that was written.
     :param flushes: how often something was written.
-    :param reports: the replicas' last words.
-    :param by_replica: what came with parts.
-    :param engine: what an engine says of itself.
+    :param reports: the latest ones.
+    :param by_replica: the latest that came with parts.
+    :param seconds: by stage.
+    :param last_row: epoch seconds of the latest report with parts.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -92,24 +92,16 @@ def run(
     """Do all rows that are left.
 
     :param work: replicas that have the rows; for engine ``ray_data_llm``, chunks of rows.
-    :param say: told the progress every few seconds.
+    :param say: called with the progress every few seconds.
     :param check: judges each reading.
     :raises RaybatchError: what `check` raises, or that nothing moved for `no_progress_timeout`.
     """
     ran = Ran()
     if isinstance(work, Replicas):
-        replicas, coordinator, pipeline = work, work.coordinator, work.pipeline
+        replicas, pipeline, watch = work, work.pipeline, _Watch(work.coordinator, ran)
     else:
-
-        def take(row: Any) -> None:
-            ran.add(pickle.loads(row["done"]), time.time(), in_one=True)
-
-        replicas, coordinator = None, None
-        chunks = work
-        pipeline = Pipeline(lambda: ray_data_llm.dataset(job, plan, chunks), job.spec, take)
-    watch = _Watch(coordinator, ran)
-    began = said = time.time()
-    last = ""
+        replicas, pipeline, watch = None, _processor(job, plan, work, ran), _Watch(None, ran)
+    spoken = _Spoken(plan, say)
     try:
         while pipeline.is_alive() and not watch.is_over:
             pipeline.join(_POLL)
@@ -117,46 +109,66 @@ def run(
             now = time.time()
             progress = tracker.update(ran.reports, ran.flushes, now)
             check(ran.reports, progress)
-            if now - said >= _PROGRESS_EVERY and (
-                progress.done > progress.resumed or now - said >= _STARTING_EVERY
-            ):
-                started = progress.done > progress.resumed
-                say(progress if started else _starting(ran.reports, plan, now - began))
-                said, last = now, progress.text()
-            _check_moving(job, tracker, ran.reports, plan, now)
+            spoken.say(progress, ran.reports, now)
+            _check_moving(job.spec.no_progress_timeout, tracker, ran.reports, plan, now)
             if replicas is not None:
                 replicas.end_unused()
         if plan.spans_nodes:
             pipeline.join(_LAST_WORDS)  # without its placement group, an actor returns no ticket
     except Exception as error:
-        # What is finished is paid for; give replicas the time to write it. It must end before Ray's SIGKILL
-        # to a stopped job: killed in its shutdown, the driver would leave replicas behind.
-        if coordinator is not None:
-            # An engine that has stalled would stall the next job, too.
-            hangs = isinstance(error, RaybatchError) and error.failure_class is FailureClass.STALLED
-            _drain(coordinator, pipeline, keeps_engines=not hangs)
+        if replicas is not None:
+            _drain(replicas, error)
         raise
     ran.reports = watch.look()
-    if not watch.is_finished:
-        if pipeline.error is not None:
-            _raise(pipeline.error, ran.reports)
-        if coordinator is not None:
-            raise RaybatchError(
-                "Ray ended the replicas before they had done all rows.", FailureClass.INTERNAL
-            )
+    if not watch.is_finished and pipeline.error is not None:
+        _raise(pipeline.error, ran.reports)
     if replicas is None:
         ran.engine = EngineInfo(effective_sampling=dict(job.spec.sampling))
-    else:
+    elif watch.is_finished:
         ran.engine = replicas.engine()
-    if (progress := tracker.update(ran.reports, ran.flushes, time.time())).text() != last:
+    else:
+        raise RaybatchError("Ray ended the replicas before they had done all rows.", FailureClass.INTERNAL)
+    if (progress := tracker.update(ran.reports, ran.flushes, time.time())).text() != spoken.last:
         say(progress)
     return ran
+
+
+def _processor(job: Job, plan: Plan, chunks: Sequence[WorkItem], ran: Ran) -> Pipeline:
+    def take(row: Any) -> None:
+        ran.add(pickle.loads(row["done"]), time.time(), in_one=True)
+
+    return Pipeline(lambda: ray_data_llm.dataset(job, plan, chunks), job.spec, take)
+
+
+class _Spoken:
+    """What the log says of the progress every few seconds; `last` is the latest line."""
+
+    def __init__(self, plan: Plan, say: Callable[[Phase | Progress], None]) -> None:
+        self._plan, self._say = plan, say
+        self._began = self._at = time.time()
+        self.last = ""
+
+    def say(self, progress: Progress, reports: Sequence[ReplicaProgress], now: float) -> None:
+        has_rows = progress.done > progress.resumed
+        if now - self._at < (_PROGRESS_EVERY if has_rows else _STARTING_EVERY):
+            return
+        self._at, self.last = now, progress.text()
+        if has_rows:
+            self._say(progress)
+            return
+        ready = sum(report.state == "ready" for report in reports)
+        noun = "engine" if self._plan.replicas == 1 else "engines"
+        message = (
+            f"{ready} of {self._plan.number_of_replicas} {noun} ready after {now - self._began:.0f} s, "
+            "no row finished yet"
+        )
+        self._say(Phase(phase="starting", message=message))
 
 
 class _Watch:
     """What the driver knows of its replicas.
 
-    :param coordinator: handle of the coordinator; ``None`` for engine ``ray_data_llm``, which has none.
+    :param coordinator: its handle; ``None`` for engine ``ray_data_llm``.
     """
 
     def __init__(self, coordinator: Any, ran: Ran) -> None:
@@ -172,13 +184,13 @@ class _Watch:
 
     @property
     def is_over(self) -> bool:
-        """Whether every row is written, and those who did it have ended, or had the time for it."""
+        """Whether every row is written, and the replicas have ended or had the time for it."""
         if self._finished_at is None:
             return False
         return not self._works or time.monotonic() - self._finished_at > _LAST_WORDS
 
     def look(self) -> list[ReplicaProgress]:
-        """The latest word of each replica, with all that was written since the last look."""
+        """The latest report of each replica; adds what was written since the last look."""
         if self._coordinator is None:
             return list(self._ran.by_replica.values())
         reports, news, is_finished, self._works = ray.get(self._coordinator.news.remote(), timeout=60)
@@ -192,36 +204,35 @@ class _Watch:
         return list(latest.values())
 
 
-def _drain(coordinator: Any, pipeline: Pipeline, keeps_engines: bool) -> None:
-    coordinator.drain.remote(keeps_engines)
+def _drain(replicas: Replicas, error: Exception) -> None:
+    """Give replicas the time to write what is finished and paid for.
+
+    This ends before Ray sends SIGKILL to a stopped job: a driver that is killed leaves replicas behind.
+    """
+    # An engine that has stalled would stall the next job, too.
+    stalled = isinstance(error, RaybatchError) and error.failure_class is FailureClass.STALLED
+    replicas.coordinator.drain.remote(not stalled)
     ends = time.monotonic() + seconds_to_drain()
-    while pipeline.is_alive() and time.monotonic() < ends:
-        pipeline.join(_POLL)
+    while replicas.pipeline.is_alive() and time.monotonic() < ends:
+        replicas.pipeline.join(_POLL)
         with contextlib.suppress(ray.exceptions.RayError):
-            reports = ray.get(coordinator.snapshot.remote(), timeout=max(0.0, ends - time.monotonic()))
+            snapshot = replicas.coordinator.snapshot.remote()
+            reports = ray.get(snapshot, timeout=max(0.0, ends - time.monotonic()))
             if all(report.state != "ready" for report in reports):
                 return
 
 
-def _starting(reports: Sequence[ReplicaProgress], plan: Plan, seconds: float) -> Phase:
-    ready = sum(report.state == "ready" for report in reports)
-    noun = "engine" if plan.replicas == 1 else "engines"
-    message = f"{ready} of {plan.number_of_replicas} {noun} ready after {seconds:.0f} s, no row finished yet"
-    return Phase(phase="starting", message=message)
-
-
 def _raise(error: BaseException, reports: Sequence[ReplicaProgress]) -> NoReturn:
-    """Raise what ended the run: in a replica's own words, if it could still say them."""
-    told = next((report.failure for report in reports if report.failure is not None), None)
-    if told is None:
+    """Raise the failure that a replica reported, else `error`."""
+    failure = next((report.failure for report in reports if report.failure is not None), None)
+    if failure is None:
         raise error
-    raise RaybatchError(told[1], FailureClass(told[0])) from error
+    raise RaybatchError(failure[1], FailureClass(failure[0])) from error
 
 
 def _check_moving(
-    job: Job, tracker: Tracker, reports: Sequence[ReplicaProgress], plan: Plan, now: float
+    longest: float, tracker: Tracker, reports: Sequence[ReplicaProgress], plan: Plan, now: float
 ) -> None:
-    longest = job.spec.no_progress_timeout
     if now - tracker.last_change <= longest:
         return
     reports = [report for report in reports if report.state != "waiting"]

@@ -49,7 +49,7 @@ def dataset(job: Job, plan: Plan, items: Sequence[WorkItem]) -> ray.data.Dataset
     cpus: dict[str, Any] = {"num_cpus": _STAGE_CPUS}
     processor = build_processor(
         kind.config(plan),
-        preprocess=functools.partial(stages.before, kind=str(getattr(kind, "name", ""))),
+        preprocess=functools.partial(stages.before, kind=kind.name),
         postprocess=_keep,
         preprocess_map_kwargs=cpus,
         postprocess_map_kwargs=cpus,

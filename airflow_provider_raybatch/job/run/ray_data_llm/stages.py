@@ -39,12 +39,12 @@ def read(batch: dict[str, Any], job: Job) -> Iterator[dict[str, list[Any]]]:
     """Work items to rows with requests."""
     kind = variant(job.spec)
     reader = Reader(job.listing, read_columns(job.spec), job.credentials, texts=job.spec.text_columns())
-    asker = RequestBuilder(job.spec, job.task.renderer(), job.keyer)
+    builder = RequestBuilder(job.spec, job.task.renderer(), job.keyer)
     for pickled in batch["item"]:
         item: WorkItem = pickle.loads(pickled)
         rows = reader.read(item.chunk)
         positions = item.positions
-        asked = asker.ask([rows.rows[position] for position in positions], item.repetitions_of(positions))
+        asked = builder.ask([rows.rows[position] for position in positions], item.repetitions_of(positions))
         encoded = _encoded(job, kind, [one.request for one in asked])
         inputs = rows.columns().take(pa.array(positions, pa.int64()))
         out: list[dict[str, Any]] = []
@@ -88,10 +88,10 @@ def _encoded(
 
 @functools.lru_cache(maxsize=4)
 def _chat_encoder(args: str, model: str, special_tokens: str) -> ChatEncoder:
-    """Cached per worker process, since loading a tokeniser takes seconds.
+    """Cached per worker process, since loading a tokeniser takes seconds. Arguments are JSON.
 
-    :param args: the engine's arguments as JSON; some of them select the tokeniser.
-    :param model: the spec's arguments of the model as JSON.
+    :param args: the engine's; some of them select the tokeniser.
+    :param model: the spec's arguments of the model.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -131,7 +131,7 @@ def before(row: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def checked_response(row: dict[str, Any], job: Job) -> dict[str, Any]:
-    """After the processor: bring every row into one schema, whatever Ray's stages added or dropped."""
+    """After the processor: the result of a row, whatever columns Ray's stages added or dropped."""
     error = row.get(ERROR) or ""
     result = _failure(error) if error else variant(job.spec).response(row)
     if isinstance(result, Response):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError, SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -24,56 +24,57 @@ _STAGES = ("chat_template_stage", "tokenize_stage", "detokenize_stage")
 _OWNED = ("model_source", "engine_kwargs", "should_continue_on_error", *_STAGES)
 
 
-class Variant(Protocol):
-    """One of Ray's processors."""
+class Variant:
+    """One of Ray's processors.
 
-    needs_tokens: bool
+    :raises SpecError: `processor` lacks what it needs.
+    """
+
+    name = ""
+    needs_tokens = False
     """Whether a row carries token ids."""
+
+    def __init__(self, spec: BatchInferenceSpec) -> None:
+        self._spec = spec
 
     def config(self, plan: Plan) -> Any:
         """Ray's processor config. :raises SpecError: a field of `processor` is not the user's to set."""
+        raise NotImplementedError
 
     def check(self) -> None:
-        """Refuse what is known to fail before the job pays for anything.
-
-        :raises PreflightError: the processor has no server to call.
-        """
+        """:raises PreflightError: the job is known to fail, or to get wrong responses."""
 
     def columns(self, request: Request | None, ids: list[int] | None) -> dict[str, Any]:
         """The columns of a row; with ``None``, the same keys for a row that will be skipped."""
+        raise NotImplementedError
 
     def response(self, row: Mapping[str, Any]) -> Response | RowFailure:
         """The response in a row that went through the processor."""
+        raise NotImplementedError
 
 
 def variant(spec: BatchInferenceSpec) -> Variant:
     """The processor that ``processor["config"]`` names, by default vLLM's.
 
-    :raises SpecError: there is no such processor.
+    :raises SpecError: Ray has no such processor.
     """
-    name = spec.processor.get("config", "vLLMEngineProcessorConfig")
-    known: dict[str, type] = {
-        "vLLMEngineProcessorConfig": VllmVariant,
-        "SGLangEngineProcessorConfig": SglangVariant,
-        "HttpRequestProcessorConfig": HttpVariant,
-        "ServeDeploymentProcessorConfig": ServeVariant,
-    }
+    name = spec.processor.get("config", VllmVariant.name)
+    known = {one.name: one for one in (VllmVariant, SglangVariant, HttpVariant, ServeVariant)}
     if name not in known:
         raise SpecError(
             f"processor: {name!r} is not a processor of Ray Data LLM; use one of {', '.join(known)}."
         )
-    made: Variant = known[name](spec)
-    return made
+    return known[name](spec)
 
 
-class VllmVariant:
+class VllmVariant(Variant):
     """``vLLMEngineProcessorConfig``."""
 
     needs_tokens = True
     name = "vLLMEngineProcessorConfig"
 
     def __init__(self, spec: BatchInferenceSpec) -> None:
-        self._spec = spec
+        super().__init__(spec)
         self._max_tokens = whole(spec.sampling).get("max_tokens")
 
     def config(self, plan: Plan) -> Any:
@@ -97,10 +98,8 @@ class VllmVariant:
             fields["placement_group_config"] = {"bundles": [{"CPU": plan.cpus}]}
         fields.update(_passed_on(spec, _OWNED))
         config = getattr(ray.data.llm, self.name)
-        if "log_engine_metrics" not in config.model_fields:
-            fields.pop("log_engine_metrics")
-        if "placement_group_config" not in config.model_fields:
-            fields.pop("placement_group_config", None)
+        for name in {"log_engine_metrics", "placement_group_config"} - config.model_fields.keys():
+            fields.pop(name, None)
         return config(
             model_source=spec.model,
             engine_kwargs={**self._engine_defaults(plan), **spec.engine_args},
@@ -161,14 +160,13 @@ class SglangVariant(VllmVariant):
         return {**sampling, "max_new_tokens": longest} if longest is not None else sampling
 
 
-class HttpVariant:
+class HttpVariant(Variant):
     """``HttpRequestProcessorConfig``: an OpenAI-compatible server behind `processor["url"]`."""
 
-    needs_tokens = False
     name = "HttpRequestProcessorConfig"
 
     def __init__(self, spec: BatchInferenceSpec) -> None:
-        self._spec = spec
+        super().__init__(spec)
         if self.name == HttpVariant.name and not spec.processor.get("url"):
             raise SpecError(
                 "processor: HttpRequestProcessorConfig needs 'url', the address of the server's endpoint."
@@ -181,11 +179,8 @@ class HttpVariant:
         fields = {**_sizes(self._spec, plan), "max_retries": 5, **_passed_on(self._spec, ())}
         return ray.data.llm.HttpRequestProcessorConfig(**fields)
 
-    def check(self) -> None:
-        """Nothing: if the server does not answer, its rows fail."""
-
     def columns(self, request: Request | None, ids: list[int] | None) -> dict[str, Any]:
-        """See :class:`Variant`. The payload goes as JSON text and is read back by :func:`payload_of`."""
+        """See :class:`Variant`. The payload goes as JSON text; `stages.before` reads it back."""
         body = {"model": self._spec.model, **whole(self._spec.sampling)}
         if request is not None and request.messages is not None:
             body["messages"] = request.messages

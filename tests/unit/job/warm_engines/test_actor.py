@@ -54,12 +54,12 @@ class Clock:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        if threading.current_thread().name != "raybatch-watch":
-            self.waits_for_last_word = seconds == module._DEATH_NOTICE
+        thread = threading.current_thread()
+        if seconds == module._DEATH_NOTICE:
+            self.waits_for_last_word = True
             assert self.last_word.wait(60)
             return
-        if threading.current_thread() not in self._of_earlier_tests:
-            self.looks += 1
+        self.looks += thread.name == "raybatch-watch" and thread not in self._of_earlier_tests
         time.sleep(seconds)
 
     def look(self) -> None:
