@@ -1,20 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many rows an engine works on at once where few are left: so many that its steps are of one size.
 
-The longest answer takes a step for each of its tokens, whatever else is to do. The time of a step grows with
-the rows in it, but is at least that of reading the model's weights. Of such a convex function, equal
-arguments give the least sum (Jensen, Acta Mathematica 30, 1906). With all rows at once, an engine has full
-steps in the beginning, and hundreds of nearly empty ones in the end.
-
-So it works on so few rows that still no answer should end after the longest one. The longest ones begin
-first, so a row begins at the latest when the longer ones have been spread evenly (Graham, SIAM Journal on
-Applied Mathematics 17(2), 1969), and then takes a step for each of its own tokens. That suffices; fewer could
-do where lengths are far apart.
-
-A step that also computes prompts does not run as a CUDA graph, and takes longer than their tokens alone
-explain. So rows begin in groups. Half of W2, the share of one of two GPUs, takes an H100 30.3 s with all rows
-at once, 33.1 s with steps of one size whose rows begin one by one, and 29.0 s in groups
-(`benchmarks/results/two_gpus.md`).
+The time of a step grows with the rows in it, but is at least that of reading the model's weights. Of such a
+convex function, equal arguments give the least sum (Jensen, Acta Mathematica 30, 1906). So the engine runs
+the fewest rows at which none should outlast the longest. The longest ones begin first, so a row begins at the
+latest when the longer ones have been spread evenly (Graham, SIAM Journal on Applied Mathematics 17(2), 1969),
+and then takes a step for each of its tokens. For measurements see docs/internals/scheduling.md.
 """
 
 from __future__ import annotations
@@ -27,16 +18,17 @@ from airflow_provider_raybatch.job.row_order.lengths import is_limit
 
 _FEWEST = 256
 """With fewer, a step is hardly shorter: on an H100 it takes 13.6 ms with 129 to 256 rows, and 10.8 ms with
-half of them. But where limits say nothing of lengths, the fewer run at once, the later all end."""
+half of them. Where limits say nothing of lengths, the fewer run at once, the later all end."""
 _MOST = 512
-"""By default vLLM captures CUDA graphs for up to so many rows. Beyond that there is little to gain, as nearly
-all of a step's time is in proportion to its rows: 785 at once, not 1,024, saved 1.6 % of W2 on an H100."""
+"""Up to this many rows, vLLM captures CUDA graphs by default. Beyond, a step's time is nearly in proportion
+to its rows: 785 at once, not 1,024, saved 1.6 % of W2 on an H100."""
 _GROUPS = 16
-"""A group is this part of the rows that run at once."""
+"""Rows begin in groups of this fraction of those that run at once: a step that also computes prompts does not
+run as a CUDA graph."""
 
 
 class AdmissionControl:
-    """Counts rows by label: those that the replica has got, and those of them that are not answered."""
+    """Counts a replica's rows by label: all that it has got, and those that are not answered."""
 
     def __init__(self) -> None:
         self._got: Counter[int] = Counter()
@@ -44,13 +36,13 @@ class AdmissionControl:
         self._rows: int | None = None
 
     def got(self, labels: Sequence[int]) -> None:
-        """The replica has got a row of each of these labels."""
+        """The replica got rows with these labels."""
         self._got.update(labels)
         self._unanswered.update(labels)
         self._rows = None
 
     def gave_back(self, labels: Sequence[int]) -> None:
-        """It has given them back."""
+        """The replica gave rows back."""
         self._got.subtract(labels)
         self._unanswered.subtract(labels)
         self._rows = None
@@ -62,15 +54,15 @@ class AdmissionControl:
             self._rows = None
 
     def learned(self) -> None:
-        """Other lengths are expected than before."""
+        """Expected lengths have changed."""
         self._rows = None
 
     def rows(self, expected: Sequence[float], most: int) -> int:
         """How many to work on at once.
 
-        What is answered counts as well, so that the number stays as it is while the longest rows run. Answers
-        may end before their limits: when the longest have, the others decide. Rows without a limit may be
-        longer than any other, so with them all begin at once.
+        Answered rows count as well, so that the number stays as it is while the longest rows run. Answers may
+        end before their limits: when the longest have, the others decide. Rows without a limit may be longer
+        than any other, so with them all begin at once.
 
         :param expected: output tokens, by label.
         :param most: that the engine takes; where that many pay, it is returned.
@@ -80,7 +72,7 @@ class AdmissionControl:
         return most if self._rows > _MOST else min(most, max(_FEWEST, self._rows))
 
     def _fewest(self, expected: Sequence[float]) -> int:
-        """With which no answer ends after the longest one that is not there yet."""
+        """The fewest with which no answer ends after the longest unanswered one."""
         unanswered = [label for label, rows in self._unanswered.items() if rows]
         if not all(map(is_limit, unanswered)):
             return _MOST + 1
@@ -91,14 +83,11 @@ class AdmissionControl:
             rows += self._got[label]
             tokens += self._got[label] * expected[label]
             steps = longest - expected[label]
-            # Within so many steps all longer ones must have begun, or else this one begins with them.
+            # Within these steps all longer ones must have begun, or else this one begins with them.
             fewest = max(fewest, rows if steps <= 0 else min(rows, math.ceil(tokens / steps)))
         return fewest
 
 
 def group(rows: int) -> int:
-    """How many begin together.
-
-    :param rows: that run at once.
-    """
+    """How many rows begin together, where `rows` run at once."""
     return max(1, rows // _GROUPS)

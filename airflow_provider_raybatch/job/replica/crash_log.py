@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rows a replica's process had begun when it was killed, for the process that comes after it.
 
-A killed process says nothing more. What it holds besides the rows in its engine is many times as much, and
-to suspect all of that would make the search for a row that kills longer than it need be. So the process keeps
-a number for each row that it has begun in a file that is mapped into memory: what is there stays when the
-process is killed, and to write it takes no system call. Ray starts the next process on the same node, where
-its GPU is; on another one nothing is found, and all rows are suspected.
+A killed process holds many times as many rows as its engine, and to suspect all of them would make the search
+for the row that killed it longer. So it records the rows that it has begun in a file that is mapped into
+memory: the file survives a kill, and to write takes no system call. Ray starts the next process on the same
+node, where its GPU is; on another node nothing is found, and all rows are suspected.
 
-Other users of the node can tell the file's name beforehand, and put a link or a file of theirs there. So it
-is made anew or not at all, and read if it is this user's.
+Other users of the node can predict the file's name, and put a link or a file there. So the file is made anew
+or not at all, and read only if it is this user's.
 """
 
 from __future__ import annotations
@@ -69,11 +68,11 @@ class CrashLog:
                 self._free.append(place)
 
     def now(self) -> Begun:
-        """Those that it has begun and not ended."""
+        """Rows that are begun and not ended."""
         return _begun(self._table)
 
     def remove(self) -> None:
-        """Nothing is left to be told."""
+        """Delete the file."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._path.unlink(missing_ok=True)
@@ -96,7 +95,7 @@ class CrashLog:
                 _lengthen(self._file, 8 * (rows - len(before)))
                 self._table = np.memmap(self._file, dtype=np.int64, mode="r+", shape=(rows,))
             except OSError:
-                # Part of it would tell less than nothing: what it lacks would not be suspected.
+                # An incomplete file would be worse than none: rows that it lacks would not be suspected.
                 self.remove()
         if self._file is None:
             self._table = np.zeros(rows, np.int64)
@@ -105,7 +104,7 @@ class CrashLog:
 
 
 def path_of(destination: str, actor: str) -> Path:
-    """Where the processes of an actor keep it, on their node.
+    """The file of an actor's processes, on their node.
 
     :param destination: what the job writes to.
     """
@@ -114,7 +113,7 @@ def path_of(destination: str, actor: str) -> Path:
 
 
 def left_by_the_last(path: Path) -> Begun | None:
-    """What the actor's last process had begun; ``None`` if there was none on this node. Removes it."""
+    """What the actor's last process had begun; ``None`` if none ran on this node. Deletes the file."""
     try:
         # Without O_NONBLOCK, a pipe that is put there would hold this up for ever.
         number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -131,7 +130,7 @@ def left_by_the_last(path: Path) -> Begun | None:
 
 
 def _lengthen(file: IO[bytes], size: int) -> None:
-    """Here a full disk is an error; a mapped page without a place on it would end the process."""
+    """Here a full disk is an error; a mapped page without a block on the disk would end the process."""
     file.seek(0, os.SEEK_END)
     file.write(bytes(size))
     file.flush()

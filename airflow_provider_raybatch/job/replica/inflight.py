@@ -21,19 +21,19 @@ from airflow_provider_raybatch.job.row_order.lengths import UNKNOWN, Costs
 from airflow_provider_raybatch.job.work import Stopwatch
 
 _LEAD = 1.0
-"""Seconds of rows that wait in the engine itself, so that it never waits for this process."""
+"""Seconds of rows that wait in the engine, so that it never waits for this process."""
 
 
 @dataclass(eq=False)
 class Row:
-    """One row on its way through a replica.
+    """A row from when it is rendered until it is written.
 
     :param ordinal: its number in the queue.
-    :param position: its ordinal in the input, which is another where the queue has buckets.
-    :param rows: with which it was read, and its place in them.
+    :param position: its ordinal in the input, which differs where the queue has buckets.
+    :param rows: with which it was read, `place` among them.
     :param encoded: what the engine takes.
-    :param result: what it gave, or why the row never got there.
-    :param label: says what is known of the length of its answer.
+    :param result: what the engine gave, or why the row never got there.
+    :param label: of the expected length of its answer.
     """
 
     ordinal: int
@@ -47,16 +47,15 @@ class Row:
 
 
 class InflightRequests:
-    """Keeps the engine full, or its steps of one size, with the rows first whose answers take longest.
-
-    So the last rows are short, and slots end together. What is equally long keeps its order.
+    """The rows of one engine: it is kept full, or its steps of one size. The longest answers begin first.
 
     :param most: rows that are in the engine at once.
     :param grows: whether there may be more, by what it answers in a second, or fewer, by what is left.
     :param shares: whether other replicas may need the rows that wait.
-    :param watch: counts the time in which the engine has rows, when it has none any more.
+    :param watch: counts the time in which the engine has rows.
     :param changed: called when a row is answered, or the engine has failed.
-    :param begun: told which rows are in the engine.
+    :param begun: records which rows are in the engine.
+    :ivar has_share: whether the replica has its share of all rows that are left.
     """
 
     def __init__(
@@ -89,11 +88,10 @@ class InflightRequests:
         self.landed: list[Row] = []
         self.error: BaseException | None = None
         self.has_share = False
-        """Whether it has its share of all rows that are left."""
 
     @property
     def unanswered(self) -> int:
-        """Rows that wait for the engine, or are in it."""
+        """Number of rows that wait for the engine, or are in it."""
         return len(self.waiting) + len(self.inside)
 
     def waits_for(self) -> float:
@@ -108,11 +106,11 @@ class InflightRequests:
         self._feed()
 
     def ordered(self, rows: Iterable[Row]) -> list[Row]:
-        """Those with the longest answers first, as far as is known now."""
+        """Rows with the longest expected answers first; equal ones keep their order."""
         return sorted(rows, key=lambda row: -self._costs.rank(row.label))
 
     def tells_apart(self, rows: Iterable[Row]) -> bool:
-        """Whether it is known that some of these rows have longer answers than others."""
+        """Whether some of these rows have longer expected answers than others."""
         return len({self._costs.rank(row.label) for row in rows}) > 1
 
     def land(self, row: Row, result: Any) -> None:
@@ -130,7 +128,7 @@ class InflightRequests:
         return taken
 
     def take_back(self, count: int) -> list[Row]:
-        """The last rows that have not begun, at most `count`: the short ones."""
+        """Up to `count` rows that have not begun: the shortest ones."""
         rows = [self.waiting.pop() for _ in range(min(count, len(self.waiting)))]
         self._level.gave_back([row.label for row in rows])
         return rows
@@ -145,7 +143,7 @@ class InflightRequests:
 
     @property
     def at_once(self) -> int:
-        """Rows that it lets into the engine, without a lead."""
+        """Number of rows that may be in the engine, without the lead."""
         if not (self._grows and self.has_share):
             return self._most
         return self._level.rows(self._costs.expected, self._most)
@@ -158,7 +156,7 @@ class InflightRequests:
             if room - len(self.inside) < min(group(room), len(self.waiting)):
                 return
         elif not (self._shares and len(self.waiting) <= self._lead):
-            # Few that wait could not be given back from the engine, and in the end others may need them.
+            # In the end others may need the few that wait, which could not be given back from the engine.
             room += self._lead
         while self.waiting and self.error is None and len(self.inside) < room:
             row = self.waiting.popleft()
@@ -185,7 +183,7 @@ class InflightRequests:
             self._level.answered(row.label)
             raw = task.result()
             if not isinstance(raw, RowFailure):
-                # Now, not when it is written, which may be a while later.
+                # Not when it is written, which may be a while later.
                 asked, answered = self._engine.tokens(raw)
                 self._report.input_tokens += asked
                 self._report.output_tokens += answered

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts that lost processes have written and could not report, listed in threads of their own.
+"""The parts that lost processes have written and could not report.
 
-Storage that is away is waited for, for minutes. The coordinator has one thread, and answers meanwhile. What a
-lost process had stays with it until its parts are known: they may hold these rows.
+They are listed in threads, since storage may be away for minutes, and the coordinator answers meanwhile.
+Until they are known, a lost process keeps its rows: they may be in these parts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _THREADS = 4
 
 @dataclass(frozen=True)
 class Lost:
-    """A process that ended without a last word.
+    """A process that ended without a last report.
 
     :param actor: id of its actor.
     :param begun: what it had begun, where that is known.
@@ -40,7 +40,7 @@ class Lost:
 
 
 class LeftParts:
-    """Those of one run.
+    """The unreported parts of one run.
 
     :param folder: the destination.
     """
@@ -69,16 +69,13 @@ class LeftParts:
         self._lost.append(Lost(process, actor, begun, found))
 
     def known(self) -> Iterator[Lost]:
-        """Those whose parts have become known; each once."""
+        """Lost processes whose parts have become known; each once."""
         done = [one for one in self._lost if one.found.done() and one.found.exception() is None]
         self._lost = [one for one in self._lost if one not in done]
         yield from done
 
     def check(self) -> None:
-        """Raise the error of a listing that has failed, if there is one.
-
-        :raises StorageError: storage was away for too long.
-        """
+        """:raises StorageError: storage was away for too long to list parts."""
         for one in self._lost:
             if one.found.done():
                 one.found.result()

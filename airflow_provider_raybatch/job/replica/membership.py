@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is there: the processes of a run's replicas, and the actors that Ray starts them in."""
+"""The processes of a run's replicas, and the actors that Ray starts them in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgre
 from airflow_provider_raybatch.job.scheduling.messages import SILENT, StaleReplicaError
 
 _LONGEST_PAUSE = 2.0
-"""Seconds of silence that one look counts at most: where all stood still, the driver did too."""
+"""Seconds of silence that one check counts at most: where all stood still, the driver did too."""
 
 
 @dataclass
@@ -19,21 +19,21 @@ class _Actor:
     """It stays the same when Ray starts its process again.
 
     :param deaths: of its processes in a row, without a finished row.
-    :param found: single rows in a row that killed its engine.
+    :param blamed_rows: single rows in a row that killed its engine.
     """
 
     deaths: int = 0
-    found: int = 0
+    blamed_rows: int = 0
 
 
 @dataclass
 class _Process:
-    """One that lives.
+    """A living process.
 
     :param actor: id of its actor.
     :param name: of its actor.
     :param is_needed: whether it opens its engine, or has, and has not left.
-    :param silence: seconds for which it has said nothing.
+    :param silence: seconds since its last report.
     """
 
     actor: str
@@ -43,7 +43,7 @@ class _Process:
 
 
 class Membership:
-    """Starts without any.
+    """Which processes live, and how often those of an actor have failed.
 
     :ivar starting: living processes whose engine is not ready, and that have what it needs of the cluster.
     :ivar gone: processes that are known to have ended.
@@ -70,7 +70,7 @@ class Membership:
             raise StaleReplicaError(f"replica {process!r} was taken for lost; its rows are others' now.")
 
     def start(self, actor: str, process: str) -> None:
-        """A process of an actor lives."""
+        """An actor's process has started."""
         self._actors.setdefault(actor, _Actor())
         self._living[process] = _Process(actor)
 
@@ -79,29 +79,26 @@ class Membership:
         return [process for process, one in self._living.items() if one.actor == actor]
 
     def consecutive_failures(self, actor: str) -> int:
-        """How often it was in vain: deaths in a row, or single rows in a row that killed its engine."""
+        """Deaths in a row without a finished row, or single rows in a row that killed an actor's engine."""
         history = self._actors[actor]
         # A death counts until it is known which row is to blame for it.
-        return max(history.deaths - history.found - 1, history.found)
+        return max(history.deaths - history.blamed_rows - 1, history.blamed_rows)
 
     def is_suspect(self, process: str) -> bool:
-        """Whether its engine must show first that it works at all: earlier ones died and finished nothing."""
+        """Whether an engine must first show that it works at all: earlier ones died and finished nothing."""
         history = self._actors[self._living[process].actor]
-        return history.deaths >= 2 or history.found > 0
+        return history.deaths >= 2 or history.blamed_rows > 0
 
     def works(self, process: str) -> None:
-        """Its engine has answered a row."""
+        """A process's engine has answered a row."""
         self._actors[self._living[process].actor] = _Actor()
 
     def was_to_blame(self, actor: str) -> None:
-        """It is known of one more row, in a row, that it has killed the actor's engine."""
-        self._actors[actor].found += 1
+        """One more single row has killed an actor's engine."""
+        self._actors[actor].blamed_rows += 1
 
     def end(self, process: str) -> str:
-        """It is gone.
-
-        :returns: id of its actor.
-        """
+        """A process is gone. Returns the id of its actor."""
         actor = self._living.pop(process).actor
         self.starting.discard(process)
         self.gone.add(process)
@@ -109,30 +106,30 @@ class Membership:
         return actor
 
     def needed_beside(self, process: str) -> int:
-        """How many others open their engine, or have."""
+        """How many other processes open their engine, or have."""
         return sum(one.is_needed for name, one in self._living.items() if name != process)
 
     def named(self, process: str, name: str) -> None:
-        """What Ray calls the process's actor."""
+        """Keep Ray's name of a process's actor."""
         self.started_names.add(name)
         if process in self._living:
             self._living[process].name = name
 
     def leaves(self, process: str) -> None:
-        """No rows are left for it."""
+        """No rows are left for a process."""
         self.starting.discard(process)
         if process in self._living:
             self._living[process].is_needed = False
             self.left_names.add(self._living[process].name)
 
     def hear(self, report: ReplicaProgress) -> None:
-        """A process says how far it is."""
+        """A process reports its progress."""
         self._reports[report.replica] = replace(report, seen=time.time())
         if report.replica in self._living:
             self._living[report.replica].silence = 0.0
 
     def report_of(self, process: str) -> ReplicaProgress:
-        """Its latest one."""
+        """A process's latest report."""
         return self._reports.get(process, ReplicaProgress(process, ""))
 
     def snapshot(self) -> list[ReplicaProgress]:
@@ -143,14 +140,10 @@ class Membership:
         ]
 
     def silent(self, processes: Iterable[str]) -> list[str]:
-        """Those of these processes that live, and have said nothing for too long."""
+        """Those of these processes that live, and have not reported for too long."""
         now = time.monotonic()
         passed, self._looked = min(now - self._looked, _LONGEST_PAUSE), now
-        silent = []
-        for process in processes:
-            if process not in self._living:
-                continue
+        living = [process for process in processes if process in self._living]
+        for process in living:
             self._living[process].silence += passed
-            if self._living[process].silence > SILENT:
-                silent.append(process)
-        return silent
+        return [process for process in living if self._living[process].silence > SILENT]

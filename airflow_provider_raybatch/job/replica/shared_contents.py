@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """References to what replicas have read and put into Ray's object store for each other.
 
-A piece stays in the store while rows of it are to be given out, and until each replica that was told to
-fetch it has done so or is gone. A reference that is kept longer fills the store, and then a disk.
+A piece stays in the store while rows of it are to be given out, and until each replica that was told to fetch
+it has done so or is gone. A reference that is kept longer fills the store, and then a disk.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class SharedContents:
-    """References by the number of their piece; an empty list where the replica has the content no more.
+    """References by the number of their piece; an empty list where the replica no longer has the content.
 
     :param is_open: whether rows of a piece must still be given out.
     """
@@ -41,7 +41,7 @@ class SharedContents:
         self._drop(pieces)
 
     def fetched(self, process: str, pieces: Iterable[int]) -> None:
-        """A process has fetched pieces that it was told to fetch, or needs them no more."""
+        """A process has fetched pieces that it was told to fetch, or no longer needs them."""
         for piece in pieces:
             waiting = self._awaited.get(piece, [])
             if process in waiting:

@@ -3,8 +3,8 @@
 
 CPU tasks read the input once, and cut what they read into slices, by a key of each row's request
 (`grouping.py`). The slices of all tasks for one range of keys are a *bucket*, which a replica takes instead
-of a piece of the input. The queue numbers rows in the order of the buckets. A row keeps its ordinal: by that
-it is found in the slices, and under that it is written.
+of a piece of the input. The queue numbers rows in the order of the buckets; a row is found in the slices, and
+written, under its ordinal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_provider_raybatch.job.input.reader import Content, Reader, picked
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
 from airflow_provider_raybatch.job.row_order.grouping import Grouping, Keys
-from airflow_provider_raybatch.job.scheduling.row_index import Ordinals
+from airflow_provider_raybatch.job.scheduling.row_index import Ordinals, no_rows
 from airflow_provider_raybatch.job.work import Job, WorkItem
 
 Compact: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
@@ -47,7 +47,7 @@ class Bucket:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """Number of rows."""
         return len(self.ordinals)
 
 
@@ -88,7 +88,7 @@ def slices(items: Sequence[WorkItem], cut: Cut) -> list[Any]:
         rows = reader.rows(item.chunk, content, item.positions).rows
         keys.append(grouping.keys(render_all(render, rows)))
         read.append((item.chunk, item.chunk.ordinal + np.array(item.positions, np.int64), content))
-    key, ordinal = _joined(keys, np.uint32), _ordinals(read)
+    key, ordinal = np.concatenate(keys), _ordinals(read)
     bucket_of = grouping.bucket_of(key, ordinal)
     places = [np.flatnonzero(bucket_of == bucket) for bucket in range(grouping.buckets)]
     found = [BucketKeys(ordinal[rows].astype(cut.ordinal_type), key[rows]) for rows in places]
@@ -105,11 +105,7 @@ def slices(items: Sequence[WorkItem], cut: Cut) -> list[Any]:
 
 
 def _ordinals(contents: Iterable[tuple[Chunk, Ordinals, Content]]) -> Ordinals:
-    return _joined([ordinals for _, ordinals, _ in contents], np.int64)
-
-
-def _joined(arrays: Sequence[npt.NDArray[Any]], kind: Any) -> npt.NDArray[Any]:
-    return np.concatenate(arrays) if arrays else np.zeros(0, kind)
+    return np.concatenate([no_rows(), *(ordinals for _, ordinals, _ in contents)])
 
 
 def buckets(
@@ -161,7 +157,7 @@ class Gathered:
         self._order = np.argsort(ordinals)
         self._ordinals = ordinals[self._order]
         self._content = np.repeat(np.arange(len(sizes)), sizes)[self._order]
-        self._place = _joined([np.arange(size) for size in sizes], np.int64)[self._order]
+        self._place = np.concatenate([no_rows(), *map(np.arange, sizes)])[self._order]
 
     def rows(self, reader: Reader, ordinals: Ordinals) -> list[tuple[ChunkRows, int, int]]:
         """Rows by their ordinals, each as what was read with it, its place there, and its ordinal.

@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In which bucket a row comes, and in which order rows of a bucket begin: by prefix, or by length of answer.
-
-Rows whose prompts begin alike are to lie together. Rows whose answers take longest are to begin first,
-wherever they lie in the input: else a long one that comes last keeps one engine busy when all others are done
-(longest processing time first: Graham, SIAM Journal on Applied Mathematics 17(2), 1969).
-"""
+"""Which bucket a row comes into, and which rows of it begin first: by prefix, or by length of answer."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,37 +23,13 @@ _GOLDEN = 2654435769
 """2**32 by the golden ratio: multiples of it are spread evenly (Knuth, The Art of Computer Programming 3)."""
 
 
-class Grouping(Protocol):
-    """How rows come into buckets."""
-
-    @property
-    def notice(self) -> str:
-        """For the log, why they do."""
-
-    @property
-    def in_order(self) -> bool:
-        """Whether rows begin in the order of buckets; else those of one bucket go to one replica."""
-
-    @property
-    def buckets(self) -> int:
-        """How many there are."""
-
-    def keys(self, requests: Iterable[Request | RowFailure]) -> Keys:
-        """The key of each row."""
-
-    def bucket_of(self, keys: Keys, ordinals: Ordinals) -> npt.NDArray[np.int64]:
-        """The bucket of each row.
-
-        :param keys: of rows that a task has read.
-        :param ordinals: of the same rows.
-        """
-
-
 @dataclass(frozen=True)
 class ByPrefix:
     """Prompts with one beginning come into one bucket, and lie together in it.
 
     :param size: characters that decide.
+    :cvar notice: for the log.
+    :cvar in_order: whether rows begin in the order of buckets; else those of one bucket go to one replica.
     """
 
     size: int
@@ -67,27 +38,27 @@ class ByPrefix:
     in_order: ClassVar[bool] = False
 
     def keys(self, requests: Iterable[Request | RowFailure]) -> Keys:
-        """A digest of the beginning."""
+        """The key of each row: a checksum of its beginning."""
         beginnings = (prefixes.text_of(one)[: self.size] for one in requests)
         # A checksum will do: the replica separates prompts that have the same one by chance.
         return np.array([zlib.crc32(text.encode()) for text in beginnings], np.uint32)
 
     def bucket_of(self, keys: Keys, ordinals: Ordinals) -> npt.NDArray[np.int64]:
-        """By the key's range."""
+        """The bucket of each row, by its key's range.
+
+        :param keys: of rows that a task has read.
+        :param ordinals: of the same rows.
+        """
         return (keys.astype(np.uint64) * np.uint64(self.buckets) >> np.uint64(32)).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class ByLength:
-    """Those rows that replicas take at first are dealt to them; the others come with the longest first.
+    """The longest rows are dealt into one bucket a replica; the others follow with the longest first.
 
-    The first ones are the longest of all. Each bucket gets as many of the longer and shorter ones as any
-    other, like players get cards of a sorted deck, and whoever takes it begins its longest ones first. Who
-    came first would otherwise get the longest, and a GPU works longer on few long answers than on many short
-    ones of as many tokens. From then on replicas take a few rows at a time, and are kept even by that.
-
+    Each dealt bucket gets as many of the longer and shorter ones as any other, like cards of a sorted deck.
     Borders of buckets are those of a sample (sample sort: Frazer and McKellar, Journal of the ACM 17(3),
-    1970). Rows of one length are spread over the buckets that are theirs.
+    1970). Rows of one length are spread evenly over its buckets. docs/internals/scheduling.md has reasons.
 
     :param sample: sorted keys of some rows.
     :param decks: buckets that are dealt to, one a replica.
@@ -104,18 +75,18 @@ class ByLength:
 
     @property
     def buckets(self) -> int:
-        """How many there are."""
+        """Number of buckets."""
         return self.decks + self.others
 
     def keys(self, requests: Iterable[Request | RowFailure]) -> Keys:
-        """The longer its answer may be, the lower. What fails takes no time."""
-        found = (lengths.shortness(one) if isinstance(one, Request) else _NO_ANSWER for one in requests)
-        return np.fromiter(found, np.uint32)
+        """The key of each row: the longer its answer may be, the lower. A failed row takes no time."""
+        keys = (lengths.shortness(one) if isinstance(one, Request) else _NO_ANSWER for one in requests)
+        return np.fromiter(keys, np.uint32)
 
     def bucket_of(self, keys: Keys, ordinals: Ordinals) -> npt.NDArray[np.int64]:
-        """By the share of the sample that takes longer.
+        """The bucket of each row, by the share of the sample that takes longer.
 
-        Another task deals to another bucket first, so that none gets what is left over each time.
+        Each task deals to another bucket first, so that no bucket gets all remainders.
         """
         place = self._places(keys, ordinals)
         among_others = (place - self.dealt) / max(1.0 - self.dealt, 1e-9) * self.others
@@ -132,6 +103,9 @@ class ByLength:
         within = (ordinals.astype(np.uint64) * np.uint64(_GOLDEN) % np.uint64(2**32)) / 2**32
         places: npt.NDArray[np.float64] = (longer + within * (not_shorter - longer)) / len(self.sample)
         return places
+
+
+Grouping: TypeAlias = ByPrefix | ByLength
 
 
 def sample_of(requests: Sequence[Request]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ _LABELS = 256
 _FIRST_OF_PROMPTS = 128
 """Labels from 1 on are limits, and those from here on are lengths of prompts."""
 STEPS_AN_OCTAVE = 4
-"""By so many steps two labels differ where one length is twice the other."""
+"""Steps between the labels of two lengths, one of them twice the other."""
 _ROWS_TO_LEARN_FROM = 16
 _USUAL = 256.0
 """Tokens of an answer while nothing is known of any."""
@@ -52,8 +52,7 @@ def limits() -> dict[int, float]:
 class Costs:
     """Output tokens expected of a row, by its label: its limit, until lengths are learned.
 
-    Rows are ranked by them in steps of a quarter of an octave (19 %): what is about equally long keeps its
-    order on disk.
+    :ivar expected: output tokens of an answer, by label.
     """
 
     def __init__(self) -> None:
@@ -61,11 +60,10 @@ class Costs:
         self._tokens = [0.0] * _LABELS
         self._learn_at = [_ROWS_TO_LEARN_FROM] * _LABELS
         self.expected = self._expected()
-        """Output tokens of an answer, by label."""
         self._ranks = [*map(_steps, self.expected)]
 
     def rank(self, label: int) -> int:
-        """The higher, the longer the answer."""
+        """The higher, the longer the answer, in steps of 19 %: about equal rows keep their order on disk."""
         return self._ranks[label]
 
     def learn(self, label: int, tokens: float) -> bool:
@@ -89,7 +87,7 @@ class Costs:
             for label, rows in enumerate(self._rows)
             if rows >= _ROWS_TO_LEARN_FROM
         }
-        # What nothing is known of is taken for average: neither all of it first, nor all of it last.
+        # Unknown lengths count as average, so those rows are neither all first nor all last.
         other = sum(learned.values()) / len(learned) if learned else _USUAL
         return [*{**dict.fromkeys(range(_LABELS), other), **limits(), **learned}.values()]
 

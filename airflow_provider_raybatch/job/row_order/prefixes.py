@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
 LONG = 2000
-"""Characters from which on a common prefix is worth waiting for all rows of an order to be rendered."""
+"""Characters of a common prefix that are worth waiting for all rows of an assignment to be rendered."""
 _NEAR = 32
-"""Rows that are at most so far apart are together as they lie: they come into one order, or find their prefix
-in the cache."""
+"""Rows at most this far apart come into one assignment, or find their prefix in the cache."""
 _FEWEST_PAIRS = 3
 _LEAST_SHARE = 0.1
-"""Of all rows, that find their prefix in a cache once they are together. If fewer do, reading all rows first
+"""Of all rows, that find their prefix in a cache once they are together. With fewer, reading all rows first
 costs more than it saves."""
 
 
@@ -26,12 +24,9 @@ def text_of(request: Request | RowFailure) -> str:
         return ""
     if request.prompt is not None:
         return request.prompt
-    return "\0".join(itertools.takewhile(bool, map(_content, request.messages or ())))
-
-
-def _content(message: dict[str, Any]) -> str:
-    content = message.get("content")
-    return content if isinstance(content, str) else ""
+    contents = (message.get("content") for message in request.messages or ())
+    texts = (one if isinstance(one, str) else "" for one in contents)
+    return "\0".join(itertools.takewhile(bool, texts))
 
 
 def are_long(texts: Sequence[str]) -> bool:
@@ -53,24 +48,24 @@ def are_shared(texts: Sequence[str]) -> bool:
 
 
 def scattered_prefix(texts: Sequence[str], rows: int) -> int:
-    """How many characters tell groups of prompts apart, where rows of a group lie far from each other.
+    """How many characters distinguish groups of prompts whose rows lie far from each other.
 
     :param texts: of the first rows, in the order of the input.
-    :param rows: of the input. Of more rows, more share a prefix with one that was not looked at.
+    :param rows: of the input: the more, the more of them share a prefix.
     :returns: 0 where it does not pay to bring such rows together.
     """
     if not are_long(texts):
         return 0
     size = _shared_by_all(min(texts), max(texts)) + LONG
     latest: dict[str, int] = {}
-    apart = 0
+    scattered = 0
     for place, text in enumerate(texts):
         if len(text) >= size:
             prefix = text[:size]
-            apart += place - latest.get(prefix, place) > _NEAR
+            scattered += place - latest.get(prefix, place) > _NEAR
             latest[prefix] = place
-    share = apart / len(texts) * max(1.0, rows / len(texts))
-    return size if apart >= _FEWEST_PAIRS and share >= _LEAST_SHARE else 0
+    share = scattered / len(texts) * max(1.0, rows / len(texts))
+    return size if scattered >= _FEWEST_PAIRS and share >= _LEAST_SHARE else 0
 
 
 def _shared_by_all(first: str, last: str) -> int:

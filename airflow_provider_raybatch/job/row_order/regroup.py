@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bring rows that belong together there before replicas take them: by prefix, or by length of answer.
 
-A replica sorts the rows that it gets at once. Rows with a common prefix that lie further apart, or that come
-to two replicas, would be computed once in each; a long answer that comes late keeps its engine alone busy. So
-CPU tasks read the input into buckets (:mod:`~airflow_provider_raybatch.job.row_order.buckets`) in Ray's
-object store. Replicas take rows from there and read nothing from storage. What is lost with a node, Ray makes
-again by the task that made it.
+CPU tasks read the input into buckets (`buckets.py`) in Ray's object store. Replicas take rows from there and
+read nothing from storage. Slices that are lost with a node, Ray makes again by the task that made them.
 """
 
 from __future__ import annotations
@@ -28,15 +25,15 @@ from airflow_provider_raybatch.job.scheduling.prefetch_target import WINDOW
 from airflow_provider_raybatch.job.work import Job, WorkItem
 
 CutInTasks: TypeAlias = Callable[[Sequence[Sequence[WorkItem]], buckets.Cut], Iterable[tuple[Any, list[Any]]]]
-"""Makes of each group what was found, and references to the slices, as `buckets.slices` does."""
+"""Cuts each group: the keys of its slices, and references to them."""
 
 _MOST_BYTES = 8 * 2**30
-"""Of input. Parts of regrouped rows have ordinals from all over the input. So each published file is made of
-pieces of all parts, and publishing reads parts more often, the more files there are."""
+"""Of input. Parts of regrouped rows have ordinals from all over the input, so each published file is made of
+pieces of all parts: the more files, the more often publishing reads parts."""
 _AT_ONCE_BYTES = 64 * 2**20
 """Of input that a task reads, and of a bucket of prompts that begin alike."""
 _IN_DRIVER_BYTES = 8 * 2**20
-"""Of input that the driver cuts by itself: the process of a task takes longer to start."""
+"""Of input that the driver cuts itself, since a task's process takes longer to start."""
 _MOST_CHUNKS = 64
 """That a task reads, so that very small files are read side by side."""
 _LEAST_SLICE = 2**17
@@ -49,11 +46,11 @@ _ROWS_A_CPU, _ROWS_IN_DRIVER = 100_000, 20_000
 def grouping_for(todo: Input, plan: Plan, prefix: int, lengths: Sequence[int]) -> Grouping | None:
     """How rows are to be grouped; ``None`` if they may stay in the order of the input, or are too many.
 
-    Common prefixes save work; the order of lengths saves at most the time of the longest answer, at the end.
-    So that pays where all CPUs of the cluster read the input at one go.
+    The order of lengths saves at most the time of the longest answer, so it pays only where all CPUs of the
+    cluster read the input at one go.
 
     :param todo: the rows in the order of the input.
-    :param prefix: characters by which prompts that begin alike are told apart; 0 where few do.
+    :param prefix: characters that distinguish groups of prompts; 0 where few prompts begin alike.
     :param lengths: a sample of the rows' keys; empty where their answers may all be equally long.
     """
     pieces = todo.pieces()
@@ -92,7 +89,7 @@ def regrouped(
 
     :param items: these rows, cut into chunks of ``ROWS_PER_CHUNK``.
     :param todo: these rows in the order of the input.
-    :param cut_in_tasks: cuts groups of them in tasks on the cluster.
+    :param cut_in_tasks: cuts groups of items in tasks on the cluster.
     :raises StorageError: the source can't be read, or is no longer what it was.
     """
     pieces, last = todo.pieces(), items[-1].chunk
@@ -101,17 +98,15 @@ def regrouped(
     cut = buckets.Cut(job, grouping, np.min_scalar_type(last.ordinal + last.rows))
     is_little = len(groups) == 1 and total <= _IN_DRIVER_BYTES and rows <= _ROWS_IN_DRIVER
     in_driver = is_little and job.spec.prompt_function is None  # which only tasks call
-    made = list(_cut_here(items, cut) if in_driver else cut_in_tasks(groups, cut))
+    if in_driver:
+        keys, *slices = buckets.slices(items, cut)
+        made = [(keys, [ray.put(one) for one in slices])]
+    else:
+        made = list(cut_in_tasks(groups, cut))
     together = buckets.buckets(
-        [found for found, _ in made], [slices for _, slices in made], 2 * rows / grouping.buckets
+        [keys for keys, _ in made], [slices for _, slices in made], 2 * rows / grouping.buckets
     )
     return replace(in_buckets(together, total / rows, todo.repetitions), in_order=grouping.in_order)
-
-
-def _cut_here(items: Sequence[WorkItem], cut: buckets.Cut) -> list[tuple[Any, list[Any]]]:
-    """What was found, and references to the slices."""
-    found, *slices = buckets.slices(items, cut)
-    return [(found, [ray.put(one) for one in slices])]
 
 
 def _groups(items: Sequence[WorkItem], most: float) -> list[list[WorkItem]]:

@@ -23,9 +23,7 @@ _WHOLE = 2**62
 
 @dataclass(frozen=True)
 class Input:
-    """The rows to be done.
-
-    The queue numbers rows as they come in `chunks`: in buckets, that is not the order of the input.
+    """The rows to be done. The queue numbers them in the order of `chunks`.
 
     :param chunks: what is read at once: in the order of the input, or in buckets.
     :param sizes: bytes of each.
@@ -41,7 +39,7 @@ class Input:
     in_order: bool = False
 
     def pieces(self) -> RowIndex:
-        """As the queue sees them."""
+        """The rows as the queue sees them."""
         rows = [chunk.rows for chunk in self.chunks]
         done = np.unpackbits(self.done_mask, count=sum(rows)).astype(np.bool_)
         return RowIndex(rows, self.sizes, done, self.in_order)
