@@ -20,13 +20,15 @@ import pytest
 import ray
 
 from airflow_provider_raybatch.contract.manifest import Digests
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine.base import Engine
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress, Reporter
 from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.planning import plan
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-from airflow_provider_raybatch.job.replica import left_parts
+from airflow_provider_raybatch.job.replica import left_parts, prefetcher
 from airflow_provider_raybatch.job.replica import replica as replica_module
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.replica.replica import Replica
@@ -99,7 +101,6 @@ class AtOnce:
 def in_no_actor(patch: pytest.MonkeyPatch) -> None:
     """Replace what a replica asks of the actor that it is, and the coordinator's threads."""
     patch.setattr(left_parts, "ThreadPoolExecutor", AtOnce)
-    patch.setattr(replica_module, "_actor", lambda: "replica")
     patch.setattr(replica_module, "_name", lambda: "")
     patch.setattr(replica_module, "_node", lambda: "node-1")
     patch.setattr(engine_source, "_gpus", lambda: ["3"])
@@ -119,15 +120,46 @@ class Place:
         # Its thread would outlive the test, and then call ray, which would start a cluster.
         monkeypatch.setattr(Reporter, "_run", lambda *_: None)
         monkeypatch.setattr(tempfile, "tempdir", str(folder))  # left-overs of killed processes
+        monkeypatch.setattr(prefetcher, "_put", lambda contents: {p: [c] for p, c in contents.items()})
+        monkeypatch.setattr(prefetcher, "_got", lambda references: references[0])
+        self._patch = monkeypatch
         self.source = folder / "x.jsonl"
         self.out = LocalFolder(str(folder / "out"))
-        self.coordinator: Coordinator | None = None
+        self._coordinator: Coordinator | None = None
 
-    def replica(self, resolved: Collection[int] = (), **fields: Any) -> Replica:
+    @property
+    def coordinator(self) -> Coordinator:
+        assert self._coordinator is not None
+        return self._coordinator
+
+    def use(self, engine: Callable[[BatchInferenceSpec, bool], Engine]) -> None:
+        """Let replicas open another engine than their spec asks for."""
+        self._patch.setattr(replica_module, "open_engine", lambda spec, spans, *_: engine(spec, spans))
+
+    def write(self, *texts: str) -> None:
+        """Write the source, with the column `text`."""
+        self.source.write_text(lines(*({"text": text} for text in texts)))
+
+    def written(self) -> dict[int, bool]:
+        """Return by ordinal whether each written row is good; each must be there once."""
+        out: dict[int, bool] = {}
+        for path in sorted(Path(self.out.root, "parts/0").iterdir()):
+            for row in pq.read_table(path, columns=["ordinal", "ok"]).to_pylist():
+                assert row["ordinal"] not in out
+                out[row["ordinal"]] = row["ok"]
+        return out
+
+    def reasons(self) -> list[str]:
+        """Return why rows failed."""
+        tables = (pq.read_table(path) for path in Path(self.out.root, "parts/0").iterdir())
+        return [row["failure"]["reason"] for table in tables for row in table.to_pylist() if not row["ok"]]
+
+    def replica(self, resolved: Collection[int] = (), actor: str = "replica", **fields: Any) -> Replica:
         """Start another replica's process.
 
         :param resolved: rows that are done already.
         """
+        self._patch.setattr(replica_module, "_actor", lambda: actor)
         spec = submitted(**{
             "source": [str(self.source)],
             **asking("{row.text}", fields),
@@ -137,18 +169,17 @@ class Place:
         source = look_at_source(spec, None)
         chosen = dataclasses.replace(plan.make(spec, source.rows, CLUSTER), rows_per_chunk=self.batch)
         job = Job(spec, source.listing, self.out, "parts/0", Keyer(spec, {}, Digests()))
-        if self.coordinator is None:
+        if self._coordinator is None:
             done = np.isin(np.arange(source.rows), list(resolved))
             todo = input_of(source, done)
             if self.grouping is not None:
                 todo = in_buckets(job, source, done, self.grouping, at_once=100)
-            self.coordinator = Coordinator(self.out)
-            self.coordinator.begin(todo, "parts/0", chosen.fewest, ())
+            self._coordinator = Coordinator(self.out)
+            self._coordinator.begin(todo, "parts/0", chosen.fewest, ())
         return Replica(spec, {}, Handle(self.coordinator, job, chosen), spans_nodes=False)
 
     @property
     def report(self) -> ReplicaProgress:
-        assert self.coordinator is not None
         (report,) = self.coordinator.snapshot()
         return report
 
@@ -168,10 +199,21 @@ async def work(replica: Replica) -> None:
         pass
 
 
+def meanwhile(replica: Replica, condition: Callable[[], Any], then: Callable[[], Any]) -> None:
+    """Let a replica work; as soon as a condition holds, do something; wait for its end."""
+
+    async def story() -> None:
+        working = asyncio.ensure_future(work(replica))
+        await until(condition)
+        then()
+        await working
+
+    asyncio.run(story())
+
+
 def do(place: Place, replica: Replica) -> list[Done]:
     """Let it work to its end; return what it has written since the last call."""
     asyncio.run(work(replica))
-    assert place.coordinator is not None
     return [done for _, done in place.coordinator.news()[1]]
 
 

@@ -18,8 +18,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
         raise ProcessEndedError
 
     Scripted.asked, Scripted.events = [], {}
-    monkeypatch.setattr(
-        replica_module, "open_engine", lambda spec, spans_nodes, *_: Scripted(spec, spans_nodes)
-    )
     monkeypatch.setattr(replica_module.os, "_exit", end)
-    return Place(tmp_path, monkeypatch)
+    place = Place(tmp_path, monkeypatch)
+    place.use(Scripted)
+    return place

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_raybatch.job.replica import prefetcher
 from airflow_provider_raybatch.job.row_order import prefixes
-from tests.support.replicas import Place, do, lines, until, work
+from tests.support.replicas import Place, do, lines, meanwhile, until, work
 from tests.support.scripted import Scripted
 
 
@@ -33,7 +33,7 @@ def test_rows_with_the_longest_answers_begin_first(place: Place) -> None:
 def test_answer_lengths_are_learned_from_prompt_lengths(place: Place) -> None:
     """The echo of a long prompt is long: once 16 rows of each kind are finished, long prompts begin first."""
     texts = ["a", "a " * 39 + "a"] * 60
-    place.source.write_text(lines(*({"text": text} for text in texts)))
+    place.write(*texts)
     place.batch = 200
     do(place, place.replica(engine="echo", rows_in_flight=32))
     assert Scripted.asked[:32] == texts[:32]
@@ -47,7 +47,7 @@ def test_rows_that_begin_alike_follow_each_other(place: Place) -> None:
     """So the engine gets them while their prefix is in its cache, wherever they are stored."""
     documents = [letter * prefixes.LONG for letter in "cab"]
     texts = [f"All: {documents[number % 3]} {'x' * (number + 1)}" for number in range(9)]
-    place.source.write_text(lines(*({"text": text} for text in texts)))
+    place.write(*texts)
     place.batch = 2
     do(place, place.replica(engine="echo", rows_in_flight=3))
     assert Scripted.asked == sorted(texts)
@@ -59,17 +59,12 @@ def test_a_replica_says_at_once_how_many_rows_it_lets_in(place: Place) -> None:
     rows = ({"text": f"wait {number}", "sampling": {"max_tokens": one}} for number, one in enumerate(limits))
     place.source.write_text(lines(*rows))
     replica = place.replica(engine="echo", sampling_column="sampling")
-    coordinator = place.coordinator
-    assert coordinator is not None
+    queue = place.coordinator._queue
 
-    async def story() -> None:
-        working = asyncio.ensure_future(work(replica))
-        await until(lambda: coordinator._queue._ahead.get(replica.process) == 600 - 256)
-        await until(lambda: len(Scripted.asked) == 256)
-        replica.draining.set()
-        await working
+    def waits() -> bool:
+        return queue._ahead.get(replica.process) == 600 - 256 and len(Scripted.asked) == 256
 
-    asyncio.run(story())
+    meanwhile(replica, waits, replica.draining.set)
     assert len(Scripted.asked) == 256
 
 
@@ -80,7 +75,6 @@ def test_what_is_in_the_engine_is_not_for_others(place: Place) -> None:
     place.source.write_text(lines({"text": "wait for it"}, *rows))
     replica = place.replica(engine="echo", sampling_column="sampling")
     coordinator = place.coordinator
-    assert coordinator is not None
 
     async def story() -> None:
         working = asyncio.ensure_future(work(replica))

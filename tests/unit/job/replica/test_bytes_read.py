@@ -16,7 +16,6 @@ import pytest
 
 from airflow_provider_raybatch.job.input import opening
 from airflow_provider_raybatch.job.replica import prefetcher
-from airflow_provider_raybatch.job.replica import replica as replica_module
 from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.job.row_order.grouping import ByPrefix
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
@@ -87,8 +86,6 @@ def one_large_table(folder: Path) -> None:
 
 def stored(make: Callable[[Path], None], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Let files lie in a store that counts, and let replicas lend each other what they read."""
-    monkeypatch.setattr(prefetcher, "_put", lambda contents: {p: [c] for p, c in contents.items()})
-    monkeypatch.setattr(prefetcher, "_got", lambda references: references[0])
     monkeypatch.setattr(opening, "open_place", lambda uri, credentials: (Store("/"), uri.lstrip("/")))
     place = Place(folder, monkeypatch, batch=64)
     place.source = folder / "in"
@@ -111,7 +108,6 @@ def test_the_input_is_read_once(
     all_of_them = several(place, monkeypatch, replicas)
     Store.asked = 0
     size = work_together(place, all_of_them)
-    assert place.coordinator is not None
     # A replica reads a piece again if the rows of another replica are late in the object store. That is rare,
     # except on a busy machine and at the end of the input.
     again = max(place.coordinator._input.sizes) * (replicas - 1)
@@ -163,11 +159,9 @@ def several(place: Place, monkeypatch: pytest.MonkeyPatch, count: int) -> list[R
     """Start replicas of different speeds."""
     all_of_them = []
     for number in range(count):
-        monkeypatch.setattr(replica_module, "_actor", lambda number=number: f"actor-{number}")
         engine_args = {"seconds_per_token": 0.0005 * (1 + number % 3)}
-        all_of_them.append(
-            place.replica(engine="echo", rows_in_flight=100, replicas=count, engine_args=engine_args)
-        )
+        fields = {"rows_in_flight": 100, "replicas": count, "engine_args": engine_args}
+        all_of_them.append(place.replica(actor=f"actor-{number}", engine="echo", **fields))
     return all_of_them
 
 
@@ -178,7 +172,6 @@ def work_together(place: Place, replicas: Sequence[Replica]) -> int:
         await asyncio.gather(*(work(replica) for replica in replicas))
 
     asyncio.run(story())
-    assert place.coordinator is not None
     assert place.coordinator._queue.is_finished
     return sum(file.stat().st_size for file in place.source.iterdir())
 
@@ -194,9 +187,8 @@ def test_rows_that_are_given_back_are_not_read_again(tmp_path: Path, monkeypatch
     async def story() -> None:
         working = asyncio.ensure_future(work(first))
         await until(lambda: first.inflight is not None and len(first.inflight.waiting) == 50)
-        monkeypatch.setattr(replica_module, "_actor", lambda: "another")
         asked = Store.asked
-        second = place.replica(**fields)
+        second = place.replica(actor="another", **fields)
         Store.asked = asked  # a place surveys its source for each replica
         await asyncio.gather(working, work(second))
         assert second.report.rows

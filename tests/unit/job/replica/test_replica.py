@@ -63,7 +63,7 @@ def test_every_step_that_can_fail_fails_its_row_alone(place: Place) -> None:
 
 
 def test_rows_that_are_done_are_not_asked_again(place: Place) -> None:
-    place.source.write_text(lines(*({"text": str(number)} for number in range(20))))
+    place.write(*map(str, range(20)))
     replica = place.replica(resolved=[*range(9), 11, *range(16, 20)])
     (done,) = do(place, replica)
     assert [row["ordinal"] for row in written(place, done)] == [9, 10, 12, 13, 14, 15]
@@ -114,7 +114,7 @@ def test_what_should_be_json_is_checked(place: Place) -> None:
 
 
 def test_replica_reports_what_it_is_and_what_it_did(place: Place) -> None:
-    place.source.write_text(lines({"text": "a b"}))
+    place.write("a b")
     replica = place.replica(sampling={"temperature": 0})
     assert place.report.state == "ready"
     assert place.report.replica.startswith(f"replica-{os.getpid()}-")
@@ -160,9 +160,9 @@ def test_failures_are_counted_as_they_are_written(place: Place, monkeypatch: pyt
 
 
 def test_what_ends_a_replica_is_on_the_board(place: Place) -> None:
-    place.source.write_text(lines({"text": "a"}))
+    place.write("a")
     replica = place.replica()
-    place.source.write_text(lines({"text": "another"}))
+    place.write("another")
     with pytest.raises(StorageError):
         do(place, replica)
     assert place.report.failure == (
@@ -173,7 +173,7 @@ def test_what_ends_a_replica_is_on_the_board(place: Place) -> None:
 
 @pytest.mark.parametrize("completions", [1, 3])
 def test_all_completions_are_written(place: Place, completions: int) -> None:
-    place.source.write_text(lines({"text": "a"}))
+    place.write("a")
     replica = place.replica(sampling={"n": completions})
     (done,) = do(place, replica)
     (row,) = written(place, done)

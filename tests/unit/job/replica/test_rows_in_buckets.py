@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.job.parts.part import Part, listed
-from airflow_provider_raybatch.job.replica import replica as replica_module
 from airflow_provider_raybatch.job.replica.inflight import Row
 from airflow_provider_raybatch.job.replica.part_writer import PartWriter
 from airflow_provider_raybatch.job.row_order.grouping import ByPrefix
@@ -66,7 +65,6 @@ def test_what_a_lost_replica_has_written_is_found(place: Place, monkeypatch: pyt
     fields["engine_args"] = {"seconds_per_token": 0.01}
     first = place.replica(**fields)
     coordinator, write = place.coordinator, PartWriter.write
-    assert coordinator is not None
 
     def write_and_die(writer: PartWriter, rows: Sequence[Row]) -> list[Part]:
         made = write(writer, rows)
@@ -104,10 +102,7 @@ def test_replicas_share_buckets(place: Place, monkeypatch: pytest.MonkeyPatch) -
     """They take rows of one, and give back rows that others get then."""
     fields: dict[str, Any] = {"engine": "echo", "rows_in_flight": 60, "replicas": 3}
     fields["engine_args"] = {"seconds_per_token": 0.01}
-    replicas = []
-    for number in range(3):
-        monkeypatch.setattr(replica_module, "_actor", lambda number=number: f"actor-{number}")
-        replicas.append(place.replica(**fields))
+    replicas = [place.replica(actor=f"actor-{number}", **fields) for number in range(3)]
 
     async def story() -> None:
         first = asyncio.ensure_future(work(replicas[0]))
@@ -115,6 +110,5 @@ def test_replicas_share_buckets(place: Place, monkeypatch: pytest.MonkeyPatch) -
         await asyncio.gather(first, *(work(replica) for replica in replicas[1:]))
 
     asyncio.run(story())
-    assert place.coordinator is not None
     assert all(replica.report.rows for replica in replicas)
     check(written(place, *(done for _, done in place.coordinator.news()[1])))

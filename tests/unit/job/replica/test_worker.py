@@ -22,7 +22,7 @@ from airflow_provider_raybatch.job.replica import prefetcher
 from airflow_provider_raybatch.job.replica import replica as replica_module
 from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.job.scheduling.messages import Begun, PullRequest, StaleReplicaError, no_rows
-from tests.support.replicas import Place, do, lines, until, work, written
+from tests.support.replicas import Place, do, lines, meanwhile, until, work, written
 from tests.support.scripted import ProcessEndedError, Scripted
 
 
@@ -31,32 +31,17 @@ def parts(place: Place) -> list[Part]:
 
 
 def test_slow_row_delays_the_others_by_flush_interval_only(place: Place) -> None:
-    place.source.write_text(lines({"text": "a"}, {"text": "wait"}, {"text": "b"}))
+    place.write("a", "wait", "b")
     replica = place.replica(flush_interval=0.05)
-
-    async def story() -> None:
-        working = asyncio.ensure_future(work(replica))
-        await until(lambda: parts(place))
-        assert [part.rows for part in parts(place)] == [2]
-        Scripted.events["wait"].set()
-        await working
-
-    asyncio.run(story())
+    meanwhile(replica, lambda: parts(place), lambda: Scripted.events["wait"].set())
     assert sorted(part.rows for part in parts(place)) == [1, 2]
 
 
 def test_many_answers_are_written_while_the_engine_has_the_rest(place: Place) -> None:
     """So that few are left to write when the last one is there."""
-    place.source.write_text(lines(*({"text": f"row {number}"} for number in range(1200)), {"text": "wait"}))
+    place.write(*map(str, range(1200)), "wait")
     replica = place.replica(flush_interval=3600)
-
-    async def story() -> None:
-        working = asyncio.ensure_future(work(replica))
-        await until(lambda: parts(place))
-        Scripted.events["wait"].set()
-        await working
-
-    asyncio.run(story())
+    meanwhile(replica, lambda: parts(place), lambda: Scripted.events["wait"].set())
     early, last = sorted((part.rows for part in parts(place)), reverse=True)
     assert early >= 1024
     assert early + last == 1201
@@ -89,39 +74,28 @@ def test_rows_with_other_columns_get_parts_of_their_own(place: Place) -> None:
 
 
 def test_draining_replica_writes_finished_rows_and_begins_none(place: Place) -> None:
-    place.source.write_text(lines({"text": "a"}, {"text": "wait"}, {"text": "b"}))
+    place.write("a", "wait", "b")
     replica = place.replica(engine="echo", rows_in_flight=2)
-
-    async def story() -> None:
-        working = asyncio.ensure_future(work(replica))
-        await until(lambda: replica.report.rows == 2)  # "a", and "b" in its place
-        replica.draining.set()
-        await working
-
-    asyncio.run(story())
+    # "a", and "b" in its place
+    meanwhile(replica, lambda: replica.report.rows == 2, replica.draining.set)
     assert [part.rows for part in parts(place)] == [2]
-    assert place.coordinator is not None
     assert not place.coordinator.news()[3]  # it has left
 
 
 def test_dead_engine_leaves_finished_rows_and_names_the_others(place: Place) -> None:
     texts = ["a", "wait", "b", "wait and die", "c", "d"]
-    place.source.write_text(lines(*({"text": text} for text in texts)))
+    place.write(*texts)
     replica = place.replica(engine="echo", rows_in_flight=3)
     coordinator = place.coordinator
-    assert coordinator is not None
     losses: list[Any] = []
     lost = coordinator._queue.lost
     coordinator._queue.lost = lambda *args: losses.append(args) or lost(*args)  # type: ignore[method-assign,func-returns-value]
-
-    async def story() -> None:
-        working = asyncio.ensure_future(work(replica))
-        await until(lambda: "wait and die" in Scripted.asked and replica.report.rows == 4)
-        Scripted.events["wait and die"].set()
-        with pytest.raises(asyncio.CancelledError):
-            await working
-
-    asyncio.run(story())
+    with pytest.raises(asyncio.CancelledError):
+        meanwhile(
+            replica,
+            lambda: "wait and die" in Scripted.asked and replica.report.rows == 4,
+            lambda: Scripted.events["wait and die"].set(),
+        )
     ((_, _, engine_died, begun),) = losses
     assert engine_died
     assert set(begun.in_engine.tolist()) == {1, 3}
@@ -130,7 +104,7 @@ def test_dead_engine_leaves_finished_rows_and_names_the_others(place: Place) -> 
 
 
 def test_front_end_that_dies_with_answers_repeats_them(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.source.write_text(lines({"text": "a"}, {"text": "b"}))
+    place.write("a", "b")
     replica = place.replica()
 
     def dies(*_: object) -> None:
@@ -144,12 +118,11 @@ def test_front_end_that_dies_with_answers_repeats_them(place: Place, monkeypatch
     next_one = place.replica()
     (done,) = do(place, next_one)
     assert [row["ok"] for row in written(place, done)] == [True, True]
-    assert place.coordinator is not None
     assert not place.coordinator._queue._search.groups
 
 
 def test_engine_that_dies_at_its_start_gets_one_more(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.source.write_text(lines({"text": "a"}))
+    place.write("a")
 
     def dies(*_: object) -> None:
         raise EngineDeadError("the process of vLLM's front end ended (exit code -11).")
@@ -162,19 +135,15 @@ def test_engine_that_dies_at_its_start_gets_one_more(place: Place, monkeypatch: 
 
 
 def test_a_replica_that_was_taken_for_lost_ends(place: Place) -> None:
-    place.source.write_text(lines({"text": "wait"}))
+    place.write("wait")
     replica = place.replica(flush_interval=0.05)
 
-    async def story() -> None:
-        working = asyncio.ensure_future(work(replica))
-        await until(lambda: Scripted.asked)
-        assert place.coordinator is not None
+    def is_lost() -> None:
         place.coordinator._bury(replica.process)
         Scripted.events["wait"].set()
-        with pytest.raises(asyncio.CancelledError):
-            await working
 
-    asyncio.run(story())
+    with pytest.raises(asyncio.CancelledError):
+        meanwhile(replica, lambda: Scripted.asked, is_lost)
 
 
 def test_two_replicas_share_one_row_group(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +156,6 @@ def test_two_replicas_share_one_row_group(place: Place, monkeypatch: pytest.Monk
     monkeypatch.setattr(
         prefetcher, "_put", lambda contents: store.append(1) or {p: [c] for p, c in contents.items()}
     )
-    monkeypatch.setattr(prefetcher, "_got", lambda references: references[0])
     fields = {
         "engine": "echo",
         "rows_in_flight": 20,
@@ -195,8 +163,7 @@ def test_two_replicas_share_one_row_group(place: Place, monkeypatch: pytest.Monk
         "engine_args": {"seconds_per_token": 0.02},
     }
     first = place.replica(**fields)
-    monkeypatch.setattr(replica_module, "_actor", lambda: "another")
-    second = place.replica(**fields)
+    second = place.replica(actor="another", **fields)
 
     async def story() -> None:
         working = asyncio.ensure_future(work(first))
@@ -204,7 +171,6 @@ def test_two_replicas_share_one_row_group(place: Place, monkeypatch: pytest.Monk
         await asyncio.gather(working, work(second))
 
     asyncio.run(story())
-    assert place.coordinator is not None
     assert place.coordinator._queue.is_finished
     rows = [replica.report.rows for replica in (first, second)]
     assert sum(rows) == 400
@@ -214,10 +180,9 @@ def test_two_replicas_share_one_row_group(place: Place, monkeypatch: pytest.Monk
 
 def test_rows_of_a_silent_replica_go_to_the_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver's own pauses don't count: a replica is silent only while the driver listens."""
-    place.source.write_text(lines(*({"text": str(number)} for number in range(10))))
+    place.write(*map(str, range(10)))
     replica = place.replica()
     coordinator = place.coordinator
-    assert coordinator is not None
     coordinator.join(replica.process, 4)
     coordinator.pull(replica.process, PullRequest())
     now = [time.monotonic()]
@@ -242,7 +207,7 @@ def test_rows_of_a_silent_replica_go_to_the_others(place: Place, monkeypatch: py
 
 def test_ended_replica_is_not_a_failure(place: Place) -> None:
     """Its ticket arrives after all work is done."""
-    place.source.write_text(lines({"text": "a"}))
+    place.write("a")
     do(place, place.replica())
     late: Replica = place.replica()
     assert do(place, late) == []
@@ -251,13 +216,11 @@ def test_ended_replica_is_not_a_failure(place: Place) -> None:
 
 def test_a_replica_leaves_rows_for_one_that_starts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stops doing so once that process is lost."""
-    place.source.write_text(lines(*({"text": f"{number}"} for number in range(100))))
+    place.write(*map(str, range(100)))
     fields = {"engine": "echo", "rows_in_flight": 10, "replicas": 2}
     first = place.replica(**fields)
-    monkeypatch.setattr(replica_module, "_actor", lambda: "another")
-    second = place.replica(**fields)
+    second = place.replica(actor="another", **fields)
     coordinator = place.coordinator
-    assert coordinator is not None
     coordinator.join(first.process, 40)
     assert len(coordinator.pull(first.process, PullRequest()).rows) == 50
     coordinator._bury(second.process)
@@ -268,14 +231,11 @@ def test_a_replica_without_rows_leaves_and_closes_its_engine(
     place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It returns its ticket, and at once each one that it gets then."""
-    monkeypatch.setattr(prefetcher, "_put", lambda contents: {p: [c] for p, c in contents.items()})
-    monkeypatch.setattr(prefetcher, "_got", lambda references: references[0])
     texts = ["wait", *map(str, range(20))]
-    place.source.write_text(lines(*({"text": text} for text in texts)))
+    place.write(*texts)
     fields = {"replicas": (1, 2), "rows_in_flight": 4, "engine_args": {"request_log": str(tmp_path / "log")}}
     first = place.replica(engine="echo", **fields)
-    monkeypatch.setattr(replica_module, "_actor", lambda: "another")
-    second = place.replica(engine="echo", **fields)
+    second = place.replica(actor="another", engine="echo", **fields)
 
     async def story() -> None:
         working = asyncio.ensure_future(work(first))
@@ -293,7 +253,6 @@ def test_a_replica_without_rows_leaves_and_closes_its_engine(
     assert events.count("close") == 1
     assert first.report.rows + second.report.rows == 21
     assert sum(part.rows for part in parts(place)) == 21
-    assert place.coordinator is not None
     assert place.coordinator._queue.is_finished
 
 
@@ -307,8 +266,7 @@ def test_a_replica_that_comes_too_late_opens_no_engine(
     async def story() -> None:
         working = asyncio.ensure_future(work(first))
         await until(lambda: first.report.rows == 8)
-        monkeypatch.setattr(replica_module, "_actor", lambda: "another")
-        late = place.replica(engine="echo", **fields)
+        late = place.replica(actor="another", engine="echo", **fields)
         await work(late)
         late._measure()  # as its reporter does, once a second
         assert late.report.state == "ended"

@@ -15,8 +15,7 @@ from .world import World
 
 def test_an_idle_replica_makes_another_give_back() -> None:
     """The first replica got all rows, five more than it can begin: the late one gets those five."""
-    pieces = RowIndex([15], [1])
-    world = World(pieces, PullQueue(pieces))
+    world = World(RowIndex([15], [1]))
     first = world.join(10)
     assert len(world.pull(first).rows) == 15
     second = world.join(10)
@@ -148,12 +147,12 @@ def answering(paces: dict[str, int], seconds: int) -> PullQueue:
 
 def test_what_a_replica_does_not_begin_is_for_others() -> None:
     """It has slots for all of its rows, but lets four in at once. The late one gets half of them all."""
-    world = World(RowIndex([20], [1]), queue := PullQueue(RowIndex([20], [1])))
+    world = World(RowIndex([20], [1]))
     first = world.join(40, at_once=4)
     assert len(world.pull(first).rows) == 20
     second = world.join(40, at_once=10)
     assert len(world.pull(second).rows) == 0
-    assert queue.wants(first)
+    assert world.queue.wants(first)
     count = world.pull(first).give_back
     assert count == 10
     world.give_back(first, count)

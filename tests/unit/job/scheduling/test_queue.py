@@ -37,7 +37,7 @@ def test_rows_are_given_once(pieces: RowIndex, data: st.DataObject) -> None:
 
     Each replica finds the content of its rows, and in the end the object store is empty.
     """
-    world = World(pieces, PullQueue(pieces))
+    world = World(pieces)
     for _ in range(data.draw(st.integers(0, 40), "steps")):
         step = data.draw(st.sampled_from(STEPS), "step")
         world.now += data.draw(st.sampled_from([0.0, 1.0, 6.0, 30.0]), "seconds")
@@ -93,8 +93,7 @@ def check_another(world: World) -> None:
 )
 def test_poison_rows_are_found(slots: int, poison: set[int], replicas: int) -> None:
     """Each within ceil(log2(rows in the engine)) + 1 deaths; a row that does not kill is never blamed."""
-    pieces = RowIndex([30, 70, 100], [1, 1, 1])
-    world = World(pieces, PullQueue(pieces))
+    world = World(RowIndex([30, 70, 100], [1, 1, 1]))
     deaths = 0
     for _ in range(replicas):
         world.join(slots)
@@ -115,8 +114,7 @@ def test_poison_rows_are_found(slots: int, poison: set[int], replicas: int) -> N
 
 
 def test_silent_deaths_blame_a_row_only_for_the_fourth() -> None:
-    pieces = RowIndex([1], [1])
-    world = World(pieces, PullQueue(pieces))
+    world = World(RowIndex([1], [1]))
     for _ in range(5):
         name = world.join(1)
         assert world.pull(name).failed.tolist() == []
@@ -126,8 +124,7 @@ def test_silent_deaths_blame_a_row_only_for_the_fourth() -> None:
 
 def test_small_files_fill_the_engine() -> None:
     """The first call gives as many rows as there are slots, in the order on disk: 600 files of a row each."""
-    pieces = RowIndex([1] * 600, [10] * 600)
-    world = World(pieces, PullQueue(pieces))
+    world = World(RowIndex([1] * 600, [10] * 600))
     assignment = world.pull(world.join(256))
     assert len(assignment.rows) >= 256
     assert assignment.rows.tolist() == list(range(len(assignment.rows)))
@@ -136,8 +133,7 @@ def test_small_files_fill_the_engine() -> None:
 
 
 def test_one_row_group_feeds_all_replicas_and_is_read_once() -> None:
-    pieces = RowIndex([3072], [1_000_000])
-    world = World(pieces, PullQueue(pieces))
+    world = World(RowIndex([3072], [1_000_000]))
     names = [world.join(1024), world.join(1024)]
     assignments = [world.pull(name) for name in names]
     assert all(len(assignment.rows) >= 1024 for assignment in assignments)
@@ -168,8 +164,7 @@ def test_where_order_counts_the_rows_of_a_lost_replica_are_next() -> None:
 
 def test_rows_of_a_lost_replica_go_to_the_others_at_once() -> None:
     """Only rows that were in no engine."""
-    pieces = RowIndex([100], [1])
-    world = World(pieces, PullQueue(pieces))
+    world = World(RowIndex([100], [1]))
     first, second = world.join(40), world.join(200)
     had = set(world.members[first].holds) | set(world.pull(first).rows.tolist())
     world.pull(second)
@@ -183,8 +178,7 @@ def test_rows_of_a_lost_replica_go_to_the_others_at_once() -> None:
 
 def test_a_piece_that_comes_again_is_not_dropped_before() -> None:
     """All of it was given, and then the replica that had borrowed the rest was lost."""
-    pieces = RowIndex([4], [1])
-    world = World(pieces, PullQueue(pieces))
+    world = World(RowIndex([4], [1]))
     borrower, reader = world.join(2), world.join(1)
     world.pull(reader)
     world.pull(borrower)
@@ -197,8 +191,7 @@ def test_a_piece_that_comes_again_is_not_dropped_before() -> None:
 
 def test_suspected_rows_all_begin() -> None:
     """One that runs them alone must not keep some outside its engine."""
-    pieces = RowIndex([40], [1])
-    world = World(pieces, PullQueue(pieces))
+    world = World(RowIndex([40], [1]))
     first = world.join(40)
     world.pull(first)
     world.lose(first, engine_died=True, knows_begun=True)
@@ -219,29 +212,26 @@ def test_speed_is_that_of_a_full_engine() -> None:
     assert queue._replicas["one"].speed.rate == pytest.approx(10.0)
 
 
-def test_a_replica_knows_whether_more_rows_come() -> None:
+@pytest.mark.parametrize(
+    ("all_rows", "starting", "rows", "has_share"), [(100, 1, 50, True), (1000, 0, 80, False)]
+)
+def test_a_replica_knows_whether_more_rows_come(
+    all_rows: int, starting: int, rows: int, has_share: bool
+) -> None:
     """It has its share of all that are left, also where others have not taken theirs yet."""
-    queue = PullQueue(RowIndex([100], [1]))
-    queue.starting = 1
+    queue = PullQueue(RowIndex([all_rows], [1]))
+    queue.starting = starting
     queue.join("first", 20, 0.0)
     assignment = queue.pull("first", 0.0)
-    assert (len(assignment.rows), assignment.has_share) == (50, True)
-    queue = PullQueue(RowIndex([1000], [1]))
-    queue.join("first", 20, 0.0)
-    assignment = queue.pull("first", 0.0)
-    assert (len(assignment.rows), assignment.has_share) == (80, False)
+    assert (len(assignment.rows), assignment.has_share) == (rows, has_share)
 
 
-def test_first_replica_leaves_rows_for_those_that_start() -> None:
+@pytest.mark.parametrize(("starting", "rows"), [(1, 200), (7, 100)])
+def test_first_replica_leaves_rows_for_those_that_start(starting: int, rows: int) -> None:
     """It always gets the rows that its engine can run, but few beyond them."""
-    pieces = RowIndex([400], [1])
-    world = World(pieces, PullQueue(pieces))
-    world.queue.starting = 1
-    assert len(world.pull(world.join(100)).rows) == 200
-    pieces = RowIndex([400], [1])
-    world = World(pieces, PullQueue(pieces))
-    world.queue.starting = 7
-    assert len(world.pull(world.join(100)).rows) == 100
+    world = World(RowIndex([400], [1]))
+    world.queue.starting = starting
+    assert len(world.pull(world.join(100)).rows) == rows
 
 
 def test_one_that_is_about_to_join_finds_its_share() -> None:
@@ -255,18 +245,14 @@ def test_one_that_is_about_to_join_finds_its_share() -> None:
     assert len(queue.pull("second", 1.0).rows) == 20
 
 
-def test_large_rows_are_not_held_ahead() -> None:
-    pieces = RowIndex([4000], [4000 * 2**20])
-    world = World(pieces, PullQueue(pieces))
-    assert len(world.pull(world.join(200)).rows) == 400
-    pieces = RowIndex([4000], [4000])
-    world = World(pieces, PullQueue(pieces))
-    assert len(world.pull(world.join(200)).rows) == 800
+@pytest.mark.parametrize(("size", "rows"), [(4000 * 2**20, 400), (4000, 800)])
+def test_large_rows_are_not_held_ahead(size: int, rows: int) -> None:
+    world = World(RowIndex([4000], [size]))
+    assert len(world.pull(world.join(200)).rows) == rows
 
 
 def test_a_replica_that_was_given_up_must_end() -> None:
-    pieces = RowIndex([10], [1])
-    world = World(pieces, PullQueue(pieces))
+    world = World(RowIndex([10], [1]))
     name = world.join(4)
     world.pull(name)
     world.lose(name, engine_died=False, knows_begun=False)
@@ -276,8 +262,7 @@ def test_a_replica_that_was_given_up_must_end() -> None:
 
 def test_suspected_rows_get_an_empty_engine() -> None:
     """If no replica starts or idles for a minute, one that works is emptied for them."""
-    pieces = RowIndex([10_000], [1])
-    world = World(pieces, PullQueue(pieces))
+    world = World(RowIndex([10_000], [1]))
     first, second = world.join(4), world.join(4)
     world.pull(first)
     world.pull(second)

@@ -12,32 +12,27 @@ def load(
     return Load(rows, heard, pace, slots, at_once)
 
 
-def test_both_end_together() -> None:
-    assert to_move(5.0, load(100), load(300)) == 100
-    assert to_move(5.0, load(300), load(100)) == 0
+@pytest.mark.parametrize(
+    ("own", "other", "rows"),
+    [
+        (load(100), load(300), 100),  # both end together
+        (load(300), load(100), 0),
+        (load(100), load(300, heard=1.0), 80),  # has answered 40 since it was heard of
+        (load(100), load(140, heard=1.0), 0),
+        (load(0), load(50, at_once=45), 5),  # what is in the engine stays
+        (load(0), load(50, at_once=60), 0),
+        (load(160), load(180), 0),  # at most a sixteenth of what the replica has is not worth a move
+        (load(160), load(184), 11),
+        (load(0), load(12, at_once=10), 2),  # one without rows takes each
+    ],
+)
+def test_both_end_together(own: Load, other: Load, rows: int) -> None:
+    assert to_move(5.0, own, other) == rows
 
 
 def test_the_quicker_one_has_more() -> None:
     rows = to_move(5.0, load(100, pace=30.0), load(300, pace=10.0))
     assert (100 + rows) / 30 == pytest.approx((300 - rows) / 10, abs=0.2)
-
-
-def test_what_was_answered_since_does_not_count() -> None:
-    """The other one was heard of four seconds ago, and has answered 40 of its rows since."""
-    assert to_move(9.0, load(100, heard=9.0), load(300)) == 80
-    assert to_move(9.0, load(100, heard=9.0), load(140)) == 0
-
-
-def test_what_is_in_the_engine_stays() -> None:
-    assert to_move(5.0, load(0), load(50, at_once=45)) == 5
-    assert to_move(5.0, load(0), load(50, at_once=60)) == 0
-
-
-def test_few_rows_are_not_worth_a_move() -> None:
-    """At most a sixteenth of what the replica has; one without rows takes each."""
-    assert to_move(5.0, load(160), load(180)) == 0
-    assert to_move(5.0, load(160), load(184)) == 11
-    assert to_move(5.0, load(0), load(12, at_once=10)) == 2
 
 
 @pytest.mark.parametrize(("own", "its"), [(None, None), (20.0, None), (None, 10.0)])

@@ -42,13 +42,13 @@ class Member:
 class World:
     """Checks the invariants after each step."""
 
-    def __init__(self, pieces: RowIndex, queue: PullQueue) -> None:
+    def __init__(self, pieces: RowIndex) -> None:
         self.pieces = pieces
-        self.queue = queue
+        self.queue = PullQueue(pieces)
         self.members: dict[str, Member] = {}
         self.written: dict[int, bool] = {}
         """Whether it is good, by row."""
-        self.contents = SharedContents(queue.is_open)
+        self.contents = SharedContents(self.queue.is_open)
         """References are names of the replicas that have put a piece into the object store."""
         self.bytes_read, self.allowed_bytes = 0, pieces.total_bytes
         self.now = 0.0
