@@ -5,11 +5,9 @@ from __future__ import annotations
 
 from ..mutant import Mutant
 
-_COORDINATOR, _ROSTER = "job/replica/coordinator.py", "job/replica/membership.py"
-_QUEUE = "job/scheduling/queue.py"
+_COORDINATOR, _MEMBERSHIP = "job/replica/coordinator.py", "job/replica/membership.py"
 _POISON_ROWS = "job/scheduling/poison_search.py"
 _TESTS = ("job/replica/test_poison_rows.py",)
-_QUEUE_TESTS = ("job/scheduling/test_queue.py",)
 _LOST = "job/replica/test_lost_replicas.py"
 _WORKER_TESTS = "job/replica/test_worker.py"
 _MODEL = "model/test_search.py"
@@ -57,7 +55,7 @@ MUTANTS = (
     ),
     Mutant(
         "silence-by-the-clock",
-        _ROSTER,
+        _MEMBERSHIP,
         "min(now - self._looked, _LONGEST_PAUSE)",
         "now - self._looked",
         "After a pause of the whole cluster all replicas count as lost, and their rows are paid for again.",
@@ -65,9 +63,9 @@ MUTANTS = (
     ),
     Mutant(
         "silence-never-ends",
-        _ROSTER,
-        "            if self._living[process].silence > SILENT:\n",
-        "            if self._living[process].silence > 1e9:\n",
+        _MEMBERSHIP,
+        "if self._living[process].silence > SILENT]",
+        "if self._living[process].silence > 1e9]",
         "The rows of a lost node wait until Ray starts its replica again, if ever.",
         (f"{_WORKER_TESTS}::test_rows_of_a_silent_replica_go_to_the_others",),
     ),
@@ -104,43 +102,11 @@ MUTANTS = (
         (f"{_MODEL}::test_an_engine_that_works_is_not_given_up",),
     ),
     Mutant(
-        "dead-letter-dies-with-its-writer",
-        _QUEUE,
-        "        search.poison = np.concatenate([search.poison, failed])\n",
-        "",
-        "A poison row whose dead letter was not written when a process was killed is never finished.",
-        (f"{_MODEL}::test_faults_during_a_search",),
-    ),
-    Mutant(
-        "suspected-rows-beside-others",
-        _QUEUE,
-        "        if len(replica.holds) or len(replica.failed):\n",
-        "        if len(replica.failed):\n",
-        "Two groups of suspected rows are in one engine: innocent rows die with a poison row.",
-        (*_QUEUE_TESTS, f"{_MODEL}::test_poison_rows_are_found_within_the_bound"),
-    ),
-    Mutant(
-        "waiting-suspected-rows-forgotten",
-        _POISON_ROWS,
-        "        if len(waiting):\n",
-        "        if False:\n",
-        "Suspected rows that were not in the engine yet when it died are never finished.",
-        (*_QUEUE_TESTS, f"{_MODEL}::test_faults_during_a_search"),
-    ),
-    Mutant(
         "silent-deaths-are-proof",
         _POISON_ROWS,
         "        silent = 0 if engine_died else group.silent_deaths + 1\n",
         "        silent = 9\n",
         "A row that was alone in a killed engine is blamed.",
         _TESTS,
-    ),
-    Mutant(
-        "silent-deaths-are-nothing",
-        _POISON_ROWS,
-        "        elif len(group.rows) and (engine_died or silent >= _SILENT_DEATHS_TO_BLAME):\n",
-        "        elif len(group.rows) and engine_died:\n",
-        "A row that makes the system kill the engine is retried for ever.",
-        (*_QUEUE_TESTS, f"{_TESTS[0]}::test_row_that_makes_the_system_kill_the_engine_is_found"),
     ),
 )

@@ -10,7 +10,7 @@ _CONTROL = "job/control/control.py"
 _POISON = ("job/replica/test_poison_rows.py",)
 _WORKER_TESTS = "job/replica/test_worker.py"
 _COORDINATOR, _COORDINATOR_TESTS = "job/replica/coordinator.py", "job/replica/test_coordinator.py"
-_QUESTION = "job/replica/remote_call.py"
+_CALL = "job/replica/remote_call.py"
 _FORK_SERVER = "job/engine_process/fork_server.py"
 _FORK_SERVER_TESTS = "job/engine_process/test_fork_server.py"
 _ACTORS, _ACTORS_TESTS = "job/run/actors.py", "job/run/test_actors.py"
@@ -60,7 +60,7 @@ MUTANTS = (
     ),
     Mutant(
         "question-waits-for-a-lost-node",
-        _QUESTION,
+        _CALL,
         "any(now - heard < SILENT for heard in self._heard.values())",
         "bool(self._heard)",
         "A job whose node is lost while its model is checked waits until the node is back, if ever.",
@@ -68,7 +68,7 @@ MUTANTS = (
     ),
     Mutant(
         "question-lost-with-its-process",
-        _QUESTION,
+        _CALL,
         '        if process == self._process and self._answer is None:\n            self._process = ""\n',
         "",
         "A job whose replica dies of the check of its model waits without end.",
