@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run: a DAG run over its own rows, one kill, and its result.
 
-Every run is a line of the results file. `counting` explains the counts of requests. `workload.Found` has
-those of rows: every row in the folder that the task returned is compared with the input, and with answers
-that follow from the echo engine's documentation.
-
-- *missed*: why the kill did not happen, or why the run could not be counted. It is a flaw of the harness.
-- If a run lost no engine, asked and generated must equal the rows. If kills took engines, only prompts in
-  flight in them may be asked twice, and none of their answers may be overdue.
+`counting` explains the counts of requests, :class:`.result.Result` what is a flaw. Every row in the folder
+that the task returned is compared with the input, and with answers that follow from the echo engine's
+documentation.
 
 Runs share one Airflow and one cluster, so a kill of one run may hit others. Each run lists all kills that hit
 it, and allows for the engines that it lost by them. No other death of an engine is allowed.

@@ -12,9 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ..integration.end_to_end.stack import INTERVALS
 from . import results
-from .cluster import RAY_INTERVALS
 from .lake import SHARE
 from .places import PHASES
 from .plan import FAULTS, KINDS
@@ -92,14 +90,11 @@ def page(runs: Sequence[Result], stops: Sequence[dict[str, Any]], note: str = ""
         for one in stops:
             cells = [one[name] for name in ("way", "mode", "status", "stop_s", "rows_kept")]
             yield f"| {' | '.join(str(cell) for cell in cells)} |"
-    yield "\n## Intervals\n"
-    yield "Airflow's defaults suit clusters; these are lowered:\n"
-    for name, value in INTERVALS.items():
-        section, _, option = name.partition("__")
-        yield f"- `[{section.lower()}] {option.lower()}` = {value}"
-    yield "\nRay's, of which the first two are lowered:\n"
-    for name, value in RAY_INTERVALS.items():
-        yield f"- `{name}` = {value}"
+    yield (
+        "\nAirflow polls more often than by default (`INTERVALS` in "
+        "`tests/integration/end_to_end/stack.py`), and Ray misses a node sooner (`RAY_INTERVALS` in "
+        "`tests/chaos/cluster.py`)."
+    )
 
 
 _TOTALS = (

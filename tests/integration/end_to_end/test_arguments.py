@@ -36,12 +36,6 @@ REFUSALS = {
         {"destination": "out/rows"},
         "destination: 'out/rows' is relative, and on the cluster that is a folder which Ray deletes; write",
     ),
-    "fragment": Refusal({"destination": "file:///out#1"}, "destination: 'file:///out#1' has a '#'"),
-    "request_without_row": Refusal(
-        {"prompt": "T {subject}"},
-        "prompt: 'T {subject}' names no column, so each row would pay for the same request; write {subject} "
-        "as {row.subject} if it is a column.",
-    ),
     "column_without_row": Refusal(
         {"prompt": "{row.text} is {text}"},
         "prompt: '{text}' is taken as text, but 'text' is a column; write {row.text} for its value, or "
@@ -50,9 +44,6 @@ REFUSALS = {
     ),
     "double_braces": Refusal(
         {}, "prompt: a column stands in double braces, which Airflow fills in", dag_id="double_braces"
-    ),
-    "nobodys_identity": Refusal(
-        {"aws_conn_id": "lake_bare"}, "Connection 'lake_bare', fields login and password: it names no AWS"
     ),
 }
 
@@ -63,7 +54,6 @@ def tasks(
 ) -> dict[str, Task]:
     """All wrong tasks at once, and one that is right."""
     lake.connect(api, "lake_keys")
-    api.connection("lake_bare", "aws", extra={"endpoint_url": lake.url})
     lake.write_rows("arguments/rows.jsonl", ({"text": f"one two three {n}"} for n in range(10)))
     folder = tmp_path_factory.mktemp("arguments")
     tasks = {

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 import pytest
@@ -92,33 +91,8 @@ def test_a_retry_stores_after_a_kill_behind_the_commit(task: RepeatedTask, reuse
     assert task.asked(task.run(run_id="r2", **reuse)) == 0
 
 
-@pytest.mark.turn(0)
-def test_a_store_that_breaks_after_the_commit_is_a_warning(task: RepeatedTask, reuse: dict[str, Any]) -> None:
-    task.input(["a", "b"])
-
-    def break_store() -> None:
-        shutil.rmtree(task.folder / "store")
-        (task.folder / "store").write_text("in the way")
-
-    assert answers(task.run(on_commit=break_store, **reuse)) == {"r0": "a", "r1": "b"}
-    assert task.events[-1].level == "warning"
-    assert "The dataset is complete" in task.events[-1].message
-
-
 def test_an_unwritable_store_is_refused_at_once(task: RepeatedTask) -> None:
     task.input(["a"])
     (task.folder / "file").write_text("not a folder")
     sentence = task.refused(FailureClass.USER_ERROR, reuse=str(task.folder / "file/store"))
     assert sentence.startswith("reuse: ")
-
-
-@pytest.mark.turn(1)
-def test_lost_stored_responses_are_generated_in_full_chunks(task: RepeatedTask) -> None:
-    task.input([f"text {number}" for number in range(ROWS)])
-    reuse = {"reuse": str(task.folder / "store")}
-    first = task.run(run_id="r0", **reuse)
-    for path in (task.folder / "store").glob("v1/data/**/*.parquet"):
-        path.unlink()
-    again = task.run(run_id="r2", **reuse)
-    assert task.asked(again) == again.counts.ok == ROWS
-    assert again.plan["rows_per_chunk"] == first.plan["rows_per_chunk"]

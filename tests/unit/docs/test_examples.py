@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.unit.workflows.datasets import inferred
+
 from ...support.documents import DOCS, PAGES, ROOT, Block, blocks
 
 PARSE_DAGS = Path(__file__).with_name("parse_dags.py")
@@ -77,44 +79,12 @@ def test_block_makes_a_dag_whose_tasks_are_accepted(bag: dict[str, Any], block: 
     assert [problem for problem in bag["problems"] if problem.split(".")[0] in made] == []
 
 
-def test_a_wrong_argument_in_an_example_is_noticed(tmp_path: Path) -> None:
-    (block,) = [block for block in DAGS if block.page.name == "quickstart.md"]
-    folder = tmp_path / "dags"
-    folder.mkdir()
-    (folder / "wrong.py").write_text(block.text.replace('"echo"', '"ecko"'), encoding="utf-8")
-    (folder / "unknown.py").write_text(block.text.replace("prompt=", "promt="), encoding="utf-8")
-    (folder / "rendered.py").write_text(block.text.replace('"echo"', "\"{{ 'ecko' }}\""), encoding="utf-8")
-    found = parsed(folder, tmp_path)
-    errors = {Path(name).stem: error for name, error in found["errors"].items()}
-    assert ("engine: " in errors["wrong"], "promt" in errors["unknown"]) == (True, True)
-    assert ["engine: " in problem for problem in found["problems"]] == [True]
-
-
 @pytest.mark.parametrize("block", READERS, ids=lambda block: block.name)
 def test_other_python_runs_on_a_dataset(block: Block, tmp_path: Path) -> None:
-    found: dict[str, Any] = {"result": dataset(tmp_path)}
+    found: dict[str, Any] = {"result": inferred(tmp_path, [{"id": 1, "response": "one"}])}
     exec(block.text, found)
     assert found["table"].to_pylist() == [{"id": 1, "response": "one"}]
     assert found["relation"].fetchall() == [(1, "one")]
-
-
-def dataset(folder: Path) -> dict[str, Any]:
-    """Commit a dataset of one row, and return the result of its task."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    (folder / "data").mkdir()
-    file = folder / "data/part-00000.parquet"
-    pq.write_table(pa.table({"id": [1], "response": ["one"]}), file)
-    manifest = {
-        "uri": str(folder / "data"), "manifest_uri": str(folder / "manifest.json"), "format": "parquet",
-        "files": [{"path": file.name, "rows": 1, "bytes": file.stat().st_size}],
-        "schema": [{"name": "id", "type": "int64"}], "counts": {"input": 1, "ok": 1, "error": 0},
-        "owner": {"dag_id": "d", "run_id": "r", "task_id": "t"}, "run_token": "x", "submission_id": "s",
-        "created_at": "2026-01-01T00:00:00Z",
-    }  # fmt: skip
-    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    return {"uri": manifest["uri"], "manifest_uri": manifest["manifest_uri"]}
 
 
 def test_tests_in_examples_find_a_mistake(tmp_path: Path) -> None:
