@@ -27,7 +27,7 @@ help:
 	@echo "make demo   run the example DAG end to end on this machine, with vLLM on its CPU or NVIDIA GPU"
 	@echo "make examples  run the three example workflows, two nights each, from S3 to S3 with vLLM (14 minutes on 2 cores)"
 	@echo "make test   run all checks: lint, types, import walls, unit, packaging and integration tests, some kills"
-	@echo "make lanes  check the engine on the oldest and the newest vLLM for CPUs, and the face on Airflow's pre-release"
+	@echo "make lanes  check the engine on the oldest and the newest vLLM for CPUs, and Airflow's side on Airflow's pre-release"
 	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, CHAOS=--faults=0:49)"
 	@echo "make kill-points  kill and freeze at every point between two steps, and write benchmarks/results/kill_points.md"
 	@echo "make mutants  break the safety code one place at a time, and see that a fast test notices (PARALLEL=3, ONLY=names)"

@@ -55,7 +55,7 @@ _POLL_INTERVAL = 0.2
 OWN = ("worker", "driver", "engine", "cleared", "suspended", "mapped", "full")
 """Kinds of kills that hit one run alone."""
 _VICTIM = {"cleared": "worker", "suspended": "driver", "mapped": "driver", "full": "driver"}
-"""Whom these kinds hit."""
+"""The process that these kinds hit."""
 _SILENCE = (httpx.HTTPError, AssertionError, ValueError, LookupError, TypeError)
 """What a cluster that is away or busy makes of a question."""
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 HEAVY = ("boto3", "duckdb", "numpy", "pandas", "pyarrow", "ray", "torch", "transformers", "vllm")
-FACE = ("decorators", "hooks", "links", "operators", "sensors", "triggers")
-IMPORT_THE_FACE = f"""
+AIRFLOW_SIDE = ("decorators", "hooks", "links", "operators", "sensors", "triggers")
+IMPORT_IT = f"""
 import importlib, importlib.util, json, pkgutil, sys
 names = ["airflow_provider_raybatch." + name for name in ("get_provider_info", "dataset", "retries")]
-for floor in {FACE!r}:
-    package = importlib.import_module("airflow_provider_raybatch." + floor)
+for folder in {AIRFLOW_SIDE!r}:
+    package = importlib.import_module("airflow_provider_raybatch." + folder)
     names += [found.name for found in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
 for name in names:
     importlib.import_module(name)
@@ -34,7 +34,7 @@ def import_the_airflow_side(python: Path, home: Path) -> dict[str, Any]:
     env = {"AIRFLOW_HOME": str(home), "PATH": "/usr/bin:/bin"}
     # Isolated and outside of the checkout, so that Python imports the installed package.
     done = subprocess.run(
-        [python, "-I", "-c", IMPORT_THE_FACE], capture_output=True, text=True, env=env, cwd=home, timeout=120
+        [python, "-I", "-c", IMPORT_IT], capture_output=True, text=True, env=env, cwd=home, timeout=120
     )
     assert done.returncode == 0, done.stderr
     imports: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -46,7 +46,7 @@ def test_wheel_imports_where_nothing_heavy_is_installed(light_python: Path, tmp_
     assert "site-packages" in imports["where"]
     assert not {"pyarrow", "ray", "torch", "vllm"} & set(imports["installed"])
     assert {name.split(".")[1] for name in imports["imported"]} == {
-        *FACE,
+        *AIRFLOW_SIDE,
         "dataset",
         "get_provider_info",
         "retries",
