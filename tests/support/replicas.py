@@ -28,7 +28,7 @@ from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.planning import plan
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-from airflow_provider_raybatch.job.replica import left_parts, prefetcher
+from airflow_provider_raybatch.job.replica import prefetcher, process_parts
 from airflow_provider_raybatch.job.replica import replica as replica_module
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.replica.replica import Replica
@@ -100,7 +100,7 @@ class AtOnce:
 
 def in_no_actor(patch: pytest.MonkeyPatch) -> None:
     """Replace what a replica asks of the actor that it is, and the coordinator's threads."""
-    patch.setattr(left_parts, "ThreadPoolExecutor", AtOnce)
+    patch.setattr(process_parts, "ThreadPoolExecutor", AtOnce)
     patch.setattr(replica_module, "_name", lambda: "")
     patch.setattr(replica_module, "_node", lambda: "node-1")
     patch.setattr(engine_source, "_gpus", lambda: ["3"])

@@ -3,7 +3,7 @@
 
 It looks up which chunk a row lies in, and hands the parts that replicas report to the driver. It takes a
 process for lost when its actor starts another one or when it is silent (`membership.py`). Until it is known
-what a lost process has written (`left_parts.py`), its rows stay with it, so no finished row is asked again.
+what a lost process has written (`process_parts.py`), its rows stay with it: no finished row is asked again.
 
 Replicas start while the driver still checks the job. They learn here which model to load, and later the job.
 """
@@ -19,14 +19,13 @@ import numpy as np
 
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
-from airflow_provider_raybatch.job.replica.left_parts import LeftParts
 from airflow_provider_raybatch.job.replica.membership import Membership
+from airflow_provider_raybatch.job.replica.process_parts import LeftParts
 from airflow_provider_raybatch.job.replica.remote_call import Answer, PendingCall, RemoteCall
-from airflow_provider_raybatch.job.replica.shared_contents import SharedContents
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.scheduling.messages import Assignment, Begun, PullRequest
 from airflow_provider_raybatch.job.scheduling.queue import PullQueue
-from airflow_provider_raybatch.job.scheduling.row_index import Ordinals
+from airflow_provider_raybatch.job.scheduling.row_index import Ordinals, SharedContents
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
 from airflow_provider_raybatch.job.warm_engines.source import OWN_ENGINES, EngineSource
 from airflow_provider_raybatch.job.work import CheckedModel, Done

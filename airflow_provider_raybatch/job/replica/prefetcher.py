@@ -115,18 +115,6 @@ class Contents:
         return None
 
 
-class _Later:
-    """Rows that wait until all of their assignment are rendered, so that they can begin in another order.
-
-    Only where the first batch has long prompts, which may begin alike, or rows that are known to take longer
-    than others: all others begin at once.
-    """
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self.is_used: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-
 class Prefetcher:
     """Prepares rows in batches. Where it is known that some take longer, those are tokenised first.
 
@@ -147,17 +135,23 @@ class Prefetcher:
         """Rows that are not prepared yet."""
 
     async def prepare(self, assignment: Assignment) -> None:
-        """Let an assignment's rows go into the engine; those that are known to kill it fail."""
+        """Let an assignment's rows go into the engine; those that are known to kill it fail.
+
+        Batches begin as soon as they are ready. Only where the first one has long prompts, which may begin
+        alike, or rows that are known to take longer than others, all are rendered and then sorted.
+        """
         self.pending += len(assignment.rows) + len(assignment.failed)
         await self.contents.begin(assignment)
-        later = _Later()
+        later: list[Row] = []
+        sorts: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         tasks = [self._task(self._fail, assignment)] if len(assignment.failed) else []
         tasks += [
-            self._task(self._build, assignment, batch, later) for batch in self._batches(assignment.rows)
+            self._task(self._build, assignment, batch, sorts, later)
+            for batch in self._batches(assignment.rows)
         ]
         try:
             await asyncio.gather(*tasks)
-            rows = await self._replica.thread(self._in_order, later.rows)
+            rows = await self._replica.thread(self._in_order, later)
             tasks += [self._task(self._enter, batch) for batch in self._batches(rows)]
             await asyncio.gather(*tasks)
         finally:
@@ -183,13 +177,14 @@ class Prefetcher:
             self._inflight.land(row, self._killer)
         self.pending -= len(assignment.failed)
 
-    async def _build(self, assignment: Assignment, batch: Ordinals, later: _Later) -> None:
-        """Let a batch go into the engine, or wait for the other batches."""
+    async def _build(
+        self, assignment: Assignment, batch: Ordinals, sorts: asyncio.Future[bool], later: list[Row]
+    ) -> None:
         rows = await self._prepared(assignment, batch, None)
         if batch[0] == assignment.rows[0]:
-            later.is_used.set_result(self._inflight.tells_apart(rows) or prefixes.are_long(_texts(rows)))
-        if await later.is_used:
-            later.rows += rows
+            sorts.set_result(self._inflight.tells_apart(rows) or prefixes.are_long(_texts(rows)))
+        if await sorts:
+            later += rows
         else:
             await self._enter(rows)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a replica's process has at hand: job, engine, threads and reports."""
+"""What a replica's process has: job, engine, threads and reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgre
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.replica.crash_log import CrashLog
 from airflow_provider_raybatch.job.replica.inflight import InflightRequests
-from airflow_provider_raybatch.job.replica.part_writer import PartWriter
+from airflow_provider_raybatch.job.replica.process_parts import PartWriter
 from airflow_provider_raybatch.job.replica.request_builder import RequestBuilder
 from airflow_provider_raybatch.job.warm_engines.source import EngineAccess
 from airflow_provider_raybatch.job.work import Job

@@ -25,8 +25,8 @@ from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress, Reporter
 from airflow_provider_raybatch.job.replica.crash_log import CrashLog, left_by_the_last, path_of
-from airflow_provider_raybatch.job.replica.part_writer import PartWriter
 from airflow_provider_raybatch.job.replica.process import ReplicaProcess
+from airflow_provider_raybatch.job.replica.process_parts import PartWriter
 from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
 from airflow_provider_raybatch.job.replica.request_builder import RequestBuilder, read_columns
 from airflow_provider_raybatch.job.replica.worker import ENGINE_DIED, ReplicaWorker

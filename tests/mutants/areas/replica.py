@@ -28,7 +28,7 @@ MUTANTS = (
     ),
     Mutant(
         "numbers-of-the-queue-written-as-ordinals",
-        "job/replica/part_writer.py",
+        "job/replica/process_parts.py",
         "outcome(row.position,",
         "outcome(row.ordinal,",
         "Answers of rows in buckets belong to other rows of the input.",

@@ -15,9 +15,9 @@ import pytest
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.job.monitor import replica_progress
 from airflow_provider_raybatch.job.replica import coordinator as coordinator_module
-from airflow_provider_raybatch.job.replica import left_parts
 from airflow_provider_raybatch.job.replica import membership as membership_module
-from airflow_provider_raybatch.job.replica.part_writer import stem
+from airflow_provider_raybatch.job.replica import process_parts
+from airflow_provider_raybatch.job.replica.process_parts import stem
 from airflow_provider_raybatch.job.scheduling.messages import StaleReplicaError
 
 from .clock import Clock
@@ -288,6 +288,6 @@ def searching() -> Iterator[None]:
             listed=lambda entries: entries,
             outcomes=lambda folder, part: (np.array(list(folder.outcomes[part])), None),
         )
-        patch.setattr(left_parts, "parts", ledger)
-        patch.setattr(left_parts, "ThreadPoolExecutor", Listings)
+        patch.setattr(process_parts, "parts", ledger)
+        patch.setattr(process_parts, "ThreadPoolExecutor", Listings)
         yield

@@ -16,8 +16,7 @@ from airflow_provider_raybatch.job.output.schema import footers
 from airflow_provider_raybatch.job.parts.ledger import look_back, mark_damaged
 from airflow_provider_raybatch.job.parts.part import Part, listed, outcomes, paid_tokens, read_between, write
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
-from airflow_provider_raybatch.job.replica.left_parts import LeftParts
-from airflow_provider_raybatch.job.replica.part_writer import stem
+from airflow_provider_raybatch.job.replica.process_parts import LeftParts, stem
 from airflow_provider_raybatch.job.row import RowOutcome
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import LocalFolder

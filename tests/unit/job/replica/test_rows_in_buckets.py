@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_raybatch.job.parts.part import Part, listed
 from airflow_provider_raybatch.job.replica.inflight import Row
-from airflow_provider_raybatch.job.replica.part_writer import PartWriter
+from airflow_provider_raybatch.job.replica.process_parts import PartWriter
 from airflow_provider_raybatch.job.row_order.grouping import ByPrefix
 from tests.support.replicas import Place, do, lines, until, work, written
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from airflow_provider_raybatch.job.replica.shared_contents import SharedContents
 from airflow_provider_raybatch.job.scheduling.messages import Assignment, Begun, PullRequest
 from airflow_provider_raybatch.job.scheduling.queue import PullQueue
-from airflow_provider_raybatch.job.scheduling.row_index import RowIndex
+from airflow_provider_raybatch.job.scheduling.row_index import RowIndex, SharedContents
 
 
 @dataclass

@@ -1,27 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts that lost processes have written and could not report.
-
-They are listed in threads, since storage may be away for minutes, and the coordinator answers meanwhile.
-Until they are known, a lost process keeps its rows: they may be in these parts.
-"""
+"""The parts that replicas' processes write, and the search for those that lost processes could not report."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
+from airflow_provider_raybatch.job.engine.base import Engine
+from airflow_provider_raybatch.job.input.chunk_rows import portions
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
-from airflow_provider_raybatch.job.replica.part_writer import stem
+from airflow_provider_raybatch.job.replica.inflight import Row
+from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.scheduling.messages import Begun
 from airflow_provider_raybatch.job.scheduling.row_index import Ordinals
+from airflow_provider_raybatch.job.work import Job
 from airflow_provider_raybatch.storage.folder import Folder
 
 _THREADS = 4
+
+
+class PartWriter:
+    """Numbers the parts of one process."""
+
+    def __init__(self, job: Job, engine: Engine, process: str) -> None:
+        self._job = job
+        self._engine = engine
+        self._process = process
+        self._parts = 0
+
+    def decode(self, rows: Sequence[Row]) -> None:
+        """Make results of what the engine gave."""
+        raw = [row for row in rows if not isinstance(row.result, RowFailure)]
+        check = self._job.task.check
+        for row, response in zip(raw, self._engine.decode([row.result for row in raw]), strict=True):
+            row.result = check(response, row.prepared.request.sampling)  # type: ignore[union-attr]
+
+    def write(self, rows: Sequence[Row]) -> list[parts.Part]:
+        """One part, unless its rows are very large or of several types."""
+        ordered = sorted(rows, key=lambda row: row.position)
+        written = []
+        for places, table in portions([(row.rows, row.place) for row in ordered]):
+            self._parts += 1
+            part_rows = [ordered[place] for place in places]
+            outcomes = [row.prepared.outcome(row.position, row.result) for row in part_rows]
+            name = stem(self._job.part_folder, self._process, f"{self._parts:06d}")
+            written += parts.write_all(self._job.folder, name, table, outcomes, self._job.task)
+        return written
 
 
 @dataclass(frozen=True)
@@ -40,7 +69,10 @@ class Lost:
 
 
 class LeftParts:
-    """The unreported parts of one run.
+    """The unreported parts of one run's lost processes.
+
+    They are listed in threads, since storage may be away for minutes, and the coordinator answers meanwhile.
+    Until they are known, a lost process keeps its rows: they may be in these parts.
 
     :param folder: the destination.
     """
@@ -79,6 +111,11 @@ class LeftParts:
         for one in self._lost:
             if one.found.done():
                 one.found.result()
+
+
+def stem(part_folder: str, process: str, number: int | str) -> str:
+    """The path of a part of a process, without what its content adds."""
+    return f"{part_folder}/{process}-{number}"
 
 
 def _found(
