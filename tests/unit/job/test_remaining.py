@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_provider_raybatch.contract.arguments.limits import Limits
@@ -53,6 +53,7 @@ def flags(ordinals: Iterable[int]) -> RowMask:
 
 
 @given(done=st.sets(st.integers(0, ROWS - 1)), rows_per_chunk=st.integers(1, 400))
+@example(done=set(range(ROWS)), rows_per_chunk=50)
 def test_work_is_exactly_what_is_not_done(source: Source, done: set[int], rows_per_chunk: int) -> None:
     items = work(source, rows_per_chunk, flags(done))
     assert left(items) == sorted(set(range(ROWS)) - done)
@@ -63,10 +64,6 @@ def test_work_is_exactly_what_is_not_done(source: Source, done: set[int], rows_p
 def test_chunk_with_one_missing_row_names_runs_only(source: Source) -> None:
     (item,) = work(source, ROWS, flags(set(range(ROWS)) - {150}))
     assert item.skip == ((0, 150), (151, ROWS))
-
-
-def test_nothing_is_left_of_a_finished_input(source: Source) -> None:
-    assert work(source, 50, flags(range(ROWS))) == []
 
 
 def test_repetitions_travel_with_their_chunk(source: Source) -> None:
@@ -111,10 +108,6 @@ class TestLookBack:
         earlier = look_back(disk, self.RUN, 3)
         assert np.flatnonzero(earlier.good).tolist() == [0, 1, 2]
         assert [one.first for one in earlier.parts] == [0]
-
-    def test_nothing_happened_yet(self, tmp_path: Path) -> None:
-        earlier = look_back(LocalFolder(str(tmp_path)), self.RUN, 10)
-        assert (earlier.rows, earlier.parts) == (0, ())
 
 
 class TestTolerance:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,18 +14,15 @@ from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.storage.folder import Folder
 from tests.support.published import ROWS, published
 from tests.support.reading import as_jsonl
-from tests.support.web import Answer, Web, a_web
+from tests.support.web import Answer, Web
 from tests.support.whole_job import attempt, without_cluster
 
 URL = "https://hub.example/export.jsonl"
 
 
-@pytest.fixture
-def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     without_cluster(monkeypatch)
-    with a_web(tmp_path, monkeypatch) as web:
-        web.host("hub.example", "8.8.8.8")
-        yield web
 
 
 def export(first: int = 0) -> Answer:
@@ -51,14 +46,6 @@ def killed(
         patched.setattr(step, name, dies)
         with pytest.raises(KeyboardInterrupt):
             attempt(folder, number, URL, **fields)
-
-
-def test_a_source_that_differs_each_time_is_read_once(web: Web, folder: Folder) -> None:
-    web.serve(URL, export(), export(100), export(200))
-    attempt(folder, 0, URL)
-    assert published(folder) is not None  # with the rows of the first answer
-    assert len(web.asked) == 1
-    assert copies(folder) == []
 
 
 def test_a_retry_uses_the_copy_of_the_same_content(

@@ -6,29 +6,24 @@ from __future__ import annotations
 import base64
 import io
 import socket
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.storage.errors import StorageError
-from tests.support.web import Answer, Web, a_web
+from tests.support.web import Answer, Web
 
 PUBLIC, OTHER, PRIVATE, METADATA = "8.8.8.8", "1.1.1.1", "10.0.0.5", "169.254.169.254"
 FILE = Answer(b'{"a": 1}\n', headers={"ETag": '"1"'})
 SECRET = Answer(b"secret", headers={"ETag": '"1"'})
 
 
-@pytest.fixture
-def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
-    with a_web(tmp_path, monkeypatch) as web:
-        web.host("hub.example", PUBLIC)
-        web.host("cdn.example", OTHER)
-        web.host("lake.internal", PRIVATE)
-        web.host("metadata.internal", METADATA)
-        yield web
+@pytest.fixture(autouse=True)
+def hosts(web: Web) -> None:
+    web.host("cdn.example", OTHER)
+    web.host("lake.internal", PRIVATE)
+    web.host("metadata.internal", METADATA)
 
 
 def read(url: str) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,13 @@ from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.reading import listing_of, packed
-from tests.support.web import Answer, Web, a_web
+from tests.support.web import Answer, Web
 
 URL = "https://hub.example/x.jsonl"
 OLD, NEW = b'{"a": 1}\n', b'{"a": 2}\n'
 DATE = "Thu, 26 Nov 2026 10:00:00 GMT"
 LONG_AGO = {"Last-Modified": "Thu, 26 Nov 2026 09:00:00 GMT", "Date": DATE}
 JUST_NOW = {"Last-Modified": "Thu, 26 Nov 2026 09:59:30 GMT", "Date": DATE}
-
-
-@pytest.fixture
-def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
-    with a_web(tmp_path, monkeypatch) as web:
-        web.host("hub.example", "8.8.8.8")
-        yield web
 
 
 @pytest.mark.parametrize(
@@ -149,14 +141,6 @@ def test_a_file_that_stays_is_read(web: Web, headers: dict[str, str], name: str)
     opening._spool.cache_clear()
     assert Reader(listing, None, None).read(chunk).rows == [{"a": 1}]
     assert listing_of(url).digest == listing.digest
-
-
-def test_changed_content_without_validators_is_other_input(web: Web) -> None:
-    web.serve(URL, Answer(OLD))
-    before = listing_of(URL).digest
-    assert listing_of(URL).digest == before
-    web.serve(URL, Answer(NEW))
-    assert listing_of(URL).digest != before
 
 
 def test_untrusted_certificate_is_told_with_its_remedy(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

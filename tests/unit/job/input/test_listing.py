@@ -51,10 +51,6 @@ def listed(folder: Folder, paths: Sequence[str], **fields: Any) -> Listing:
     return resolve(InputArguments(source=list(paths), **fields), credentials)
 
 
-def test_a_file(lake: Folder) -> None:
-    assert names(lake, "rows.csv") == ["rows.csv"]
-
-
 def test_folder_lists_files_by_name_without_bookkeeping(lake: Folder) -> None:
     expected = ["day1/part-0.parquet", "day1/part-1.parquet", "day1/sub/part-2.parquet"]
     assert names(lake, "day1") == names(lake, "day1/") == expected

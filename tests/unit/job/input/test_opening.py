@@ -6,15 +6,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import gzip
-import http.server
 import json
 import os
 import signal
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,6 +29,7 @@ from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.reading import ROWS, WRITERS, as_jsonl, listing_of, packed, read_all, text_of
 from tests.support.s3_server import S3Server
+from tests.support.web import Answer, Web
 
 
 class TestParquet:
@@ -41,24 +40,6 @@ class TestParquet:
             PreflightError, match=rf"source: {tmp_path}/x.parquet is not a readable Parquet file \("
         ):
             survey(listing_of(tmp_path), None)
-
-    def test_a_column_that_is_there_twice_is_refused(self, tmp_path: Path) -> None:
-        table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
-        pq.write_table(table, tmp_path / "x.parquet")
-        with pytest.raises(PreflightError, match="has the column 'a' 2 times"):
-            survey(listing_of(tmp_path), None)
-
-    def test_categories_are_read_as_their_values(self, tmp_path: Path) -> None:
-        values = ["red", "green", None, "red", "blue"]
-        table = pa.table({"c": pa.array(values).dictionary_encode(), "n": pa.array(range(5))})
-        pq.write_table(table, tmp_path / "x.parquet", row_group_size=2)
-        listing = listing_of(tmp_path)
-        _, rows, table_rows = read_all(listing)
-        assert [row["c"] for row in rows if isinstance(row, dict)] == values
-        reader = Reader(listing, None, None)
-        for chunk in cut(survey(listing, None), 2, None):
-            assert reader.read(chunk).columns().schema.field("c").type == pa.string()
-        assert [row["c"] for row in table_rows] == values
 
     @pytest.mark.parametrize(
         "column",
@@ -78,20 +59,6 @@ class TestParquet:
         assert rows[1].reason.startswith("column 'c' has a value that can't be read (")
         assert table[0] == rows[0]
         assert table[1] == {"n": None, "c": None}
-
-    @pytest.mark.parametrize(
-        ("view", "plain"), [(pa.string_view(), pa.string()), (pa.binary_view(), pa.binary())]
-    )
-    def test_views_are_read_as_what_they_show(
-        self, tmp_path: Path, view: pa.DataType, plain: pa.DataType
-    ) -> None:
-        values = pa.array([b"x", None, b"y"], pa.binary()).cast(plain)
-        pq.write_table(pa.table({"c": values.cast(view)}), tmp_path / "x.parquet")
-        listing = listing_of(tmp_path)
-        (chunk,) = cut(survey(listing, None), 10, None)
-        table = Reader(listing, None, None).read(chunk).columns()
-        # A replica takes some rows of the table, which Arrow can't do with views.
-        assert table.take(pa.array([0, 2]))["c"].to_pylist() == values.take(pa.array([0, 2])).to_pylist()
 
     def test_views_inside_of_others_are_plain_once_they_are_read(self, tmp_path: Path) -> None:
         """Older versions of pyarrow fail where they are asked how large such columns are."""
@@ -211,52 +178,21 @@ class TestPacked:
             survey(listing_of(path), None)
 
 
-class Web(http.server.BaseHTTPRequestHandler):
-    """Answers GET alone, as presigned URLs do."""
-
-    files: ClassVar[dict[str, bytes]] = {}
-    promise_more: ClassVar[bool] = False
-
-    def do_GET(self) -> None:
-        content = self.files.get(self.path.partition("?")[0])
-        if content is None:
-            self.send_error(404)
-            return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content) + (100 if self.promise_more else 0)))
-        self.send_header("ETag", '"1"')
-        self.end_headers()
-        self.wfile.write(content)
-
-    def do_HEAD(self) -> None:
-        self.send_error(403)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing."""
-
-
-@pytest.fixture
-def web() -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Web)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
 class TestWeb:
     @pytest.mark.parametrize("name", ["jsonl", "csv.gz", "parquet"])
-    def test_files_behind_a_url(self, web: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_files_behind_a_url(self, web: Web, name: str) -> None:
         kind, _, packing = name.partition(".")
         content = WRITERS[kind](ROWS)
-        monkeypatch.setattr(Web, "files", {f"/x.{name}": packed(content, packing) if packing else content})
-        _, rows, _ = read_all(listing_of(f"{web}/x.{name}?signature=abc/def.txt"))
+        answer = Answer(packed(content, packing) if packing else content, headers={"ETag": '"1"'})
+        url = web.serve(f"https://hub.example/x.{name}", answer)
+        _, rows, _ = read_all(listing_of(f"{url}?signature=abc/def.txt"))
         assert rows == ([text_of(row) for row in ROWS] if kind == "csv" else ROWS)
 
-    def test_missing_file_is_a_user_error_without_a_signature(self, web: str) -> None:
+    def test_missing_file_is_a_user_error_without_a_signature(self, web: Web) -> None:
+        url = web.serve("https://hub.example/x.jsonl", Answer(status=404))
         with pytest.raises(StorageError) as caught:
-            listing_of(f"{web}/x.jsonl?signature=secret")
-        assert str(caught.value) == f"source: {web}/x.jsonl can't be read, the server answered 404."
+            listing_of(f"{url}?signature=secret")
+        assert str(caught.value) == f"source: {url} can't be read, the server answered 404."
         assert caught.value.failure_class is FailureClass.USER_ERROR
 
     def test_a_server_that_is_away_may_come_back(self) -> None:
@@ -264,13 +200,6 @@ class TestWeb:
             listing_of("http://127.0.0.1:9/x.jsonl")
         assert caught.value.failure_class is FailureClass.STORAGE
         assert "can't be read" in str(caught.value)
-
-    def test_truncated_download_is_refused(self, web: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(Web, "files", {"/x.jsonl": as_jsonl(ROWS)})
-        monkeypatch.setattr(Web, "promise_more", True)
-        with pytest.raises(StorageError, match=r"only [\d,]+ of [\d,]+ bytes came") as caught:
-            survey(listing_of(f"{web}/x.jsonl"), None)
-        assert caught.value.failure_class is FailureClass.STORAGE
 
 
 def test_of_many_packed_files_few_are_kept_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,13 +228,13 @@ def _open_below(folder: Path) -> list[str]:
 @pytest.mark.parametrize("is_behind_a_url", [False, True])
 @pytest.mark.parametrize("end", [lambda: os._exit(1), lambda: os.kill(os.getpid(), signal.SIGKILL)])
 def test_a_process_that_is_killed_leaves_no_copy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, web: str, is_behind_a_url: bool, end: Callable[[], None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, web: Web, is_behind_a_url: bool, end: Callable[[], None]
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
     (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(as_jsonl(ROWS)))
-    monkeypatch.setattr(Web, "files", {"/x.jsonl": as_jsonl(ROWS)})
-    (file,) = listing_of(f"{web}/x.jsonl" if is_behind_a_url else tmp_path / "x.jsonl.gz").files
+    url = web.serve("https://hub.example/x.jsonl", Answer(as_jsonl(ROWS), headers={"ETag": '"1"'}))
+    (file,) = listing_of(url if is_behind_a_url else tmp_path / "x.jsonl.gz").files
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,17 +21,10 @@ from airflow_provider_raybatch.job.preflight import input_check
 from airflow_provider_raybatch.job.preflight.column_types import check_types
 from tests.support.reading import as_jsonl, as_parquet, listing_of, some_copies
 from tests.support.specs import spec
-from tests.support.web import Answer, Web, a_web
+from tests.support.web import Answer, Web
 
 SECRET = "?X-Amz-Credential=AK/2026/s3,x;(y)'z'&X-Amz-Signature=s3cret"
 HOST = "https://hub.example"
-
-
-@pytest.fixture
-def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
-    with a_web(tmp_path, monkeypatch) as web:
-        web.host("hub.example", "8.8.8.8")
-        yield web
 
 
 def read(listing: Listing) -> None:

@@ -166,21 +166,10 @@ def test_damaged_csv_is_counted_as_it_is_read(data: bytes, block: int) -> None:
     assert [len(csv_rows(data[c.start : c.stop], ("x",))) for c in cells] == [cell.rows for cell in cells]
 
 
-@pytest.mark.parametrize("quoted", [True, False])
-@pytest.mark.parametrize("data", [b"", b"\n", b"\r\n\r\n", b"\n\n\n"])
-def test_files_without_a_row_have_no_cell(data: bytes, quoted: bool) -> None:
-    assert cells_of(data, quoted=quoted) == []
-
-
 def test_long_lines_of_spaces_are_rows_and_short_ones_are_not() -> None:
     assert cells_of(b" " * 15 + b"\n", quoted=False) == []
     assert cells_of(b" " * 40 + b"\n", quoted=False) == [Cell(0, 41, 1)]
     assert cells_of(b"   \n", quoted=True) == [Cell(0, 4, 1)]
-
-
-def test_rows_begin_past_the_header() -> None:
-    data = b"h1,h2\n1,2\n3,4"
-    assert cells_of(data, quoted=True, start=6, cell_rows=1) == [Cell(6, 10, 1), Cell(10, 13, 1)]
 
 
 @pytest.mark.parametrize(("data", "quoted"), [(b'a,b\nc,"' + b"x\n" * 200, True), (b"x" * 300, False)])
@@ -190,8 +179,3 @@ def test_endless_row_is_refused_before_it_fills_memory(
     monkeypatch.setattr(csv_records, "LONGEST_ROW", 100)
     with pytest.raises(LongRowError, match=f"the row at byte {4 if quoted else 0} is longer"):
         cells_of(data, quoted=quoted, block=16)
-
-
-def test_a_row_may_span_many_blocks() -> None:
-    data = b'"' + b"x\n" * 500 + b'",1\ny,2\n'
-    assert cells_of(data, quoted=True, cell_rows=1, block=16) == [Cell(0, 1005, 1), Cell(1005, 1009, 1)]

@@ -8,7 +8,7 @@ import json
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -57,37 +57,30 @@ def duck(query: str, path: Path, options: str = "") -> Path:
     return path
 
 
-class TestChats:
-    MESSAGES: ClassVar[list[dict[str, Any]]] = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "Hi."},
-    ]
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi."}]
+MAPS = ", ".join(f"MAP {{'role': '{one['role']}', 'content': '{one['content']}'}}" for one in CHAT)
+SPARK = pa.array([[list(one.items()) for one in CHAT]], pa.list_(pa.map_(pa.string(), pa.string())))
 
-    def test_maps_of_duckdb(self, tmp_path: Path) -> None:
-        maps = ", ".join(
-            f"MAP {{'role': '{one['role']}', 'content': '{one['content']}'}}" for one in self.MESSAGES
-        )
-        path = duck(f"SELECT [{maps}] AS chat", tmp_path / "x.parquet")
-        assert looked(path, messages_column="chat")[1] == [Request(self.MESSAGES)]
 
-    def test_maps_of_spark(self, tmp_path: Path) -> None:
-        chat = pa.list_(pa.map_(pa.string(), pa.string()))
-        pairs = [list(message.items()) for message in self.MESSAGES]
-        pq.write_table(pa.table({"chat": pa.array([pairs], chat)}), tmp_path / "x.parquet")
-        assert looked(tmp_path / "x.parquet", messages_column="chat")[1] == [Request(self.MESSAGES)]
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: duck(f"SELECT [{MAPS}] AS chat", path),
+        lambda path: pq.write_table(pa.table({"chat": SPARK}), path),
+        lambda path: pl.DataFrame({"chat": [CHAT]}).write_parquet(path),
+        lambda path: duck(f"SELECT '{json.dumps(CHAT)}'::JSON AS chat", path),
+    ],
+    ids=["maps of DuckDB", "maps of Spark", "structs of Polars", "JSON of DuckDB"],
+)
+def test_chats_of_tools_are_read(tmp_path: Path, write: Callable[[Path], object]) -> None:
+    write(tmp_path / "x.parquet")
+    assert looked(tmp_path / "x.parquet", messages_column="chat")[1] == [Request(CHAT)]
 
-    def test_structs_of_polars(self, tmp_path: Path) -> None:
-        pl.DataFrame({"chat": [self.MESSAGES]}).write_parquet(tmp_path / "x.parquet")
-        assert looked(tmp_path / "x.parquet", messages_column="chat")[1] == [Request(self.MESSAGES)]
 
-    def test_json_of_duckdb(self, tmp_path: Path) -> None:
-        path = duck(f"SELECT '{json.dumps(self.MESSAGES)}'::JSON AS chat", tmp_path / "x.parquet")
-        assert looked(path, messages_column="chat")[1] == [Request(self.MESSAGES)]
-
-    def test_a_map_without_a_role_fails_its_row(self, tmp_path: Path) -> None:
-        path = duck("SELECT [MAP {'content': 'x'}] AS chat", tmp_path / "x.parquet")
-        (failure,) = looked(path, messages_column="chat")[2]
-        assert failure.reason == "column 'chat' has a message without a role"
+def test_a_map_without_a_role_fails_its_row(tmp_path: Path) -> None:
+    path = duck("SELECT [MAP {'content': 'x'}] AS chat", tmp_path / "x.parquet")
+    (failure,) = looked(path, messages_column="chat")[2]
+    assert failure.reason == "column 'chat' has a message without a role"
 
 
 class TestJson:
@@ -202,26 +195,19 @@ class TestCsv:
         plain, other = listing_of(tmp_path), listing_of(tmp_path, csv_options={"delimiter": ";"})
         assert plain.digest != other.digest
 
-    def test_a_repeated_header_is_no_row(self, tmp_path: Path) -> None:
-        """As in files that were joined by `cat`; a single column may have its name as a value."""
-        (tmp_path / "x.csv").write_text("id,text\n1,a\nid,text\n2,b\n")
-        _, requests, failures = looked(tmp_path / "x.csv")
-        assert len(requests) == 2
-        assert [failure.reason for failure in failures] == [
-            "the row is the header line once more; remove it from the file"
-        ]
-        (tmp_path / "y.csv").write_text("text\ntext\n")
-        assert texts(tmp_path / "y.csv") == ["text"]
-
-    @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-    def test_a_repeated_header_with_its_mark_is_a_dead_letter(self, tmp_path: Path, encoding: str) -> None:
-        """Excel begins each file with a byte order mark."""
+    @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+    def test_a_repeated_header_is_a_dead_letter(self, tmp_path: Path, encoding: str) -> None:
+        """As in files that were joined by `cat`, also with the byte order marks that Excel writes."""
         (tmp_path / "x.csv").write_bytes("id,text\n1,a\n".encode(encoding) * 2)
         _, requests, failures = looked(tmp_path / "x.csv", csv_options={"encoding": encoding})
         assert len(requests) == 2
         assert [failure.reason for failure in failures] == [
             "the row is the header line once more; remove it from the file"
         ]
+
+    def test_a_single_column_may_have_its_name_as_a_value(self, tmp_path: Path) -> None:
+        (tmp_path / "y.csv").write_text("text\ntext\n")
+        assert texts(tmp_path / "y.csv") == ["text"]
 
     def test_a_null_of_databases_is_null(self, tmp_path: Path) -> None:
         r"""MySQL, PostgreSQL and Hive write `\N`."""

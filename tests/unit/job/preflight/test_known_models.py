@@ -247,18 +247,11 @@ def test_a_model_by_name_is_checked_once_a_commit(checks: Checks, names: Names) 
     assert checks.made == 4
 
 
-def test_a_check_of_another_commit_is_not_kept(checks: Checks, names: Names) -> None:
-    """The branch has moved after the hub was asked, or the check has read an older commit in the cache."""
+@pytest.mark.parametrize("changed", [{"commit": "b" * 40}, {"was_read": False}], ids=str)
+def test_a_check_of_other_files_is_not_kept(checks: Checks, names: Names, changed: dict[str, Any]) -> None:
+    """The branch has moved, the check has read an older commit in the cache, or missed files."""
     checks.found = names.found
-    names.commit = "b" * 40
-    checks.ask(model="acme/tiny")
-    checks.ask(model="acme/tiny")
-    assert checks.made == 2
-
-
-def test_a_check_that_missed_files_is_not_kept(checks: Checks, names: Names) -> None:
-    checks.found = names.found
-    names.was_read = False
+    vars(names).update(changed)
     checks.ask(model="acme/tiny")
     checks.ask(model="acme/tiny")
     assert checks.made == 2
@@ -280,14 +273,6 @@ def test_the_hub_is_asked_with_the_token_of_the_job(
     assert known_models.kept(job, [], {}) == found
     assert names.tokens == ["hf_job"] * 3 + [None]
     assert "HF_TOKEN" not in os.environ
-
-
-def test_a_refusal_is_not_kept(checks: Checks) -> None:
-    checks.found = None
-    for _ in range(2):
-        with pytest.raises(PreflightError, match="it is broken"):
-            checks.ask()
-    assert checks.made == 2
 
 
 def test_a_broken_cache_costs_time_only(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:

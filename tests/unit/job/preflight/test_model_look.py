@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.preflight import model_check
 from airflow_provider_raybatch.job.preflight.model_look import refuse_by_files
 from airflow_provider_raybatch.storage.folder import folder
-from tests.support.hub import Hub, serving
+from tests.support.hub import Hub
 from tests.support.s3_server import S3Server
 from tests.support.specs import spec
 
@@ -228,18 +228,6 @@ def test_a_bucket_is_looked_into(bucket: Callable[[Files], str], kind: str) -> N
     assert str(refused.value).startswith(f"model: {model!r} ")
     assert told in str(refused.value)
     assert_passes(spec(engine="vllm", model=bucket(GOOD)), {})
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    constants = pytest.importorskip("huggingface_hub.constants")
-    with serving() as hub:
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        url = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url)
-        yield hub
 
 
 @pytest.mark.parametrize("kind", ["LoRA adapter", "no weights", "no tokenizer", "encoder", "classifier"])

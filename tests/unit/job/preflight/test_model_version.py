@@ -6,7 +6,6 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +13,17 @@ import pytest
 
 from airflow_provider_raybatch.job.preflight import model_version
 from airflow_provider_raybatch.job.preflight.model_version import Version
-from tests.support.hub import Hub, serving
+from tests.support.hub import Hub
 
 NAME = "acme/tiny"
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The node's cache of the hub's files."""
-    constants = pytest.importorskip("huggingface_hub.constants")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    return tmp_path / "hub"
-
-
-@pytest.fixture
-def hub(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    from huggingface_hub import constants
-
+@pytest.fixture(autouse=True)
+def tiny(hub: Hub, tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
-    with serving() as hub:
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        url = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url)
-        hub.push(NAME, model)
-        yield hub
+    hub.push(NAME, model)
 
 
 def current(token: str | None = None, model: str = NAME, **engine_args: Any) -> Version | None:

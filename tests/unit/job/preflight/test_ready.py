@@ -22,19 +22,15 @@ from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.storage.folder import Folder, folder
 from tests.support.specs import spec, submitted
 
+ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
 COMMIT = "a" * 40
 
 
 def test_the_engine_loads_the_revision_that_was_checked() -> None:
-    ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
     asked = spec(engine="vllm", engine_args={"revision": "main", "max_num_seqs": 5})
     checked = ModelCheck(revisions={"revision": COMMIT, "tokenizer_revision": COMMIT})
     loaded = ready._as_checked(asked, checked)
-    assert loaded.engine_args == {
-        "max_num_seqs": 5,
-        "revision": COMMIT,
-        "tokenizer_revision": COMMIT,
-    }
+    assert loaded.engine_args == {"max_num_seqs": 5, **checked.revisions}
     assert ready._as_checked(asked, ModelCheck()) == asked
     compact = {"backend": "xgrammar", "disable_any_whitespace": True}
     loaded = ready._as_checked(asked, ModelCheck(structured_outputs_config=compact))
@@ -42,7 +38,6 @@ def test_the_engine_loads_the_revision_that_was_checked() -> None:
 
 
 def test_a_kept_check_is_looked_up_for_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
     environment = {"HF_TOKEN": SecretStr("hf_job")}
     found = {"hf_job": ModelCheck(context=400)}
     here = SimpleNamespace(get_node_id=lambda: "head")
@@ -65,25 +60,17 @@ HEAD = node("head")
 @pytest.mark.parametrize(
     ("nodes", "refused"),
     [
-        ([HEAD], True),
-        ([HEAD, node("lost", alive=False)], True),
-        ([node("head", GPU=1.0), node("other", GPU=1.0)], True),
-        ([HEAD, node("other")], False),
-        ([HEAD, node("other", GPU=1.0)], False),
-    ],
-    ids=[
-        "the only node",
-        "the only one alive",
-        "the node that checks",
-        "another without GPUs",
-        "GPUs elsewhere",
+        pytest.param([HEAD], True, id="the only node"),
+        pytest.param([HEAD, node("lost", alive=False)], True, id="the only one alive"),
+        pytest.param([node("head", GPU=1.0), node("other", GPU=1.0)], True, id="the node that checks"),
+        pytest.param([HEAD, node("other")], False, id="another without GPUs"),
+        pytest.param([HEAD, node("other", GPU=1.0)], False, id="GPUs elsewhere"),
     ],
 )
 def test_a_missing_folder_waits_for_no_replica(
     monkeypatch: pytest.MonkeyPatch, nodes: list[dict[str, Any]], refused: bool
 ) -> None:
     """A replica that could be asked imports vLLM first. Where others may have the folder, one is asked."""
-    ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
     asked: list[str] = []
 
     class Launched:
@@ -102,31 +89,28 @@ def test_a_missing_folder_waits_for_no_replica(
     assert asked == ([] if refused else ["/no/such/model"])
 
 
-def test_tokenizer_larger_than_the_model_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
-    found = ModelCheck(context=400, surplus_tokens=("<|im_end|>", "<|im_start|>"))
-    monkeypatch.setattr(ready, "_checked_model", lambda *_: found)
-    notices: list[Notice] = []
-    ready._check_engine(spec(engine="vllm", model="acme/tiny"), [], {}, notices.append, launch=None)
-    assert [notice.level for notice in notices] == ["warning"]
-    assert notices[0].message == (
-        "model: its tokenizer is longer than its vocabulary, by 2 (first '<|im_end|>'); rows with such a "
-        "token will be dead letters."
-    )
-
-
-def test_chats_without_the_models_first_token_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
-    monkeypatch.setattr(ready, "_checked_model", lambda *_: ModelCheck(context=400, absent_bos="<bos>"))
-    notices: list[Notice] = []
-    ready._check_engine(spec(engine="vllm", model="acme/tiny"), [], {}, notices.append, launch=None)
-    assert [(notice.level, notice.message) for notice in notices] == [
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
         (
-            "warning",
+            {"surplus_tokens": ("<|im_end|>", "<|im_start|>")},
+            "model: its tokenizer is longer than its vocabulary, by 2 (first '<|im_end|>'); rows with such a "
+            "token will be dead letters.",
+        ),
+        (
+            {"absent_bos": "<bos>"},
             "chat_template: no chat begins with '<bos>', as the texts do that the model was trained with; "
             "put {{ bos_token }} at the template's beginning, or responses may be worse.",
-        )
-    ]
+        ),
+    ],
+)
+def test_what_may_spoil_responses_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, found: dict[str, Any], text: str
+) -> None:
+    monkeypatch.setattr(ready, "_checked_model", lambda *_: ModelCheck(context=400, **found))
+    notices: list[Notice] = []
+    ready._check_engine(spec(engine="vllm", model="acme/tiny"), [], {}, notices.append, launch=None)
+    assert [(notice.level, notice.message) for notice in notices] == [("warning", text)]
 
 
 def claimed_the_day_before(destination: Folder, at: float) -> None:
@@ -139,7 +123,6 @@ def claimed_the_day_before(destination: Folder, at: float) -> None:
 
 def test_the_date_of_a_run_is_that_of_its_first_claim(tmp_path: Path) -> None:
     """A retry on the next day prints the first day's date, so that its keys and parts are the same."""
-    ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
     before = datetime.datetime.now(datetime.timezone.utc).timestamp()
     first = submitted(0, "token")
     destination = folder(str(tmp_path), None)
@@ -164,7 +147,6 @@ def test_the_date_of_a_run_is_that_of_its_first_claim(tmp_path: Path) -> None:
 
 
 def test_one_line_says_that_choices_are_whole() -> None:
-    ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
     sampling = {"max_tokens": 8, "structured_outputs": {"choice": ["very positive", "negative"]}}
     told: list[str] = []
 

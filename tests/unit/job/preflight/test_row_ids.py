@@ -40,9 +40,12 @@ def jsonl(folder: Path, ids: list[Any]) -> Source:
     return source_of(folder / "x.jsonl")
 
 
-@pytest.mark.parametrize("write", [parquet, jsonl])
-def test_ids_that_are_all_different_pass(tmp_path: Path, write: Any) -> None:
-    assert check_ids(write(tmp_path, list(range(ROWS))), "a.b", None) is None
+@pytest.mark.parametrize(
+    ("write", "ids"),
+    [(parquet, range(ROWS)), (jsonl, range(ROWS)), (jsonl, [1, "no row", 2, "no row"]), (jsonl, [])],
+)
+def test_ids_that_are_all_different_pass(tmp_path: Path, write: Any, ids: Any) -> None:
+    assert check_ids(write(tmp_path, list(ids)), "a.b", None) is None
 
 
 @pytest.mark.parametrize("write", [parquet, jsonl])
@@ -67,14 +70,6 @@ def test_empty_id_column_counts_as_missing(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a.b,text\n1,x\n,x\n,x\n")
     with pytest.raises(PreflightError, match=r"^id_column: row 1 has no value in column 'a\.b'"):
         check_ids(source_of(tmp_path / "x.csv"), "a.b", None)
-
-
-def test_bad_lines_need_no_id(tmp_path: Path) -> None:
-    assert check_ids(jsonl(tmp_path, [1, "no row", 2, "no row"]), "a.b", None) is None
-
-
-def test_an_input_without_rows_has_no_twins(tmp_path: Path) -> None:
-    assert check_ids(jsonl(tmp_path, []), "a.b", None) is None
 
 
 def test_each_row_group_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
