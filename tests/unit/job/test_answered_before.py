@@ -63,23 +63,15 @@ def test_rows_that_have_an_answer_end_no_job(
 def test_too_many_rows_without_an_answer_end_the_job(
     tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch, answered: int
 ) -> None:
-    store = str(tmp_path / "store")
+    """Without a store, before the keys of all rows, which would take minutes for millions."""
+    store, emitted = str(tmp_path / "store") if answered else None, list[Event]()
     if answered:
         attempt(LocalFolder(str(tmp_path / "first")), 0, source, reuse=store, limit=answered)
     loaded = in_a_small_context(monkeypatch)
     with pytest.raises(RaybatchError, match=r"^max_error_fraction: (\d) of the first 6 rows fail") as caught:
-        attempt(LocalFolder(str(tmp_path / "out")), 0, source, reuse=store)
+        attempt(LocalFolder(str(tmp_path / "out")), 0, source, emitted=emitted, reuse=store)
+    keys = [one for one in emitted if isinstance(one, Phase) and "6 rows for" in one.message]
+    assert bool(keys) == bool(answered)
     assert caught.value.failure_class is FailureClass.TOO_MANY_ERRORS
     assert f"{2 - answered // 2} of the first" in str(caught.value)
     assert loaded == []
-
-
-def test_refusal_without_earlier_answers_comes_before_the_keys(
-    tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """These would take minutes for millions of rows."""
-    in_a_small_context(monkeypatch)
-    emitted = list[Event]()
-    with pytest.raises(RaybatchError, match=r"^max_error_fraction: 2 of the first 6 rows fail"):
-        attempt(LocalFolder(str(tmp_path / "out")), 0, source, emitted=emitted)
-    assert not [one for one in emitted if isinstance(one, Phase) and "equal requests" in one.message]

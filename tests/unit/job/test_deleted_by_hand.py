@@ -12,9 +12,8 @@ from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder
 from tests.support.published import ROWS, published
-from tests.support.reading import as_jsonl
 from tests.support.specs import submitted
-from tests.support.whole_job import attempt, without_cluster
+from tests.support.whole_job import attempt, numbered, without_cluster
 
 
 def delete(folder: Folder, *prefixes: str) -> None:
@@ -44,9 +43,7 @@ def commit(summary: Summary) -> str:
 @pytest.fixture
 def destination(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Destination:
     without_cluster(monkeypatch)
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(as_jsonl([{"id": number} for number in range(ROWS)]))
-    return Destination(folder, str(path))
+    return Destination(folder, numbered(tmp_path / "rows.jsonl", ROWS))
 
 
 def test_the_dataset_of_an_older_run(destination: Destination) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.faulty_s3 import ONCE, Fault, FaultyS3, after, by_seed
 from tests.support.published import ROWS, published
 from tests.support.s3_server import S3Server
-from tests.support.whole_job import attempt, without_cluster
+from tests.support.whole_job import attempt, numbered, without_cluster
 
 pytestmark = pytest.mark.slow
 
@@ -54,9 +53,7 @@ def reading(folder: Folder) -> Iterator[None]:
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The source of a job that needs no cluster."""
     without_cluster(monkeypatch)
-    path = tmp_path / "in.jsonl"
-    path.write_text("".join(json.dumps({"id": number}) + "\n" for number in range(ROWS)))
-    return str(path)
+    return numbered(tmp_path / "in.jsonl", ROWS)
 
 
 @pytest.fixture

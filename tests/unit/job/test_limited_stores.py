@@ -31,7 +31,7 @@ from tests.support.s3_server import S3Server, serving
 from tests.support.web import Answer, a_web
 from tests.support.whole_job import attempt, without_cluster
 
-boto3 = pytest.importorskip("boto3")
+pytest.importorskip("boto3")
 
 POLICY = json.loads(next(block.text for block in blocks("json") if block.page.name == "storage.md"))
 RIGHTS = rights_of(POLICY)
@@ -176,11 +176,7 @@ def test_a_missing_file_is_not_a_matter_of_rights(role: Role, guarded: S3Server,
 def test_a_new_folder_of_a_console_has_a_marker(role: Role, guarded: S3Server, lake: S3Folder) -> None:
     """The marker's name without its slash lies above what the role may list."""
     grant(role, lake.bucket)
-    client = boto3.client(
-        "s3", endpoint_url=guarded.url, region_name="us-east-1",
-        aws_access_key_id="key", aws_secret_access_key="secret",
-    )  # fmt: skip
     role.rights.add(Right(PUT, f"{lake.bucket}/customers/*"))
-    client.put_object(Bucket=lake.bucket, Key="customers/")
+    guarded.client().put_object(Bucket=lake.bucket, Key="customers/")
     found = resolve(InputArguments(source=[f"s3://{lake.bucket}/customers/"]), guarded.credentials)
     assert [file.uri for file in found.files] == [f"s3://{lake.bucket}/customers/rows.jsonl"]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import datetime
 import io
 import math
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,10 @@ from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import cut, survey
 from airflow_provider_raybatch.job.parts.part import Part, write
 from airflow_provider_raybatch.job.preflight.column_types import check_types
-from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.row import RowOutcome
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.publishing import ONE, failure, publish, response, rows_of
 from tests.support.reading import listing_of
-from tests.support.specs import spec
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
@@ -243,13 +240,3 @@ class TestLargeValues:
         values = [f"{number}".ljust(400 if number % 3 else 3000, "x") for number in range(9)]
         _, rows = through(pa.array(values), tmp_path, rows_per_chunk=9)
         assert [row["x"] for row in rows] == values
-
-
-def test_a_source_of_many_types_passes_preflight(tmp_path: Path) -> None:
-    columns = {f"c{number}": pa.nulls(3, kind) for number, (kind, _) in enumerate(LEAVES)}
-    pq.write_table(
-        pa.table({"text": ["a", "b", "c"], "d": [Decimal(1)] * 3, **columns}), tmp_path / "x.parquet"
-    )
-    prompt = {"prompt": "{row.text}"}
-    source = look_at_source(spec(source=[str(tmp_path / "x.parquet")], **prompt), None)
-    assert len(source.columns) == len(LEAVES) + 2
