@@ -11,6 +11,7 @@ engine). Parts show which prompts are answered, and since when. All times are of
   (`flush_interval`) and a part takes.
 - *unexplained*: further requests for a prompt after the first, without those in flight.
 - *late*: requests of submissions that began when a part already answered the prompt.
+- *foreign*: engines of submissions that the cluster never showed, and prompts of no row.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ class Count:
     unexplained: int = 0
     late: int = 0
     foreign: int = 0
-    """Engines of submissions that the cluster never showed, and prompts of no row."""
 
 
 def generated_by_now(folder: Path) -> int:

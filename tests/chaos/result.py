@@ -6,9 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from .counting import Count
+from .workload import Found
 
-@dataclass(frozen=True)
-class Result:
+
+@dataclass(frozen=True, kw_only=True)
+class Result(Count, Found):
     """One line of the results file.
 
     :param kind: kind of the victim of this run; ``none`` for a run that only sets the pace.
@@ -39,17 +42,7 @@ class Result:
     state: str = ""
     rows: int = 0
     replicas: int = 2
-    asked: int = 0
-    generated: int = 0
     lost_engines: int = 0
-    in_flight: int = 0
-    overdue: int = 0
-    unexplained: int = 0
-    late: int = 0
-    foreign: int = 0
-    lost: int = 0
-    duplicated: int = 0
-    wrong: int = 0
     left: int = 0
     tries: int = 0
     submissions: int = 0

@@ -43,7 +43,6 @@ _BOUND_LIVES = 2.0
 """Bound of an attempt, as a multiple of the time of an undisturbed run."""
 MAPPED = 3
 """Number of tasks of a mapped run, which share its rows."""
-_SUMS = ("asked", "generated", "in_flight", "overdue", "unexplained", "late", "foreign")
 _NEARLY = 0.95
 """Share of generated rows at which a disk fills: one poll takes longer than publishing."""
 _LONGEST = 600.0
@@ -89,14 +88,8 @@ def together(
 
 
 def _identity(setting: Setting, kill: Kill) -> dict[str, Any]:
-    return {
-        "seed": kill.seed,
-        "kind": kill.kind,
-        "mode": kill.mode,
-        "store": kill.store,
-        "with_family": kill.with_family,
-        "version": setting.version,
-    }
+    names = ("seed", "kind", "mode", "store", "with_family")
+    return {**{name: getattr(kill, name) for name in names}, "version": setting.version}
 
 
 def run(setting: Setting, kill: Kill, lives: Lives) -> Result:
@@ -189,9 +182,13 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
         submissions=sum(len(case.live.submissions) for case in cases),
         seconds=round(seconds, 1),
         expected=round(lives.get(("run", kill.mode), seconds), 1),
-        **{name: sum(getattr(one, name) for one in counts) for name in _SUMS},
-        **{name: sum(getattr(one, name) for one in found) for name in ("lost", "duplicated", "wrong")},
+        **_summed(counts),
+        **_summed(found),
     )
+
+
+def _summed(parts: Sequence[Count] | Sequence[Found]) -> dict[str, int]:
+    return {name: sum(getattr(one, name) for one in parts) for name in vars(parts[0])}
 
 
 def _start(setting: Setting, kill: Kill, folder: Path, evidence: list[Run], bound: float) -> list[Case]:

@@ -7,7 +7,6 @@ import asyncio
 import json
 import shlex
 import textwrap
-import time
 import uuid
 
 import pytest
@@ -56,12 +55,6 @@ async def run(client, request, **options):
     session = (await client.version()).session_name
     job = Followed(request.submission_id, session, **{"poll_interval": 0.3, **options})
     return await follow(client, job, lines.extend), lines
-
-
-async def test_version_and_readiness(client):
-    version = await client.version()
-    assert version.session_name.startswith("session_")
-    assert await client.takes_jobs()
 
 
 async def test_lines_come_once_and_in_order_and_events_speak(client, name):
@@ -229,11 +222,3 @@ async def test_one_job_whatever_dies(client):
     assert [job.submission_id for job in mine if job.is_active] == [cleared.submission_id]
     assert len(mine) == 3
     await client.stop_until_terminal(cleared.submission_id, 60)
-
-
-async def test_the_deadline_passes(client, name):
-    await client.submit(JobRequest("sleep 60", name))
-    job = Followed(name, poll_interval=30, deadline=time.time() + 1)
-    outcome = await follow(client, job, lambda lines: None)
-    assert outcome.state == "timeout"
-    assert (await client.info(name)).is_active

@@ -80,16 +80,14 @@ def server() -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/v1/chat/completions"
 
 
-def test_a_server_over_http(run: Run, server: str) -> None:
+def shout(run: Run, **processor: Any) -> Summary:
+    """Ask a processor that answers in capitals, and refuses a message that asks for it."""
     rows = [{"name": name, "messages": asked(name)} for name in NAMES]
     rows += [{"name": "refused", "messages": asked("please refuse")}, {"name": "empty", "messages": []}]
-    processor = {"config": "HttpRequestProcessorConfig", "url": server}
-    summary = run(
-        rows,
-        model="m",
-        sampling={"max_tokens": 7},
-        processor=processor,
-    )
+    return run(rows, model="m", sampling={"max_tokens": 7}, processor=processor)
+
+
+def assert_shouted(summary: Summary) -> None:
     answers = rows_of(summary)
     assert {name: row["response"] for name, row in answers.items()} == {name: name.upper() for name in NAMES}
     assert {row["output_tokens"] for row in answers.values()} == {7}
@@ -97,6 +95,10 @@ def test_a_server_over_http(run: Run, server: str) -> None:
     assert letters.keys() == {"refused", "empty"}
     assert (letters["refused"]["step"], letters["empty"]["step"]) == ("engine", "template")
     assert "not this one" in letters["refused"]["reason"]
+
+
+def test_a_server_over_http(run: Run, server: str) -> None:
+    assert_shouted(shout(run, config="HttpRequestProcessorConfig", url=server))
 
 
 @pytest.fixture
@@ -122,35 +124,19 @@ def application(ray_here: Any) -> Iterator[str]:
 
 @pytest.mark.turn(1)
 def test_a_serve_deployment(run: Run, application: str) -> None:
-    def answers(**processor: Any) -> Summary:
-        rows = [{"name": name, "messages": asked(name)} for name in NAMES]
-        rows += [{"name": "refused", "messages": asked("please refuse")}, {"name": "empty", "messages": []}]
-        return run(
-            rows,
-            model="m",
-            sampling={"max_tokens": 7},
-            processor={"config": "ServeDeploymentProcessorConfig", **processor},
-        )
-
+    serve = {"config": "ServeDeploymentProcessorConfig", "app_name": application}
     with pytest.raises(RaybatchError) as unnamed:
-        answers(app_name=application)
+        shout(run, **serve)
     assert str(unnamed.value) == (
         "processor: ServeDeploymentProcessorConfig needs 'deployment_name', the deployment that answers."
     )
     with pytest.raises(RaybatchError) as missing:
-        answers(app_name=application, deployment_name="Whispers")
+        shout(run, **serve, deployment_name="Whispers")
     assert str(missing.value) == (
         "processor: Ray Serve runs no deployment 'Whispers' in an application 'shouting' on this cluster; "
         "it runs 'Shouts' in 'shouting'."
     )
-    summary = answers(app_name=application, deployment_name="Shouts")
-    found = rows_of(summary)
-    assert {name: row["response"] for name, row in found.items()} == {name: name.upper() for name in NAMES}
-    assert {row["output_tokens"] for row in found.values()} == {7}
-    letters = letters_of(summary)
-    assert letters.keys() == {"refused", "empty"}
-    assert (letters["refused"]["step"], letters["empty"]["step"]) == ("engine", "template")
-    assert letters["refused"]["reason"] == "ValueError: not this one"
+    assert_shouted(shout(run, **serve, deployment_name="Shouts"))
 
 
 @pytest.mark.vllm

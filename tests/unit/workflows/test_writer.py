@@ -16,18 +16,6 @@ from tests.support.s3_server import serving
 from tests.unit.workflows.datasets import batch, inferred, written, written_from
 
 
-def test_rows_of_an_operators_result(tmp_path: Path) -> None:
-    from airflow_provider_raybatch.contract.manifest import BatchManifest
-    from airflow_provider_raybatch.operators.handover import result_of
-
-    inferred(tmp_path, [{"id": number, "response": f"r{number}"} for number in range(5)])
-    manifest = BatchManifest.model_validate_json((tmp_path / "manifest.json").read_bytes())
-    rows = Rows(result_of(manifest.summary(), "job", None))
-    assert rows.count == 5
-    assert [row["response"] for row in rows.rows()] == ["r0", "r1", "r2", "r3", "r4"]
-    assert next(iter(rows.batches(["id"]))).schema.names == ["id"]
-
-
 @pytest.mark.parametrize("form", ["xcom", "extra", "manifest", "destination", "path"])
 def test_forms_of_a_result(tmp_path: Path, form: str) -> None:
     result = inferred(tmp_path, [{"id": 1}])
