@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find flipped bits before a file is parsed: checksums of whole files, and of Parquet footers.
 
-Parquet has checksums of pages, but none of the footer. A bit that flips there renames a column, or ends the
-process: Arrow raises some of its errors where Python can't catch them.
+Parquet has checksums of pages, but none of the footer. A flipped bit there renames a column, or ends the
+process: Arrow raises some errors where Python can't catch them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,7 @@ def with_checksum(content: bytes) -> bytes:
 
 
 def checked(content: bytes) -> bytes:
-    """What :func:`with_checksum` was given.
-
-    :raises ValueError: it is not that any more.
-    """
+    """What :func:`with_checksum` was given. :raises ValueError: it has changed."""
     inner = content[:-_SIZE]
     if len(content) < _SIZE or _digest(inner) != content[-_SIZE:]:
         raise ValueError("its checksum does not fit")
@@ -50,10 +47,9 @@ def with_footer_checksum(parquet: bytes) -> bytes:
 
 
 def checked_footer(stream: BinaryIO | io.RawIOBase, needed: bool = True) -> bytes:
-    """The footer of a Parquet file; ``pq.read_metadata`` reads all it needs from it.
+    """The footer of a Parquet file, which ``pq.read_metadata`` takes.
 
-    :param needed: whether it must have the checksum of :func:`with_footer_checksum`; other software's files
-        have none.
+    :param needed: whether it must have a checksum; files of other software have none.
     :raises DamagedFooterError: it is damaged.
     """
     size = stream.seek(0, io.SEEK_END)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Try the writes that keep jobs apart, because not every store and file system has them.
+"""Try the writes that keep jobs apart, which not every store and file system has.
 
-S3's conditional puts came late. Some stores answer 501 to ``If-None-Match`` or ``If-Match``; others ignore
-the header, and then two claims of one destination succeed.
+Some stores answer 501 to ``If-None-Match`` or ``If-Match``; others ignore the header, and then two claims of
+one destination succeed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def check_conditional_writes(place: Folder, unused: str, known: tuple[str, bytes
     Costs S3 two or three requests. Changes no content, and leaves no file.
 
     :param unused: a path that no other writer uses.
-    :param known: path and content of a file that never changes, if there is one. It is tried with this
-        content, so a store that ignores the condition does no harm.
+    :param known: path and content of a file that never changes, if there is one. The same content is
+        written, so a store that ignores the condition does no harm.
     :raises StorageError: the store or file system does not keep the condition; or it can't be written.
     """
     if isinstance(place, LocalFolder):
@@ -96,7 +96,7 @@ def _refusal(place: S3Folder, header: str, does: str) -> StorageError:
 def _put(place: S3Folder, path: str, content: bytes, mode: PutMode) -> bool:
     """Whether a conditional put was done.
 
-    Without obstore's own repetitions, which would go on for a minute where the store has no such put.
+    obstore itself repeats nothing here: it would go on for a minute if the store lacks such puts.
     """
     from obstore.exceptions import AlreadyExistsError, PreconditionError
 

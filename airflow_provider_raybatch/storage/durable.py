@@ -9,9 +9,9 @@ import shutil
 from pathlib import Path
 
 _NO_SUCH_CALL = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM})
-"""File systems that sync no folders, and folders that may be passed through and not be read."""
+"""Errors of file systems that can't sync folders, and of folders that may not be read."""
 _NAMED: set[Path] = set()
-"""Folders whose own names this process has synced: a further sync would cost a flush of the disk."""
+"""Folders whose own names this process has synced: each sync flushes the disk."""
 
 
 def sync_folder(path: Path) -> None:
@@ -35,12 +35,15 @@ def sync_folder(path: Path) -> None:
 def make_folder(path: Path) -> None:
     """Make a folder and those above it that are missing, with names that survive a power loss.
 
-    One that is there may be the work of a process that died before it could sync the name. So each name is
+    An existing one may be the work of a process that died before it could sync the name. So each name is
     synced once a process.
 
     :raises OSError: it can't be made.
     """
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
     for one in (path, *path.parents):
         if one in _NAMED or one == one.parent:
             break
@@ -49,9 +52,6 @@ def make_folder(path: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder with all that is in it.
-
-    :raises OSError: it can't be removed.
-    """
+    """Remove a folder with all that is in it. :raises OSError: it can't be removed."""
     shutil.rmtree(path)
     _NAMED.difference_update([one for one in _NAMED if path in (one, *one.parents)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn errors of disks and S3 into this package's own: what is wrong, and whether a retry may help."""
+"""What errors of disks and S3 mean: what is wrong, and whether a retry may help."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import contextlib
 import errno
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.storage.causes import cause_of, code
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_IDENTITY = ("/latest/api/token", "/latest/meta-data", "169.254.169.254")
@@ -19,7 +19,19 @@ _PASSING = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestC
 _NOT_OFFERED = frozenset({"NotImplemented", "InvalidArgument"})
 _DENIED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken")
 _LACKS_A_RIGHT = frozenset({"AccessDenied", "403 Forbidden"})
+_RIGHTS = {
+    "list": "s3:ListBucket",
+    "read": "s3:GetObject",
+    "write": "s3:PutObject",
+    "delete": "s3:DeleteObject",
+}
 _STATUS = re.compile(r"status code: (\d{3} [A-Z][A-Za-z ]*\w)")
+
+
+_CODE = re.compile(r"<Code>(\w+)</Code>|\(code: (\w+)\)")
+"""The second is obstore's, of a key in a deletion of many."""
+_REGION = re.compile(r"<Region>([\w-]+)</Region>|expecting '([\w-]+)'")
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
 
 
 class StorageError(RaybatchError):
@@ -40,13 +52,41 @@ class ConflictError(Exception):
     """The store refused a call because of a concurrent one; it may be repeated."""
 
 
-_RIGHTS = {
-    "list": "s3:ListBucket",
-    "read": "s3:GetObject",
-    "write": "s3:PutObject",
-    "delete": "s3:DeleteObject",
+@dataclass(frozen=True)
+class Cause:
+    """What is wrong and what helps, as the end of a sentence.
+
+    :param failure_class: ``storage`` if a later attempt, or another machine, may succeed.
+    """
+
+    sentence: str
+    failure_class: FailureClass = FailureClass.USER_ERROR
+
+
+_EXPIRED = Cause(
+    "the credentials have expired; a retry assumes a role again, but a session token that is stored must be "
+    "replaced",
+    FailureClass.STORAGE,
+)
+_BY_CODE = {
+    "ExpiredToken": _EXPIRED,
+    "TokenRefreshRequired": _EXPIRED,
+    "RequestTimeTooSkewed": Cause(
+        "the clock of this machine differs from that of S3 by more than 15 minutes; set it, by NTP for "
+        "example",
+        FailureClass.STORAGE,
+    ),
 }
-"""By what can't be done."""
+_OTHER_REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+_BY_CERTIFICATE = {
+    "Expired": "its certificate has expired; renew it, or set the clock of this machine",
+    "NotValidYet": "its certificate is not valid yet; set the clock of this machine",
+    "NotValidForName": "its certificate is for another host; correct endpoint_url",
+    "UnknownIssuer": (
+        "its certificate is of an authority that this machine doesn't know; set verify in the extra of the "
+        "aws connection to the authority's PEM file, or AWS_CA_BUNDLE in the environment"
+    ),
+}
 
 
 @contextlib.contextmanager
@@ -71,34 +111,26 @@ def local_errors(verb: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _local_error(verb, path, error) from error
-
-
-def _local_error(verb: str, path: Path, error: OSError) -> StorageError:
-    # A wrong path or a missing permission stays wrong; a full or failing disk may recover.
-    wrong = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
-    lasting = isinstance(error, wrong) or error.errno == errno.EROFS
-    text = f"{path}: can't {verb} it ({error.strerror or error})"
-    if error.errno in FULL:
-        return StorageError(
-            f"{text}; make room there: a retry of the task goes on with the rows that are finished."
-        )
-    if not lasting:
-        return StorageError(f"{text}.")
-    return StorageError(
-        f"{text}; check the path, and that all nodes of the cluster may {verb} there.",
-        FailureClass.USER_ERROR,
-    )
+        text = f"{path}: can't {verb} it ({error.strerror or error})"
+        if error.errno in FULL:
+            remedy = "make room there: a retry of the task goes on with the rows that are finished."
+            raise StorageError(f"{text}; {remedy}") from error
+        # A wrong path or a missing permission stays wrong; a failing disk may recover.
+        wrong = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
+        if isinstance(error, wrong) or error.errno == errno.EROFS:
+            remedy = f"check the path, and that all nodes of the cluster may {verb} there."
+            raise StorageError(f"{text}; {remedy}", FailureClass.USER_ERROR) from error
+        raise StorageError(f"{text}.") from error
 
 
 def not_offered(error: Exception) -> bool:
-    """Whether the store has no such call, or does not know one of its headers."""
+    """Whether the store lacks this call, or does not know one of its headers."""
     from obstore import exceptions
 
     if not isinstance(error, exceptions.GenericError):
         return isinstance(error, exceptions.NotSupportedError)
     status = _STATUS.search(str(error))
-    return code(str(error)) in _NOT_OFFERED or bool(status and status.group(1)[:3] in {"405", "501"})
+    return _code(str(error)) in _NOT_OFFERED or bool(status and status.group(1)[:3] in {"405", "501"})
 
 
 def may_recover(error: Exception) -> bool:
@@ -107,22 +139,21 @@ def may_recover(error: Exception) -> bool:
 
     text = str(error)
     if isinstance(error, FileNotFoundError):
-        # An upload of several parts that was completed by a call whose answer was lost is known no more.
+        # S3 forgets an upload of several parts that was completed by a call whose answer was lost.
         return "NoSuchUpload" in text or "uploadId=" in text
     if not isinstance(error, (exceptions.GenericError, exceptions.AlreadyExistsError, ConflictError)):
         return False
-    refused = _STATUS.search(text)
-    if code(text) in _PASSING:
+    if _code(text) in _PASSING:
         return True
-    if any(mark in text for mark in (*_NO_IDENTITY, *_DENIED)) or cause_of(text) or not_offered(error):
+    if any(mark in text for mark in (*_NO_IDENTITY, *_DENIED)) or _cause_of(text) or not_offered(error):
         return False
-    return not (
-        refused and refused.group(1).startswith("4") and not refused.group(1).startswith(("408", "429"))
-    )
+    refused = _STATUS.search(text)
+    status = refused[1] if refused else ""
+    return not status.startswith("4") or status.startswith(("408", "429"))
 
 
 def is_denied(error: Exception) -> bool:
-    """Whether the credentials are refused; listings say so in their text alone."""
+    """Whether the credentials are refused, which listings say in their text alone."""
     from obstore import exceptions
 
     denied = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
@@ -134,49 +165,72 @@ def s3_error(verb: str, uri: str, error: Exception, tried: float = 0) -> Storage
 
     :param tried: for how many seconds.
     """
+    failed = f"{uri}: can't {verb} it"
+    if cause := _lasting_cause(verb, error):
+        return StorageError(f"{failed}, {cause.sentence}.", cause.failure_class)
+    if not tried:
+        return StorageError(f"{failed} ({answer(str(error))}).")
+    return StorageError(
+        f"{failed} ({answer(str(error))}), tried for {round(tried)} s; check that the store is up and can be "
+        "reached from the cluster: a retry of the task goes on with the rows that are finished."
+    )
+
+
+def _lasting_cause(verb: str, error: Exception) -> Cause | None:
     from obstore import exceptions
 
     text = str(error)
-    if (isinstance(error, FileNotFoundError) and not may_recover(error)) or "NoSuchBucket" in text:
-        missing_bucket = "the bucket does not exist; check its name"
-        what = missing_bucket if "NoSuchBucket" in text else "there is no such object"
-        return StorageError(f"{uri}: can't {verb} it, {what}.", FailureClass.USER_ERROR)
+    if "NoSuchBucket" in text:
+        return Cause("the bucket does not exist; check its name")
+    if isinstance(error, FileNotFoundError) and not may_recover(error):
+        return Cause("there is no such object")
     if isinstance(error, exceptions.InvalidPathError):
-        return StorageError(
-            f"{uri}: can't {verb} it, a key below it has an empty name between slashes ({answer(text)}); "
-            "rename that key, or name folders or a glob without it.",
-            FailureClass.USER_ERROR,
+        return Cause(
+            f"a key below it has an empty name between slashes ({answer(text)}); rename that key, or name "
+            "folders or a glob without it"
         )
-    if cause := cause_of(text):
-        return StorageError(f"{uri}: can't {verb} it, {cause.sentence}.", cause.failure_class)
+    if cause := _cause_of(text):
+        return cause
     if is_denied(error):
         said = answer(text)
-        lacks = said in _LACKS_A_RIGHT and verb in _RIGHTS
-        needs = f", which needs {_RIGHTS[verb]} there" if lacks else ""
-        return StorageError(
-            f"{uri}: can't {verb} it, the credentials are refused ({said}); check aws_conn_id or the "
-            f"cluster's role{needs}.",
-            FailureClass.USER_ERROR,
-        )
+        needs = f", which needs {_RIGHTS[verb]} there" if said in _LACKS_A_RIGHT else ""
+        return Cause(f"the credentials are refused ({said}); check aws_conn_id or the cluster's role{needs}")
     if any(mark in text for mark in _NO_IDENTITY):
-        return StorageError(
-            f"{uri}: can't {verb} it, the cluster has no AWS credentials; set aws_conn_id or give its nodes "
-            "a role.",
-            FailureClass.USER_ERROR,
-        )
-    if not tried:
-        return StorageError(f"{uri}: can't {verb} it ({answer(text)}).")
-    return StorageError(
-        f"{uri}: can't {verb} it ({answer(text)}), tried for {round(tried)} s; check that the store is up "
-        "and can be reached from the cluster: a retry of the task goes on with the rows that are finished."
-    )
+        return Cause("the cluster has no AWS credentials; set aws_conn_id or give its nodes a role")
+    return None
 
 
 def answer(text: str) -> str:
     """What the store said: its own code where the answer has one, else obstore's first line."""
-    if said := code(text):
+    if said := _code(text):
         return said
     if status := _STATUS.search(text):
         return status.group(1)
     lines = text.strip().splitlines()
     return lines[0][:300] if lines else "no reason given"
+
+
+def _cause_of(text: str) -> Cause | None:
+    """The cause of a refusal, if it is known; `text` is obstore's whole message."""
+    said = _code(text)
+    if said in _BY_CODE:
+        return _BY_CODE[said]
+    if said in _OTHER_REGION or "redirect without LOCATION" in text:
+        found = _REGION.search(text)
+        where = f" ({found[1] or found[2]})" if found else ""
+        return Cause(
+            f"its bucket lies in another region{where}; set region_name in the extra of the aws connection, "
+            "or AWS_REGION in the environment"
+        )
+    if wrong := _CERTIFICATE.search(text):
+        other = f"its certificate can't be used ({wrong[1]}); replace it"
+        return Cause(_BY_CERTIFICATE.get(wrong[1].removesuffix("Context"), other))
+    if "InvalidContentType" in text:  # what rustls makes of an answer that is not TLS
+        return Cause("it speaks http and not https; correct endpoint_url")
+    return None
+
+
+def _code(text: str) -> str | None:
+    """S3's own code in obstore's message."""
+    said = _CODE.search(text)
+    return said and (said[1] or said[2])

@@ -4,12 +4,8 @@
 pyarrow's S3 file system has no conditional put, obstore has (``If-None-Match: *``). On local disks and NFS,
 link(2) fails if the name is taken, which gives the same guarantee.
 
-A written file survives a power loss, and so do its name and its folders, because they are synced
-(:mod:`~airflow_provider_raybatch.storage.durable`). S3 answers when an object is stored for good, and NFS
-when the server has stored a name, unless it is exported as ``async``.
-
-Readers never see a write that a killed process left half done: on a disk it has a hidden scratch name beside
-its target, in S3 it is an upload that was never completed.
+Readers never see half a file: on a disk it has a hidden scratch name beside its target, in S3 it is an upload
+that was never completed. What survives a power loss: ``docs/internals/commit.md``.
 """
 
 from __future__ import annotations
@@ -32,32 +28,29 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.storage import durable
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError, local_errors
-from airflow_provider_raybatch.storage.paths import inside, several
+from airflow_provider_raybatch.storage.paths import several
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
-"""link(2) where there are none, such as on FAT, and in buckets that are mounted as folders."""
+"""Errors of link(2) on FAT, for example, and in buckets that are mounted as folders."""
 
 _BLOCK = 1024 * 1024
 
 
 class Folder(Protocol):
-    """A place for files.
-
-    Paths are relative to `uri`, with forward slashes. Picklable, so that tasks can have it.
-    """
+    """A place for files. Paths are relative to `uri`, with forward slashes. Picklable."""
 
     @property
     def uri(self) -> str:
         """Where the folder is, without a trailing slash."""
 
     def list(self, prefix: str = "", depth: int | None = None) -> list[Entry]:
-        """All files below `prefix`, recursively, sorted by path; none if there is no such folder.
+        """All files below `prefix`, recursively, sorted by path; none if it does not exist.
 
-        Symbolic links to folders are followed, but each folder is listed once: under its own name where it
-        lies below `prefix`, else under the first name that leads there.
+        Symbolic links to folders are followed, but each folder is listed once: under its own name if it lies
+        below `prefix`, else under the first name that leads there.
 
-        :param depth: levels that are wanted, 1 for the files of the folder itself.
+        :param depth: levels to list; 1 for the files of the folder itself.
         """
 
     def holds(self, prefix: str) -> bool:
@@ -87,29 +80,29 @@ class Folder(Protocol):
         """Write a file; readers see the old content or the new, never a part.
 
         :param content: or an open, seekable file with it, which is read from its beginning, in pieces.
-        :raises StorageError: it can't.
+        :raises StorageError: it can't be written.
         """
 
     def create(self, path: str, content: bytes) -> None:
         """Write a file unless the name is taken.
 
-        :param content: different from every other writer's. If the answer to a successful call is lost, the
+        :param content: different from every other writer's: if the answer to a successful call is lost, the
             repeated call finds the name taken, and only the content shows whose file it is.
-        :raises TakenError: it is.
-        :raises StorageError: it can't.
+        :raises TakenError: the name is taken.
+        :raises StorageError: it can't be written.
         """
 
     def replace(self, path: str, old: bytes | None, new: bytes) -> None:
-        """Write a small file if it still holds `old`, however late this comes.
+        """Write a small file if it still holds `old`.
 
-        :param old: ``None`` for a file that must not be there.
+        :param old: ``None`` for a file that must not exist.
         :param new: different from what any other writer writes there.
         :raises TakenError: it holds something else, or a concurrent writer was changing it.
         :raises StorageError: it can't be written.
         """
 
     def sync(self, path: str = "") -> None:
-        """Make what a folder lists survive a power loss, also where a dead process wrote it.
+        """Make the names in a folder survive a power loss, also those that a dead process wrote.
 
         :raises StorageError: it can't be written.
         """
@@ -117,13 +110,13 @@ class Folder(Protocol):
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files, and on a disk folders; missing ones are ignored.
 
-        :raises StorageError: it can't, or a path leads out of this folder.
+        :raises StorageError: one can't be deleted, or a path leads out of this folder.
         """
 
     def abandoned(self, age: float) -> Sequence[str]:
-        """Half-written files below this folder, without a write for `age` seconds.
+        """Half-written files below this folder, without a write for `age` seconds. Listings leave them out.
 
-        Listings leave them out. In S3 there are none: a bucket's lifecycle rule ends unfinished uploads.
+        None in S3: a bucket's lifecycle rule ends unfinished uploads.
         """
 
 
@@ -135,21 +128,21 @@ class LocalFolder:
 
     @property
     def uri(self) -> str:
-        """The absolute path."""
         return self.root
 
     def _path(self, path: str) -> Path:
-        return inside(self.root, path)
+        if path.startswith("/") or ".." in path.split("/"):
+            text = f"{path!r} leads out of {self.root}; use a path inside of it."
+            raise StorageError(text, FailureClass.USER_ERROR)
+        return Path(self.root, path) if path else Path(self.root)
 
     def list(self, prefix: str = "", depth: int | None = None) -> list[Entry]:
-        """See :class:`Folder`."""
         start = self._path(prefix)
         with local_errors("list", start):
             found = [self._entry(start)] if start.is_file() else self._entries(start, depth)
         return sorted(found, key=lambda entry: entry.path)
 
     def holds(self, prefix: str) -> bool:
-        """See :class:`Folder`."""
         with local_errors("list", self._path(prefix)):
             return next(_files(self._path(prefix), through_links=False), None) is not None
 
@@ -172,40 +165,34 @@ class LocalFolder:
         )
 
     def head(self, path: str) -> Entry | None:
-        """See :class:`Folder`."""
         full = self._path(path)
         with local_errors("read", full):  # a folder above it that may not be listed
             return self._entry(full) if full.is_file() else None
 
     def read(self, path: str) -> bytes:
-        """See :class:`Folder`."""
         with local_errors("read", self._path(path)):
             return self._path(path).read_bytes()
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
-        """See :class:`Folder`."""
         with local_errors("read", self._path(path)), self._path(path).open("rb") as stream:
             stream.seek(start)
             return stream.read(length)
 
     def open(self, path: str, size: int | None = None) -> BinaryIO:
-        """See :class:`Folder`."""
         with local_errors("read", self._path(path)):
             return self._path(path).open("rb")
 
     def write(self, path: str, content: bytes | IO[bytes]) -> None:
-        """See :class:`Folder`."""
         self._put(path, content, exclusive=False)
 
     def create(self, path: str, content: bytes) -> None:
-        """See :class:`Folder`."""
         self._put(path, content, exclusive=True)
 
     def _put(self, path: str, content: bytes | IO[bytes], exclusive: bool) -> None:
         target = self._path(path)
         scratch = target.parent / f"{SCRATCH}{uuid.uuid4().hex}"
         with local_errors("write", target):
-            self._make_folder(target.parent)
+            durable.make_folder(target.parent)
             try:
                 self._fill(scratch, content)
                 self._name(scratch, target, exclusive)
@@ -225,13 +212,6 @@ class LocalFolder:
             os.fsync(file.fileno())
 
     @staticmethod
-    def _make_folder(path: Path) -> None:
-        try:
-            durable.make_folder(path)
-        except FileExistsError:
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
-
-    @staticmethod
     def _name(scratch: Path, target: Path, exclusive: bool) -> None:
         if not exclusive:
             scratch.replace(target)
@@ -239,7 +219,7 @@ class LocalFolder:
         try:
             os.link(scratch, target)
         except FileExistsError as error:
-            # NFS repeats a link(2) whose answer was lost; that the scratch file has two names tells.
+            # NFS repeats a link(2) whose answer was lost: then the scratch file has two names.
             if scratch.stat().st_nlink != 2:
                 raise TakenError(f"destination: {target} exists already.") from error
         except OSError as error:
@@ -252,11 +232,8 @@ class LocalFolder:
             ) from error
 
     def replace(self, path: str, old: bytes | None, new: bytes) -> None:
-        """See :class:`Folder`.
-
-        Rivals exclude each other by their scratch files, without which they can't rename. Whoever wrote its
-        scratch file later removes the other's; if that was renamed before, it sees the target changed.
-        """
+        # Rivals exclude each other by their scratch files, without which they can't rename. The later one
+        # removes the other's; if that was renamed before, it sees the target changed.
         if old is None:
             self.create(path, new)
             return
@@ -279,13 +256,11 @@ class LocalFolder:
                 scratch.unlink(missing_ok=True)
 
     def sync(self, path: str = "") -> None:
-        """See :class:`Folder`."""
         full = self._path(path)
         with local_errors("write", full), contextlib.suppress(FileNotFoundError):
             durable.sync_folder(full)
 
     def delete(self, paths: Iterable[str]) -> None:
-        """See :class:`Folder`."""
         for path in several(paths):
             full = self._path(path)
             with local_errors("delete", full), contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -295,7 +270,6 @@ class LocalFolder:
                     full.unlink(missing_ok=True)
 
     def abandoned(self, age: float) -> Sequence[str]:
-        """See :class:`Folder`."""
         latest, found = time.time() - age, []
         with local_errors("list", Path(self.root)):
             # Not through links: what lies behind them may be foreign, and these files are deleted.

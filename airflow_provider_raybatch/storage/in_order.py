@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work on many files side by side: a store takes tens of milliseconds per request, whatever its size."""
+"""Work on many files side by side: each request to a store takes tens of milliseconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 def in_order(function: Callable[[Item], T], items: Iterable[Item], at_once: int = 16) -> Iterator[T]:
     """`function` of each item, in their order; `items` is read as far as that needs.
 
-    :param at_once: how many items at most are in work, or done and not yet taken.
+    :param at_once: at most so many items are in work, or done and not yet taken.
     """
     with ThreadPoolExecutor(at_once, thread_name_prefix="raybatch-in-order") as pool:
         waiting: deque[Future[T]] = deque()

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Temporary files on a node that need a name, so that a process that is killed leaves them.
-
-What needs none is a ``tempfile.TemporaryFile``. Ray kills replicas as a matter of course, so a later process
-deletes what they have left.
-"""
+"""Temporary files with a name, which a killed process leaves on its node; a later process deletes them."""
 
 from __future__ import annotations
 
@@ -22,17 +18,14 @@ _FOLDER = "raybatch-engine-"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _SHARED_MEMORY = Path("/dev/shm")
 _AGE = 7 * 86400.0
-"""Seconds without a change after which a file may go. On a memory disk, writing to a mapped file is none,
-and a process may live for days."""
+"""Seconds without a change after which a file is deleted. On a memory disk, writes to a mapped file do not
+count as changes, and a process may live for days."""
 _NEW = 60.0
 """Seconds in which a folder may not be held yet."""
 
 
 def held_folder() -> Path:
-    """Make a folder that is this process's until it ends.
-
-    :raises OSError: the disk is full.
-    """
+    """Make a folder that is this process's until it ends. :raises OSError: the disk is full."""
     path = Path(tempfile.mkdtemp(prefix=_of_this_node()))
     # The descriptor, and with it the lock, stays until the process has ended.
     fcntl.flock(os.open(path, os.O_RDONLY | os.O_DIRECTORY), fcntl.LOCK_SH)
@@ -49,7 +42,7 @@ def _of_this_node() -> str:
 
 
 def own_prefix(folder: Path) -> str:
-    """How names of shared memory begin that are deleted with a held folder; empty for another folder."""
+    """How names of shared memory begin that go with a held folder; empty for another folder."""
     return f"r{folder.name[-8:]}" if folder.name.startswith(_FOLDER) else ""
 
 
@@ -69,7 +62,7 @@ def sweep() -> None:
 
 
 def _mode_if_left(path: Path, age: float) -> int:
-    """The mode of what is this user's and has not changed for so long; 0 for anything else."""
+    """The mode of a file of this user without changes for `age` seconds; 0 for anything else."""
     found = path.lstat()
     return found.st_mode if found.st_uid == os.getuid() and time.time() - found.st_mtime >= age else 0
 

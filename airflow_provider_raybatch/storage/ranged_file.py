@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from airflow_provider_raybatch.storage.entry import Entry
 
 REQUEST_BYTES = 8 * 1024 * 1024
-"""Of one read of a buffer: enough to make the way to S3 and back not count."""
+"""Of one read of a buffer: enough to hide the latency of S3."""
 
 
 class Ranges(Protocol):
@@ -22,10 +22,9 @@ class Ranges(Protocol):
 class RangedFile(io.RawIOBase):
     """A file of a folder that is read by one request a range and never further than asked.
 
-    A store's own file object reads ahead by megabytes after each seek, and Parquet seeks to every column. Who
-    reads a file to its end puts an ``io.BufferedReader`` of `REQUEST_BYTES` around it.
-
-    Holds no connection and no state but its position, so that a read that failed can simply be repeated.
+    A store's own file object reads ahead by megabytes after each seek, and Parquet seeks to every column. To
+    read a file to its end, put an ``io.BufferedReader`` of `REQUEST_BYTES` around it. A failed read can be
+    repeated: the only state is the position.
 
     :param whole: whether the first read takes the whole file into memory.
     """
@@ -38,7 +37,7 @@ class RangedFile(io.RawIOBase):
         self._content: bytes | None = None
 
     def load(self) -> None:
-        """Take the whole file into memory by one request, for all reads from now on."""
+        """Take the whole file into memory by one request."""
         self._content = self._folder.read_range(self._entry.path, 0, self._entry.size)
 
     def readable(self) -> bool:
@@ -77,5 +76,5 @@ class RangedFile(io.RawIOBase):
         return len(content)
 
     def readall(self) -> bytes:
-        """The rest; Python's own way asks for 8 KiB at a time."""
+        """The rest; Python itself asks for 8 KiB at a time."""
         return b"".join(iter(lambda: self.read(REQUEST_BYTES), b""))

@@ -3,7 +3,7 @@
 
 obstore repeats a request that got a 5xx, 429 or no answer, but neither creations nor deletions whose answer
 was lost, nor listings that were cut off: it can't know whether they may be repeated. All calls here may, so
-they are made again as a whole; what that means for a creation is :meth:`S3Folder.create`'s business.
+they are made again as a whole (for creations, see :meth:`S3Folder.create`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class RetryLimits:
     """In seconds. A call ends at the latest after `whole` + `repeat` + `answer`: 5 minutes.
 
     :param connect: for a connection to be made; longer than a lost SYN packet and its repetition take.
-    :param answer: for one request, until the answer's last byte. Requests carry at most 8 MiB (a whole file
-        that is read goes on where it was cut off), so this asks for 140 kB/s of each.
-    :param repeat: obstore repeats a request for that long, and at most `repeats` times, with the signature
-        it was made with, which S3 accepts for 15 minutes.
-    :param whole: after that no new attempt is made. Longer than S3 takes to recover from most hiccups, and
-        cheap against the start of an engine, which a failed job would have to repeat.
+    :param answer: for one request, until the answer's last byte. Requests carry at most 8 MiB, so this asks
+        for 140 kB/s of each.
+    :param repeat: obstore repeats a request for so long, and at most `repeats` times, with its first
+        signature, which S3 accepts for 15 minutes.
+    :param whole: after that no new attempt is made. Longer than most hiccups of S3, and cheap against the
+        start of an engine, which a failed job would have to repeat.
     :param first_pause: before the second attempt. Pauses double, with jitter, up to `longest_pause`.
     """
 
@@ -50,8 +50,7 @@ def with_retries(attempt: Callable[[], T], verb: str, uri: str) -> T:
     """Attempt a call until it works, or can never work, or the time for it is over.
 
     :param attempt: may be repeated, whether or not it was done before.
-    :param verb: for the message: what can't be done.
-    :param uri: to what.
+    :param verb: what can't be done with `uri`, for the message.
     :raises StorageError: one sentence.
     """
     began, pause = time.monotonic(), RETRY_LIMITS.first_pause

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _UPLOADS = 4
-"""Parts of a file under way at once: more would share a slow line until each of them takes too long."""
+"""Parts of a file that are sent at once: on a slow line, each of more parts would take too long."""
 
 _SURE = re.compile(r"[\w./=-]*", re.ASCII)
-"""The part of a key that obstore passes on as it is."""
+"""The part of a key that obstore sends unchanged."""
 
 _READ_WHOLE = 1024 * 1024
-"""Bytes of a file that is opened by one request; these take less time than a second one."""
+"""Up to so many bytes are read at once when a file is opened: a second request would take longer."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,6 @@ class S3Folder:
 
     @property
     def uri(self) -> str:
-        """``s3://bucket/prefix``."""
         return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"
 
     def _call(self, verb: str, path: str, call: Callable[[S3Store, str], T]) -> T:
@@ -71,8 +70,6 @@ class S3Folder:
         return key[len(self.prefix) + 1 :] if self.prefix else key
 
     def list(self, prefix: str = "", depth: int | None = None) -> list[Entry]:
-        """See :class:`Folder`."""
-
         def attempt(store: S3Store, key: str) -> list[ObjectMeta]:
             if depth == 1:  # one level costs the same, whatever lies below it
                 return list(store.list_with_delimiter(prefix=key or None)["objects"])
@@ -90,8 +87,6 @@ class S3Folder:
         return sorted(entries, key=lambda entry: entry.path)
 
     def holds(self, prefix: str) -> bool:
-        """See :class:`Folder`."""
-
         def attempt(store: S3Store, key: str) -> bool:
             return any(store.list(prefix=key or None, chunk_size=1))
 
@@ -106,64 +101,45 @@ class S3Folder:
         return sorted(name for path in level["common_prefixes"] if (name := path.rpartition("/")[2]))
 
     def head(self, path: str) -> Entry | None:
-        """See :class:`Folder`."""
         if not self._key(path):
             return None  # the bucket itself is not a file
 
         def attempt(store: S3Store, key: str) -> Entry | None:
             try:
-                meta = self._ask(store, key, lambda: _head(store, key))
+                meta = self._ask(store, key, _head)
             except FileNotFoundError:
                 return None
             return Entry(path, meta["size"], str(meta["e_tag"] or ""))
 
         return self._call("read", path, attempt)
 
-    def _ask(self, store: S3Store, key: str, ask: Callable[[], T]) -> T:
+    def _find(self, path: str, ask: Callable[[S3Store, str], T]) -> T:
+        """What `ask` finds of a file that must exist."""
+        return self._call("read", path, lambda store, key: self._ask(store, key, ask))
+
+    def _ask(self, store: S3Store, key: str, ask: Callable[[S3Store, str], T]) -> T:
         """What `ask` finds of an object.
 
         S3 hides from a role that may list only below a prefix which keys are missing: it answers 403 instead
         of 404. Then the listing tells.
 
-        :raises FileNotFoundError: there is none.
+        :raises FileNotFoundError: it is missing.
         :raises RefusedError: that can't be known.
         """
         from obstore.exceptions import PermissionDeniedError
 
         try:
-            return ask()
+            return ask(store, key)
         except PermissionDeniedError as error:
-            if self._is_listed(store, key):
+            if _is_listed(store, key, self._uri(key.rpartition("/")[0])):
                 raise
             raise FileNotFoundError(f"{key} is not listed") from error
 
-    def _is_listed(self, store: S3Store, key: str) -> bool:
-        parent = key.rpartition("/")[0]
-        before = _SURE.match(key[:-1])
-        pages = store.list(prefix=parent or None, offset=(before and before.group()) or None)
-        try:
-            later = (meta["path"] for page in pages for meta in page if meta["path"] >= key)
-            return next(later, None) == key
-        except Exception as error:
-            if not is_denied(error):
-                raise
-            sentence = s3_error("list", self._uri(parent), error)
-            raise RefusedError(str(sentence), sentence.failure_class) from error
-
     def read(self, path: str) -> bytes:
-        """See :class:`Folder`."""
-        return self._call("read", path, self._get)
-
-    def _get(self, store: S3Store, key: str) -> bytes:
-        return self._ask(store, key, lambda: bytes(store.get(key).bytes()))
+        return self._find(path, _content)
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
-        """See :class:`Folder`."""
-
-        def attempt(store: S3Store, key: str) -> bytes:
-            return self._ask(store, key, lambda: bytes(store.get_range(key, start=start, length=length)))
-
-        return self._call("read", path, attempt)
+        return self._find(path, lambda store, key: bytes(store.get_range(key, start=start, length=length)))
 
     def read_version(self, path: str, start: int, length: int) -> tuple[bytes, str]:
         """As :meth:`read_range`, with the version of what was read, as :class:`Entry` has it.
@@ -175,21 +151,16 @@ class S3Folder:
             found = store.get(key, options={"range": (start, start + length)})
             return bytes(found.bytes()), str(found.meta["e_tag"] or "")
 
-        return self._call("read", path, lambda store, key: self._ask(store, key, lambda: attempt(store, key)))
+        return self._find(path, attempt)
 
     def open(self, path: str, size: int | None = None) -> BinaryIO:
-        """See :class:`Folder`."""
         if size is None:
-            size = self._call(
-                "read", path, lambda store, key: self._ask(store, key, lambda: _head(store, key)["size"])
-            )
+            size = self._find(path, _head)["size"]
         if size <= _READ_WHOLE:
             return io.BytesIO(self.read(path))
         return io.BufferedReader(RangedFile(self, Entry(path, size, "")), REQUEST_BYTES)
 
     def write(self, path: str, content: bytes | IO[bytes]) -> None:
-        """See :class:`Folder`."""
-
         def attempt(store: S3Store, key: str) -> None:
             if isinstance(content, bytes):
                 store.put(key, content, max_concurrency=_UPLOADS)
@@ -202,9 +173,9 @@ class S3Folder:
     def create(self, path: str, content: bytes) -> None:
         """See :class:`Folder`.
 
-        "Taken" has three meanings: another writer's object, our own object after a lost answer (ours, or a
-        repeating proxy's), or S3's 409 about a concurrent write, after which there may be no object.
-        Reading it back shows which.
+        "Taken" has three meanings: another writer's object, our own object after a lost answer (to us, or to
+        a repeating proxy), or S3's 409 about a concurrent write, after which there may be no object. Reading
+        it back shows which.
         """
         from obstore.exceptions import AlreadyExistsError
 
@@ -214,7 +185,7 @@ class S3Folder:
                 store.put(key, content, mode="create", use_multipart=False)
             except AlreadyExistsError as error:
                 try:
-                    there = self._get(store, key)
+                    there = self._ask(store, key, _content)
                 except FileNotFoundError:
                     raise ConflictError("another creation was under way") from error
                 if there != content:
@@ -223,7 +194,6 @@ class S3Folder:
         self._call("write", path, attempt)
 
     def replace(self, path: str, old: bytes | None, new: bytes) -> None:
-        """See :class:`Folder`."""
         from obstore.exceptions import PreconditionError
 
         if old is None:
@@ -232,7 +202,7 @@ class S3Folder:
 
         def attempt(store: S3Store, key: str) -> None:
             try:
-                found = self._ask(store, key, lambda: store.get(key))
+                found = self._ask(store, key, lambda store, key: store.get(key))
             except FileNotFoundError:
                 raise TakenError(f"destination: {self._uri(key)} is gone.") from None
             there = bytes(found.bytes())
@@ -248,10 +218,9 @@ class S3Folder:
         self._call("write", path, attempt)
 
     def sync(self, path: str = "") -> None:
-        """See :class:`Folder`: what S3 has answered is stored."""
+        """Nothing is to be done: what S3 has acknowledged is stored."""
 
     def delete(self, paths: Iterable[str]) -> None:
-        """See :class:`Folder`."""
         wanted = several(paths)
 
         def attempt(store: S3Store, key: str) -> None:
@@ -264,8 +233,26 @@ class S3Folder:
             self._call("delete", wanted[0], attempt)
 
     def abandoned(self, age: float) -> Sequence[str]:
-        """See :class:`Folder`."""
         return ()
+
+
+def _is_listed(store: S3Store, key: str, above: str) -> bool:
+    """:raises RefusedError: the folder `above` may not be listed."""
+    before = _SURE.match(key[:-1])
+    prefix = key.rpartition("/")[0]
+    pages = store.list(prefix=prefix or None, offset=(before and before.group()) or None)
+    try:
+        later = (meta["path"] for page in pages for meta in page if meta["path"] >= key)
+        return next(later, None) == key
+    except Exception as error:
+        if not is_denied(error):
+            raise
+        sentence = s3_error("list", above, error)
+        raise RefusedError(str(sentence), sentence.failure_class) from error
+
+
+def _content(store: S3Store, key: str) -> bytes:
+    return bytes(store.get(key).bytes())
 
 
 def _head(store: S3Store, key: str) -> ObjectMeta:

@@ -24,7 +24,7 @@ _STORES: dict[Any, S3Store] = {}
 def s3_store(bucket: str, credentials: AwsCredentials | None, repeats: int | None = None) -> S3Store:
     """One store a process and identity: a store holds a connection pool.
 
-    :param repeats: how often obstore itself repeats a request; by default as :data:`retry.RETRY_LIMITS` say.
+    :param repeats: how often obstore itself repeats a request; by default as in :data:`retry.RETRY_LIMITS`.
     """
     try:
         from obstore.store import S3Store
@@ -33,7 +33,7 @@ def s3_store(bucket: str, credentials: AwsCredentials | None, repeats: int | Non
             f"s3://{bucket}: 'obstore' can't be imported on this node ({error}){_shipped_for()}; install it "
             "in the cluster's image, or by runtime_env={'pip': ['obstore']}."
         ) from error
-    # Where the environment says who asks and where, another environment is another store.
+    # The environment may name the identity and the endpoint.
     environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
     limits = retry.RETRY_LIMITS
     if repeats is not None:
@@ -55,7 +55,7 @@ def s3_store(bucket: str, credentials: AwsCredentials | None, repeats: int | Non
 
 
 def _shipped_for() -> str:
-    """What tells a wheel that does not fit this node: the worker's platform and the node's."""
+    """The platforms of wheel and node, which may not fit."""
     try:
         wheel = importlib.metadata.distribution("obstore").read_text("WHEEL") or ""
     except importlib.metadata.PackageNotFoundError:
@@ -105,14 +105,20 @@ def _s3_options(bucket: str, credentials: AwsCredentials | None, limits: retry.R
         options["client_options"]["allow_invalid_certificates"] = True
     elif authorities := given.ca_certificates or _bundle():
         options["client_options"]["root_certificate"] = authorities
+    return {**options, **_identity(given)}
+
+
+def _identity(given: AwsCredentials) -> dict[str, Any]:
     if given.aws_access_key_id and given.aws_secret_access_key:
-        options["access_key_id"] = given.aws_access_key_id.get_secret_value()
-        options["secret_access_key"] = given.aws_secret_access_key.get_secret_value()
-        if given.aws_session_token:
-            options["session_token"] = given.aws_session_token.get_secret_value()
-    elif not os.environ.get("AWS_ACCESS_KEY_ID") and (provider := _profile_credentials()):
-        options["credential_provider"] = provider
-    return options
+        key = {
+            "access_key_id": given.aws_access_key_id,
+            "secret_access_key": given.aws_secret_access_key,
+            "session_token": given.aws_session_token,
+        }
+        return {name: secret.get_secret_value() for name, secret in key.items() if secret}
+    if not os.environ.get("AWS_ACCESS_KEY_ID") and (provider := _profile_credentials()):
+        return {"credential_provider": provider}
+    return {}
 
 
 def _bundle() -> str | None:
@@ -127,7 +133,7 @@ def _bundle() -> str | None:
 
 
 def _profile_credentials() -> Any:
-    """boto3's chain (profiles, SSO), where boto3 is there: obstore itself reads no profiles."""
+    """boto3's chain (profiles, SSO), if boto3 is installed: obstore itself reads no profiles."""
     try:
         import boto3
         from obstore.auth.boto3 import Boto3CredentialProvider

@@ -40,8 +40,8 @@ MUTANTS = (
     Mutant(
         "folders-of-others-not-synced",
         _DURABLE,
-        "    path.mkdir(parents=True, exist_ok=True)\n",
-        "    if path.exists():\n        return\n    path.mkdir(parents=True, exist_ok=True)\n",
+        "        path.mkdir(parents=True, exist_ok=True)\n",
+        "        if path.exists():\n            return\n        path.mkdir(parents=True, exist_ok=True)\n",
         "A folder that a killed process made is gone after a power loss.",
         ("storage/test_durable.py::test_folders_that_a_dead_process_made",),
     ),
@@ -150,7 +150,7 @@ MUTANTS = (
         "                if not path.name.startswith(SCRATCH):\n                    found",
         "                if path.name:\n                    found",
         "Half a part of a killed writer counts.",
-        ("storage/test_folder.py::TestLocal::test_unfinished_writes_are_not_listed",),
+        ("storage/test_folder.py::TestLocal::test_unfinished_writes_and_dangling_links_are_not_listed",),
     ),
     Mutant(
         "no-scratch-file-is-old",
@@ -249,7 +249,7 @@ MUTANTS = (
     Mutant(
         "s3s-request-for-a-retry",
         _ERRORS,
-        "    if code(text) in _PASSING:\n        return True\n",
+        "    if _code(text) in _PASSING:\n        return True\n",
         "",
         "A request that S3 asks to repeat ends the job.",
         ("storage/test_faults.py::TestCreate::test_object_created_by_another_is_not_ours",),
@@ -273,7 +273,7 @@ MUTANTS = (
     Mutant(
         "missing-keys-are-a-matter-of-rights",
         _S3,
-        "            if self._is_listed(store, key):\n                raise\n",
+        '            if _is_listed(store, key, self._uri(key.rpartition("/")[0])):\n                raise\n',
         "            raise\n",
         "A role that is limited to a prefix can't run a job.",
         ("job/test_limited_stores.py::test_a_missing_file_is_not_a_matter_of_rights",),
@@ -281,7 +281,7 @@ MUTANTS = (
     Mutant(
         "hidden-files-are-missing",
         _S3,
-        "            if self._is_listed(store, key):\n                raise\n",
+        '            if _is_listed(store, key, self._uri(key.rpartition("/")[0])):\n                raise\n',
         "",
         "A file that may not be read counts as missing.",
         ("job/test_limited_stores.py::test_a_missing_file_is_not_a_matter_of_rights",),
