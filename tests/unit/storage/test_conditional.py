@@ -55,13 +55,11 @@ def test_a_good_place_is_left_as_it_was(folder: Folder) -> None:
     assert [(entry.path, folder.read(entry.path)) for entry in folder.list()] == [KNOWN]
 
 
-def test_probe_costs_two_writes(bucket: S3Folder, store: PoorStore) -> None:
-    store.puts = 0
-    check_conditional_writes(bucket, "_raybatch/probes/x", None)
-    assert store.puts == 2
+@pytest.mark.parametrize("known", [None, KNOWN], ids=["fresh", "used"])
+def test_probe_costs_two_writes(bucket: S3Folder, store: PoorStore, known: tuple[str, bytes] | None) -> None:
     bucket.write(*KNOWN)
     store.puts = 0
-    check_conditional_writes(bucket, "_raybatch/probes/x", KNOWN)
+    check_conditional_writes(bucket, "_raybatch/probes/x", known)
     assert store.puts == 2
 
 

@@ -97,6 +97,17 @@ def test_the_last_call_of_a_large_upload_may_be_lost(place: S3Folder, proxy: Fau
     assert place.read("x") == LARGE
 
 
+def test_half_an_upload_is_not_seen(
+    healthy: S3Folder, place: S3Folder, proxy: FaultyS3, brief: retry.RetryLimits
+) -> None:
+    proxy.choose = lambda call: Fault.ERROR_503 if "partNumber=2" in call.target else None
+    with pytest.raises(StorageError):
+        place.write("x", LARGE)
+    assert healthy.head("x") is None
+    healthy.create("x", b"whole")
+    assert healthy.read("x") == b"whole"
+
+
 def test_no_call_takes_longer_than_documented() -> None:
     limits = retry.RetryLimits()
     assert limits.whole + limits.repeat + limits.answer == 300

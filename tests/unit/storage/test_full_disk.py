@@ -48,13 +48,15 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_write_that_does_not_fit_leaves_nothing(
     disk: LocalFolder, small_files: None, write: Callable[[LocalFolder, str, bytes], None]
 ) -> None:
+    name = "before" if write is LocalFolder.write else "x"
     disk.write("before", b"whole")
     with pytest.raises(StorageError) as caught:
-        write(disk, "x", b"1" * 2 * ROOM)
+        write(disk, name, b"1" * 2 * ROOM)
     assert not isinstance(caught.value, TakenError)
     assert caught.value.failure_class is FailureClass.STORAGE
-    assert str(caught.value) == f"{disk.uri}/x: can't write it (File too large); {REMEDY}"
+    assert str(caught.value) == f"{disk.uri}/{name}: can't write it (File too large); {REMEDY}"
     assert [path.name for path in Path(disk.root).iterdir()] == ["before"]
+    assert disk.read("before") == b"whole"
 
 
 def test_a_source_that_does_not_fit_unpacked_blames_the_disk(
@@ -71,13 +73,6 @@ def test_a_source_that_does_not_fit_unpacked_blames_the_disk(
         "or set TMPDIR to another folder on the cluster's nodes."
     )
     assert [path.name for path in tmp_path.iterdir()] == ["x.csv.gz"]
-
-
-def test_a_write_that_does_not_fit_keeps_the_old_content(disk: LocalFolder, small_files: None) -> None:
-    disk.write("x", b"old")
-    with pytest.raises(StorageError):
-        disk.write("x", b"1" * 2 * ROOM)
-    assert disk.read("x") == b"old"
 
 
 _JOB = """

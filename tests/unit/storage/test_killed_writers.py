@@ -5,19 +5,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_raybatch.storage.folder import LocalFolder
-from airflow_provider_raybatch.storage.s3_folder import S3Folder
-from tests.support.faulty_s3 import Fault, FaultyS3
-from tests.support.s3_server import S3Server
 
 pytestmark = pytest.mark.slow
 
@@ -63,31 +57,6 @@ for fatal in range(100):
         break
     assert os.WTERMSIG(status) == signal.SIGKILL
 """
-_S3 = """
-import sys
-from pydantic import SecretStr
-from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.storage.s3_folder import S3Folder
-
-url, bucket = sys.argv[1:]
-key = AwsCredentials(
-    aws_access_key_id=SecretStr("key"), aws_secret_access_key=SecretStr("secret"), endpoint_url=url
-)
-S3Folder(bucket, "out", key).write("a/x.parquet", b"1" * 40_000_000)
-"""
-
-
-def kill_when(reached: Callable[[], bool], script: str, *arguments: str) -> None:
-    """Run a script, and SIGKILL it as soon as `reached` is true."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    process = subprocess.Popen([sys.executable, "-c", script, *arguments], env=environment)
-    try:
-        while not reached():
-            assert process.poll() is None
-            time.sleep(0.01)
-    finally:
-        process.kill()
-        assert process.wait() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(("operation", "naming"), [("write", "os.rename"), ("create", "os.link")])
@@ -124,21 +93,3 @@ def test_a_file_on_a_disk_before_each_call(tmp_path: Path, operation: str, namin
         disk.delete(left)
         assert [path.name for path in Path(disk.root, "a").iterdir()] == ["x.parquet"]
     assert len(lives) > 5
-
-
-def test_half_an_upload_to_s3(s3_server: S3Server, proxy: FaultyS3) -> None:
-    bucket = s3_server.new_bucket()
-    healthy = S3Folder(bucket, "out", s3_server.credentials)
-    parts = []
-
-    def slow_from_the_third_part_on(call: object) -> Fault | None:
-        if getattr(call, "method", "") == "PUT":
-            parts.append(call)
-        return Fault.SILENT if len(parts) > 2 else None
-
-    proxy.choose = slow_from_the_third_part_on
-    kill_when(lambda: len(parts) > 3, _S3, proxy.api.url, bucket)
-    assert healthy.list() == []
-    assert healthy.head("a/x.parquet") is None
-    healthy.create("a/x.parquet", b"whole")
-    assert healthy.read("a/x.parquet") == b"whole"
