@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """For the code after a batch inference: its dataset as files, Arrow or DuckDB, checked against the manifest.
 
-Works inside and outside of a task. Needs pyarrow or DuckDB only where they are asked for.
+Works inside and outside of a task. Only Arrow and DuckDB need their packages.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def open_dataset(result: Result, aws_conn_id: str | None = None) -> Dataset:
     whole.
 
     :param result: what the batch inference task returned, the `extra` of its outlet's event, the manifest's
-        uri, or the destination, whose newest dataset is meant then.
+        uri, or the destination, for its newest dataset.
     :param aws_conn_id: Airflow connection of type ``aws`` for ``s3://``; by default the environment's own
         identity.
-    :raises DatasetError: there is no manifest; or a file of the dataset is missing, of another size, or one
-        too many.
+    :raises DatasetError: the manifest is missing; or a file of the dataset is missing, of another size, or
+        one too many.
     :raises SpecError: the file is not a manifest of this version; the message names it.
     :raises RayConnectionError: the connection can't be used.
     """
@@ -74,9 +74,7 @@ def open_dataset(result: Result, aws_conn_id: str | None = None) -> Dataset:
 
 
 def as_opened(manifest: Manifest, uri: str) -> Manifest:
-    """`manifest` with the locations that belong to the place where it was opened.
-
-    So a dataset that was copied or moved as a whole is read where it is now, and not where it was made.
+    """`manifest` with the locations where it was opened: the dataset may have been copied or moved since.
 
     :param uri: where the manifest was opened: below its destination in ``manifests/``, or its copy
         ``manifest.json`` there.
@@ -97,7 +95,7 @@ def as_opened(manifest: Manifest, uri: str) -> Manifest:
 
 def _destination_of(manifest_uri: str) -> str:
     above, _, name = manifest_uri.rpartition("/")
-    # A destination may itself be called as its folder of manifests is.
+    # A destination may have the name of its folder of manifests.
     is_copy = name == NEWEST_MANIFEST or above.rpartition("/")[2] != MANIFESTS
     return above if is_copy else above.rpartition("/")[0]
 
@@ -164,10 +162,7 @@ class Dataset:
         return table
 
     def arrow_dataset(self) -> pa_dataset.Dataset:
-        """A lazy Arrow dataset, which reads what a scan of it asks for.
-
-        :raises DatasetError: pyarrow is missing.
-        """
+        """A lazy Arrow dataset. :raises DatasetError: pyarrow is missing."""
         try:
             import pyarrow.dataset as pa_dataset
         except ImportError as error:
@@ -183,8 +178,9 @@ class Dataset:
     def duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
         """A lazy DuckDB relation, to be queried or inserted from.
 
-        :param connection: by default DuckDB's own default connection. Files in S3 are read through pyarrow,
-            so that DuckDB needs neither an extension nor credentials.
+        Files in S3 are read through pyarrow, so DuckDB needs neither an extension nor credentials.
+
+        :param connection: by default DuckDB's own default connection.
         :raises DatasetError: DuckDB (or for S3 pyarrow) is missing, or the number of rows is not the
             manifest's.
         """
@@ -217,7 +213,7 @@ class Dataset:
 
 
 def manifest_uri_of(result: Result | None) -> str | None:
-    """The manifest's uri in a result; ``None`` if there is none, such as in that of a skipped task."""
+    """The manifest's uri in a result; ``None`` if it has none, as that of a skipped task."""
     found: object = result
     if isinstance(result, Mapping):
         found = result.get("manifest_uri")

@@ -157,7 +157,7 @@ def measure_survey(rows_per_file: int) -> list[float]:
 
 def _parts(place: str) -> tuple[Any, list[Any]]:
     from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-    from airflow_provider_raybatch.job.parts.part import Part, write
+    from airflow_provider_raybatch.job.parts.part import Part, write_all
     from airflow_provider_raybatch.job.row import Completion, Response, RowOutcome
     from airflow_provider_raybatch.job.tasks.registry import task_of
     from airflow_provider_raybatch.storage.folder import LocalFolder
@@ -174,7 +174,7 @@ def _parts(place: str) -> tuple[Any, list[Any]]:
     columns = pa.table({"id": [1], "text": ["a"], **{f"column{number}": [number] for number in range(10)}})
     answer = Response((Completion("yes", "stop", 1),), input_tokens=3, cached_tokens=0)
     stem = f"_raybatch/parts/{'a' * 16}/{'b' * 16}-{'c' * 16}/raybatch-{'d' * 32}-0~{'e' * 8}"
-    one = write(folder, f"{stem}/00000000", columns, [RowOutcome(0, answer, key=bytes(16))], task)
+    (one,) = write_all(folder, f"{stem}/00000000", columns, [RowOutcome(0, answer, key=bytes(16))], task)
     # One file stands for all of them.
     return folder, [Part(one.path, 1, 1, 0, 0, one.bytes)] * FOOTERS
 

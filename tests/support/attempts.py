@@ -73,7 +73,7 @@ class Attempt:
         asked = asker.ask(rows.rows, dict(self.reuse_plan.repetitions))
         outcomes = [asked[ordinal].outcome(ordinal, response(f"r{ordinal}")) for ordinal in ordinals]
         columns = rows.columns().take(pa.array(ordinals))
-        parts.write(self.job.folder, f"{self.job.part_folder}/0", columns, outcomes, self.job.task)
+        parts.write_all(self.job.folder, f"{self.job.part_folder}/0", columns, outcomes, self.job.task)
         return self
 
     def write_parts(self) -> list[Part]:

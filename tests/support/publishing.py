@@ -17,7 +17,7 @@ from airflow_provider_raybatch.job.input.table import table_of
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
-from airflow_provider_raybatch.job.parts.part import Part, write
+from airflow_provider_raybatch.job.parts.part import Part, write_all
 from airflow_provider_raybatch.job.row import Completion, Response, RowFailure, RowOutcome
 from airflow_provider_raybatch.job.tasks.generate import Generate
 from airflow_provider_raybatch.storage.folder import Folder
@@ -57,7 +57,8 @@ def part(
         for position, answer in zip(positions, answers, strict=True)
     ]
     path = f"{run}/raybatch-x-{submission}/{positions[0]:08d}"
-    return write(folder, path, table, outcomes, SEVERAL if completions else ONE)
+    (written,) = write_all(folder, path, table, outcomes, SEVERAL if completions else ONE)
+    return written
 
 
 def publish(

@@ -25,16 +25,15 @@ from airflow_provider_raybatch.storage.folder import Folder
 
 SCRATCH_AGE = 3600.0
 """Seconds without a write after which a scratch file's writer must be dead: a write takes seconds."""
-
 _UNCLAIMED_AGE = datetime.timedelta(days=7)
-"""After that a run that made a copy and never claimed the destination must be dead."""
+"""After that, a run with a copy and without a claim must be dead."""
 
 
 def collect(folder: Folder, journal: Journal) -> int:
     """Delete the left-overs in a destination; call it after the commit.
 
     :param journal: of the submission that has just committed.
-    :returns: how many files were deleted. A failure is only logged: the dataset is already published.
+    :returns: how many files were deleted. A failure is only logged.
     """
     try:
         # Listed before the journal is read: the writers of these files had claimed by then. If the last entry
@@ -47,16 +46,16 @@ def collect(folder: Folder, journal: Journal) -> int:
         folder.delete([*dead, *sorted(own_folders)])
         folder.delete(scratch)
         copies = collect_copies(folder, journal)
-    except Exception as error:  # the dataset is published whatever happens here
+    except Exception as error:  # the dataset is published
         logging.getLogger(__name__).warning("left-overs are not collected this time: %s", error)
         return 0
     return len(dead) + len(scratch) + copies
 
 
 def collect_copies(folder: Folder, journal: Journal) -> int:
-    """Delete the copies of sources that are read no more; call it where a dataset is published.
+    """Delete the copies of sources that are read no more; call it for a published dataset.
 
-    :returns: how many; 0 where the last claim has not ended with a commit. A failure is only logged.
+    :returns: how many; 0 unless the last entry is a commit. A failure is only logged.
     """
     try:
         # Listed before the journal is read, as above.
@@ -65,7 +64,7 @@ def collect_copies(folder: Folder, journal: Journal) -> int:
             files, journal.history() if files else [], datetime.datetime.now(datetime.timezone.utc)
         )
         folder.delete([*ended, *sorted({path.rpartition("/")[0] for path in ended})])
-    except Exception as error:  # the dataset is published whatever happens here
+    except Exception as error:  # the dataset is published
         logging.getLogger(__name__).warning("copies of sources are not deleted this time: %s", error)
         return 0
     return len(ended)
@@ -76,7 +75,7 @@ def unread(files: Iterable[str], history: Sequence[JournalEntry], now: datetime.
 
     A run that has not claimed yet may still read its copies while another one commits.
 
-    :param history: the whole journal, oldest entry first, read after `files` were listed.
+    :param history: see :func:`unpublished`.
     """
     if not (history and history[-1].kind == "commit"):
         return []
@@ -92,8 +91,8 @@ def unread(files: Iterable[str], history: Sequence[JournalEntry], now: datetime.
 def unpublished(files: Iterable[str], history: Sequence[JournalEntry]) -> list[str]:
     """Which of `files` belong to commits that were not and will not be published.
 
-    None in doubt: if another submission has claimed, if entries are missing, or if a file is older than the
-    first entry (the journal may have been deleted). Other names are the user's files.
+    In doubt a file stays: if another submission has claimed, if entries are missing, or if the file is older
+    than the first entry (the journal may have been deleted). Other names are the user's files.
 
     :param files: paths relative to the destination.
     :param history: the whole journal, oldest entry first, read after `files` were listed.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publish the finished rows as one immutable dataset: its files first, and last the entry that names it."""
+"""Publish the finished rows as one immutable dataset: first its files, then the entry that names it."""
 
 from __future__ import annotations
 
@@ -61,8 +61,7 @@ def prepare(
 ) -> BatchManifest:
     """Write every row of the input once, and the manifest; readers see none of it before :func:`commit`.
 
-    :param parts: of all submissions that count; the input has `expected_rows` rows.
-    :param source: input columns as preflight saw them: the only information if no row was read.
+    :param source: input columns as preflight saw them: all that is known if no row was read.
     :param own_parts: see :class:`~airflow_provider_raybatch.job.output.publish.Target`.
     :raises SupersededError: another submission claimed the destination.
     :raises RaybatchError: a row is missing or double; nothing was published.
@@ -91,7 +90,7 @@ def prepare(
 
 
 def commit(journal: Journal, manifest: BatchManifest) -> None:
-    """Publish what :func:`prepare` wrote. A few small requests, however large the dataset.
+    """Publish what :func:`prepare` wrote, by a few small requests.
 
     :raises SupersededError: another submission claimed the destination; nothing was published.
     """
@@ -106,7 +105,7 @@ def _publish(
     expected_rows: int,
     parallel_map: ParallelMap[Any],
 ) -> tuple[Target, list[PublishedRange]]:
-    """Write the dataset, whose columns are known once the user's function was called with each row."""
+    """Write the dataset. The target gets the columns that `postprocess` adds."""
     decoded = {part.path: footer.decoded for part, footer in seen.items()}
     found = ranges(list(seen), rows_per_range, expected_rows, decoded)
     if (notes := target.postprocess) is not None:
@@ -123,7 +122,7 @@ def _publish(
             FailureClass.INTERNAL,
         )
     if not rows:
-        # A reader of the folder must find a valid, empty dataset rather than nothing.
+        # Readers of the folder need a valid, empty file.
         done.append(PublishedRange(*write_rows(target.schema.empty_table(), 0, target), 0, 0))
     return target, done
 
@@ -184,7 +183,7 @@ def _counts(done: Sequence[PublishedRange]) -> Counts:
 
 
 def _as_read(schema: pa.Schema) -> pa.Schema:
-    """The schema that readers of Parquet see, which has fewer types and its own names inside of lists."""
+    """The schema that readers of Parquet see: with fewer types, and other names inside of lists."""
     return pq.read_schema(io.BytesIO(as_parquet(schema.empty_table())))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The failed rows of a job that publishes nothing: what they failed with, and their dead letters."""
+"""The failed rows of a job that publishes nothing: a summary, and their dead letters."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def failures_of(folder: Folder, manifest: BatchManifest) -> str:
 
 
 def with_rows_left(error: Exception, job: Job, rows: int) -> Exception:
-    """Write the dead letters of a job that ends with `error`; the message adds where, and what is kept.
+    """Write the dead letters of a job that ends with `error`; add to its message where, and what is kept.
 
     :param rows: rows of the input.
-    :returns: `error` itself if there is nothing to add, or if the storage gives no answer.
+    :returns: `error` itself if nothing is to be added, or if the storage gives no answer.
     """
     failure_class, sentence = diagnose(error)
     if failure_class is FailureClass.SUPERSEDED:

@@ -11,10 +11,9 @@ from airflow_provider_raybatch.contract.run_token import run_number
 def is_overtaken(token: str, claimed: Sequence[str]) -> bool:
     """Whether a newer run of the same task has claimed before the run `token` could.
 
-    Runs are ordered by their numbers. A number is that of one run, so a second run of the same number belongs
-    to a DAG run that was deleted and made again, whose tries Airflow counts from 1: with it a new order
-    begins, and all runs before it are older ones. Runs of versions that gave no numbers have all 0, so each
-    new one of them counts as newer.
+    Runs are ordered by their numbers. If a second run has the same number, the DAG run was deleted and made
+    again, and Airflow counts its tries from 1: a new order begins, and all runs before it are older. Runs of
+    versions without numbers all have 0, so each new one counts as newer.
 
     :param claimed: tokens of the task's entries in the journal, oldest first.
     """

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may publish at a destination: an append-only journal, written by creation only.
+"""Who may publish at a destination: an append-only journal (``docs/internals/commit.md``).
 
 Entry n+1 is created, never overwritten, so exactly one writer gets it. A submission claims the destination
-with an entry; its commit must be the very next one. A later claim takes that number, so the commit of an
-older driver (one that outlived its cluster) fails, whatever the clocks show. A run that a clear has replaced
-can't claim after its successor, see :mod:`~airflow_provider_raybatch.job.output.fence`.
+with an entry; its commit must be the very next one.
 """
 
 from __future__ import annotations
@@ -37,8 +35,7 @@ class SupersededError(RaybatchError):
 class Journal:
     """The journal of one destination, for one submission.
 
-    :param fingerprint: of the submission's spec: what the same run has published with other arguments is not
-        what it asks for.
+    :param fingerprint: of the submission's spec; a dataset of the run with other arguments does not count.
     """
 
     def __init__(
@@ -53,30 +50,27 @@ class Journal:
 
     def last(self) -> JournalEntry | None:
         """The newest entry."""
-        with error_prefix("destination"):
-            paths = self._paths()[-1:]
-            found = self._entries(paths, [self.folder.read(path) for path in paths])
-            return found[0] if found else None
+        found = self._entries(slice(-1, None))
+        return found[0] if found else None
 
     def history(self) -> list[JournalEntry]:
         """All entries, oldest first."""
-        with error_prefix("destination"):
-            paths = self._paths()
-            return self._entries(paths, list(in_order(self.folder.read, paths)))
+        return self._entries(slice(None))
 
-    def _entries(self, paths: Sequence[str], contents: Sequence[bytes]) -> list[JournalEntry]:
-        if paths:
-            self._newest = paths[-1], contents[-1]
-        return [parse_entry(content, self._file(path)) for path, content in zip(paths, contents, strict=True)]
+    def _entries(self, wanted: slice) -> list[JournalEntry]:
+        with error_prefix("destination"):
+            files = (entry.path for entry in self.folder.list(JOURNAL))
+            paths = sorted(path for path in files if path.endswith(".json"))[wanted]
+            contents = list(in_order(self.folder.read, paths))
+            if paths:
+                self._newest = paths[-1], contents[-1]
+            return [parse_entry(one, self._file(path)) for path, one in zip(paths, contents, strict=True)]
 
     def _file(self, path: str) -> str:
         return f"destination: {self.folder.uri}/{path}"
 
-    def _paths(self) -> list[str]:
-        return sorted(entry.path for entry in self.folder.list(JOURNAL) if entry.path.endswith(".json"))
-
     def committed(self) -> BatchManifest | None:
-        """The published dataset, if this run made it with the same arguments: then nothing is left to do."""
+        """The published dataset, if this run made it with the same arguments."""
         return self._own(self.last())
 
     def _own(self, last: JournalEntry | None) -> BatchManifest | None:
@@ -91,10 +85,7 @@ class Journal:
         return parse_manifest(content, self._file(published.manifest))
 
     def check_conditional_writes(self) -> None:
-        """Check that the destination's store keeps claims apart; call it after :meth:`check_owner`.
-
-        :raises StorageError: it does not, or can't be written.
-        """
+        """Check that the destination's store keeps claims apart; call it after :meth:`check_owner`."""
         with error_prefix("destination"):
             check_conditional_writes(self.folder, f"{PROBES}/{uuid.uuid4().hex}", self._newest)
 
@@ -123,8 +114,8 @@ class Journal:
     def claim(self) -> BatchManifest | None:
         """Take the destination for this submission.
 
-        :returns: ``None``; or the dataset, if another submission of this run has published it since the
-            call of :meth:`committed`. Then nothing is left to do, and nothing was claimed.
+        :returns: the dataset, if another submission of this run has published it since the call of
+            :meth:`committed`; then nothing was claimed.
         :raises PreflightError: it belongs to another task and may not be taken over.
         :raises SupersededError: a newer run of this task has claimed it.
         :raises StorageError: it can't be written.
@@ -157,10 +148,7 @@ class Journal:
         return min(datetime.datetime.fromisoformat(at).timestamp() for at in mine)
 
     def is_cleared(self) -> bool:
-        """Whether the task was cleared: another run of it has an entry.
-
-        All entries count: the last one may be the claim of an earlier submission of the cleared run.
-        """
+        """Whether the task was cleared: another run of it has an entry, not only the last one."""
         mine = self.submission
         return any(entry.owner == mine.task and entry.run_token != mine.run_token for entry in self.history())
 

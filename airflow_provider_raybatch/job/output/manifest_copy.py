@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``manifest.json``: a copy of the newest manifest under a fixed name, for people and simple tools.
 
-The journal decides; the copy follows it, and never goes back, also where a writer was frozen on the way.
+The journal decides; the copy never goes back, even if a writer was frozen on the way.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write one published part: the rows of a range of ordinals, each exactly once, in input order.
+"""Write one published file: the rows of a range of ordinals, each exactly once, in input order.
 
-Ranges make this one step do all that publishing needs: rows that two submissions wrote are told apart by
-their ordinal, small parts become parts of sensible size, and the input's order comes back without sorting
-more than one range at a time.
+This removes duplicates, merges small parts, and restores the input's order, with one range in memory.
 """
 
 from __future__ import annotations
@@ -32,12 +30,12 @@ from airflow_provider_raybatch.storage.folder import Folder
 
 _MOST_DECODED = 512 * 1024 * 1024
 """Bytes of a range in memory; publishing takes a few times as much. Well below the 2 GiB that a column of
-text may have in Arrow: equal rows reach that in a file of a few MiB."""
+text may have in Arrow, which equal rows reach in a file of a few MiB."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """A published part to be: the rows with `first` <= ordinal < `stop` out of `parts`."""
+    """Rows for one published file: those of `parts` with `first` <= ordinal < `stop`."""
 
     number: int
     first: int
@@ -52,10 +50,9 @@ class Target:
     :param data: folder of the good rows, relative to the destination.
     :param dead_letter: folder of the failed rows.
     :param inputs: type of each input column.
-    :param task: what the rows yield, and what its columns are called.
     :param own_parts: folder of the parts of the submission that publishes, relative to the destination.
-    :param run: of the task, as the ids of its submissions begin.
-    :param postprocess: the user's function that adds columns, if there is one.
+    :param run: see :attr:`Submission.run_id`.
+    :param postprocess: the user's function that adds columns, if the job has one.
     """
 
     folder: Folder
@@ -73,7 +70,6 @@ class Target:
         """Of the published rows."""
         names = self.task.names
         outputs = [(names[column.name], column.type) for column in self.task.output_type]
-        # Which run paid for a row that was reused.
         reused = [(names[REUSED_COLUMN], pa.string())] if REUSED_COLUMN in names else []
         added = self.postprocess.types.items() if self.postprocess else ()
         return pa.schema([*self.inputs.items(), *outputs, *reused, *added])
@@ -104,8 +100,7 @@ def ranges(
 ) -> list[Range]:
     """Cut the ordinals 0 to `total` into ranges of `rows_per_range`, with the parts that reach into each.
 
-    :param decoded: what the rows of a part take in memory (:func:`decoded_bytes`), by its path. A range of
-        too many bytes is cut in halves.
+    :param decoded: :func:`decoded_bytes` of parts, by their paths. A range of too many bytes is halved.
     """
     ordered = sorted(parts, key=lambda part: part.first)
     firsts = [part.first for part in ordered]
@@ -160,7 +155,6 @@ def write_rows(rows: pa.Table, number: int, target: Target) -> tuple[str, int]:
     """Write good rows, in the columns of the dataset, as its file of this number.
 
     :returns: its path, relative to the destination, and its size.
-    :raises StorageError: it can't be written.
     """
     if target.format == "parquet":
         content = as_parquet(rows, compression="zstd")
@@ -175,8 +169,7 @@ def postprocess(range_: Range, target: Target) -> dict[str, Seen]:
     """Call the user's function with the good rows of a range; :func:`publish` adds what it returns.
 
     :returns: the columns that it returned.
-    :raises PreflightError: the function can't be imported.
-    :raises RaybatchError: no type fits all values of a column.
+    :raises RaybatchError: the function can't be imported, or no type fits all values of a column.
     :raises StorageError: a part can't be read, or the notes can't be written.
     """
     if target.postprocess is None:
@@ -195,7 +188,7 @@ def postprocess(range_: Range, target: Target) -> dict[str, Seen]:
 
 
 def _select(range_: Range, target: Target) -> pa.Table:
-    """The rows of the range, one per ordinal: good before failed, and among equals the same one each time."""
+    """The rows of the range, one per ordinal: good before failed, then of the part with the last path."""
     tables = []
     for age, part in enumerate(sorted(range_.parts, key=lambda part: part.path)):
         rows = _typed(read_between(target.folder, part, range_.first, range_.stop), target)
@@ -215,7 +208,7 @@ def _select(range_: Range, target: Target) -> pa.Table:
 
 
 def _typed(rows: pa.Table, target: Target) -> pa.Table:
-    """The input of a source without types, in the types of the dataset; columns that it lacks as text."""
+    """The input of a source without types, in the types of the dataset; other columns as text."""
     kinds = kinds_of(rows.schema)
     if not kinds or "input" not in rows.schema.names:
         return rows
@@ -229,15 +222,15 @@ def _typed(rows: pa.Table, target: Target) -> pa.Table:
 
 
 def _carried(rows: pa.Table) -> pa.Table:
-    """What an earlier submission generated is carried over by the one that publishes."""
+    """Mark as carried over what an earlier submission generated."""
     origin = pc.if_else(pc.equal(rows["origin"], "generated"), "carried", rows["origin"])
     return rows.set_column(rows.schema.get_field_index("origin"), "origin", origin)
 
 
 def _aligned(tables: list[pa.Table], target: Target) -> list[pa.Table]:
-    """The tables with `input` in the types of the dataset, which concatenation alone would refuse.
+    """The tables with `input` in the types of the dataset; concatenation alone refuses some.
 
-    A column that is none of the dataset (a failed row brought it) is kept for the dead letters.
+    A column of failed rows alone, which the dataset lacks, is kept for the dead letters.
     """
     kinds: dict[str, pa.DataType] = {}
     for table in tables:
@@ -291,7 +284,7 @@ def _rows(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    """The values as JSON has them, if Python can't hold them: invalid UTF-8, dates after year 9999."""
+    """The values; those that Python can't hold (invalid UTF-8, dates after year 9999) as JSON has them."""
     try:
         return column.to_pylist()  # type: ignore[no-any-return]
     except UnicodeDecodeError:

@@ -50,10 +50,7 @@ def statistics_of(ran: Ran, plan: Plan, start_up: StartUp, gpu_seconds: float) -
 
 
 def _stats(report: ReplicaProgress, first: float) -> ReplicaStats:
-    """What a replica did.
-
-    :param first: epoch seconds of the first request of all.
-    """
+    """What a replica did; `first` is when the first request of all was made, in epoch seconds."""
     # Rows that fail before the engine are answered without a request, and nodes' clocks differ.
     began, ended = (
         round(max(0.0, at - first), 2) if at and first else 0.0

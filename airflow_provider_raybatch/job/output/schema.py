@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One type for each input column, although parts differ: numbers widen, what fits no type becomes text."""
+"""One type for each input column, although parts differ: numbers widen, what has no common type is text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.job.input.json_types import NULL, Kind, arrow_type, join
 from airflow_provider_raybatch.job.input.table import as_text, kinds_of
-from airflow_provider_raybatch.job.parts.part import Part, decoded_bytes, filled_tokens, noted_tokens
+from airflow_provider_raybatch.job.parts.part import Part, decoded_bytes, tokens_of
 from airflow_provider_raybatch.job.parts.reading import read_part
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.in_order import in_order
@@ -28,10 +28,9 @@ class Footer:
     """What the footer of a part says.
 
     :param inputs: its input columns, if it has any.
-    :param extreme: those of them, or of the values inside of them, that a wider type would not keep; as
-        Parquet's paths.
+    :param extreme: Parquet's paths of those of them that a wider type would not keep.
     :param decoded: see :func:`~airflow_provider_raybatch.job.parts.part.decoded_bytes`.
-    :param kinds: of the input columns, where the source has no types.
+    :param kinds: of the input columns of a source without types.
     :param filled: tokens of its texts that were filled in instead of generated.
     :param paid: input and output tokens that its submission paid for.
     """
@@ -54,15 +53,8 @@ def footers(folder: Folder, parts: Sequence[Part]) -> list[Footer]:
     def footer(file: pq.ParquetFile) -> Footer:
         schema, metadata = file.schema_arrow, file.metadata
         inputs = schema.field("input").type if "input" in schema.names else None
-        extreme = frozenset(_extreme_columns(metadata))
-        return Footer(
-            inputs,
-            extreme,
-            decoded_bytes(metadata),
-            kinds_of(schema),
-            filled_tokens(metadata),
-            noted_tokens(metadata),
-        )
+        extreme, decoded = frozenset(_extreme_columns(metadata)), decoded_bytes(metadata)
+        return Footer(inputs, extreme, decoded, kinds_of(schema), *tokens_of(metadata))
 
     return list(in_order(lambda part: read_part(folder, part.path, part.bytes, footer), parts))
 
@@ -70,11 +62,11 @@ def footers(folder: Folder, parts: Sequence[Part]) -> list[Footer]:
 def input_types(
     found: Iterable[Footer], source: pa.Schema, outputs: Collection[str]
 ) -> dict[str, pa.DataType]:
-    """The type of each input column, in the order of the source, columns it did not know last.
+    """The type of each input column, in the order of the source, columns that it lacks last.
 
     :param found: of all parts, in the order of the input.
     :param source: columns as preflight saw them.
-    :param outputs: names of the output columns; an input column of that name is only in rows that failed.
+    :param outputs: names of the output columns; only failed rows have an input column of such a name.
     """
     taken = {name.lower() for name in outputs}
     types: dict[str, pa.DataType] = {}
@@ -98,7 +90,7 @@ def input_types(
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The type that holds the values of both; text where there is none better."""
+    """The type that holds the values of both, else text."""
     if one.equals(other):
         return one
     if pa.uint64() in (one, other) and (pa.types.is_signed_integer(one) or pa.types.is_signed_integer(other)):
@@ -124,7 +116,7 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _fragile(kind: pa.DataType) -> set[pa.DataType]:
-    """Types inside of nested ones that Arrow merges with others into one that may not hold their values."""
+    """Types inside of nested ones whose values may not fit the type that Arrow merges them into."""
     return {
         leaf
         for _, leaf in _leaves("", kind)
@@ -133,7 +125,7 @@ def _fragile(kind: pa.DataType) -> set[pa.DataType]:
 
 
 def _decimal_of_integers(scale: int, precision: int) -> pa.DataType:
-    """With room for every whole number of 64 bits before the point, which Arrow does not leave."""
+    """With room for each whole number of 64 bits before the point; Arrow leaves less."""
     needed = max(precision, scale + 20)
     return pa.decimal128(needed, scale) if needed <= 38 else pa.string()
 
@@ -150,7 +142,7 @@ def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _is_unfit(name: str, kind: pa.DataType, extreme: Collection[str]) -> bool:
-    """Whether text is better: no value tells the type, or not every value survives it."""
+    """Whether text is better: there are no values, or not each survives as `kind`."""
     if pa.types.is_null(kind):
         return True
     return any(

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of a task come to: which rows are done, and which keep failing."""
+"""What the parts of a task come to: which rows are done, and which keep failing.
+
+All functions raise ``StorageError`` if the storage gives no answer.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from airflow_provider_raybatch.storage.in_order import in_order
 
 _READ_AT_ONCE = 4
 RowMask: TypeAlias = npt.NDArray[np.bool_]
-"""A flag for each row of the input, by ordinal: a byte a row, whatever is known of it."""
+"""A flag for each row of the input, by ordinal."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,8 @@ class Ledger:
     """What parts say of the rows of an input.
 
     :param parts: with rows of this input (an earlier `limit` may have been larger).
-    :param good: rows with a response.
-    :param failures: how often each row failed, where it has no response.
-    :param files: everything that the task keeps, of all inputs and questions, as it was listed.
+    :param failures: how often each row without a response failed.
+    :param files: all that the task keeps, of all inputs and configurations, as it was listed.
     :param damaged: parts that can't be read; their rows are not finished.
     """
 
@@ -52,11 +54,7 @@ class Ledger:
 
 
 def look_back(folder: Folder, run_folder: str, rows: int) -> Ledger:
-    """Read the ledger of a task, an input and a question.
-
-    :param rows: rows of the input.
-    :raises StorageError: the storage gives no answer.
-    """
+    """Read the ledger of one task, request configuration and input of so many rows."""
     files = folder.list(run_folder.rpartition("/")[0])
     own = [file for file in files if file.path.startswith(f"{run_folder}/")]
     found = add_up(folder, listed(own), rows)
@@ -64,10 +62,7 @@ def look_back(folder: Folder, run_folder: str, rows: int) -> Ledger:
 
 
 def add_up(folder: Folder, parts: Sequence[Part], rows: int) -> Ledger:
-    """What `parts` come to; only those with gaps or failures are opened.
-
-    :raises StorageError: the storage gives no answer.
-    """
+    """What `parts` come to; only those with gaps or failures are opened."""
     near = tuple(part for part in parts if part.first < rows)
     good: RowMask = np.zeros(rows, np.bool_)
     failures: npt.NDArray[np.uint16] = np.zeros(rows, np.uint16)
@@ -90,10 +85,7 @@ def add_up(folder: Folder, parts: Sequence[Part], rows: int) -> Ledger:
 
 
 def mark_damaged(folder: Folder, run_folder: str) -> None:
-    """Read all parts of a ledger, so that each damaged one is marked and one retry asks the rows of all.
-
-    :raises StorageError: the storage gives no answer.
-    """
+    """Read all parts of a ledger, so that each damaged one is marked and one retry asks the rows of all."""
 
     def look(part: Part) -> None:
         with contextlib.suppress(DamagedPartError):

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts: what a submission has finished, as files that are whole or not there. They are the only ledger.
+"""Parts: what a submission has finished, as files that are whole or missing. They are the only ledger.
 
 A part holds rows of one chunk with both their identities (the ordinal, which is their position in the frozen
 input, or the user's id beside it; and the request key), their input columns, and either the output or the
-failure. Input and output are struct columns, so that no name of the user's can collide with ours.
+failure. Input and output are struct columns, so that names of the user can't collide with ours.
 
-A part's name says which ordinals are in it and how many of them are good, so that most parts never need to be
-opened again: what ten million finished rows come to is read off one listing. It says its size, too, so that a
-listing shows a part that was cut off. Rows that took much longer than
-those that were asked with them lie far from the rest of their part. So the name has a few runs of ordinals.
-Each run is a row group of the file: who needs rows of one run reads only that.
+A part's name has its size, its ordinals, and how many of them are good, so that a listing shows what is
+finished and which parts were cut off. The ordinals are a few runs, because slow rows lie far from the rest of
+their part. Each run is a row group of the file, which is read alone where only its rows are needed.
 """
 
 from __future__ import annotations
@@ -39,8 +37,8 @@ from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.folder import Folder
 
 Origin = Literal["generated", "carried", "stored", "duplicate"]
-"""How a row came by its response: paid for by the part's own submission, or found in an earlier part of the
-task, in the response store, or with an equal request of the same input."""
+"""Where a response came from: paid for by the part's own submission, or found in an earlier part of the task,
+in the response store, or with an equal request of the same input."""
 
 _DECODED = b"raybatch.decoded"
 _TOKENS = b"raybatch.tokens"
@@ -51,7 +49,7 @@ _NAME = re.compile(r"\.(\d+)\.(\d+-\d+(?:_\d+-\d+)*)\.(\d+)\.(\d+)\.parquet$")
 _MOST_RUNS = 6
 """With ordinals of ten digits, a name stays below the 255 bytes that file systems take."""
 _SMALL_GAP = 256
-"""Ordinals between two runs that are only told apart where there are few runs anyway."""
+"""Runs with fewer ordinals between them are one run, if the part has many."""
 FAILURE = pa.struct([("step", pa.string()), ("reason", pa.string()), ("request", pa.string())])
 
 
@@ -68,7 +66,7 @@ class Part:
 
     @property
     def runs(self) -> tuple[tuple[int, int], ...]:
-        """First and last ordinal of each run, ascending; all rows lie in one, but it may have gaps."""
+        """First and last ordinal of each run, ascending; a run may have gaps."""
         found = _NAME.search(self.path)
         return _runs_in(found[2]) if found else ((self.first, self.last),)
 
@@ -111,9 +109,8 @@ def write_all(
 ) -> list[Part]:
     """Write rows of a chunk, in as many parts as their outcomes need.
 
-    :param stem: the path, relative to `folder`, to which ordinals and counts are added.
+    :param stem: the path, relative to `folder`, to which size, ordinals and counts are added.
     :param columns: the input columns of exactly these rows.
-    :param task: what the rows yield.
     :param most: bytes of outcomes in one part, unless it has one row.
     :raises StorageError: they can't be written.
     """
@@ -141,12 +138,6 @@ def write_all(
     return written
 
 
-def write(folder: Folder, stem: str, columns: pa.Table, outcomes: Sequence[RowOutcome], task: Task) -> Part:
-    """As :func:`write_all`, of rows that fit one part."""
-    (part,) = write_all(folder, stem, columns, outcomes, task)
-    return part
-
-
 def write_arrays(
     folder: Folder,
     stem: str,
@@ -155,9 +146,10 @@ def write_arrays(
     tokens: int = 0,
     filled: int = 0,
 ) -> Part:
-    """As :func:`write`, of rows whose outcome is Arrow already.
+    """Write one part.
 
-    :param arrays: every column of a part but `input`.
+    :param columns: the input columns.
+    :param arrays: all other columns.
     :param tokens: input and output tokens that were paid for, failed rows included.
     :param filled: tokens of the texts that were filled in instead of generated.
     """
@@ -176,13 +168,12 @@ def write_arrays(
         _FILLED: str(filled),
         **{name: value for name, value in (columns.schema.metadata or {}).items() if name == KINDS},
     })
-    borders = _borders(ordinals)
+    runs = []
     with pq.ParquetWriter(buffer, table.schema, compression="zstd", write_page_checksum=True) as writer:
-        for start, stop in pairwise(borders):
+        for start, stop in pairwise(_borders(ordinals)):
             writer.write_table(table.slice(start, stop - start))
+            runs.append((int(ordinals[start:stop].min()), int(ordinals[start:stop].max())))
     content = with_footer_checksum(buffer.getvalue())
-    pieces = [ordinals[start:stop] for start, stop in pairwise(borders)]
-    runs = [(int(piece.min()), int(piece.max())) for piece in pieces]
     rows, ok = len(ordinals), int(arrays["ok"].true_count)
     told = "_".join(f"{begin}-{end}" for begin, end in runs)
     path = f"{stem}.{len(content)}.{told}.{rows}.{ok}.parquet"
@@ -191,12 +182,11 @@ def write_arrays(
 
 
 def _one_array(array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Arrow makes chunks of values that one array can't hold."""
     return one_array(array) if isinstance(array, pa.ChunkedArray) else array
 
 
 def _borders(ordinals: npt.NDArray[np.int64]) -> list[int]:
-    """Where runs begin, and the end: cut at the largest gaps. Rows that are not in order are one run."""
+    """Where runs begin, and the end: cut at the largest gaps. Unordered rows are one run."""
     gaps = np.diff(ordinals) - 1
     if (gaps < 0).any():
         return [0, len(ordinals)]
@@ -215,8 +205,7 @@ def _runs_in(told: str) -> tuple[tuple[int, int], ...]:
 def read_between(folder: Folder, part: Part, first: int, stop: int) -> pa.Table:
     """The runs of a part that have ordinals from `first` to before `stop`, whole.
 
-    :raises DamagedPartError: it is damaged.
-    :raises StorageError: it can't be read.
+    This and all readers of parts raise as :func:`~airflow_provider_raybatch.job.parts.reading.read_part`.
     """
     runs = part.runs
     groups = [place for place, (begin, end) in enumerate(runs) if begin < stop and end >= first]
@@ -227,11 +216,7 @@ def read_between(folder: Folder, part: Part, first: int, stop: int) -> pa.Table:
 
 
 def read_columns(folder: Folder, part: Part, columns: Sequence[str]) -> pa.Table:
-    """Those of `columns` that the part has, of all its rows.
-
-    :raises DamagedPartError: it is damaged.
-    :raises StorageError: it can't be read.
-    """
+    """Those of `columns` that the part has, of all its rows."""
 
     def read(file: pq.ParquetFile) -> pa.Table:
         return file.read([name for name in columns if name in file.schema_arrow.names])
@@ -240,10 +225,7 @@ def read_columns(folder: Folder, part: Part, columns: Sequence[str]) -> pa.Table
 
 
 def listed(entries: Sequence[Entry], damaged: bool = False) -> list[Part]:
-    """The parts among files of a ledger.
-
-    :param damaged: whether to return those that are damaged, as far as that is known, and no others.
-    """
+    """The parts among files of a ledger: the whole ones, or those that are known to be damaged."""
     marked = {entry.path for entry in entries if entry.path.endswith(DAMAGED)}
     found = []
     for entry in entries:
@@ -260,38 +242,23 @@ def listed(entries: Sequence[Entry], damaged: bool = False) -> list[Part]:
 def decoded_bytes(metadata: pq.FileMetaData) -> bytes:
     """What the rows of a part take in memory, by its footer: pairs of an ordinal and the bytes up to it.
 
-    The size of its file tells little of it where rows repeat themselves.
-
-    :returns: 64-bit integers; the driver has them of all parts.
+    :returns: 64-bit integers in a compact form, since the driver has them of all parts.
     """
     return bytes(np.array(json.loads(metadata.metadata[_DECODED]), np.int64))
 
 
-def filled_tokens(metadata: pq.FileMetaData) -> int:
-    """Tokens of a part's texts that were filled in instead of generated, by its footer."""
-    return int((metadata.metadata or {}).get(_FILLED, 0))
-
-
-def noted_tokens(metadata: pq.FileMetaData) -> int:
-    """Input and output tokens that the submission of a part paid for, by its footer."""
-    return int((metadata.metadata or {}).get(_TOKENS, 0))
+def tokens_of(metadata: pq.FileMetaData) -> tuple[int, int]:
+    """Tokens of a part by its footer: filled in instead of generated, and paid for by its submission."""
+    return int(metadata.metadata[_FILLED]), int(metadata.metadata[_TOKENS])
 
 
 def paid_tokens(folder: Folder, part: Part) -> int:
-    """As :func:`noted_tokens`.
-
-    :raises DamagedPartError: it is damaged.
-    :raises StorageError: it can't be read.
-    """
-    return read_part(folder, part.path, part.bytes, lambda file: noted_tokens(file.metadata))
+    """Input and output tokens that the submission of a part paid for."""
+    return read_part(folder, part.path, part.bytes, lambda file: tokens_of(file.metadata)[1])
 
 
 def outcomes(folder: Folder, part: Part) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
-    """The ordinals of a part, and which of them are good.
-
-    :raises DamagedPartError: it is damaged.
-    :raises StorageError: it can't be read.
-    """
+    """The ordinals of a part, and which of them are good."""
     if part.is_solid:
         runs = [np.arange(first, last + 1) for first, last in part.runs]
         return np.concatenate(runs).astype(np.uint64), np.ones(part.rows, np.bool_)
@@ -303,5 +270,5 @@ def _failure(outcome: RowOutcome) -> dict[str, str] | None:
     if isinstance(outcome.result, Response):
         return None
     found = {"step": outcome.result.step, "reason": outcome.result.reason, "request": outcome.request}
-    # Half of a surrogate pair, which a user's function may put there, is not text that Arrow takes.
+    # A user's function may put half of a surrogate pair there, which Arrow refuses.
     return {name: text.encode("utf-8", "replace").decode() for name, text in found.items()}

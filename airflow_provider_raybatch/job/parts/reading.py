@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one way to read a part, and what follows from damage.
 
-A part that is cut off, or in which a bit flipped, must not end every attempt, and must never be published.
-Each page has a checksum, and so has the footer. Whoever finds damage leaves a mark beside the part, which is
-not in the ledger from then on. Nothing is deleted.
+A part that is cut off, or in which a bit flipped, is never published, and ends one attempt at most: a mark
+beside it takes it out of the ledger. Pages and footers have checksums. Nothing is deleted.
 """
 
 from __future__ import annotations
@@ -23,10 +22,9 @@ from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.ranged_file import RangedFile
 
 _READ_WHOLE = 1024 * 1024
-"""Bytes of a part that is read by one request; of a larger one, only what is wanted."""
+"""A part of so many bytes is read by one request; of a larger one, only what is wanted."""
 Extent = Literal["all", "columns", "exact"]
 """How much of a part will be read: most of it, some columns of all rows, or a few ranges."""
-
 _DAMAGE = (pa.ArrowInvalid, OSError, ValueError, LookupError)
 """pyarrow raises OSError for broken thrift, pages and compression. Too little memory is not among them."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes rows take: a column of text may have 2 GiB in Arrow, in however many rows.
+"""How many bytes rows take: a column of text may have 2 GiB in Arrow.
 
 Beyond that, Arrow writes parts that it can't read, and refuses to take, sort or combine rows.
 """
@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 MOST_BYTES = 256 * 1024 * 1024
-"""Of the responses that are in one array. They are in memory several times at once."""
+"""Of the responses in one array, which is in memory several times."""
 Sizes: TypeAlias = npt.NDArray[np.int64]
 
 
 def row_bytes(column: pa.Array | pa.ChunkedArray) -> Sizes:
-    """Bytes of each value, without those that say where it begins."""
+    """Bytes of each value, without its offset."""
     if isinstance(column, pa.ChunkedArray):
         return np.concatenate([np.zeros(0, np.int64), *map(row_bytes, column.chunks)])
     kind = column.type
@@ -46,7 +46,7 @@ def together(columns: Iterable[pa.Array | pa.ChunkedArray], rows: int) -> Sizes:
 
 
 def portions(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """First and one past the last of rows that follow each other: at least one, with at most `most` bytes."""
+    """Runs of rows, as first and one past the last: one row, or at most `most` bytes."""
     start, size = 0, 0
     for place, own in enumerate(sizes):
         if place > start and size + own > most:
@@ -58,9 +58,9 @@ def portions(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
 
 
 def cumulated(ordinals: npt.NDArray[np.int64], sizes: Sizes, steps: int) -> list[tuple[int, int]]:
-    """Where the bytes of some rows lie: ordinals, ascending, each with the bytes of all rows up to it.
+    """Where the bytes of rows lie: ascending ordinals, each with the bytes of all rows up to it.
 
-    :param steps: how many there are at most; of about as many bytes each.
+    :param steps: at most so many, of about equal bytes each.
     """
     order = np.argsort(ordinals, kind="stable")
     total = np.cumsum(sizes[order])

@@ -42,7 +42,7 @@ from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.reuse.response_store import remember
 from airflow_provider_raybatch.storage.folder import folder
 from airflow_provider_raybatch.job.row import Completion, Response, RowOutcome
-from airflow_provider_raybatch.job.parts.part import write
+from airflow_provider_raybatch.job.parts.part import write_all
 from airflow_provider_raybatch.job.input.table import table_of
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from tests.support.specs import submitted
@@ -64,7 +64,7 @@ def part(ordinals):
     keys = [number.to_bytes(16, "big") for number in ordinals]
     outcomes = [RowOutcome(*one) for one in zip(ordinals, answers, [""] * len(keys), keys)]
     stem = f"_raybatch/parts/task/run/driver~0/{ordinals[0]:08d}"
-    return write(place, stem, table_of([{"n": number} for number in ordinals]), outcomes, task)
+    return write_all(place, stem, table_of([{"n": number} for number in ordinals]), outcomes, task)[0]
 written = [part(range(first, first + batch)) for first in range(0, rows, batch)]
 part(range(rows))  # the one part of a replica with a long flush_interval
 manifest = prepare(spec, journal, written, rows, RunStatistics(), pa.schema([]), "")

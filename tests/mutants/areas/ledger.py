@@ -83,7 +83,7 @@ MUTANTS = (
         'path = f"{stem}.{len(content)}.{told}.{rows}.{ok}.parquet"',
         'path = f"{stem}.{len(content)}.{told}.{rows}.{rows}.parquet"',
         "Rows that failed are never asked again.",
-        ("job/output/test_publish.py::TestLedger::test_a_scan_finds_the_good_rows_of_all_submissions",),
+        ("job/test_remaining.py::TestLookBack::test_only_good_rows_of_all_submissions_are_done",),
     ),
     Mutant(
         "part-with-a-gap-is-solid",
@@ -91,7 +91,7 @@ MUTANTS = (
         "return self.ok == self.rows == sum(last - first + 1 for first, last in self.runs)",
         "return self.ok == self.rows",
         "Rows that a drained chunk left out are never asked: the commit lacks them.",
-        ("job/parts/test_runs.py::test_many_gaps_are_cut_at_the_largest_ones",),
+        ("job/parts/test_runs.py::test_runs_are_cut_at_the_largest_gaps",),
     ),
     Mutant(
         "tokens-of-failed-rows-are-free",

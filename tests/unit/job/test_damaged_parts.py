@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.events import Event, Notice
-from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.monitor.budget import spent
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
@@ -52,10 +52,10 @@ def test_rows_of_a_part_that_was_cut_are_asked_again(tmp_path: Path, source: str
 @pytest.mark.parametrize("how", OF_CONTENT)
 def test_damage_that_a_commit_finds_costs_one_attempt(tmp_path: Path, source: str, how: Damage) -> None:
     path, emitted = damaged(tmp_path / "out", how), list[Event]()
-    with pytest.raises(
-        DamagedPartError, match=rf"parts: {path} is damaged \(.*\); its rows count as not fin"
-    ):
+    kept = "its rows count as not finished, and a retry asks them again"
+    with pytest.raises(DamagedPartError, match=rf"^parts: {path} is damaged \(.*\); {kept}\.$") as raised:
         attempt(LocalFolder(str(tmp_path / "out")), 1, source)
+    assert raised.value.failure_class is FailureClass.STORAGE
     summary = attempt(LocalFolder(str(tmp_path / "out")), 2, source, emitted=emitted)
     assert (summary.rows, summary.resumed) == (12, 0)
     assert warnings(emitted) == [f"parts: 1 is damaged, and the rows are asked again (for example, {path})"]

@@ -11,17 +11,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.job.output.schema import footers
 from airflow_provider_raybatch.job.parts.ledger import look_back, mark_damaged
-from airflow_provider_raybatch.job.parts.part import Part, listed, outcomes, paid_tokens, read_between, write
+from airflow_provider_raybatch.job.parts.part import (
+    Part,
+    listed,
+    outcomes,
+    paid_tokens,
+    read_between,
+    write_all,
+)
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.replica.process_parts import LeftParts, stem
 from airflow_provider_raybatch.job.row import RowOutcome
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.damage import (
-    OF_CONTENT,
     OF_SIZE,
     Damage,
     cut,
@@ -30,15 +35,10 @@ from tests.support.damage import (
     in_the_footer,
     unreadable,
 )
-from tests.support.publishing import ONE, failure, part, publish, response, rows_of
+from tests.support.publishing import ONE, failure, part, response
 
 RUN = "_raybatch/parts/task/run"
 FLIPS = 150
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> LocalFolder:
-    return LocalFolder(str(tmp_path / "out"))
 
 
 def damage(folder: LocalFolder, one: Part, how: Damage) -> None:
@@ -78,42 +78,15 @@ def test_each_flipped_bit_is_noticed_or_harmless(disk: LocalFolder) -> None:
     assert noticed > 0.9 * (FLIPS + len(ends))
 
 
-@pytest.mark.parametrize("how", OF_SIZE)
-def test_a_part_of_another_size_is_not_finished(disk: LocalFolder, how: Damage) -> None:
-    whole, other = part(disk, [{}] * 3), part(disk, [{}] * 2, first=3)
-    damage(disk, other, how)
-    ledger = look_back(disk, RUN, 5)
-    assert np.flatnonzero(ledger.good).tolist() == [0, 1, 2]
-    assert ledger.parts == (whole,)
-    assert [one.path for one in ledger.damaged] == [other.path]
-
-
-@pytest.mark.parametrize("how", [in_the_footer, unreadable])
-def test_a_damaged_part_with_failures_is_not_finished(disk: LocalFolder, how: Damage) -> None:
+@pytest.mark.parametrize("how", [*OF_SIZE, in_the_footer, unreadable])
+def test_a_damaged_part_is_not_finished(disk: LocalFolder, how: Damage) -> None:
     whole, other = part(disk, [{}] * 3), part(disk, [{}] * 2, [failure(), response()], first=3)
     damage(disk, other, how)
     ledger = look_back(disk, RUN, 5)
     assert np.flatnonzero(ledger.good).tolist() == [0, 1, 2]
     assert not ledger.failures.any()
     assert ledger.parts == (whole,)
-    assert ledger.damaged == (other,)
-
-
-@pytest.mark.parametrize("how", OF_CONTENT)
-def test_damage_ends_one_publication_alone(disk: LocalFolder, how: Damage) -> None:
-    whole, other = part(disk, [{"n": n} for n in range(3)]), part(disk, [{"n": 3}, {"n": 4}], first=3)
-    damage(disk, other, how)
-    with pytest.raises(DamagedPartError) as raised:
-        publish(disk, look_back(disk, RUN, 5).parts, 5)
-    assert raised.value.failure_class is FailureClass.STORAGE
-    assert str(raised.value).startswith(f"parts: {disk.uri}/{other.path} is damaged (")
-    assert str(raised.value).endswith("; its rows count as not finished, and a retry asks them again.")
-    ledger = look_back(disk, RUN, 5)
-    assert ledger.parts == (whole,)
-    assert ledger.damaged == (other,)
-    again = part(disk, [{"n": 3}, {"n": 4}], first=3, submission=1)
-    manifest = publish(disk, [*ledger.parts, again], 5)
-    assert [row["n"] for row in rows_of(disk, manifest)] == [0, 1, 2, 3, 4]
+    assert [one.path for one in ledger.damaged] == [other.path]
 
 
 def test_all_damaged_parts_are_marked_at_once(disk: LocalFolder) -> None:
@@ -130,10 +103,9 @@ def test_all_damaged_parts_are_marked_at_once(disk: LocalFolder) -> None:
 def test_what_a_lost_replica_left_damaged_is_not_finished(disk: LocalFolder, how: Damage) -> None:
     """Other replicas get its rows."""
     folder = f"{RUN}/raybatch-x-0"
+    row = pa.table({"n": [1]})
     whole, other = (
-        write(
-            disk, stem(folder, "process", number), pa.table({"n": [1]}), [RowOutcome(number, failure())], ONE
-        )
+        write_all(disk, stem(folder, "process", number), row, [RowOutcome(number, failure())], ONE)[0]
         for number in range(2)
     )
     damage(disk, other, how)

@@ -70,28 +70,24 @@ def test_part_name_lists_runs_and_a_run_is_read_alone(folder: Counting) -> None:
     assert read_between(folder, made, 0, 10_000).num_rows == 1002
 
 
-def test_many_gaps_are_cut_at_the_largest_ones(folder: Counting) -> None:
-    ordinals = [
-        1,
-        2,
-        *range(1000, 1040, 2),
-        9000,
-        20_000,
-        *range(70_000, 70_010),
-        *range(80_000, 80_010, 3),
-        500_000,
-    ]
+FEW = [1, 2, *range(1000, 1040, 2)]
+DENSE = [9000, 20_000, *range(70_000, 70_010), *range(80_000, 80_010, 3), 500_000]
+RUNS = [(9000, 9000), (20_000, 20_000), (70_000, 70_009), (80_000, 80_009), (500_000, 500_000)]
+
+
+@pytest.mark.parametrize(
+    ("ordinals", "runs"),
+    [([9, 1, 5], [(1, 9)]), ([*FEW, *DENSE], [(1, 1038), *RUNS])],
+    ids=["in no order", "many gaps"],
+)
+def test_runs_are_cut_at_the_largest_gaps(
+    folder: Counting, ordinals: list[int], runs: list[tuple[int, int]]
+) -> None:
     made = part(folder, [{"n": 1}] * len(ordinals), ordinals=ordinals)
-    runs = ((1, 1038), (9000, 9000), (20_000, 20_000), (70_000, 70_009), (80_000, 80_009), (500_000, 500_000))
-    assert made.runs == runs
+    assert made.runs == tuple(runs)
     assert not made.is_solid
     file = pq.ParquetFile(io.BytesIO(folder.read(made.path)))
     assert file.num_row_groups == len(runs)
-
-
-def test_rows_in_no_order_are_one_run(folder: Counting) -> None:
-    made = part(folder, [{"n": 1}] * 3, ordinals=[9, 1, 5])
-    assert made.runs == ((1, 9),)
 
 
 def test_solid_runs_are_not_opened(folder: Counting) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,6 @@ from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.publishing import ONE, SEVERAL, failure, part, response
 
 RUN = "_raybatch/parts/task/run"
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> LocalFolder:
-    return LocalFolder(str(tmp_path / "out"))
 
 
 @pytest.mark.parametrize(

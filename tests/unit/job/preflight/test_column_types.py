@@ -22,7 +22,7 @@ from airflow_provider_raybatch.job.input.listing import SourceFile
 from airflow_provider_raybatch.job.input.plain_types import as_plain, plain_schema, plain_type
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import cut, survey
-from airflow_provider_raybatch.job.parts.part import Part, write
+from airflow_provider_raybatch.job.parts.part import Part, write_all
 from airflow_provider_raybatch.job.preflight.column_types import check_types
 from airflow_provider_raybatch.job.row import RowOutcome
 from airflow_provider_raybatch.storage.folder import LocalFolder
@@ -137,7 +137,7 @@ def through(column: pa.Array, folder: Path, rows_per_chunk: int = 2) -> tuple[pa
                     for place in positions
                 ]
                 stem = f"_raybatch/parts/task/run/raybatch-x-0~{version}/{number:08d}"
-                found.append(write(disk, stem, table, outcomes, ONE))
+                found += write_all(disk, stem, table, outcomes, ONE)
     manifest = publish(disk, found, len(column))
     return pq.read_table(path)["x"].combine_chunks(), rows_of(disk, manifest)
 
