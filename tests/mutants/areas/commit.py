@@ -41,7 +41,7 @@ MUTANTS = (
 
 
 def commit(journal: Journal, manifest: BatchManifest) -> None:
-    \"\"\"Publish what :func:`prepare` wrote. A few small requests, however large the dataset.
+    \"\"\"Publish what :func:`prepare` wrote, by a few small requests.
 
     :raises SupersededError: another submission claimed the destination; nothing was published.
     \"\"\"
@@ -229,7 +229,7 @@ def commit(journal: Journal, manifest: BatchManifest) -> None:
             old = None if folder.head(NEWEST_MANIFEST) is None else folder.read(NEWEST_MANIFEST)
 """,
         "A writer that is frozen between the two puts an older `manifest.json` back.",
-        ("job/output/test_manifest_copy.py::test_newer_writer_on_a_disk_before_each_call",),
+        ("model/test_model.py::test_every_preemption_of_a_zombie_by_its_successor",),
     ),
     Mutant(
         "copy-overwritten",
@@ -237,7 +237,7 @@ def commit(journal: Journal, manifest: BatchManifest) -> None:
         "folder.replace(NEWEST_MANIFEST, old, new)",
         "folder.write(NEWEST_MANIFEST, new)",
         "A writer that is frozen before it puts an older `manifest.json` back.",
-        ("job/output/test_manifest_copy.py::test_newer_writer_on_a_disk_before_each_call",),
+        ("model/test_model.py::test_every_preemption_of_a_zombie_by_its_successor",),
     ),
     Mutant(
         "copy-of-the-own-run",
@@ -245,7 +245,7 @@ def commit(journal: Journal, manifest: BatchManifest) -> None:
         "last = journal.last()",
         "last = journal._mine or journal.last()",
         "The copy goes back to the dataset of an overtaken run.",
-        ("job/output/test_manifest_copy.py::test_a_writer_that_was_frozen_before_the_copy",),
+        ("model/test_model.py::test_every_preemption_of_a_zombie_by_its_successor",),
     ),
     Mutant(
         "equal-copy-not-synced",
@@ -270,7 +270,7 @@ def commit(journal: Journal, manifest: BatchManifest) -> None:
         dead = unpublished(files, history)
 """,
         "The dataset that a newer run publishes meanwhile is deleted.",
-        ("job/output/test_collecting.py::test_newer_run_publishes_before_each_call_of_a_collector",),
+        ("model/test_model.py::test_every_preemption_of_a_zombie_by_its_successor",),
     ),
     Mutant(
         "left-overs-without-a-check",
@@ -278,7 +278,10 @@ def commit(journal: Journal, manifest: BatchManifest) -> None:
         "        journal.check()\n",
         "",
         "An overtaken driver collects, too.",
-        ("job/output/test_cleanup.py", "job/output/test_collecting.py"),
+        (
+            "job/output/test_cleanup.py",
+            "model/test_model.py::test_every_preemption_of_a_zombie_by_its_successor",
+        ),
         equivalent=(
             "Files are listed before the history is read, so each writer had claimed by then. If the last "
             "entry is a commit, that writer's own commit is in the history, or its place is taken."
@@ -322,9 +325,7 @@ def commit(journal: Journal, manifest: BatchManifest) -> None:
         '("ok", "descending")',
         '("ok", "ascending")',
         "A row that failed once and then succeeded is published as failed.",
-        (
-            "job/output/test_publish.py::TestDoubles::test_a_good_row_wins_over_a_failed_one_whatever_came_first",
-        ),
+        ("job/output/test_publish.py::TestDoubles::test_any_ledger_gives_each_row_once_in_order",),
     ),
     Mutant(
         "rows-twice",
@@ -332,7 +333,7 @@ def commit(journal: Journal, manifest: BatchManifest) -> None:
         "order[first_of_each]",
         "order",
         "A row that two submissions answered is in the dataset twice.",
-        ("job/output/test_publish.py::TestDoubles::test_rows_that_several_submissions_wrote_come_once",),
+        ("job/output/test_publish.py::TestDoubles::test_any_ledger_gives_each_row_once_in_order",),
     ),
     Mutant(
         "range-lacks-a-part",

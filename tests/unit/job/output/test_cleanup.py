@@ -9,17 +9,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from airflow_provider_raybatch.contract.journal import JournalEntry, Published
 from airflow_provider_raybatch.contract.layout import SOURCES, SourceCopy, run_name
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.output.cleanup import SCRATCH_AGE, collect, collect_copies, unpublished
-from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
+from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.retry import RetryLimits
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
-from tests.support.faulty_s3 import Fault, FaultyS3, after
+from tests.support.faulty_s3 import Fault, FaultyS3
 from tests.support.publishing import commit_only, failure, part, response, rows_of
 from tests.support.s3_server import S3Server
 from tests.support.specs import TASK, submitted
@@ -83,64 +81,6 @@ def test_nothing_goes_while_a_newer_submission_has_claimed(folder: Folder) -> No
     assert paths(folder) == before
 
 
-class Interrupted(LocalFolder):
-    """A disk with an event before one of its calls."""
-
-    def __init__(self, root: str) -> None:
-        super().__init__(root)
-        self.calls_left, self.event = -1, lambda: None
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in {"list", "head", "read", "delete", "abandoned"} and self.calls_left >= 0:
-            self.calls_left -= 1
-            if self.calls_left < 0:
-                self.event()
-        return super().__getattribute__(name)
-
-
-def test_newer_run_before_any_call_keeps_its_files(tmp_path: Path) -> None:
-    for before in range(100):
-        disk, place = LocalFolder(str(tmp_path / str(before))), Interrupted(str(tmp_path / str(before)))
-        journal, _ = committed(place, 0)
-        dead = leave(place)
-        begun: list[str] = []
-
-        def begin(disk: LocalFolder = disk, begun: list[str] = begun) -> None:
-            Journal(disk, submitted(1, token="cleared").submission, take_over=False).claim()
-            begun += leave(disk, "20990101T000001-00000000")
-
-        place.calls_left, place.event = before, begin
-        collect(place, journal)
-        assert paths(disk) >= set(begun)
-        if not begun:
-            break
-    assert before > 5
-    assert paths(disk).isdisjoint(dead)
-
-
-def test_what_a_zombie_publishes_after_its_successor_goes(folder: Folder) -> None:
-    spec = submitted(0, destination=folder.uri)
-    zombie = Journal(folder, spec.submission, take_over=False)
-    zombie.claim()
-    written = part(folder, [{"id": 7}])
-    journal, manifest = committed(folder, 1)
-    before = paths(folder)
-
-    class Unchecked(Journal):
-        """A zombie that had read the journal before its successor claimed."""
-
-        def check(self) -> None:
-            pass
-
-    zombie.__class__ = Unchecked
-    with pytest.raises(SupersededError):
-        commit_only(zombie, [written], 1, spec)
-    assert len(paths(folder) - before) == 2
-    assert collect(folder, journal) == 2
-    assert paths(folder) == before
-    assert [row["id"] for row in rows_of(folder, manifest)] == [1]
-
-
 def test_files_of_the_user_stay(folder: Folder) -> None:
     journal, _ = committed(folder, 0)
     own = [
@@ -199,13 +139,6 @@ def test_failed_deletion_does_not_fail_the_job(
     assert collect(S3Folder(healthy.bucket, "out", proxy.api.credentials), journal) == 0
     assert paths(healthy) >= set(left)
     assert [row["id"] for row in rows_of(healthy, manifest)] == [1]
-
-
-def test_store_outage_does_not_fail_the_job(s3_server: S3Server, proxy: FaultyS3, once: RetryLimits) -> None:
-    healthy = S3Folder(s3_server.new_bucket(), "out", s3_server.credentials)
-    journal, _ = committed(healthy, 0)
-    proxy.choose = after(0, Fault.ERROR_503)
-    assert collect(S3Folder(healthy.bucket, "out", proxy.api.credentials), journal) == 0
 
 
 def test_unreadable_journal_does_not_fail_the_job(folder: Folder) -> None:

@@ -45,13 +45,6 @@ def copied(folder: Folder) -> int:
     return int(json.loads(folder.read(NEWEST_MANIFEST))["uri"].removeprefix("of run "))
 
 
-def test_a_writer_that_was_frozen_before_the_copy(folder: Folder) -> None:
-    frozen = in_the_journal(folder, 1)
-    renew_copy(folder, in_the_journal(folder, 2))
-    renew_copy(folder, frozen)
-    assert copied(folder) == 2
-
-
 def test_a_retry_of_an_older_dataset_while_a_newer_run_commits(folder: Folder) -> None:
     """`make_ready` renews the copy for a run that has its dataset: the copy is still the journal's newest."""
     older = in_the_journal(folder, 1)
@@ -75,27 +68,6 @@ def test_without_a_dataset_there_is_no_copy(folder: Folder) -> None:
     journal.claim()
     renew_copy(folder, journal)
     assert folder.head(NEWEST_MANIFEST) is None
-
-
-@pytest.mark.parametrize("before", [0, 1], ids=["the first copy", "a later copy"])
-def test_newer_writer_on_a_disk_before_each_call(tmp_path: Path, before: int) -> None:
-    for stops in itertools.count():
-        folder = LocalFolder(str(tmp_path / str(stops)))
-        if before:
-            renew_copy(folder, in_the_journal(folder, 1))
-        journal = in_the_journal(folder, 2)
-        older = Stepper(folder.root, lambda folder=folder, journal=journal: renew_copy(folder, journal))
-        for _ in range(stops):
-            older.step()
-        if older.is_done:
-            break
-        renew_copy(folder, in_the_journal(folder, 3))
-        while not older.is_done:
-            assert copied(folder) == 3
-            older.step()
-        older.finish()
-        assert copied(folder) == 3
-    assert stops > 6
 
 
 @pytest.mark.parametrize(("before", "calls"), [(0, 5), (1, 7)], ids=["the first copy", "a later copy"])

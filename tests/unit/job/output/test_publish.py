@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import random
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,7 +24,6 @@ from airflow_provider_raybatch.job.output.journal import Journal, SupersededErro
 from airflow_provider_raybatch.job.output.publish import ranges
 from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
 from airflow_provider_raybatch.job.parts import part as parts
-from airflow_provider_raybatch.job.parts.ledger import add_up, look_back
 from airflow_provider_raybatch.job.preflight.ready import request_config_digest
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.row import Completion, Response, RowFailure
@@ -72,6 +71,7 @@ def test_dataset_and_manifest_hold_the_parts_in_input_order(folder: Folder) -> N
     }
     assert manifest.tokens.model_dump() == {"input": 45, "cached": 15, "output": 15, "filled": 0}
     assert manifest.finish_reasons == {"stop": 15}
+    assert [file.rows for file in manifest.files] == [15]
     assert manifest.effective_sampling == {"temperature": 0}
     assert manifest.dead_letter_uri is None
     assert manifest.owner == submitted().submission.task
@@ -132,29 +132,6 @@ def test_a_row_counts_once_by_how_it_came(disk: LocalFolder) -> None:
 
 
 class TestDoubles:
-    def test_a_good_row_wins_over_a_failed_one_whatever_came_first(self, disk: LocalFolder) -> None:
-        found = [
-            part(disk, numbered(4), [failure(), response("a"), failure(), failure()], submission=0),
-            part(disk, numbered(4), [response("b"), failure(), response("c"), failure()], submission=1),
-        ]
-        manifest = publish(disk, found, 4)
-        assert [(row["id"], row["response"]) for row in rows_of(disk, manifest)] == [
-            (0, "b"),
-            (1, "a"),
-            (2, "c"),
-        ]
-        assert (manifest.counts.ok, manifest.counts.error) == (3, 1)
-        assert [letter["ordinal"] for letter in dead_letters(disk, manifest)] == [3]
-
-    def test_rows_that_several_submissions_wrote_come_once(self, disk: LocalFolder) -> None:
-        found = [
-            part(disk, numbered(10), submission=0),
-            part(disk, numbered(6, 4), first=4, submission=1),
-            part(disk, numbered(3), ordinals=[0, 5, 9], submission=2),
-        ]
-        manifest = publish(disk, found, 10)
-        assert [row["response"] for row in rows_of(disk, manifest)] == [f"r{number}" for number in range(10)]
-
     @given(seed=st.integers(0, 10_000), rows_per_part=st.integers(1, 40))
     @settings(max_examples=25)
     def test_any_ledger_gives_each_row_once_in_order(self, seed: int, rows_per_part: int) -> None:
@@ -172,14 +149,9 @@ class TestDoubles:
                     ordinals = sorted(chance.sample(range(first, first + size), chance.randint(1, size)))
                     if submission == 0:
                         ordinals = list(range(first, first + size))
-                    results = [
-                        response(f"s{submission}") if chance.random() < 0.7 else failure() for _ in ordinals
-                    ]
-                    good |= {
-                        o
-                        for o, r in zip(ordinals, results, strict=True)
-                        if not isinstance(r, type(failure()))
-                    }
+                    is_good = [chance.random() < 0.7 for _ in ordinals]
+                    results = [response(f"s{submission}") if one else failure() for one in is_good]
+                    good |= set(itertools.compress(ordinals, is_good))
                     rows = [{"id": ordinal} for ordinal in ordinals]
                     found.append(part(disk, rows, results, ordinals=ordinals, submission=submission))
                     first += size
@@ -203,10 +175,6 @@ class TestNothing:
         assert disk.list("manifests") == []
         assert disk.head("manifest.json") is None
         assert Journal(disk, submitted().submission, False).committed() is None
-
-    def test_no_part_at_all_publishes_nothing(self, disk: LocalFolder) -> None:
-        with pytest.raises(RaybatchError, match="0 rows are finished, but the input has 1"):
-            publish(disk, [], 1)
 
     def test_a_claim_in_between_publishes_nothing(self, disk: LocalFolder) -> None:
         from airflow_provider_raybatch.job.output.commit import prepare
@@ -263,10 +231,6 @@ class TestFiles:
         assert [file.path for file in manifest.files] == [f"part-0000{number}.parquet" for number in range(3)]
         assert [row["id"] for row in rows_of(disk, manifest)] == list(range(40))
 
-    def test_small_parts_become_one_file(self, disk: LocalFolder) -> None:
-        found = [part(disk, numbered(2, first), first=first) for first in range(0, 100, 2)]
-        assert [file.rows for file in publish(disk, found, 100).files] == [100]
-
     def test_a_range_without_a_good_row_leaves_no_file(self, disk: LocalFolder) -> None:
         found = [
             part(disk, numbered(2), [failure(), failure()]),
@@ -287,12 +251,6 @@ class TestFiles:
         assert [(one.first, one.stop) for one in cut] == [(0, 7), (7, 14), (14, 21), (21, 28), (28, 30)]
         assert [len(one.parts) for one in cut] == [3, 3, 3, 3, 1]
         assert ranges([], 7, 0) == []
-
-    def test_each_commit_has_a_folder_of_its_own(self, disk: LocalFolder) -> None:
-        first = publish(disk, [part(disk, numbered(1))], 1)
-        second = publish(disk, [part(disk, numbered(2), submission=1)], 2, submitted(1, token="b"))
-        assert first.uri != second.uri
-        assert [row["id"] for row in rows_of(disk, first)] == [0]
 
 
 class TestCompletions:
@@ -331,29 +289,6 @@ class TestJsonl:
 
 
 class TestLedger:
-    def test_a_scan_finds_the_good_rows_of_all_submissions(self, folder: Folder) -> None:
-        run = "_raybatch/parts/task/run"
-        part(folder, numbered(4), [response(), failure(), response(), failure()], submission=0)
-        part(folder, numbered(2), [response(), response()], ordinals=[1, 7], submission=1)
-        folder.write(f"{run}/notes.txt", b"not a part")
-        found = look_back(folder, run, 10)
-        assert np.flatnonzero(found.good).tolist() == [0, 1, 2, 7]
-        assert [(one.rows, one.ok, one.first, one.last) for one in found.parts] == [
-            (4, 2, 0, 3),
-            (2, 2, 1, 7),
-        ]
-        assert look_back(folder, "_raybatch/parts/task/other", 10).rows == 0
-
-    def test_good_rows_are_counted_once_and_within_the_input(self, disk: LocalFolder) -> None:
-        found = [
-            part(disk, numbered(4), [response(), failure(), response(), response()], submission=0),
-            part(disk, numbered(2), ordinals=[1, 2], submission=1),
-        ]
-        assert add_up(disk, found, 4).rows == 4
-        assert add_up(disk, found, 3).rows == 3
-        assert add_up(disk, found[:1], 4).rows == 3
-        assert add_up(disk, [], 4).rows == 0
-
     def test_run_folder_depends_on_task_config_and_input_only(self) -> None:
         def place(spec: BatchInferenceSpec, listing: str = "a", digests: Digests | None = None) -> str:
             assert spec.submission is not None
