@@ -176,7 +176,7 @@ def _span(ordinals: npt.NDArray[np.int64], chunk: Chunk) -> tuple[int, int]:
 def _origins(found: pa.Table, origin: Origin) -> pa.Array:
     """`origin`, except for rows that an earlier part took from the response store: they stay ``stored``."""
     origins = pa.repeat(pa.scalar(origin, pa.string()), found.num_rows)
-    if origin != "carried" or "origin" not in found.schema.names:
+    if origin != "carried":
         return origins
     return pc.if_else(pc.equal(one_array(found["origin"]), "stored"), "stored", origins)
 

@@ -26,7 +26,7 @@ from airflow_provider_raybatch.storage.in_order import in_order
 
 _COLUMNS = ["ok", "failure", "output", "paid_by", "origin"]
 _Places: TypeAlias = npt.NDArray[np.int64]
-_NONE: _Places = np.empty(0, np.int64)
+_NO_HITS = Hits(*(np.empty(0, np.int64) for _ in range(3)))
 _NO_ROWS = pa.table({
     "ok": pa.array([], pa.bool_()),
     "key": pa.array([], KEY),
@@ -76,18 +76,14 @@ class LedgerResponses:
     def lookup(self, keys: Keys) -> Hits:
         """Find `keys`; if two parts have one, the later part in the list counts. Opens every part."""
         if not len(keys):
-            return Hits(_NONE, _NONE, _NONE)
-        if self._ranges == 1:
-            return self._look(range(len(self._parts)), lambda part: self._keys(part, keys))
+            return _NO_HITS
         if self._cut is None:
             self._cut = self._cut_all()
-        places, files, rows = [_NONE], [_NONE], [_NONE]
+        found = [_NO_HITS]
         for some in self._cut.pieces(int(key_array.range_of(keys[:1], self._ranges)[0])):
             inside, which = _matching(keys, some.keys, np.arange(len(some.keys)))
-            places.append(inside)
-            files.append(some.file[which])
-            rows.append(some.row[which])
-        return _last(places, files, rows)
+            found.append(Hits(inside, some.file[which], some.row[which]))
+        return _last(found)
 
     def _cut_all(self) -> Partitions[_Place]:
         """The keys of all parts, in ranges."""
@@ -105,17 +101,13 @@ class LedgerResponses:
         """
         first = np.searchsorted(ordinals, [part.first for part in self._parts], "left")
         stop = np.searchsorted(ordinals, [part.last for part in self._parts], "right")
-        near = np.flatnonzero(first < stop)
-        return self._look(near.tolist(), lambda part: self._rows(part, ordinals, keys))
+        near = np.flatnonzero(first < stop).tolist()
 
-    def _look(self, numbers: Sequence[int], look: Callable[[Part], tuple[_Places, _Places]]) -> Hits:
-        places, files, rows = [_NONE], [_NONE], [_NONE]
-        found = in_order(look, [self._parts[number] for number in numbers])
-        for number, (inside, row) in zip(numbers, found, strict=True):
-            places.append(inside)
-            rows.append(row)
-            files.append(np.full(len(inside), number, np.int64))
-        return _last(places, files, rows)
+        def look(number: int) -> Hits:
+            places, rows = self._rows(self._parts[number], ordinals, keys)
+            return Hits(places, np.full(len(places), number, np.int64), rows)
+
+        return _last([_NO_HITS, *in_order(look, near)])
 
     def read(self, rows: CachedRows, most: int) -> pa.Table | None:
         """See :class:`~airflow_provider_raybatch.job.reuse.hits.Responses`."""
@@ -135,10 +127,6 @@ class LedgerResponses:
             table = table.set_column(table.schema.get_field_index("paid_by"), "paid_by", payers)
             tables.append(table.append_column("hit", pa.array(inside)))
         return pa.concat_tables(tables, promote_options="permissive")
-
-    def _keys(self, part: Part, keys: Keys) -> tuple[_Places, _Places]:
-        rows, _, there = self._wanted(part, ["ok", "key"])
-        return _matching(keys, there, rows)
 
     def _rows(self, part: Part, ordinals: npt.NDArray[np.int64], keys: Keys) -> tuple[_Places, _Places]:
         rows, table, there = self._wanted(part, ["ok", "key", "ordinal"])
@@ -171,9 +159,11 @@ class LedgerResponses:
             return None
 
 
-def _last(places: list[_Places], files: list[_Places], rows: list[_Places]) -> Hits:
-    """Where a place comes several times, its last hit."""
-    place, file, row = (np.concatenate(arrays) for arrays in (places, files, rows))
+def _last(found: Sequence[Hits]) -> Hits:
+    """The last hit of each place."""
+    place, file, row = (
+        np.concatenate([getattr(one, name) for one in found]) for name in ("places", "file", "row")
+    )
     _, last = np.unique(place[::-1], return_index=True)
     chosen = len(place) - 1 - last
     return Hits(place[chosen], file[chosen], row[chosen])

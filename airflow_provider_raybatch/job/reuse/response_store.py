@@ -62,12 +62,9 @@ class StoredResponses:
 
     def read(self, rows: CachedRows, most: int) -> pa.Table | None:
         """See :class:`~airflow_provider_raybatch.job.reuse.hits.Responses`."""
-        order = np.lexsort((rows.row, rows.file))
-        file, row = rows.file[order], rows.row[order]
-        is_new = np.r_[np.ones(min(1, len(order)), np.bool_), (file[1:] != file[:-1]) | (row[1:] != row[:-1])]
-        first = np.flatnonzero(is_new)
-        times = np.diff(np.r_[first, len(order)])
-        asked = rows.where(order[first])
+        at = rows.file.astype(np.int64) << 32 | rows.row
+        _, first, response_of = np.unique(at, return_index=True, return_inverse=True)
+        asked = rows.where(first)
         used, local = np.unique(asked.file, return_inverse=True)
         no_time: npt.NDArray[np.int64] = np.zeros(len(asked), np.int64)
         files = list(self._numbers)
@@ -77,15 +74,15 @@ class StoredResponses:
         size = 0
         for table in self._store.read(StoreHits(np.arange(len(asked)), wanted)):
             place = table["position"].to_numpy()
-            size += int((row_bytes(table["output"]) * times[place]).sum())
+            hit = np.flatnonzero(np.isin(response_of, place))
+            source = np.searchsorted(place, response_of[hit])
+            size += int(row_bytes(table["output"])[source].sum())
             if size > most and len(rows) > 1:
                 return None
-            source: npt.NDArray[np.int64] = np.repeat(np.arange(table.num_rows), times[place])
-            within = np.arange(len(source)) - np.repeat(np.cumsum(times[place]) - times[place], times[place])
             found = table.select(["output", "paid_by"]).take(pa.array(source))
-            found = found.append_column("hit", pa.array(order[first[place][source] + within]))
-            found = found.append_column("ok", pa.array(np.ones(len(source), np.bool_)))
-            tables.append(found.append_column("failure", pa.nulls(len(source), parts.FAILURE)))
+            found = found.append_column("hit", pa.array(hit))
+            found = found.append_column("ok", pa.array(np.ones(len(hit), np.bool_)))
+            tables.append(found.append_column("failure", pa.nulls(len(hit), parts.FAILURE)))
         return pa.concat_tables(tables, promote_options="permissive")
 
 

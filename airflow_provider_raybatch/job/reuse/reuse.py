@@ -51,7 +51,7 @@ class ReusePlan:
     rows: RowMask
     shared: RowMask
     found: tuple[CachedResponses, ...] = ()
-    followers: Partitions[Followers] | None = None
+    followers: Partitions[Followers] = field(default_factory=lambda: Partitions(Followers, 1))
     repetitions: Repetitions = field(default_factory=Repetitions)
     search: Search | None = None
 
@@ -67,7 +67,7 @@ class ReusePlan:
             for one in self.found
             if len(one.rows)
         ]
-        if self.followers is not None and len(self.followers):
+        if len(self.followers):
             asking = count_of(len(self.followers), "row asks", "rows ask")
             clauses.append(f"{asking} what another row asks, for the same answer")
         return "; ".join(clauses)
@@ -93,11 +93,8 @@ class ReusePlan:
         return written
 
     def _share(self, lost: Partitions[RequestKeys]) -> None:
-        if self.followers is None:
-            return
         for some in lost:
-            repeats = repeats_of(some.where(np.argsort(some.ordinals)))
-            followers = followers_of(repeats)
+            followers = followers_of(repeats_of(some.where(np.argsort(some.ordinals))))
             add_followers(self.followers, followers, len(self.rows))
             self.shared[followers.ordinals] = True
 
@@ -107,7 +104,7 @@ class ReusePlan:
         :param ledger: all parts of this input so far.
         :raises StorageError: it can't be read or written.
         """
-        if self.followers is None or not len(self.followers):
+        if not len(self.followers):
             return []
         written: list[Part] = []
         chunks = source.chunks(ROWS_PER_CHUNK)

@@ -15,6 +15,8 @@ _SWEEPING = "job/reuse/store/test_sweeping.py"
 _LOOK_UP = "job/reuse/store/test_look_up.py"
 _EXPIRY = "job/reuse/store/test_expiry.py"
 _DAMAGE = "job/reuse/store/test_damage.py"
+_CRASH = "model/test_store.py::test_every_single_crash"
+_FROZEN = "model/test_store.py::test_frozen_at_every_step_while_another_acts"
 
 MUTANTS = (
     Mutant(
@@ -25,7 +27,7 @@ MUTANTS = (
             for number""",
         """\
             entries = by_key(self._entries(written, at))
-            self.folder.write(f"{DATA}/{submission}/{WHOLE}", b"{}")
+            self.folder.write(f"{STORE_DATA}/{driver}/{STORE_WHOLE}", b"{}")
             for number""",
         "A driver that is killed in between has stored nothing, and no other one stores it.",
         (_ADDING,),
@@ -34,7 +36,7 @@ MUTANTS = (
         "mark-before-the-data",
         _STORE,
         "            written = data.write(self.folder, driver, tables, at)\n",
-        '            self.folder.write(f"{DATA}/{submission}/{WHOLE}", b"{}")\n'
+        '            self.folder.write(f"{STORE_DATA}/{driver}/{STORE_WHOLE}", b"{}")\n'
         "            written = data.write(self.folder, driver, tables, at)\n",
         "A driver that is killed in between has stored nothing, nor has one whose store fails.",
         (_ADDING,),
@@ -62,7 +64,7 @@ MUTANTS = (
     try:
 """,
         "A merge that is killed loses all answers of its segments.",
-        (_COMPACTING,),
+        (_CRASH,),
     ),
     Mutant(
         "slower-merge-leaves-its-doubles",
@@ -70,7 +72,7 @@ MUTANTS = (
         "        folder.delete(made)\n",
         "        pass\n",
         "Two merges at once leave duplicate segments.",
-        (_COMPACTING,),
+        (_FROZEN,),
     ),
     Mutant(
         "slower-merge-deletes-all-the-same",
@@ -78,7 +80,7 @@ MUTANTS = (
         "    except UnusableError:\n        folder.delete(made)\n        return 0, 0\n",
         "    except UnusableError:\n        pass\n",
         "Of two merges at once, the slower deletes segments that it could not read to the end.",
-        (_COMPACTING,),
+        (_FROZEN,),
     ),
     Mutant(
         "index-read-before-data-is-listed",
@@ -142,7 +144,7 @@ MUTANTS = (
         "        if not fresh:\n            return\n",
         "        if not fresh or seen:\n            return\n",
         "A look-up beside a merge misses answers and pays for them again.",
-        (_COMPACTING,),
+        (_FROZEN,),
     ),
     Mutant(
         "oldest-answer-wins",

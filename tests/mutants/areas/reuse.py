@@ -89,7 +89,7 @@ MUTANTS = (
         ' or note["files"] != len(files):',
         ":",
         "A driver that is killed while it writes its search lets the next one pay for repeated rows.",
-        ("job/reuse/test_killed_searches.py::test_a_search_counts_when_all_of_its_files_are_there",),
+        ("job/reuse/test_killed_searches.py::test_what_a_killed_driver_had_found_is_found_again",),
     ),
     Mutant(
         "regenerates-from-old-answers",

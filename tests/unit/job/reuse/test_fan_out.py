@@ -62,7 +62,7 @@ def test_a_long_answer_is_shared_in_parts_of_bounded_size(
     else:
         second = first
         responses = LedgerResponses(first.job.folder, parts.listed(first.job.folder.list(first.run_folder)))
-        (followers,) = (some for some in first.reuse_plan.followers or () if len(some))
+        (followers,) = (some for some in first.reuse_plan.followers if len(some))
         cached = followed(followers, responses)
     chunks = second.source.chunks(16)
     written, lost = write_parts(second.job, chunks, cached, responses, origin, most=5000)

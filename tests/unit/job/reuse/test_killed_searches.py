@@ -33,33 +33,28 @@ class Deadly(LocalFolder):
         super().write(path, content)
 
 
-def test_what_a_killed_driver_had_found_is_found_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("texts", "answered", "asked", "writes"),
+    [
+        (["b", "a", "c"], ["a", "b"], [2], {1: 1 + 1, 3: 2 + 3}),  # parts, and files of the search
+        (["a", "b", "a", "b"], [], [0, 1], {1: 1, 4: 4}),
+    ],
+    ids=["parts", "search alone"],
+)
+def test_what_a_killed_driver_had_found_is_found_again(
+    tmp_path: Path, texts: list[str], answered: list[str], asked: list[int], writes: dict[int, int]
+) -> None:
+    """A search counts once the files of all its ranges are there: else repeated rows would be missed."""
     for kill in itertools.count():
         root = tmp_path / str(kill)
-        Attempt(root, ["a", "b"]).answer([0, 1])
-        dying = Deadly(str(root / "out"), kill, itertools.count())
-        attempt = Attempt(root, ["b", "a", "c"], folder=dying)
-        assert attempt.asked == [2]
-        try:
-            attempt.write_parts()
-        except Killed:
-            assert Attempt(root, ["b", "a", "c"], number=1).asked == [2]
-        else:
-            break
-    assert kill == {1: 1 + 1, 3: 2 + 3}[ranges_for(3)]  # parts, and files of the search
-
-
-def test_a_search_counts_when_all_of_its_files_are_there(tmp_path: Path) -> None:
-    """Rows that repeat others are found, though the range that has them is not in the part that is there."""
-    texts = ["a", "b", "a", "b"]
-    for kill in itertools.count():
-        root = tmp_path / str(kill)
+        if answered:
+            Attempt(root, answered, sampling=GREEDY).answer([0, 1])
         attempt = Attempt(root, texts, folder=Deadly(f"{root}/out", kill, itertools.count()), sampling=GREEDY)
-        assert attempt.asked == [0, 1]
+        assert attempt.asked == asked
         try:
             attempt.write_parts()
         except Killed:
-            assert Attempt(root, texts, number=1, sampling=GREEDY).asked == [0, 1]
+            assert Attempt(root, texts, number=1, sampling=GREEDY).asked == asked
         else:
             break
-    assert kill == ranges_for(len(texts))
+    assert kill == writes[ranges_for(len(texts))]

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import errno
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -58,32 +59,34 @@ def test_each_part_has_its_rows_in_the_order_in_which_they_came(
         assert [one for piece in cut.pieces(part) for one in shown(piece)] == wanted
 
 
-def test_a_full_disk_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full:
-        def seek(self, *_: int) -> int:
-            return 0
+class Full:
+    """A file on a full disk."""
 
-        def write(self, _: bytes) -> int:
-            raise OSError(errno.ENOSPC, "No space left on device")
+    def seek(self, *_: int) -> int:
+        return 0
 
+    def write(self, _: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def nowhere() -> NoReturn:
+    raise FileNotFoundError(errno.ENOENT, "No usable temporary directory")
+
+
+@pytest.mark.parametrize(
+    ("file", "why"), [(Full, "No space left on device"), (nowhere, "No usable temporary directory")]
+)
+def test_a_full_disk_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, file: Callable[[], Full], why: str
+) -> None:
     monkeypatch.setattr(partitions, "_MOST_IN_MEMORY", 0)
-    monkeypatch.setattr(tempfile, "TemporaryFile", Full)
+    monkeypatch.setattr(tempfile, "TemporaryFile", file)
     with pytest.raises(
         RaybatchError, match=r"^deduplicate, reuse: keys of requests do not fit into "
     ) as caught:
         Partitions(Pair, 2).add(pairs([1, 2]), np.array([0, 1]))
     assert caught.value.failure_class is FailureClass.STORAGE
-    assert "(No space left on device); free some space there" in str(caught.value)
-
-
-def test_no_folder_for_files_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none() -> None:
-        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory")
-
-    monkeypatch.setattr(partitions, "_MOST_IN_MEMORY", 0)
-    monkeypatch.setattr(tempfile, "TemporaryFile", none)
-    with pytest.raises(RaybatchError, match="No usable temporary directory"):
-        Partitions(Pair, 2).add(pairs([1]), np.array([1]))
+    assert f"({why}); free some space there" in str(caught.value)
 
 
 def test_nothing_is_left_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.job.input.table import table_of
-from airflow_provider_raybatch.job.parts.part import Part, write
+from airflow_provider_raybatch.job.parts.part import Part, write_all
 from airflow_provider_raybatch.job.parts.sizes import MOST_BYTES
 from airflow_provider_raybatch.job.request import keys
 from airflow_provider_raybatch.job.reuse.cached_parts import matched
@@ -33,12 +33,10 @@ def ledger(folder: Folder, submission: str, answers: dict[str, Any], completions
         RowOutcome(number, answer, key=key(name)) for number, (name, answer) in enumerate(answers.items())
     ]
     task = SEVERAL if completions else ONE
-    return write(folder, f"parts/{submission}/0", table_of([{"n": 1}] * len(outcomes)), outcomes, task)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> LocalFolder:
-    return LocalFolder(str(tmp_path / "out"))
+    (written,) = write_all(
+        folder, f"parts/{submission}/0", table_of([{"n": 1}] * len(outcomes)), outcomes, task
+    )
+    return written
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from tests.support import attempts
 from tests.support.attempts import GREEDY, Attempt
 from tests.support.faulty_s3 import FaultyS3
 from tests.support.publishing import response
+from tests.support.responses import DAY, Shop
 
 pytestmark = pytest.mark.usefixtures("ranges")
 
@@ -100,7 +101,6 @@ class TestResume:
         failed = np.isin(np.arange(len(self.TEXTS)), [0, 1, 3])
         good = look_back(first.job.folder, first.run_folder, first.source.rows)
         reuse_plan = plan_reuse(first.job, first.source, good, failed, None, in_sequence, first.events.append)
-        assert reuse_plan.followers is not None
         found = {
             row: leader
             for some in reuse_plan.followers
@@ -274,17 +274,6 @@ class TestFromNightToNight:
             found.append([row["output"]["response"] for row in _rows(third, third.write_parts())])
         assert found == [["r0"]] * 6
 
-    def test_lost_stored_answer_is_asked_for_under_its_own_key(
-        self, tmp_path: Path, store: ResponseStore
-    ) -> None:
-        Attempt(tmp_path / "one", ["a", "a"], store).answer([0, 1]).store_in(store)
-        night = Attempt(tmp_path / "two", ["a", "a"], store)
-        assert night.asked == []
-        for path in Path(store.folder.uri).glob("v1/data/**/*.parquet"):
-            path.unlink()
-        assert night.write_parts() == []
-        assert night.reuse_plan.repetitions == {1: 1}
-
     @pytest.mark.parametrize("sampling", [GREEDY, {"temperature": 1}], ids=["greedy", "sampled"])
     @pytest.mark.parametrize("deduplicate", [True, False])
     def test_equal_rows_whose_answer_is_gone_are_asked_once(
@@ -302,31 +291,31 @@ class TestFromNightToNight:
         shares = deduplicate and sampling == GREEDY
         still = np.flatnonzero(~night.reuse_plan.shared).tolist()
         assert still == ([0, 1, 2] if shares else list(range(6)))
+        numbers = {} if sampling == GREEDY else {3: 1, 4: 1, 5: 2}
+        assert night.reuse_plan.repetitions == numbers
         night.answer(still)
         rows = _rows(night, night.reuse_plan.fan_out(night.job, night.source, parts_of_task(night.job)))
         shared = {3: "r0", 4: "r1", 5: "r0"} if shares else {}
         assert {row["ordinal"]: row["output"]["response"] for row in rows} == shared
 
     def test_what_expired_does_not_come_back_as_young(self, tmp_path: Path) -> None:
-        now = [1_750_000_000.0]
-        place, week = LocalFolder(str(tmp_path / "store")), 7 * 24 * 3600
-        store = ResponseStore(place, lambda notice: None, week, lambda: now[0])
+        shop = Shop(LocalFolder(str(tmp_path / "store")))
+        store = shop.store(max_age=7 * DAY)
         Attempt(tmp_path / "one", ["a"], store).answer([0]).store_in(store)
-        now[0] += 2 * week
+        shop.now += 14 * DAY
         assert store.compact().deleted == 1
         Attempt(tmp_path / "one", ["a"], store, token="cleared").store_in(store)
         assert Attempt(tmp_path / "two", ["a"], store).asked == [0]
 
     def test_an_answer_out_of_the_store_does_not_go_back_as_young(self, tmp_path: Path) -> None:
-        now, day = [1_750_000_000.0], 24 * 3600
-        place = LocalFolder(str(tmp_path / "store"))
-        store = ResponseStore(place, lambda notice: None, 7 * day, lambda: now[0])
+        shop = Shop(LocalFolder(str(tmp_path / "store")))
+        store = shop.store(max_age=7 * DAY)
         Attempt(tmp_path / "one", ["a"], store).answer([0]).store_in(store)
-        now[0] += 4 * day
+        shop.now += 4 * DAY
         night = Attempt(tmp_path / "two", ["a"], store)
         assert night.write_parts()
         night.store_in(store)
-        now[0] += 4 * day
+        shop.now += 4 * DAY
         assert Attempt(tmp_path / "three", ["a"], store).asked == [0]
 
     def test_age_beyond_the_calendar_means_no_limit(self, tmp_path: Path) -> None:

@@ -41,12 +41,6 @@ def test_an_add_that_broke_off_is_finished_by_its_repetition(
     assert (size.rows, size.data_files, size.segments) == (25, 3, 1)
 
 
-def test_data_without_an_index_is_not_a_hit(folder: Folder) -> None:
-    with pytest.raises(StorageError):
-        Shop(Faulty(folder, "v1/index/", raising("write"))).store().add("s", [table([1])])
-    assert Shop(folder).answers([1]) == {}
-
-
 def test_many_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=write_much, args=(str(tmp_path), number)) for number in range(4)]

@@ -35,13 +35,6 @@ def test_preflight_passes_where_the_store_can_be_used(shop: Shop) -> None:
     assert [entry.path for entry in shop.folder.list()] == ["v1/store.json"]
 
 
-def test_preflight_refuses_a_store_that_is_not_writable() -> None:
-    with pytest.raises(StorageError) as caught:
-        Shop(LocalFolder("/proc/raybatch")).store().prepare()
-    assert caught.value.failure_class is FailureClass.USER_ERROR
-    assert str(caught.value).startswith("reuse: /proc/raybatch/v1/store.json: can't write it (")
-
-
 def test_preflight_refuses_a_bucket_that_does_not_exist(s3_server: S3Server) -> None:
     with pytest.raises(StorageError) as caught:
         Shop(S3Folder("no-such-bucket", "x", s3_server.credentials)).store().prepare()
