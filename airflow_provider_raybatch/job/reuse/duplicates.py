@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.layout import DUPLICATES
 from airflow_provider_raybatch.job.input.table import as_parquet
-from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.request import key_array, keys
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.partitions import Arrays, Partitions
@@ -136,14 +135,6 @@ class Search:
     repeats: Partitions[Repeats]
     rows: int
     searched: frozenset[str]
-
-    def unsearched(self, parts: Sequence[Part]) -> list[Part]:
-        """Those of `parts` that were not searched."""
-        return [part for part in parts if part.path not in self.searched]
-
-    def after(self, parts: Sequence[Part]) -> Search:
-        """The same once `parts` have been searched, too."""
-        return replace(self, searched=self.searched | {part.path for part in parts})
 
     def write(self, folder: Folder, part_folder: str) -> None:
         """Keep it for later attempts, a file for each range; call it after all cached responses are written.

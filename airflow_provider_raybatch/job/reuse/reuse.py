@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -167,10 +167,10 @@ def plan_reuse(
         own = keys_without(no_rows, "reusable answers" if may_reuse else "equal requests")
         search = Search(all_repeats(own), source.rows, frozenset())
     caches: list[CachedResponses] = []
-    if unsearched := search.unsearched(elsewhere):
+    if unsearched := [part for part in elsewhere if part.path not in search.searched]:
         carried = _earlier_answers(job, unsearched, number, emit)
         caches.append(CachedResponses(Partitions(CachedRows, number), carried, "carried"))
-        search = search.after(unsearched)
+        search = replace(search, searched=search.searched | {part.path for part in unsearched})
     if store is not None:
         caches.append(CachedResponses(Partitions(CachedRows, number), store, "stored"))
     if caches and own is None:

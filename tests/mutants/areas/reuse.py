@@ -37,9 +37,9 @@ MUTANTS = (
     ),
     Mutant(
         "search-finds-nothing-new",
-        _DUPLICATES,
-        "return [part for part in parts if part.path not in self.searched]",
-        "return []",
+        _PLAN,
+        "if part.path not in search.searched]",
+        "if not part.path]",
         "Answers of an earlier input or prompt are paid for again.",
         _TESTS,
     ),
