@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders on local disks and in S3, and what is tried again when they fail.
 
-Below both sides: the job reads and writes through it, and so does whoever opens a finished dataset.
+Below both sides: jobs read and write through it, and so does code that opens a finished dataset.
 """
 
 from airflow_provider_raybatch.contract.shipping import use_shipped_wheels

@@ -42,8 +42,8 @@ def failures_of(folder: Folder, manifest: BatchManifest) -> str:
         for file in folder.list(place.removeprefix(f"{folder.uri}/"))
         for line in folder.read(file.path).splitlines()
     )
-    told = counted((letter["ordinal"], RowFailure(letter["step"], letter["reason"])) for letter in letters)
-    return f"the dead letters are in {place}: {told}"
+    summary = counted((letter["ordinal"], RowFailure(letter["step"], letter["reason"])) for letter in letters)
+    return f"the dead letters are in {place}: {summary}"
 
 
 def with_rows_left(error: Exception, job: Job, rows: int) -> Exception:

@@ -175,8 +175,8 @@ def write_arrays(
             runs.append((int(ordinals[start:stop].min()), int(ordinals[start:stop].max())))
     content = with_footer_checksum(buffer.getvalue())
     rows, ok = len(ordinals), int(arrays["ok"].true_count)
-    told = "_".join(f"{begin}-{end}" for begin, end in runs)
-    path = f"{stem}.{len(content)}.{told}.{rows}.{ok}.parquet"
+    ranges = "_".join(f"{begin}-{end}" for begin, end in runs)
+    path = f"{stem}.{len(content)}.{ranges}.{rows}.{ok}.parquet"
     folder.write(path, content)
     return Part(path, rows, ok, runs[0][0], runs[-1][1], len(content))
 
@@ -197,8 +197,8 @@ def _borders(ordinals: npt.NDArray[np.int64]) -> list[int]:
     return [0, *(cuts + 1).tolist(), len(ordinals)]
 
 
-def _runs_in(told: str) -> tuple[tuple[int, int], ...]:
-    runs = (run.split("-") for run in told.split("_"))
+def _runs_in(ranges: str) -> tuple[tuple[int, int], ...]:
+    runs = (run.split("-") for run in ranges.split("_"))
     return tuple((int(first), int(last)) for first, last in runs)
 
 

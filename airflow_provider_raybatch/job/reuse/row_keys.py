@@ -58,7 +58,7 @@ def request_keys(
 
     :param items: which rows, in input order, cut into chunks of ``ROWS_PER_CHUNK``.
     :param number: of ranges of keys. Ordinals ascend in each.
-    :raises StorageError: the source can't be read, or is no longer what it was.
+    :raises StorageError: the source can't be read, or has changed.
     """
     groups = [items[start : start + _CHUNKS_PER_TASK] for start in range(0, len(items), _CHUNKS_PER_TASK)]
     found = Partitions(RequestKeys, number)

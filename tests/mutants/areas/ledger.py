@@ -80,8 +80,8 @@ MUTANTS = (
     Mutant(
         "part-says-all-good",
         _PARTS,
-        'path = f"{stem}.{len(content)}.{told}.{rows}.{ok}.parquet"',
-        'path = f"{stem}.{len(content)}.{told}.{rows}.{rows}.parquet"',
+        'path = f"{stem}.{len(content)}.{ranges}.{rows}.{ok}.parquet"',
+        'path = f"{stem}.{len(content)}.{ranges}.{rows}.{rows}.parquet"',
         "Rows that failed are never asked again.",
         ("job/test_remaining.py::TestLookBack::test_only_good_rows_of_all_submissions_are_done",),
     ),
