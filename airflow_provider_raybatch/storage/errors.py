@@ -113,13 +113,16 @@ def local_errors(verb: str, path: Path) -> Iterator[None]:
     except OSError as error:
         text = f"{path}: can't {verb} it ({error.strerror or error})"
         if error.errno in FULL:
-            remedy = "make room there: a retry of the task goes on with the rows that are finished."
-            raise StorageError(f"{text}; {remedy}") from error
+            raise StorageError(
+                f"{text}; make room there: a retry of the task goes on with the rows that are finished."
+            ) from error
         # A wrong path or a missing permission stays wrong; a failing disk may recover.
         wrong = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
         if isinstance(error, wrong) or error.errno == errno.EROFS:
-            remedy = f"check the path, and that all nodes of the cluster may {verb} there."
-            raise StorageError(f"{text}; {remedy}", FailureClass.USER_ERROR) from error
+            raise StorageError(
+                f"{text}; check the path, and that all nodes of the cluster may {verb} there.",
+                FailureClass.USER_ERROR,
+            ) from error
         raise StorageError(f"{text}.") from error
 
 
