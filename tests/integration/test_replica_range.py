@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.ray_processes import run_with_own_ray
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(960), pytest.mark.turn(3)]
 
@@ -19,29 +15,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(960), pytest.mark.turn(3)]
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What `replica_range.py` saw: three jobs on one cluster, which takes as long as all the rest."""
-    root = Path(__file__).parents[2]
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    with tempfile.TemporaryDirectory(prefix="rb-", dir="/tmp", ignore_cleanup_errors=True) as home:
-        done = subprocess.run(
-            [
-                sys.executable,
-                str(Path(__file__).with_name("replica_range.py")),
-                str(tmp_path_factory.mktemp("jobs")),
-            ],
-            env={
-                **environment,
-                "PYTHONPATH": str(root),
-                "RAY_TMPDIR": home,  # short, since Unix sockets lie in it
-                "RAY_AUTH_MODE": "disabled",
-                "RAY_enable_worker_prestart": "0",
-            },
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
-        )
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    return json.loads(done.stdout.splitlines()[-1])
+    folder = str(tmp_path_factory.mktemp("jobs"))
+    return run_with_own_ray("replica_range.py", folder, seconds=900, RAY_enable_worker_prestart="0")[0]
 
 
 def test_a_replica_whose_node_comes_too_late_opens_no_engine(seen: Any) -> None:

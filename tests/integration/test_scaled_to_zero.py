@@ -19,12 +19,12 @@ import pytest
 from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
 
 from airflow_provider_raybatch.cluster.local import reaper
+from tests.support.ray_processes import run_with_own_ray
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(1)]
 
 # Version 2 of the autoscaler, the default of `ray up`. Its nodes are processes of this machine.
-ENVIRONMENT = {
-    **{name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
+AUTOSCALER = {
     "RAY_enable_autoscaler_v2": "1",
     "RAY_FAKE_CLUSTER": "1",
     "RAY_CLOUD_INSTANCE_ID": FAKE_HEAD_NODE_ID,
@@ -69,7 +69,7 @@ def autoscaling_head(folder: Path, most: int) -> Iterator[str]:
             *(sys.executable, "-P", reaper.__file__, "--pipe", str(read_end), "--home", home, "--"),
             *(*start, "--disable-usage-stats", *(f"--{name}={value}" for name, value in options.items())),
         ],
-        env=ENVIRONMENT,
+        env={**{name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}, **AUTOSCALER},
         pass_fds=(read_end,),
         start_new_session=True,
     )
@@ -114,19 +114,8 @@ def autoscaling_config(address: str, most: int) -> dict[str, Any]:
 
 
 def test_gpu_nodes_of_an_autoscaler_are_awaited_and_used(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    program = str(Path(__file__).with_name("scaled_to_zero.py"))
     with autoscaling_head(tmp_path, most=2) as address:
-        done = subprocess.run(
-            [sys.executable, program, address, str(tmp_path)],
-            env={**ENVIRONMENT, "PYTHONPATH": str(root)},
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr[-3000:]
-    seen = json.loads(done.stdout.splitlines()[-1])
+        seen, _ = run_with_own_ray("scaled_to_zero.py", address, str(tmp_path), seconds=500, **AUTOSCALER)
     failure_class, sentence = seen["refusal"]
     assert failure_class == "unschedulable"
     assert "asks for 1 replica of 1 CPU and 8 GPU" in sentence

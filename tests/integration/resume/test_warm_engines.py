@@ -3,12 +3,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +17,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineState
 from tests.integration.end_to_end.waiting import wait_for
 from tests.support.engine_log import Engine, engines
+from tests.support.ray_processes import run_with_own_ray
 from tests.support.repeated_task import RepeatedTask, answers
 from tests.support.warm_engines import end_all, warm_engines
 
@@ -204,20 +201,5 @@ ON_GPUS: tuple[dict[str, Any], ...] = (
     "scenes", [pytest.param(one, marks=pytest.mark.turn(2 * n), id=f"{n}") for n, one in enumerate(ON_GPUS)]
 )
 def test_engines_on_gpus_are_shared(tmp_path: Path, scenes: dict[str, Any]) -> None:
-    root = Path(__file__).parents[3]
-    with tempfile.TemporaryDirectory(prefix="rb-", dir="/tmp", ignore_cleanup_errors=True) as home:
-        done = subprocess.run(
-            [sys.executable, str(root / "tests/integration/warm_engines_gpu.py"), str(tmp_path), *scenes],
-            env={
-                **{name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
-                "PYTHONPATH": str(root),
-                "RAY_TMPDIR": home,  # short, since Unix sockets lie in it
-                "RAY_AUTH_MODE": "disabled",
-            },
-            capture_output=True,
-            text=True,
-            timeout=700,
-            check=False,
-        )
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    assert json.loads(done.stdout.splitlines()[-1]) == scenes
+    seen, _ = run_with_own_ray("warm_engines_gpu.py", str(tmp_path), *scenes, seconds=700)
+    assert seen == scenes
