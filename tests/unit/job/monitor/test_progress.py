@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import pytest
+
 from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
@@ -10,27 +12,24 @@ def report(rows: int, tokens: int = 0, name: str = "a", **fields: object) -> Rep
     return ReplicaProgress(replica=name, node="n", rows=rows, output_tokens=tokens, **fields)  # type: ignore[arg-type]  # a test's shorthand
 
 
+def steady(
+    tracker: Tracker, seconds: range, per_second: int, rows: int = 0, *others: ReplicaProgress
+) -> Progress:
+    """Update each second, with so many rows more of five tokens each; return the last progress."""
+    for second in seconds:
+        rows += per_second
+        reports = [report(rows, 5 * rows, first_request=1.0), *others]
+        progress = tracker.update(reports, 0, float(second))
+    return progress
+
+
 def test_rates_are_of_the_last_minute_and_not_of_the_whole_run() -> None:
     tracker = Tracker(total=100_000, resumed=0, now=0.0)
-    for second in range(1, 601):  # ten minutes at 10 rows a second
-        tracker.update([report(10 * second, 50 * second)], 0, float(second))
-    for second in range(1, 91):  # then at 100
-        progress = tracker.update([report(6000 + 100 * second, 30_000 + 500 * second)], 0, 600.0 + second)
-    assert progress.rows_per_second is not None
-    assert progress.output_tokens_per_second is not None
-    assert 95 <= progress.rows_per_second <= 105
-    assert 475 <= progress.output_tokens_per_second <= 525
-    assert progress.eta_seconds is not None
-    assert abs(progress.eta_seconds - (100_000 - 15_000) / 100) < 50
-
-
-def test_the_time_until_engines_are_ready_belongs_to_no_rate() -> None:
-    tracker = Tracker(10_000, 0, 0.0)
-    for second in range(120):
-        assert tracker.update([report(0)], 0, float(second)).eta_seconds is None
-    for second in range(120, 150):
-        progress = tracker.update([report(10 * (second - 119), first_request=1.0)], 0, float(second))
-    assert progress.rows_per_second == 10.0
+    steady(tracker, range(600), 10)
+    progress = steady(tracker, range(600, 690), 100, 6000)
+    assert progress.rows_per_second == pytest.approx(100, rel=0.05)
+    assert progress.output_tokens_per_second == pytest.approx(500, rel=0.05)
+    assert progress.eta_seconds == pytest.approx((100_000 - 15_000) / 100, abs=50)
 
 
 def waves(
@@ -71,42 +70,21 @@ def test_rows_without_a_request_do_not_count_as_speed() -> None:
 
 def test_a_rate_that_is_not_steady_is_not_shown() -> None:
     tracker = Tracker(100_000, 0, 0.0)
-    rows = 0
-    for second in range(30):
-        rows += 100
-        progress = tracker.update([report(rows, first_request=1.0)], 0, float(second))
-    assert progress.rows_per_second is not None
-    for second in range(30, 60):  # a third of the speed, as when long prompts begin
-        rows += 10
-        progress = tracker.update([report(rows, first_request=1.0)], 0, float(second))
-    assert progress.rows_per_second is None
-    for second in range(60, 130):
-        rows += 10
-        progress = tracker.update([report(rows, first_request=1.0)], 0, float(second))
-    assert progress.rows_per_second is not None
-    assert abs(progress.rows_per_second - 10) < 1
-
-
-def test_a_job_that_stands_still_has_no_speed() -> None:
-    tracker = Tracker(100_000, 0, 0.0)
-    for second in range(30):
-        tracker.update([report(100 * second, first_request=1.0)], 0, float(second))
-    assert tracker.update([report(2900, first_request=1.0)], 0, 300.0).rows_per_second is None
+    assert steady(tracker, range(30), 100).rows_per_second is not None
+    slower = steady(tracker, range(30, 60), 10, 3000)  # as when long prompts begin
+    assert slower.rows_per_second is None
+    assert steady(tracker, range(60, 130), 10, 3300).rows_per_second == pytest.approx(10, abs=1)
+    assert tracker.update([report(4000, first_request=1.0)], 0, 400.0).rows_per_second is None
 
 
 def test_unwritten_rows_of_a_dead_process_are_not_done() -> None:
     tracker = Tracker(1000, 0, 0.0)
-    for second in range(30):
-        progress = tracker.update([report(10 * second, first_request=1.0)], 0, float(second))
-    assert progress.done == 290
+    assert steady(tracker, range(29), 10).done == 290
     dead = report(290, written=200, state="ended", first_request=1.0)
     progress = tracker.update([dead, report(0, name="b")], 0, 30.0)
     assert progress.done == 200
-    for second in range(31, 60):
-        again = report(10 * (second - 30), name="b", first_request=1.0)
-        progress = tracker.update([dead, again], 0, float(second))
-    assert progress.rows_per_second is not None
-    assert 9 < progress.rows_per_second < 11
+    progress = steady(tracker, range(31, 60), 10, 0, dead)
+    assert progress.rows_per_second == pytest.approx(10, abs=1)
 
 
 def test_resumed_rows_are_done_but_not_fast() -> None:
@@ -116,15 +94,9 @@ def test_resumed_rows_are_done_but_not_fast() -> None:
     assert tracker.update([report(60)], 0, 2.0).eta_seconds == 0.0
 
 
-def test_repeated_rows_never_show_more_than_all() -> None:
-    tracker = Tracker(10, 0, 0.0)
-    progress = tracker.update([report(8, name="a"), report(7, name="b")], 0, 1.0)
-    assert progress.done == 10
-
-
-def test_errors_of_all_replicas_are_added() -> None:
-    progress = Tracker(10, 0, 0.0).update([report(2, errors=1), report(2, name="b", errors=2)], 0, 1.0)
-    assert progress.errors == 3
+def test_replicas_are_added_up_to_no_more_than_all_rows() -> None:
+    progress = Tracker(10, 0, 0.0).update([report(8, errors=1), report(7, name="b", errors=2)], 0, 1.0)
+    assert (progress.done, progress.errors) == (10, 3)
 
 
 def test_what_counts_as_moving() -> None:
@@ -145,19 +117,9 @@ def test_what_counts_as_moving() -> None:
         assert tracker.last_change == now
 
 
-def test_progress_shows_how_much_remains() -> None:
-    assert isinstance(Tracker(0, 0, 0.0).update([], 0, 0.0), Progress)
-
-
-def test_an_engine_that_loads_its_model_moves() -> None:
+@pytest.mark.parametrize("field", ["loaded", "tokens_in_flight"])
+def test_engine_that_loads_or_generates_moves(field: str) -> None:
     tracker = Tracker(100, 0, 0.0)
-    for now, loaded, changed in ((1.0, 0, 1.0), (2.0, 0, 1.0), (3.0, 5, 3.0), (4.0, 5, 3.0)):
-        tracker.update([report(0, state="starting", loaded=loaded)], 0, now)
-        assert tracker.last_change == changed
-
-
-def test_a_long_response_moves_while_its_tokens_come() -> None:
-    tracker = Tracker(100, 0, 0.0)
-    for now, tokens, changed in ((1.0, 0, 1.0), (2.0, 40, 2.0), (3.0, 40, 2.0), (4.0, 41, 4.0)):
-        tracker.update([report(0, state="ready", tokens_in_flight=tokens)], 0, now)
+    for now, value, changed in ((1.0, 0, 1.0), (2.0, 40, 2.0), (3.0, 40, 2.0), (4.0, 41, 4.0)):
+        tracker.update([report(0, **{field: value})], 0, now)
         assert tracker.last_change == changed

@@ -97,14 +97,15 @@ def test_none_starts(nodes: list[dict[str, float]], fields: dict[str, Any]) -> N
 
 
 def test_late_replicas_want_the_same_engine(nodes: list[dict[str, float]]) -> None:
-    """What warm engine they look for is decided by the spec: before its model was checked, and after it."""
+    """What warm engine they look for is decided by the spec before its model was checked."""
     launch, spec = Launch(), asked(replicas=(1, 4))
-    launch.early(spec, {}, LocalFolder("/out"), 1000)
+    launch.early(spec, {}, LocalFolder("/out"), 1000, Workload(longest_response=8, characters=300))
     checked = spec.model_copy(update={"engine_args": {"revision": "0123abc"}})
     launch.load(CheckedModel(checked))
     job: Any = SimpleNamespace(spec=checked, environment={}, folder=LocalFolder("/out"))
     found: Any = launch.replicas(job, launch.plan(checked, 1000), Input([], [], np.zeros(0, np.uint8)))
     assert found.spec is spec
+    assert found.loaded == [True]
 
 
 def _late(*_: Any, **__: Any) -> None:
@@ -172,12 +173,3 @@ def test_few_rows_are_not_compiled_for(
     launch.load(CheckedModel(asked()))
     launch.plan(asked(), remaining)
     assert found.loaded == loaded
-
-
-def test_late_replicas_are_told_the_same(nodes: list[dict[str, float]]) -> None:
-    launch, spec = Launch(), asked(replicas=(1, 4))
-    launch.early(spec, {}, LocalFolder("/out"), 1000, Workload(longest_response=8, characters=300))
-    launch.load(CheckedModel(spec))
-    job: Any = SimpleNamespace(spec=spec, environment={}, folder=LocalFolder("/out"))
-    found: Any = launch.replicas(job, launch.plan(spec, 1000), Input([], [], np.zeros(0, np.uint8)))
-    assert found.loaded == [True]

@@ -175,6 +175,13 @@ def rest(
     return pid
 
 
+def taken_over(engine: WarmEngineActor) -> int:
+    """Its process, which the second holder has taken and not opened."""
+    pid = rest(engine)
+    assert engine.take(SECOND)
+    return pid
+
+
 def test_the_next_holder_has_the_same_engine(engine: WarmEngineActor) -> None:
     assert not engine.take(SECOND)
     pid = rest(engine)
@@ -188,16 +195,14 @@ def test_the_next_holder_has_the_same_engine(engine: WarmEngineActor) -> None:
 
 
 def test_an_engine_of_other_files_is_ended_with_its_process(engine: WarmEngineActor) -> None:
-    pid = rest(engine)
-    assert engine.take(SECOND)
+    pid = taken_over(engine)
     assert open_echo(engine, SECOND, identity="other files") != pid
     eventually(lambda: not psutil.pid_exists(pid))
 
 
 def test_questions_do_not_go_to_the_engine_that_rests(engine: WarmEngineActor) -> None:
     """VLLM's functions remember files that they have read."""
-    pid = rest(engine)
-    assert engine.take(SECOND)
+    pid = taken_over(engine)
     asked = pid_of(engine, SECOND)
     assert asked != pid
     assert open_echo(engine, SECOND) == pid
@@ -205,8 +210,7 @@ def test_questions_do_not_go_to_the_engine_that_rests(engine: WarmEngineActor) -
 
 
 def test_who_only_asked_leaves_the_engine_to_the_next(engine: WarmEngineActor) -> None:
-    pid = rest(engine)
-    assert engine.take(SECOND)
+    pid = taken_over(engine)
     pid_of(engine, SECOND)
     engine.give_back(SECOND, 60, is_open=False)
     assert engine.take(FIRST)
@@ -226,6 +230,9 @@ def test_what_comes_after_the_return_reaches_no_one(engine: WarmEngineActor) -> 
 
 def order(**engine_args: Any) -> bytes:
     return pickle.dumps((True, server.open_echo, (spec(engine="echo", engine_args=engine_args),)))
+
+
+CAN_NOT_START = order(startup_seconds="soon")
 
 
 @pytest.mark.parametrize("comes_to", ["begin", "ask", "prepare", "open"])
@@ -255,8 +262,7 @@ def test_engine_is_opened_though_its_holder_has_no_time_to(engine: WarmEngineAct
 
 
 def test_one_that_rests_already_is_not_opened(engine: WarmEngineActor) -> None:
-    pid = rest(engine)
-    assert engine.take(SECOND)
+    pid = taken_over(engine)
     pid_of(engine, SECOND)
     engine.open_alone(SECOND, 60, "other files", order())
     eventually(lambda: engine.state().is_free)
@@ -264,16 +270,26 @@ def test_one_that_rests_already_is_not_opened(engine: WarmEngineActor) -> None:
     assert open_echo(engine) == pid
 
 
-def test_engine_that_can_not_be_opened_ends(engine: WarmEngineActor, cluster: Cluster) -> None:
-    engine.open_alone(FIRST, 60, "echo", order(startup_seconds="soon"))
-    assert cluster.killed.wait(60)
-
-
-def test_engine_that_can_not_be_renewed_ends(engine: WarmEngineActor, cluster: Cluster) -> None:
-    rest(engine)
-    assert engine.take(SECOND)
-    engine.prepare(SECOND, "echo")
-    engine.open_alone(SECOND, 60, "echo", order(startup_seconds="soon"))
+@pytest.mark.parametrize(
+    ("comes_to", "leaves"),
+    [
+        ("begin", lambda engine, holder: engine.give_back(holder, 60, is_open=False)),
+        ("open", lambda engine, holder: engine.give_back(holder, 0, is_open=True)),
+        ("begin", lambda engine, holder: engine.open_alone(holder, 60, "echo", CAN_NOT_START)),
+        ("renew", lambda engine, holder: engine.open_alone(holder, 60, "echo", CAN_NOT_START)),
+        ("renew", lambda engine, holder: engine.give_back(holder, 60, is_open=False)),
+    ],
+    ids=["never opened", "no time", "can't be opened", "can't be renewed", "may have failed to open"],
+)
+def test_engine_ends_with_its_use(
+    engine: WarmEngineActor, cluster: Cluster, comes_to: str, leaves: Callable[..., None]
+) -> None:
+    if comes_to == "open":
+        open_echo(engine)
+    if comes_to == "renew":
+        taken_over(engine)
+        engine.prepare(SECOND, "echo")
+    leaves(engine, SECOND if comes_to == "renew" else FIRST)
     assert cluster.killed.wait(60)
 
 
@@ -296,8 +312,7 @@ def test_what_the_holder_still_waits_for_comes_first(
     engine: WarmEngineActor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine of other files ends for half a minute, say, before the next one's process starts."""
-    rest(engine)
-    assert engine.take(SECOND)
+    taken_over(engine)
     has_begun, may_end = threading.Event(), threading.Event()
     end = OwnFrontEnd.end
 
@@ -326,25 +341,6 @@ def test_engine_ends_at_its_time(engine: WarmEngineActor, cluster: Cluster) -> N
     cluster.clock.now += 1
     assert cluster.killed.wait(60)
     assert not engine.take(SECOND)
-
-
-def test_engine_without_a_time_ends(engine: WarmEngineActor, cluster: Cluster) -> None:
-    open_echo(engine)
-    engine.give_back(FIRST, 0, is_open=True)
-    assert cluster.killed.wait(60)
-
-
-def test_an_engine_that_was_never_opened_is_not_kept(engine: WarmEngineActor, cluster: Cluster) -> None:
-    engine.give_back(FIRST, 60, is_open=False)
-    assert cluster.killed.wait(60)
-
-
-def test_one_that_may_have_failed_to_open_is_not_kept(engine: WarmEngineActor, cluster: Cluster) -> None:
-    rest(engine)
-    assert engine.take(SECOND)
-    engine.prepare(SECOND, "echo")
-    engine.give_back(SECOND, 60, is_open=False)
-    assert cluster.killed.wait(60)
 
 
 def test_engine_without_a_holder_makes_room(engine: WarmEngineActor, cluster: Cluster) -> None:
@@ -425,9 +421,7 @@ def test_the_death_of_the_engine_is_told_to_its_holder(engine: WarmEngineActor, 
     assert cluster.killed.wait(60)
 
 
-def test_an_engine_that_dies_at_rest_is_not_handed_on(
-    engine: WarmEngineActor, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_dies_at_rest_is_not_handed_on(engine: WarmEngineActor, cluster: Cluster) -> None:
     os.kill(rest(engine), 9)
     assert cluster.killed.wait(60)
     assert not engine.take(SECOND)
@@ -469,8 +463,7 @@ def test_an_engine_that_hangs_at_rest_is_not_handed_on(
 
 
 def test_who_leaves_while_it_is_asked_does_not_get_it(engine: WarmEngineActor) -> None:
-    pid = rest(engine)
-    assert engine.take(SECOND)
+    pid = taken_over(engine)
     psutil.Process(pid).suspend()
     preparing = ThreadPoolExecutor(1).submit(engine.prepare, SECOND, "echo")
     eventually(lambda: engine._preparing.locked())

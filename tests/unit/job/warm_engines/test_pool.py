@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +26,7 @@ from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineState
 from airflow_provider_raybatch.job.work import CheckedModel
 from tests.support.specs import spec
 
+Pools = Callable[..., WarmEnginePool]
 FIRST, SECOND = Holder("actor 1", "process 1"), Holder("actor 2", "process 2")
 
 
@@ -81,8 +82,18 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return made
 
 
-def pool(most: int, seconds: float = 60.0) -> WarmEnginePool:
-    return WarmEnginePool(EngineKey("key", "echo", "echo", 1, None, seconds), "maker", most)
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pools]:
+    """Makes pools, which close before the cluster goes."""
+    made: list[WarmEnginePool] = []
+
+    def make(most: int, seconds: float = 60.0) -> WarmEnginePool:
+        made.append(WarmEnginePool(EngineKey("key", "echo", "echo", 1, None, seconds), "maker", most))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
 
 
 def eventually(ask: Callable[[], Any]) -> Any:
@@ -93,7 +104,7 @@ def eventually(ask: Callable[[], Any]) -> Any:
     return found
 
 
-def test_idle_engines_count_until_their_replicas_join(cluster: Cluster) -> None:
+def test_idle_engines_count_until_their_replicas_join(pool: Pools, cluster: Cluster) -> None:
     """Else the first one takes all rows: it is ready at once, and the next one's process a second later."""
     cluster.holders = {"one": None, "two": None, "three": None}
     asked = pool(most=2)
@@ -107,33 +118,30 @@ def test_idle_engines_count_until_their_replicas_join(cluster: Cluster) -> None:
     assert asked.coming == 1
     asked.joined(SECOND.process)
     assert asked.coming == 0
-    asked.close()
 
 
-def test_engines_that_are_to_be_made_are_not_counted(cluster: Cluster) -> None:
+def test_engines_that_are_to_be_made_are_not_counted(pool: Pools, cluster: Cluster) -> None:
     cluster.holders = {"one": None}
     asked = pool(most=2)
     eventually(lambda: asked.engine_for(FIRST, "node"))
     asked.joined(FIRST.process)
     assert asked.engine_for(SECOND, "node") is None
     assert asked.coming == 0
-    asked.close()
 
 
 def test_replicas_that_do_not_come_are_waited_for_a_while(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    pool: Pools, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.holders = {"one": None, "two": None}
     asked = pool(most=2)
     eventually(lambda: asked.engine_for(FIRST, "node"))
     monkeypatch.setattr(module, "_COMING_SECONDS", 0.0)
     assert asked.coming == 0
-    asked.close()
 
 
 @pytest.mark.parametrize(("has_heard", "call"), [(False, "decline"), (True, "abandon")])
 def test_only_an_engine_that_its_dead_replica_knew_is_ended(
-    cluster: Cluster, has_heard: bool, call: str
+    pool: Pools, cluster: Cluster, has_heard: bool, call: str
 ) -> None:
     cluster.holders = {"one": None}
     asked = pool(most=1)
@@ -143,14 +151,13 @@ def test_only_an_engine_that_its_dead_replica_knew_is_ended(
         assert asked.engine_for(FIRST, "node")
     asked.gone(FIRST.process)
     assert cluster.calls == [(call, "one")]
-    asked.close()
 
 
 @pytest.mark.parametrize(
     ("has_heard", "seconds", "opens"), [(True, 60, True), (False, 60, False), (True, 0, False)]
 )
 def test_one_that_still_starts_is_opened_for_the_next_job(
-    cluster: Cluster, has_heard: bool, seconds: float, opens: bool
+    pool: Pools, cluster: Cluster, has_heard: bool, seconds: float, opens: bool
 ) -> None:
     """Not one that no replica has touched, nor where none is to be kept."""
     cluster.holders = {"one": None}
@@ -166,17 +173,18 @@ def test_one_that_still_starts_is_opened_for_the_next_job(
     assert asked.has_given is not opens
 
 
-def test_a_new_one_of_another_job_is_left_alone(cluster: Cluster) -> None:
+def test_a_new_one_of_another_job_is_left_alone(pool: Pools, cluster: Cluster) -> None:
     cluster.holders, cluster.reserved_for = {"one": None}, "another job"
     asked = pool(most=1)
     assert asked.engine_for(FIRST, "node") is None
     eventually(lambda: asked._searched)
     assert asked.engine_for(FIRST, "node") is None
     assert asked.coming == 0
-    asked.close()
 
 
-def test_a_look_that_fails_is_repeated(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_fails_is_repeated(
+    pool: Pools, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever it was: the replicas of the job would wait for ever."""
     looks = iter([ValueError("an engine of another version")])
 
@@ -189,7 +197,6 @@ def test_a_look_that_fails_is_repeated(cluster: Cluster, monkeypatch: pytest.Mon
     monkeypatch.setattr(cluster, "states", states)
     asked = pool(most=1)
     assert eventually(lambda: asked.engine_for(FIRST, "node"))
-    asked.close()
 
 
 class FullCluster:
@@ -217,7 +224,7 @@ class FullCluster:
         return SimpleNamespace(remote=make)
 
     def kill(self, actor: str) -> None:
-        self.waiting.remove(actor)
+        self.waiting.discard(actor)
 
 
 @pytest.fixture
@@ -228,7 +235,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> FullCluster:
     return made
 
 
-def test_what_waits_for_room_ends_with_its_job(full: FullCluster) -> None:
+def test_what_waits_for_room_ends_with_its_job(pool: Pools, full: FullCluster) -> None:
     """Ray would keep it, and load a model with no one to use it when there is room."""
     asked = pool(most=2)
     for holder in (FIRST, SECOND):
@@ -238,11 +245,10 @@ def test_what_waits_for_room_ends_with_its_job(full: FullCluster) -> None:
     assert not full.waiting
 
 
-def test_what_waits_for_room_ends_with_the_waiting_replica(full: FullCluster) -> None:
+def test_what_waits_for_room_ends_with_the_waiting_replica(pool: Pools, full: FullCluster) -> None:
     asked = pool(most=2)
     for holder in (FIRST, SECOND):
         assert asked.engine_for(holder, "node") is None
     eventually(lambda: len(full.waiting) == 2)
     asked.gone(FIRST.process)
     eventually(lambda: len(full.waiting) == 1)
-    asked.close()
