@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ray's Jobs API without Ray: real HTTP, fake jobs.
 
-Answers as ``job_head.py`` and ``state_head.py`` of Ray 2.56 to 2.60 do, for the provider's requests:
+Answers the provider's requests as ``job_head.py`` and ``state_head.py`` of Ray 2.56 to 2.60 do:
 
 - a submission id is used once: 500 with "already exists", whatever the job's status;
 - an unknown job: 404 "does not exist"; an unknown package: the same;
@@ -9,8 +9,6 @@ Answers as ``job_head.py`` and ``state_head.py`` of Ray 2.56 to 2.60 do, for the
 - to stop a PENDING job: ``true``, and nothing happens; a finished one: ``false``;
 - a PENDING job has neither a node nor a log, and the log of a wrong node is a 500;
 - a token that is missing: 401; a wrong one: 403.
-
-Integration tests use real clusters.
 """
 
 from __future__ import annotations
@@ -56,11 +54,7 @@ _NODE = "node-1"
 
 @dataclass
 class Script:
-    """The course of a job: it is PENDING, writes `lines`, runs, writes `last`, and ends as `status`.
-
-    :param pending: seconds.
-    :param seconds: duration of its run.
-    """
+    """A job waits for `pending` s, writes `lines`, runs for `seconds`, writes `last`, ends as `status`."""
 
     lines: list[str] = field(default_factory=list)
     last: list[str] = field(default_factory=list)
@@ -73,10 +67,7 @@ class Script:
 
 @dataclass
 class Job:
-    """A job, which a test may change while it runs.
-
-    :param lines: its log; a test may add to it.
-    """
+    """A job; a test may change it and add to the lines of its log."""
 
     body: dict[str, Any]
     script: Script
@@ -95,7 +86,6 @@ class Job:
         return "RUNNING" if age < self.script.pending + self.script.seconds else self.script.status
 
     def end(self, status: str, message: str = "") -> None:
-        """End it now."""
         self.script = Script(last=self.script.last, status=status, message=message)
 
     def details(self) -> dict[str, Any]:
@@ -165,7 +155,6 @@ class FakeRay:
         self.stage("GET", log, lambda answer: (what(), answer())[1])
 
     def end_jobs(self) -> None:
-        """End all jobs as their scripts say."""
         for job in self.jobs.values():
             job.script.pending = job.script.seconds = 0.0
 
@@ -180,37 +169,31 @@ class FakeRay:
     def stage(
         self, method: str, path: str, reply: Answer | Callable[[Callable[[], Answer]], Answer], times: int = 1
     ) -> None:
-        """Replace Ray's answer to the next request by `method` to a path that begins with `path`.
+        """Replace Ray's answer to the next requests by `method` to paths that begin with `path`.
 
         :param reply: the answer, or a function that is called with Ray's own.
-        :param times: number of requests that get it.
         """
         staged = reply if callable(reply) else lambda answer: reply
         self._staged += [(method, path, staged)] * times
 
     def unstage(self) -> None:
-        """Forget staged answers that were not asked for."""
         self._staged.clear()
 
     def submit(self, **body: Any) -> Answer:
-        """Submit a job without HTTP, as another client might."""
         return self._submit({"entrypoint": "true", **body})
 
     def spec(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the spec that travelled with a batch inference."""
         name = body["runtime_env"]["working_dir"].removeprefix("gcs://")
         with zipfile.ZipFile(io.BytesIO(self.packages[name])) as archive:
             spec: dict[str, Any] = json.loads(archive.read("spec.json"))
         return spec
 
     def key(self, body: dict[str, Any]) -> str:
-        """Return the key that travelled with a batch inference."""
         name = self.spec(body)["submission"]["secrets_package"]
         with zipfile.ZipFile(io.BytesIO(self.packages[name])) as archive:
             return archive.read("key").decode()
 
     def line(self, body: dict[str, Any], event: Event, number: int = 0) -> str:
-        """Return an event as the batch inference's driver writes it."""
         return line(event, self.key(body), number)
 
     def order(self, body: dict[str, Any]) -> FollowerCommand | None:
@@ -237,7 +220,6 @@ class FakeRay:
         return answer()
 
     def answer(self, method: str, path: str, query: dict[str, list[str]], content: bytes) -> Answer:
-        """Return Ray's own answer."""
         match method, path.removeprefix("/").split("/"):
             case "GET", ["api", "version"]:
                 version = {"version": "4", "ray_version": "2.60.0", "session_name": self.session_name}

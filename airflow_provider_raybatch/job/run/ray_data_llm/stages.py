@@ -70,18 +70,17 @@ def _encoded(
     job: Job, kind: Variant, requests: list[Request | RowFailure]
 ) -> list[list[int] | RowFailure | None]:
     encoded: list[list[int] | RowFailure | None] = [None] * len(requests)
-    places = [place for place, request in enumerate(requests) if isinstance(request, Request)]
-    for place in places:
-        request = requests[place]
+    to_encode: dict[int, Request] = {}
+    for place, request in enumerate(requests):
         if isinstance(request, Request) and request.sampling:
             encoded[place] = RowFailure("template", "sampling per row needs engine 'vllm'")
+        elif isinstance(request, Request) and kind.needs_tokens:
+            to_encode[place] = request
     if kind.needs_tokens:
-        places = [place for place in places if encoded[place] is None]
         wanted = {"tokenizer": job.spec.model, **job.spec.engine_args}
         model = job.spec.model_dump_json(include=set(ModelArguments.model_fields))
         chat = _chat_encoder(json.dumps(wanted), model, job.spec.special_tokens_in_text)
-        asked = [request for place in places if isinstance(request := requests[place], Request)]
-        for place, ids in zip(places, chat.encode(asked), strict=True):
+        for place, ids in zip(to_encode, chat.encode(list(to_encode.values())), strict=True):
             encoded[place] = ids
     return encoded
 
