@@ -9,7 +9,6 @@ import pytest
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.row_order import regroup
-from tests.support.engine_log import killing_one
 from tests.support.repeated_task import RepeatedTask, assert_whole
 
 ROWS = 480
@@ -80,13 +79,3 @@ def test_long_rows_begin_first(task: RepeatedTask, texts: list[str]) -> None:
     begun = sorted((at, text) for engine in found for text, at in engine.asked)
     last = max(place for place, (_, text) in enumerate(begun) if text.startswith("long"))
     assert last < 0.6 * ROWS  # they are the last quarter of the input
-
-
-@pytest.mark.turn(2)
-def test_a_killed_replica_loses_none_of_them(task: RepeatedTask, texts: list[str]) -> None:
-    """Only what was in its engine, or not yet written, is asked again."""
-    with killing_one(task.folder / "requests", answered=ROWS // 6):
-        manifest = task.run(**FIELDS, **FEW_AT_ONCE, flush_interval=0.2)
-    assert_whole(manifest, texts)
-    assert len(manifest.replicas) == 3
-    assert ROWS < task.asked(manifest) <= ROWS + 4 * FEW_AT_ONCE["rows_in_flight"]

@@ -42,14 +42,6 @@ def test_columns_don_t_run_into_each_other() -> None:
     assert step(batch(id=[1, 2], q=["a b", "a"], a=["c", "b c"])).drops == [None, None]
 
 
-def test_different_documents_on_one_subject_stay() -> None:
-    rng = random.Random(6)
-    words = document(rng, 40)
-    texts = [" ".join([*words, *document(rng, 80)]) for _ in range(300)]  # all share one boilerplate
-    step = NearDuplicates(["text"], id_column="id", threshold=0.7)
-    assert not any(step(batch(id=list(range(300)), text=texts)).drops)
-
-
 def test_similarity_is_that_of_the_shingles() -> None:
     rng = random.Random(7)
     shingles, errors = Shingles("word", 3), []
