@@ -51,16 +51,11 @@ def page(runs: Sequence[Result], stops: Sequence[dict[str, Any]], note: str = ""
     yield "## Kills\n"
     yield (
         "Every run is counted; missed are those whose kill came too late or which could not be judged. The "
-        "phases are what the job's folder held at the instant of the kill. Asked are requests that engines "
-        "started, generated those that they finished, by their own logs. In flight are requests of lost "
-        "engines that no part answered at the kill; overdue are those of them that had been answered for "
-        "longer than `flush_interval` and a write; unexplained are all others that were asked again, and "
-        "late those of submissions that began when a part answered them: none may be. Left are engines that "
-        "were there after the time for which they were kept. Without a lost engine "
-        "asked, generated and rows are equal. "
+        "phases are what the job's folder held at the instant of the kill. Left are engines that were there "
+        "after the time for which they were kept. `tests/chaos/counting.py` explains the other counts. "
         f"{sum(one.replicas > 2 for one in runs)} runs had three replicas that started one after another. "
         f"{sum(one.store == 's3' for one in runs)} runs had their data in an S3 server with {SHARE:.0%} of "
-        "its calls going wrong. Kinds after `head` are what else goes wrong; `none` sets the pace.\n"
+        "its calls going wrong. Kinds after `head` are other faults; `none` sets the pace.\n"
     )
     columns = [
         *("killed", "runs", *PHASES, "missed", "succeeded", *_TOTALS),
