@@ -87,8 +87,6 @@ def write_parts(
     written: list[Part] = []
     is_lost: npt.NDArray[np.bool_] = np.ones(len(cached), np.bool_)
     for group, low, found in _outcomes(chunks, cached, source, most):
-        if origin != "duplicate":
-            found = found.filter(job.task.reusable(one_array(found["output"])))
         places = found["hit"].to_numpy() + low
         is_lost[places] = False
         for chunk in group:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raybatch.job.input.table import one_array
 from airflow_provider_raybatch.job.parts.part import Part, read_columns
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.parts.sizes import together
@@ -20,7 +19,6 @@ from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import KEY, Keys
 from airflow_provider_raybatch.job.reuse.hits import NO_OUTCOMES, CachedRows, Hits
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
-from airflow_provider_raybatch.job.tasks.base import Task
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.in_order import in_order
 
@@ -53,7 +51,6 @@ class LedgerResponses:
         so the first lookup cuts the keys of the parts likewise.
     :param damaged: called once with the path of each damaged part, whose responses are misses. By default,
         such a part raises.
-    :param task: leaves out responses that it can't reuse: another part may have a newer one.
     """
 
     def __init__(
@@ -63,14 +60,12 @@ class LedgerResponses:
         failures: bool = False,
         ranges: int = 1,
         damaged: Callable[[str], None] | None = None,
-        task: Task | None = None,
     ) -> None:
         self._folder = folder
         self._parts = list(parts)
         self._failures = failures
         self._ranges = ranges
         self._on_damage, self._damaged = damaged, set[str]()
-        self._task = None if task is None or task.reuses_all else task
         self._cut: Partitions[_Place] | None = None
 
     def lookup(self, keys: Keys) -> Hits:
@@ -137,11 +132,9 @@ class LedgerResponses:
 
     def _wanted(self, part: Part, columns: list[str]) -> tuple[_Places, pa.Table, Keys]:
         """The rows with the wanted outcome, all rows, and the keys of the former."""
-        found = self._columns(part, columns if self._task is None else [*columns, "output"])
+        found = self._columns(part, columns)
         table = _NO_ROWS if found is None else found
         wanted = pc.and_(pc.is_valid(table["key"]), pc.equal(table["ok"], not self._failures))
-        if self._task is not None and found is not None:
-            wanted = pc.and_(wanted, self._task.reusable(one_array(found["output"])))
         rows = np.flatnonzero(wanted.to_numpy())
         return rows, table, key_array.from_arrow(table["key"].take(pa.array(rows)))
 

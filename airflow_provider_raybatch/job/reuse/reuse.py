@@ -237,4 +237,4 @@ def _earlier_answers(
         text = f"reuse: {job.folder.uri}/{path} is damaged; its responses are paid for again."
         emit(Notice(level="warning", message=text))
 
-    return LedgerResponses(job.folder, searched, ranges=ranges, damaged=miss, task=job.task)
+    return LedgerResponses(job.folder, searched, ranges=ranges, damaged=miss)

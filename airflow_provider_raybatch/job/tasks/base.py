@@ -20,10 +20,10 @@ from airflow_provider_raybatch.job.row import RenderError, Request, Response, Ro
 
 @dataclass(frozen=True)
 class Totals:
-    """What the outputs of many rows add up to in the manifest.
+    """Sums over the outputs of many rows, for the manifest.
 
-    :param cached_tokens: of `input_tokens`, how many came out of the prefix cache.
-    :param finish_reasons: how often an output ended for which reason, where the task has such a thing.
+    :param cached_tokens: of `input_tokens`, those that came out of the prefix cache.
+    :param finish_reasons: how many outputs ended for each reason.
     """
 
     input_tokens: int = 0
@@ -32,7 +32,7 @@ class Totals:
     finish_reasons: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, other: Totals) -> Totals:
-        """Both together."""
+        """The sums over both."""
         return Totals(
             self.input_tokens + other.input_tokens,
             self.cached_tokens + other.cached_tokens,
@@ -45,9 +45,8 @@ class Totals:
 class Task(ABC):
     """What one row of a job asks and yields. Picklable.
 
-    Parts, the response store, duplicates and publishing carry outputs without knowing what is in them. So a
-    new kind of task is a subclass in a module of its own, and an entry in
-    :mod:`~airflow_provider_raybatch.job.tasks.registry`.
+    A new kind of task is a subclass in a module of its own, and an entry in
+    :mod:`~airflow_provider_raybatch.job.tasks.registry`: all other code carries outputs unread.
     """
 
     spec: BatchInferenceSpec
@@ -55,14 +54,11 @@ class Task(ABC):
     @property
     @abstractmethod
     def output_type(self) -> pa.StructType:
-        """The output columns of this job's parts and dataset, under their own names, in their order.
-
-        The first is the response, which `response_column` renames.
-        """
+        """The output columns of this job's parts and dataset, in their order; the first is the response."""
 
     @property
     def stored_type(self) -> pa.StructType:
-        """Those that the response store keeps: all that a job of this kind may have."""
+        """The columns that the response store keeps: all that a job of this kind may have."""
         return self.output_type
 
     @abstractmethod
@@ -71,19 +67,17 @@ class Task(ABC):
 
     @abstractmethod
     def totals(self, outputs: pa.StructArray | pa.ChunkedArray) -> Totals:
-        """What outputs of :attr:`output_type` add up to."""
+        """The sums over outputs of :attr:`output_type`."""
 
     def check(self, response: Response, row_sampling: Mapping[str, Any]) -> Response | RowFailure:
-        """The response, or the failure of its row where it is not what was asked for.
+        """The response, or the failure of its row if it is not what was asked for.
 
-        :param row_sampling: what the row asked besides the job's sampling.
+        :param row_sampling: the row's own sampling parameters.
         """
         return response
 
     def adapted(self, found: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
-        """Outputs of any job of this kind of task as `kind`.
-
-        Fields that an older version did not write are null, those it alone knew are left out.
+        """Outputs of another job of this kind of task as `kind`; fields that it did not have are null.
 
         :param kind: :attr:`output_type` or :attr:`stored_type`.
         """
@@ -96,17 +90,8 @@ class Task(ABC):
         return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=pc.is_null(found))
 
     @property
-    def reuses_all(self) -> bool:
-        """Whether :meth:`reusable` leaves none out."""
-        return True
-
-    def reusable(self, outputs: pa.StructArray) -> pa.Array:
-        """Which stored outputs serve a job of today; the others count as misses."""
-        return pa.repeat(pa.scalar(True), len(outputs))
-
-    @property
     def names(self) -> dict[str, str]:
-        """What each output column is called in the dataset, by its own name, in the order of the dataset."""
+        """The name of each output column in the dataset, by its own name, in the order of the dataset."""
         own = [column.name for column in self.output_type]
         own += [REUSED_COLUMN] if self.spec.reuse is not None else []
         names = {name: self.spec.output_prefix + name for name in own}

@@ -18,10 +18,7 @@ COMPLETION = pa.struct([("text", pa.string()), ("finish_reason", pa.string()), (
 
 
 def output_type(keeps_completions: bool, cuts_prompts: bool = False) -> pa.StructType:
-    """The output columns, in their order.
-
-    ``response`` and ``finish_reason`` are those of the first completion; tokens count all of them.
-    """
+    """The output columns: ``response`` and ``finish_reason`` of the first completion, tokens of all."""
     completions = [("completions", pa.list_(COMPLETION))] if keeps_completions else []
     cut = [("truncated_prompt_tokens", pa.int64())] if cuts_prompts else []
     return pa.struct([
@@ -36,11 +33,11 @@ def output_type(keeps_completions: bool, cuts_prompts: bool = False) -> pa.Struc
 
 
 class Generate(Task):
-    """See :class:`~airflow_provider_raybatch.job.tasks.base.Task`."""
+    """See :class:`~airflow_provider_raybatch.job.tasks.base.Task` for the methods."""
 
     @property
     def keeps_completions(self) -> bool:
-        """Whether rows have, or may have, more than one completion, so that there is a column for them."""
+        """Whether rows may have more than one completion, so that there is a column for them."""
         spec = self.spec
         several_at_times = spec.sampling_column is not None or spec.prompt_function is not None
         return int(spec.sampling.get("n", 1)) > 1 or several_at_times
@@ -51,16 +48,14 @@ class Generate(Task):
 
     @property
     def output_type(self) -> pa.StructType:
-        """See :func:`output_type`."""
         return output_type(self.keeps_completions, self._cuts_prompts)
 
     @property
     def stored_type(self) -> pa.StructType:
-        """With all completions, since another job may have a column for them."""
+        """All columns, since another job may keep completions."""
         return output_type(True, self._cuts_prompts)
 
     def output(self, response: Response) -> dict[str, Any]:
-        """See :meth:`Task.output`."""
         first = response.completions[0]
         return {
             "response": first.text,
@@ -76,11 +71,9 @@ class Generate(Task):
         }
 
     def check(self, response: Response, row_sampling: Mapping[str, Any]) -> Response | RowFailure:
-        """See :meth:`Task.check`: JSON where it was asked for, and whole where it must be."""
         return checked(response, self.spec, row_sampling)
 
     def totals(self, outputs: pa.StructArray | pa.ChunkedArray) -> Totals:
-        """See :meth:`Task.totals`; each completion ends for a reason of its own."""
         reasons = pc.struct_field(outputs, "finish_reason")
         if self.keeps_completions:
             completions = pc.list_flatten(pc.struct_field(outputs, "completions"))
@@ -92,27 +85,8 @@ class Generate(Task):
             dict(Counter(reasons.to_pylist())),
         )
 
-    @property
-    def reuses_all(self) -> bool:
-        """See :attr:`Task.reuses_all`."""
-        sampling = self.spec.sampling
-        structured = sampling.get("structured_outputs")
-        chooses = isinstance(structured, Mapping) and bool(structured.get("choice"))
-        return not chooses or sampling.get("max_tokens") is None or bool(sampling.get("ignore_eos"))
-
-    def reusable(self, outputs: pa.StructArray) -> pa.Array:
-        """See :meth:`Task.reusable`: no choice that `max_tokens` cut off, as it did once."""
-        if self.reuses_all:
-            return super().reusable(outputs)
-        completions = pc.struct_field(self.adapted(outputs, self.stored_type), "completions")
-        reasons, tokens = pc.list_flatten(completions).flatten()[1:]
-        cut = pc.list_parent_indices(completions).filter(
-            pc.and_(pc.equal(reasons, "length"), pc.equal(tokens, self.spec.sampling["max_tokens"]))
-        )
-        return pc.invert(pc.is_in(pa.array(range(len(outputs)), cut.type), value_set=cut))
-
     def adapted(self, found: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
-        """See :meth:`Task.adapted`; read beside an output with completions, one without them has none."""
+        """See :meth:`Task.adapted`; an output without `completions` gets its one completion."""
         whole = super().adapted(found, kind)
         place = kind.get_field_index("completions")
         if place < 0 or not whole.field(place).null_count:

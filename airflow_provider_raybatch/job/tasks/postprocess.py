@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A user's function that makes more columns of the dataset out of a row and its response.
 
-It is called when all responses are there, so a changed function pays for none of them; and range by range of
-the dataset, twice over: the first pass calls it and notes what it returns, the second adds that to the rows,
-in types that fit all values of the dataset.
+It is called when all responses are there, so a changed function costs no request. Of its two passes over the
+ranges of the dataset, the first calls it and notes what it returns; the second adds that to the rows, in
+types that fit all values.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Postprocess:
     """What the two passes of a commit share.
 
     :param function: ``module:function``.
-    :param notes: folder of what the first pass notes, relative to the destination.
-    :param types: of the columns that the function adds; known once the first pass is over.
+    :param notes: folder of the first pass's notes, relative to the destination.
+    :param types: of the columns that the function adds, once the first pass is over.
     """
 
     function: str
@@ -55,13 +55,13 @@ class Postprocess:
     types: dict[str, pa.DataType] = field(default_factory=dict)
 
     def path(self, number: int) -> str:
-        """The notes on the range of this number."""
+        """The notes on a range."""
         return f"{self.notes}/{number:05d}.parquet"
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A column in some of the rows: the kind of its values, and one of them with its row."""
+    """A column in some rows: the kind of its values, and one of them with its row."""
 
     kind: Kind
     ordinal: int
@@ -69,7 +69,7 @@ class Seen:
 
 
 def load(path: str) -> Function:
-    """Import the function, and see that it takes a row and a response.
+    """Import the function, and check that it takes a row and a response.
 
     :raises PreflightError: it can't be imported, or takes other arguments.
     """
@@ -92,22 +92,18 @@ def apply(
     """What the function returns for each row, as plain values, or why that can't be used.
 
     :param rows: input columns.
-    :param taken: names, in lower case, of the dataset's other columns.
+    :param taken: lower-case names of the dataset's other columns.
     """
     for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
         answers = responses.slice(start, _ROWS_AT_ONCE).to_pylist()
         for row, answer in zip(parquet_rows(rows.slice(start, _ROWS_AT_ONCE)), answers, strict=True):
-            yield (
-                RowFailure(STEP, row.reason)
-                if isinstance(row, BadRow)
-                else _called(function, row, answer, taken)
-            )
+            yield _called(function, row, answer, taken)
 
 
 def note(
     folder: Folder, path: str, ordinals: Sequence[int], made: Sequence[dict[str, Any] | RowFailure]
 ) -> dict[str, Seen]:
-    """Keep what the function returned for some rows, and tell its columns.
+    """Write down what the function returned for some rows; returns its columns.
 
     :raises RaybatchError: no type fits all values of a column.
     :raises StorageError: it can't be written.
@@ -129,7 +125,7 @@ def note(
 
 
 def column_types(ranges: Iterable[Mapping[str, Seen]]) -> dict[str, pa.DataType]:
-    """The type of each column that the function adds, in the order in which rows bring them.
+    """The type of each column that the function adds, in the order in which they appear.
 
     :raises RaybatchError: no type fits all values of a column, or the columns don't form a table.
     """
@@ -156,20 +152,13 @@ def column_types(ranges: Iterable[Mapping[str, Seen]]) -> dict[str, pa.DataType]
 def with_added(table: pa.Table, folder: Folder, postprocess: Postprocess, number: int) -> pa.Table:
     """The rows of a range with the columns that the function added, as ``added``.
 
-    A row for which it failed is a failed row from here on.
+    A row for which it failed becomes a failed row.
 
     :param table: the same rows as in the first pass.
     :raises StorageError: the notes can't be read, or are damaged.
     """
-    content = folder.read(postprocess.path(number))
-    try:
-        noted = pq.read_table(io.BytesIO(checked(content)))
-    except ValueError as error:
-        raise StorageError(
-            f"destination: {folder.uri}/{postprocess.path(number)} was damaged after it was written "
-            f"({error}); a retry of the task calls the function again, and keeps all responses."
-        ) from error
     good = np.flatnonzero(table["ok"].to_numpy())
+    noted = _noted(folder, postprocess.path(number))
     if not np.array_equal(noted["ordinal"].to_numpy(), table["ordinal"].to_numpy()[good]):
         raise RaybatchError(
             f"{STEP}: the rows of range {number} changed while they were published; run the task again.",
@@ -188,8 +177,21 @@ def with_added(table: pa.Table, folder: Folder, postprocess: Postprocess, number
         struct = pa.StructArray.from_arrays(columns, names=list(postprocess.types))
         table = table.append_column("added", struct.take(of_row))
     reasons = noted["reason"].combine_chunks().take(of_row)
-    if reasons.null_count == len(reasons):
-        return table
+    return table if reasons.null_count == len(reasons) else _with_failures(table, reasons)
+
+
+def _noted(folder: Folder, path: str) -> pa.Table:
+    content = folder.read(path)
+    try:
+        return pq.read_table(io.BytesIO(checked(content)))
+    except ValueError as error:
+        raise StorageError(
+            f"destination: {folder.uri}/{path} was damaged after it was written ({error}); a retry of the "
+            "task calls the function again, and keeps all responses."
+        ) from error
+
+
+def _with_failures(table: pa.Table, reasons: pa.Array) -> pa.Table:
     failures = [
         failure if reason is None else {"step": STEP, "reason": reason, "request": ""}
         for failure, reason in zip(table["failure"].to_pylist(), reasons.to_pylist(), strict=True)
@@ -201,33 +203,32 @@ def with_added(table: pa.Table, folder: Folder, postprocess: Postprocess, number
 
 
 def _called(
-    function: Function, row: dict[str, Any], response: Any, taken: frozenset[str]
+    function: Function, row: dict[str, Any] | BadRow, response: Any, taken: frozenset[str]
 ) -> dict[str, Any] | RowFailure:
+    if isinstance(row, BadRow):
+        return RowFailure(STEP, row.reason)
     try:
         made = function(row, response)
-    except BaseException as error:  # a user's function may raise anything, and no driver calls one
+    except BaseException as error:  # a user's function may raise anything, SystemExit included
         return RowFailure.of(STEP, error)
+    returned = "the function returned"
     if not isinstance(made, Mapping):
-        return RowFailure(STEP, f"the function returned {shown(made)}; return a dictionary of columns")
+        return RowFailure(STEP, f"{returned} {shown(made)}; return a dictionary of columns")
     columns = {}
     for name, value in made.items():
         if not isinstance(name, str):
-            return RowFailure(STEP, f"the function returned a column named {shown(name)}; name it by a text")
+            return RowFailure(STEP, f"{returned} a column named {shown(name)}; name it by a text")
         if name.lower() in taken:
-            return RowFailure(
-                STEP, f"the function returned a column {name!r}, which the dataset has already; rename it"
-            )
+            return RowFailure(STEP, f"{returned} a column {name!r}, which the dataset has already; rename it")
         try:
             columns[checked_column_name(name)] = _plain(value)
         except (ValueError, RecursionError) as error:
-            return RowFailure(
-                STEP, f"the function returned a column {shown(name)} that can't be used: {error}"
-            )
+            return RowFailure(STEP, f"{returned} a column {shown(name)} that can't be used: {error}")
     return columns
 
 
 def _plain(value: Any) -> Any:
-    """As JSON's reader would make it.
+    """The value as JSON's reader would make it.
 
     :raises ValueError: no column holds such a value.
     """
@@ -263,7 +264,7 @@ def _without_subclasses(value: Any) -> Any:
 
 
 def _seen(name: str, kind: Kind, values: Sequence[Any], ordinals: Sequence[int]) -> Seen:
-    if kind == TEXT:  # though each value for itself has a type
+    if kind == TEXT:  # no type fits all values: find the first two that differ
         found: Seen | None = None
         for value, ordinal in zip(values, ordinals, strict=True):
             found = _together(name, found, Seen(kind_of([value]), ordinal, shown(value)))

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a response is what was asked for: JSON that fits its schema, and whole where it must be.
-
-No grammar keeps a response whole that `max_tokens` cuts off.
-"""
+"""Whether a response is the JSON that was asked for, and whole where it must be."""
 
 from __future__ import annotations
 
@@ -17,13 +14,13 @@ from airflow_provider_raybatch.job.request.json_schema import misfit
 from airflow_provider_raybatch.job.row import Completion, Response, RowFailure
 
 _BROKEN = frozenset({"error", "abort"})
-"""Finish reasons of requests that vLLM gave up: their text is empty, or a part of a response."""
+"""Finish reasons of requests that vLLM gave up; their text is incomplete."""
 _OTHER_BACKEND = (
     "; an engine has one backend for structured_outputs, which can't take those of this row: try "
     "engine_args={'structured_outputs_config': {'backend': 'guidance'}}"
 )
 _BLANKS = 16
-"""White space at the end of a response that `max_tokens` cut off: so much is no indentation."""
+"""Characters of white space at the end of a cut response that can't be indentation."""
 _COMPACT = (
     "; it ends in white space, which the grammar allows between values without end: ask for compact JSON "
     "with engine_args={'structured_outputs_config': {'backend': 'xgrammar', 'disable_any_whitespace': True}}"
@@ -35,21 +32,19 @@ def checked(
 ) -> Response | RowFailure:
     """The response, or the failure of its row: it was given up, cut off, or is not the JSON asked for.
 
-    :param row_sampling: what the row asked besides the job's sampling.
+    :param row_sampling: the row's own sampling parameters.
     """
     broken = [one.finish_reason for one in response.completions if one.finish_reason in _BROKEN]
+    sampling = {**spec.sampling, **row_sampling} if row_sampling else spec.sampling
     if broken:
-        remedy = _OTHER_BACKEND if {**spec.sampling, **row_sampling}.get("structured_outputs") else ""
+        reason = f"the engine ended the request with finish_reason {broken[0]!r}"
         return _failed(
-            "engine", f"the engine ended the request with finish_reason {broken[0]!r}{remedy}", response
+            "engine", reason + (_OTHER_BACKEND if sampling.get("structured_outputs") else ""), response
         )
-    cut_off = any(completion.finish_reason == "length" for completion in response.completions)
-    if cut_off and spec.on_truncated == "error":
+    if spec.on_truncated == "error" and any(one.finish_reason == "length" for one in response.completions):
         tokens = max(completion.output_tokens for completion in response.completions)
         cut = f"the response was cut off after {count_of(tokens, 'token')}"
-        reason = f"{cut}; raise sampling.max_tokens or the context"
-        return _failed("length", reason, response)
-    sampling = {**spec.sampling, **row_sampling} if row_sampling else spec.sampling
+        return _failed("length", f"{cut}; raise sampling.max_tokens or the context", response)
     structured = sampling["structured_outputs"] if asks_json(sampling) else None
     if structured is None and spec.response_format != "json_object":
         return response

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,10 +21,8 @@ from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.work import in_sequence
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
-from tests.support import attempts
 from tests.support.attempts import GREEDY, Attempt
 from tests.support.faulty_s3 import FaultyS3
-from tests.support.publishing import response
 from tests.support.responses import DAY, Shop
 
 pytestmark = pytest.mark.usefixtures("ranges")
@@ -232,47 +228,6 @@ class TestFromNightToNight:
         assert table.select(["origin", "paid_by"]).to_pylist() == [
             {"origin": "stored", "paid_by": "raybatch-x-0"}
         ]
-
-    def test_a_choice_that_was_cut_off_is_asked_again_once(
-        self, tmp_path: Path, store: ResponseStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The key stays, since all whole choices do; what is asked anew is the newer response."""
-        choices = {"choice": ["positive", "negative"]}
-        fields = {"sampling": {**GREEDY, "max_tokens": 1, "structured_outputs": choices}}
-        first = Attempt(tmp_path / "one", ["a", "b"], **fields)
-        first.answer([0])
-        with monkeypatch.context() as patched:
-            patched.setattr(attempts, "response", lambda _: response("pos", reason="length"))
-            first.answer([1]).store_in(replace(store, clock=lambda: 1e9))
-        night = Attempt(tmp_path / "two", ["a", "b"], store, **fields)
-        assert night.asked == []
-        assert [row["ordinal"] for row in _rows(night, night.write_parts())] == [0]
-        night.answer([1]).store_in(replace(store, clock=lambda: 1e9 + 86400))
-        later = Attempt(tmp_path / "three", ["a", "b"], store, **fields)
-        rows = _rows(later, later.write_parts())
-        assert [row["output"]["response"] for row in rows] == ["r0", "r1"]
-
-    def test_a_cut_choice_of_an_earlier_input_is_asked_again_once(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Parts of both answers stay, in folders whose names have no order."""
-        choices = {"choice": ["positive", "negative"]}
-        fields = {"sampling": {**GREEDY, "max_tokens": 1, "structured_outputs": choices}}
-        found = []
-        for number in range(6):
-            place, texts = tmp_path / str(number), ["a", str(number)]
-            first = Attempt(place, texts, **fields)
-            with monkeypatch.context() as patched:
-                patched.setattr(attempts, "response", lambda _: response("pos", reason="length"))
-                first.answer([0])
-            for path in (place / "out").rglob("*.parquet"):
-                os.utime(path, (1e9, 1e9))
-            second = Attempt(place, [*texts, "b"], **fields)
-            assert _rows(second, second.write_parts()) == []
-            second.answer([0])
-            third = Attempt(place, [*texts, "b", "c"], **fields)
-            found.append([row["output"]["response"] for row in _rows(third, third.write_parts())])
-        assert found == [["r0"]] * 6
 
     @pytest.mark.parametrize("sampling", [GREEDY, {"temperature": 1}], ids=["greedy", "sampled"])
     @pytest.mark.parametrize("deduplicate", [True, False])

@@ -3,25 +3,21 @@
 
 from __future__ import annotations
 
-import io
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.contract.base import parse
-from airflow_provider_raybatch.contract.manifest import BatchManifest, Summary
+from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.row import Response, RowFailure
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.registry import TASKS
 from airflow_provider_raybatch.storage.folder import LocalFolder
-from tests.support.engine_log import engines
-from tests.support.whole_job import attempt, without_cluster
+from tests.support.echo_place import EchoPlace
+from tests.support.whole_job import without_cluster
 
 PACKAGE = Path(__file__).parents[4] / "airflow_provider_raybatch"
 
@@ -46,79 +42,54 @@ class Length(Task):
         return Totals(output_tokens=pc.sum(pc.struct_field(outputs, "words")).as_py() or 0)
 
 
-class Place:
-    """A destination for each job, one source, one response store, one log of requests."""
+TEXTS = ["one two", "three", "", "one two", "four five six"]
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.source = root / "in.jsonl"
-        texts = ["one two", "three", "", "one two", "four five six"]
-        self.source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
-    def job(self, name: str, number: int, task: str) -> tuple[Summary, BatchManifest, list[dict[str, Any]]]:
-        folder = LocalFolder(str(self.root / name))
-        summary = attempt(
-            folder,
-            number,
-            str(self.source),
-            model_task=task,
-            prompt="{row.text}",
-            engine="echo",
-            batch_size=2,
-            engine_args={"request_log": str(self.root / "log")},
-            reuse=str(self.root / "store"),
-            sampling={"temperature": 0},
-            max_errors=1,
-        )
-        manifest = parse(BatchManifest, folder.read(summary.manifest_uri.removeprefix(f"{folder.uri}/")))
-        data = manifest.uri.removeprefix(f"{folder.uri}/")
-        tables = [pq.read_table(io.BytesIO(folder.read(f"{data}/{file.path}"))) for file in manifest.files]
-        return summary, manifest, pa.concat_tables(tables).to_pylist()
-
-    def generated(self) -> int:
-        return sum(len(engine.generated) for engine in engines(self.root / "log"))
+def job(place: EchoPlace, number: int, task: str) -> tuple[BatchManifest, list[dict[str, Any]]]:
+    """Run a job over the texts into a destination of its own, with a response store of all jobs."""
+    place.folder = LocalFolder(str(place.root / f"out-{number}"))
+    fields = {"reuse": str(place.root / "store"), "sampling": {"temperature": 0}, "max_errors": 1}
+    manifest = place.job(number, [{"text": text} for text in TEXTS], model_task=task, **fields)
+    return manifest, place.rows(manifest)
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    (tmp_path / "log").mkdir()
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EchoPlace]:
     monkeypatch.setitem(TASKS, "length", Length)
-    return Place(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        without_cluster(patch)
+        yield EchoPlace(tmp_path)
 
 
-def test_a_second_task_goes_all_the_way(place: Place) -> None:
+def test_a_second_task_goes_all_the_way(place: EchoPlace) -> None:
     """Parts, duplicates, the response store, publishing and the manifest carry the unknown output."""
-    with pytest.MonkeyPatch.context() as patch:
-        without_cluster(patch)
-        _, manifest, rows = place.job("first", 0, "length")
-        assert [(column.name, column.type) for column in manifest.columns] == [
-            ("text", "string"),
-            ("characters", "int32"),
-            ("words", "int32"),
-            ("reused_from", "string"),
-        ]
-        assert [(row["text"], row["characters"], row["words"]) for row in rows] == [
-            ("one two", 7, 2),
-            ("three", 5, 1),
-            ("one two", 7, 2),
-            ("four five six", 13, 3),
-        ]
-        assert (manifest.counts.errors_by_step, manifest.counts.duplicates) == ({"length": 1}, 1)
-        assert (manifest.tokens.output, manifest.finish_reasons) == (8, {})
-        assert place.generated() == 4
-        _, again, reused = place.job("second", 1, "length")
-        assert again.counts.reused == 4
-        assert [row["characters"] for row in reused] == [7, 5, 7, 13]
-        assert place.generated() == 5  # the empty row alone
+    manifest, rows = job(place, 0, "length")
+    assert [(column.name, column.type) for column in manifest.columns] == [
+        ("text", "string"),
+        ("characters", "int32"),
+        ("words", "int32"),
+        ("reused_from", "string"),
+    ]
+    assert [(row["text"], row["characters"], row["words"]) for row in rows] == [
+        ("one two", 7, 2),
+        ("three", 5, 1),
+        ("one two", 7, 2),
+        ("four five six", 13, 3),
+    ]
+    assert (manifest.counts.errors_by_step, manifest.counts.duplicates) == ({"length": 1}, 1)
+    assert (manifest.tokens.output, manifest.finish_reasons) == (8, {})
+    assert place.generated() == 4
+    again, reused = job(place, 1, "length")
+    assert again.counts.reused == 4
+    assert [row["characters"] for row in reused] == [7, 5, 7, 13]
+    assert place.generated() == 5  # the empty row alone
 
 
-def test_tasks_share_no_responses(place: Place) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        without_cluster(patch)
-        place.job("first", 0, "length")
-        _, manifest, rows = place.job("second", 1, "generate")
-        assert manifest.counts.reused == 0
-        assert [row["response"] for row in rows] == ["one two", "three", "", "one two", "four five six"]
+def test_tasks_share_no_responses(place: EchoPlace) -> None:
+    job(place, 0, "length")
+    manifest, rows = job(place, 1, "generate")
+    assert manifest.counts.reused == 0
+    assert [row["response"] for row in rows] == TEXTS
 
 
 def test_one_module_alone_knows_what_a_completion_is_made_of() -> None:

@@ -3,82 +3,39 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError, SpecError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.preflight import ready
 from airflow_provider_raybatch.job.tasks import postprocess
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import LocalFolder
-from tests.support.engine_log import engines
-from tests.support.publishing import dead_letters, rows_of
+from tests.support.echo_place import EchoPlace
 from tests.support.specs import spec
-from tests.support.whole_job import attempt, without_cluster
+from tests.support.whole_job import without_cluster
 
 ROWS = [{"id": number, "text": f"company {number}"} for number in range(12)]
 
 
-class Place:
-    """One source, one destination, a log of generated responses, and a user's module."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.folder = LocalFolder(str(root / "out"))
-        self.source = root / "in.jsonl"
-        (root / "log").mkdir()
+class Place(EchoPlace):
+    """With a user's module."""
 
     def write(self, source: str) -> None:
         """Write the user's module; it is not imported yet."""
         (self.root / "users_labels.py").write_text(source)
         sys.modules.pop("users_labels", None)
 
-    def job(
-        self,
-        number: int = 0,
-        rows: list[dict[str, Any]] = ROWS,
-        out: dict[str, Any] | None = None,
-        **fields: Any,
-    ) -> BatchManifest:
+    def label(self, number: int = 0, rows: list[dict[str, Any]] = ROWS, **fields: Any) -> BatchManifest:
         """Run a submission of five rows a file, with the current module."""
         sys.modules.pop("users_labels", None)
-        self.source.write_text("".join(json.dumps(row) + "\n" for row in rows))
         digest = str(hash((self.root / "users_labels.py").read_text()))
-        summary = attempt(
-            self.folder,
-            number,
-            str(self.source),
-            **{
-                "prompt": "{row.text}",
-                "engine": "echo",
-                "batch_size": 4,
-                "engine_args": {"request_log": str(self.root / "log")},
-                "destination": self.folder.uri,
-                "rows_per_part": 5,
-                **(out or {}),
-                "postprocess": "users_labels:label",
-                "postprocess_digest": digest,
-                **fields,
-            },
-        )
-        return parse(
-            BatchManifest, self.folder.read(summary.manifest_uri.removeprefix(f"{self.folder.uri}/"))
-        )
-
-    def rows(self, manifest: BatchManifest) -> list[dict[str, Any]]:
-        return rows_of(self.folder, manifest)
-
-    def letters(self, manifest: BatchManifest) -> list[dict[str, Any]]:
-        return dead_letters(self.folder, manifest)
-
-    def generated(self) -> int:
-        return sum(len(engine.generated) for engine in engines(self.root / "log"))
+        function = {"postprocess": "users_labels:label", "postprocess_digest": digest}
+        return self.job(number, rows, **{"batch_size": 4, **function, **fields})
 
 
 @pytest.fixture
@@ -105,7 +62,7 @@ def label(row, response):
         made |= {"late": [{"a": 1}], "never": None}
     return made
 """)
-    manifest = place.job(out={"destination_format": kind, "output_prefix": "llm_"})
+    manifest = place.label(destination_format=kind, output_prefix="llm_")
     added = [(column.name, column.type) for column in manifest.columns][-5:]
     assert [name for name, _ in added] == ["upper", "half", "size", "late", "never"]
     assert [of for _, of in added][:3] == ["string", "double", "int64"]
@@ -140,7 +97,7 @@ def label(row, response):
     if n == 10: raise KeyboardInterrupt("enough")
     return {"good": True}
 """)
-    manifest = place.job(max_errors=11)
+    manifest = place.label(max_errors=11)
     letters = place.letters(manifest)
     assert [letter["ordinal"] for letter in letters] == list(range(11))
     assert {letter["step"] for letter in letters} == {"postprocess"}
@@ -172,7 +129,7 @@ def test_a_changed_function_pays_for_nothing(place: Place) -> None:
     store = str(place.root / "store")
     place.write("def label(row, response): return {'label': response.split()[5]}\n")
     with pytest.raises(RaybatchError) as failed:
-        place.job(0, reuse=store)
+        place.label(0, reuse=store)
     assert failed.value.failure_class is FailureClass.TOO_MANY_ERRORS
     text = str(failed.value)
     assert text.startswith(
@@ -187,27 +144,27 @@ def test_a_changed_function_pays_for_nothing(place: Place) -> None:
     assert place.generated() == 12
 
     place.write("def label(row, response): return {'label': response.split()[1]}\n")
-    first = place.job(1, reuse=store)
+    first = place.label(1, reuse=store)
     assert [row["label"] for row in place.rows(first)] == [str(n) for n in range(12)]
     assert (place.generated(), first.counts.resumed) == (12, 12)
 
     place.write("def label(row, response): return {'label': int(response.split()[1])}\n")
-    second = place.job(2, reuse=store)
+    second = place.label(2, reuse=store)
     assert [row["label"] for row in place.rows(second)] == list(range(12))
     assert place.generated() == 12
 
     elsewhere = LocalFolder(str(place.root / "elsewhere"))
     place.folder = elsewhere
     place.write("def label(row, response): return {'other': response}\n")
-    third = place.job(3, reuse=store)
+    third = place.label(3, reuse=store)
     assert (third.counts.reused, place.generated()) == (12, 12)
     assert [row["other"] for row in place.rows(third)] == [row["text"] for row in ROWS]
 
 
 def test_without_the_function_its_columns_are_gone(place: Place) -> None:
     place.write("def label(row, response): return {'label': 1}\n")
-    place.job(0)
-    manifest = place.job(1, postprocess=None)
+    place.label(0)
+    manifest = place.label(1, postprocess=None)
     assert "label" not in [column.name for column in manifest.columns]
     assert place.generated() == 12
 
@@ -238,13 +195,13 @@ def test_values_of_several_types_end_the_job_with_one_sentence(
 ) -> None:
     place.write(f"def label(row, response): return {source}\n")
     with pytest.raises(RaybatchError) as refused:
-        place.job()
+        place.label()
     kept = "12 of 12 rows are kept, and a clear of the task goes on from there."
     assert str(refused.value) == f"postprocess: {sentence.rstrip('.')}; {kept}"
     assert refused.value.failure_class is FailureClass.USER_ERROR
     assert place.folder.head("manifest.json") is None
     place.write("def label(row, response): return {'score': row['id']}\n")
-    assert len(place.rows(place.job(1))) == 12
+    assert len(place.rows(place.label(1))) == 12
     assert place.generated() == 12
     # The notes of the failed attempt are gone, too.
     assert place.folder.list("_raybatch/postprocess") == []
@@ -264,9 +221,9 @@ def test_damaged_notes_are_made_again_by_a_retry(place: Place) -> None:
         with pytest.raises(
             StorageError, match=r"_raybatch/postprocess/.*/00000.parquet was damaged"
         ) as caught:
-            place.job()
+            place.label()
     assert caught.value.failure_class is FailureClass.STORAGE
-    assert [row["score"] for row in place.rows(place.job(1))] == list(range(12))
+    assert [row["score"] for row in place.rows(place.label(1))] == list(range(12))
     assert place.generated() == 12
 
 
@@ -290,7 +247,7 @@ def test_damaged_notes_are_made_again_by_a_retry(place: Place) -> None:
 def test_uncallable_function_is_refused_in_preflight(place: Place, source: str, sentence: str) -> None:
     place.write(source)
     with pytest.raises(PreflightError) as refused:
-        place.job()
+        place.label()
     assert str(refused.value) == sentence
     assert place.generated() == 0
 
@@ -318,11 +275,11 @@ def test_more_columns_than_a_dataset_may_have_are_refused(
     monkeypatch.setattr(postprocess, "MOST_COLUMNS", 5)
     place.write("def label(row, response): return {response: 1}\n")
     with pytest.raises(RaybatchError, match=r"^postprocess: it returned 12 different columns, and .* have 5"):
-        place.job()
+        place.label()
 
 
 def test_rows_that_are_empty_or_all_failed_still_make_a_dataset(place: Place) -> None:
     place.write("def label(row, response): raise ValueError('no')\n")
-    manifest = place.job(max_error_fraction=1.0)
+    manifest = place.label(max_error_fraction=1.0)
     assert (manifest.counts.ok, manifest.counts.error) == (0, 12)
     assert place.rows(manifest) == []

@@ -3,78 +3,35 @@
 
 from __future__ import annotations
 
-import io
-import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError, SpecError
-from airflow_provider_raybatch.contract.manifest import Summary
-from airflow_provider_raybatch.storage.folder import LocalFolder
-from tests.support.engine_log import engines
+from tests.support.echo_place import EchoPlace
 from tests.support.specs import spec
-from tests.support.whole_job import attempt, without_cluster
+from tests.support.whole_job import without_cluster
 
 ROWS = [{"id": number, "text": f"company {number}"} for number in range(5)]
-
-
-class Place:
-    """One source and one destination, whose engines write a log of what they generated."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.folder = LocalFolder(str(root / "out"))
-        (root / "log").mkdir()
-
-    def job(
-        self,
-        number: int,
-        rows: list[dict[str, Any]] = ROWS,
-        **fields: Any,
-    ) -> Summary:
-        source = self.root / "in.jsonl"
-        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return attempt(
-            self.folder,
-            number,
-            str(source),
-            **{
-                "prompt": "{row.text}",
-                "engine": "echo",
-                "engine_args": {"request_log": str(self.root / "log")},
-                "destination": self.folder.uri,
-                **fields,
-            },
-        )
-
-    def rows(self, summary: Summary) -> list[dict[str, Any]]:
-        (file,) = self.folder.list(summary.uri.removeprefix(f"{self.folder.uri}/"))
-        rows: list[dict[str, Any]] = pq.read_table(io.BytesIO(self.folder.read(file.path))).to_pylist()
-        return rows
-
-    def generated(self) -> int:
-        return sum(len(engine.generated) for engine in engines(self.root / "log"))
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         without_cluster(patch)
-        yield Place(tmp_path)
+        yield EchoPlace(tmp_path)
 
 
-def test_renamed_response_is_not_paid_for_again(place: Place) -> None:
-    place.job(0)
+def test_renamed_response_is_not_paid_for_again(place: EchoPlace) -> None:
+    place.job(0, ROWS)
     assert place.generated() == 5
-    summary = place.job(1, response_column="inferred_industry", output_prefix="llm_")
+    manifest = place.job(1, ROWS, response_column="inferred_industry", output_prefix="llm_")
     assert place.generated() == 5
-    rows = place.rows(summary)
+    rows = place.rows(manifest)
     assert [row["inferred_industry"] for row in rows] == [row["text"] for row in ROWS]
     assert list(rows[0])[:4] == ["id", "text", "inferred_industry", "llm_finish_reason"]
-    assert summary.resumed == 5
+    assert manifest.counts.resumed == 5
 
 
 @pytest.mark.parametrize(
@@ -92,20 +49,19 @@ def test_renamed_response_is_not_paid_for_again(place: Place) -> None:
         ),
     ],
 )
-def test_taken_name_is_refused_before_anything_is_paid(place: Place, name: str, sentence: str) -> None:
+def test_taken_name_is_refused_before_anything_is_paid(place: EchoPlace, name: str, sentence: str) -> None:
     with pytest.raises(PreflightError) as refused:
-        place.job(0, response_column=name)
+        place.job(0, ROWS, response_column=name)
     assert str(refused.value) == sentence
     assert place.generated() == 0
 
 
-def test_a_later_row_that_has_the_name_is_a_dead_letter(place: Place) -> None:
+def test_a_later_row_that_has_the_name_is_a_dead_letter(place: EchoPlace) -> None:
     rows = [*({"id": n, "text": "x"} for n in range(1001)), {"id": 1001, "text": "y", "INDUSTRY": "z"}]
-    summary = place.job(0, rows, response_column="industry", max_errors=1)
-    assert (summary.rows, summary.errors) == (1001, 1)
-    assert summary.dead_letter_uri is not None
-    (file,) = place.folder.list(summary.dead_letter_uri.removeprefix(f"{place.folder.uri}/"))
-    assert json.loads(place.folder.read(file.path))["reason"] == (
+    manifest = place.job(0, rows, response_column="industry", max_errors=1)
+    assert (manifest.counts.ok, manifest.counts.error) == (1001, 1)
+    (letter,) = place.letters(manifest)
+    assert letter["reason"] == (
         "the row has a column 'INDUSTRY', which is also an output column; choose another response_column"
     )
 
