@@ -231,23 +231,6 @@ def test_any_choices_and_samplings_end_as_in_full(
         assert actual == [(one.text, one.finish_reason) for one in expected.completions], request
 
 
-def test_random_texts_keep_their_shares(engine: Any) -> None:
-    """Without a seed no token is generated twice: a text that is still open goes on."""
-    texts = ["very good", "very bad", "neither"]
-    sampling = {"temperature": 2.0, "n": 2, "structured_outputs": {"choice": texts}}
-
-    async def generate(encoded: list[Any]) -> list[Any]:
-        return await asyncio.gather(*(engine.generate(one) for one in encoded))
-
-    raw = engine.loop.run_until_complete(
-        generate(engine.encode([Request(messages=INDUSTRY, sampling=sampling)] * 20))
-    )
-    for one, response in zip(raw, engine.decode(raw), strict=True):
-        assert engine.tokens(one)[1] == response.output_tokens
-        assert {completion.text for completion in response.completions} <= set(texts)
-        assert {completion.finish_reason for completion in response.completions} == {"stop"}
-
-
 def test_a_grammar_that_the_engine_can_not_take_is_no_good_row(engine: Any) -> None:
     """One engine has one backend, that of the first such request, and ends others with an empty text."""
     ours(engine, Request(prompt="a", sampling={**LONG, "structured_outputs": {"choice": ["a", "b"]}}))
@@ -255,35 +238,6 @@ def test_a_grammar_that_the_engine_can_not_take_is_no_good_row(engine: Any) -> N
     (response,) = ours(engine, Request(prompt="Is it?", sampling=sampling))
     found = checked(response, spec(), sampling)
     assert isinstance(found, RowFailure) or response.completions[0].text.lower() in {"yes", "no"}
-
-
-def test_a_token_that_the_model_lacks_is_no_good_row(engine: Any) -> None:
-    """vLLM takes an id that the tokenizer alone has: it ends the engine, with all its requests."""
-    from vllm.tokenizers import get_tokenizer
-
-    extended = copy.deepcopy(get_tokenizer(str(MODEL)))  # the engine's own has copies of itself
-    size = len(extended)
-    extended.add_tokens(["<|extra|>"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine._chat, "_tokenizer", extended)
-        good, bad, banned = engine.encode([
-            Request(prompt="a", sampling=LONG),
-            Request(prompt="a <|extra|>", sampling=LONG),
-            Request(prompt="a", sampling={**LONG, "bad_words": ["<|extra|>"]}),
-        ])
-    assert good.ids
-    assert f"(id {size})" in bad.reason
-    assert f"bad_words has the token id {size}" in banned.reason
-
-
-def test_rows_with_equal_parameters_have_them_for_themselves(engine: Any) -> None:
-    """`max_tokens` is cut to the context that each prompt leaves."""
-    sampling = {"temperature": 0, "max_tokens": 100_000}
-    texts = ["short", "a longer prompt " * 9, "short"]
-    encoded = engine.encode([Request(prompt=text, sampling=sampling) for text in texts])
-    room = [engine.info.sizes["max_model_len"] - len(one.ids) for one in encoded]
-    assert [one.params.max_tokens for one in encoded] == room
-    assert room[0] > room[1]
 
 
 def test_tokens_are_counted_while_they_come(engine: Any) -> None:

@@ -16,10 +16,7 @@ from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """Description of a running engine.
-
-    :param effective_sampling: parameters of a request that sets none of its own.
-    """
+    """A running engine. `effective_sampling` are the parameters of a request that sets none."""
 
     effective_sampling: dict[str, Any] = field(default_factory=dict)
     sizes: dict[str, Any] = field(default_factory=dict)
@@ -27,10 +24,9 @@ class EngineInfo:
 
 
 class EngineDeadError(RaybatchError):
-    """The engine is gone for good; only a new process helps.
+    """The engine has ended; only a new process helps.
 
-    :param killed: whether its process ended by SIGKILL, which no engine does to itself: a user, or the system
-        that ran out of memory.
+    :param killed: whether its process ended by SIGKILL, which comes from a user or a system without memory.
     """
 
     failure_class = FailureClass.ENGINE_DEAD
@@ -43,70 +39,64 @@ class EngineDeadError(RaybatchError):
 class Engine(Protocol):
     """Generates responses.
 
-    `encode` and `decode` are plain functions on batches, run in threads beside the event loop; `generate` is
-    one request, and many of them overlap.
+    `encode` and `decode` take batches, and run in threads beside the event loop; `generate` takes one
+    request, and many overlap.
     """
 
     info: EngineInfo
 
     def encode(self, requests: Sequence[Request]) -> list[Any]:
-        """Apply the chat template and tokenise.
-
-        An item is whatever `generate` takes, or a :class:`RowFailure`.
-        """
+        """Apply the chat template and tokenise: what `generate` takes, or a :class:`RowFailure`."""
 
     async def generate(self, encoded: Any) -> Any:
-        """Generate the response to one request: whatever `decode` takes, or a :class:`RowFailure`.
+        """Generate the response to one request: what `decode` takes, or a :class:`RowFailure`.
 
-        :raises EngineDeadError: for good.
+        :raises EngineDeadError: the engine has ended.
         """
 
     def tokens(self, raw: Any) -> tuple[int, int]:
         """Prompt tokens and generated tokens of a result of `generate`."""
 
     def tokens_in_flight(self) -> int:
-        """Tokens generated so far for unfinished requests, so that a long response shows progress.
+        """Tokens generated so far for unfinished requests: the progress of long responses.
 
-        Asked about once a second, from a thread of its own.
+        Called about once a second, from a thread of its own.
         """
 
     def decode(self, raw: Sequence[Any]) -> list[Response]:
         """Turn token ids into text."""
 
     def close(self) -> None:
-        """End its processes and free its GPUs. It answers nothing any more."""
+        """End its processes and free its GPUs."""
 
 
 class Renewable(Engine, Protocol):
-    """An engine that can go from job to job."""
+    """An engine that can serve one job after another."""
 
     @property
     def is_dead(self) -> bool:
-        """Whether its processes have ended. Asked while it generates nothing."""
+        """Whether its processes have ended. Called while it is idle."""
 
     async def ping(self) -> None:
-        """Return when what generates has answered a call, and so does not hang. It has no requests then.
+        """Wait until the idle engine answers a ping, so it is not hung.
 
         :raises Exception: it has ended.
         """
 
     def renewed(self, spec: BatchInferenceSpec) -> Renewable:
-        """The same engine for another spec, which asks for an equal one. This object is not used any more."""
+        """The same engine for another spec that asks for an equal one; this object is not used any more."""
 
 
 def overlong(tokens: int, longest: int) -> RowFailure:
     """The failure of a row whose prompt leaves no room for a single generated token."""
-    return RowFailure(
-        "tokenize",
-        f"the prompt has {count_of(tokens, 'token')} and the context holds {longest:,}, which leaves no room "
-        "for a response",
-    )
+    has = f"the prompt has {count_of(tokens, 'token')} and the context holds {longest:,}"
+    return RowFailure("tokenize", f"{has}, which leaves no room for a response")
 
 
 def most_prompt_tokens(context: int, max_tokens: Any) -> int:
-    """Tokens of a prompt that is cut: it leaves room for `max_tokens`, within bounds.
+    """Tokens to which a prompt is cut: room is left for `max_tokens`, at most half of the context.
 
-    :param max_tokens: of the request; the engine refuses what is not a number.
+    :param max_tokens: of the request; without a number, an eighth of the context is left.
     """
     most = whole_number(max_tokens)
     wanted = min(most, context // 2) if isinstance(most, int) else context // 8

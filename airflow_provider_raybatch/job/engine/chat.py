@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chat template and tokeniser, on batches, with the failures of single rows kept apart."""
+"""Chat template and tokeniser, on batches; a row that fails fails alone."""
 
 from __future__ import annotations
 
@@ -18,21 +18,19 @@ from airflow_provider_raybatch.job.request.special_tokens import SpecialTokens, 
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
 RenderChat = Callable[[list[dict[str, Any]]], "str | list[int]"]
-
-
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
 
 
 def prints_the_date(model: ModelArguments, tokenizer: Any) -> bool:
-    """Whether the chat template may ask for the date; some models' templates print it."""
+    """Whether the chat template may print the date."""
     return "strftime_now" in str(model.chat_template or getattr(tokenizer, "chat_template", None) or "")
 
 
 def template_of(model: ModelArguments, tokenizer: Any) -> str | None:
     """The chat template that replaces the tokenizer's, if one has to.
 
-    One that prints the date prints that of the run, in UTC, however long the job takes. It is written into
-    the template, since transformers hands a template no functions.
+    A date in it is that of the run, in UTC, however long the job takes. It is written into the template,
+    since transformers hands a template no functions.
     """
     text = model.chat_template or getattr(tokenizer, "chat_template", None)
     if model.template_time is None or not isinstance(text, str) or "strftime_now" not in text:
@@ -42,26 +40,21 @@ def template_of(model: ModelArguments, tokenizer: Any) -> str | None:
 
 
 def hf_renderer(tokenizer: Any, template: str | None, template_kwargs: Mapping[str, Any]) -> RenderChat:
-    """A chat as the tokeniser's own template makes it, where there is no vLLM to render it.
+    """A function that renders a chat without vLLM.
 
     :param tokenizer: a Hugging Face tokeniser.
     :param template: a Jinja chat template that replaces the tokeniser's own.
     :param template_kwargs: further variables for the template.
     """
+    variables = {"add_generation_prompt": True, **template_kwargs}
 
     def render(messages: list[dict[str, Any]]) -> str:
         plain = [
             {**message, "content": text_of(message["content"])} if "content" in message else message
             for message in messages
         ]
-        return str(
-            tokenizer.apply_chat_template(
-                plain,
-                chat_template=template,
-                tokenize=False,
-                **{"add_generation_prompt": True, **template_kwargs},
-            )
-        )
+        text = tokenizer.apply_chat_template(plain, chat_template=template, tokenize=False, **variables)
+        return str(text)
 
     return render
 
@@ -69,9 +62,8 @@ def hf_renderer(tokenizer: Any, template: str | None, template_kwargs: Mapping[s
 class ChatEncoder:
     """Turns requests into token ids.
 
-    A chat is rendered to text first and tokenised without special tokens, since a chat template writes its
-    own BOS: a tokeniser that adds one too would double it. A raw prompt gets the tokeniser's special tokens,
-    as in vLLM.
+    As in vLLM, a chat is rendered to text and tokenised without special tokens, since its template writes
+    BOS; a raw prompt gets the tokeniser's special tokens.
 
     :param tokenizer: a Hugging Face tokeniser.
     :param render: renders a chat to text, or to token ids.
@@ -100,7 +92,7 @@ class ChatEncoder:
         self._truncates = on_overlong == "truncate"
 
     def has_special_tokens(self, request: Request) -> bool:
-        """Whether the row's text has special tokens; a raw prompt may be meant to."""
+        """Whether the row's text has special tokens, which a raw prompt may have on purpose."""
         return request.messages is not None and bool(self._special.found(request))
 
     def fitted(
@@ -126,41 +118,36 @@ class ChatEncoder:
         """Token ids of each request, or why it has none."""
         if self._in_text == "escape":
             requests = [self._special.escaped(request) for request in requests]
-        out: list[list[int] | RowFailure] = [RowFailure("tokenize", "not tokenised")] * len(requests)
-        texts: dict[bool, list[tuple[int, str]]] = {False: [], True: []}
-        for position, request in enumerate(requests):
-            if self._in_text == "error" and (failure := self._special.failure(request)) is not None:
-                out[position] = failure
-                continue
-            if request.messages is None:
-                texts[True].append((position, request.prompt or ""))
-                continue
-            chat = self._rendered(request.messages)
-            if isinstance(chat, str):
-                texts[False].append((position, chat))
-            else:
-                out[position] = chat
-        for special, placed in texts.items():
-            made = self._tokenize([text for _, text in placed], special)
-            for (position, _), ids in zip(placed, made, strict=True):
-                out[position] = ids
+        out: list[Any] = [self._rendered(request) for request in requests]
+        for is_raw in (False, True):
+            places = [
+                place
+                for place, request in enumerate(requests)
+                if isinstance(out[place], str) and (request.messages is None) is is_raw
+            ]
+            made = self._tokenize([out[place] for place in places], is_raw)
+            for place, ids in zip(places, made, strict=True):
+                out[place] = ids
         size = self._vocabulary
         if size is None:
             return out
         return [ids if isinstance(ids, RowFailure) else within(ids, self._tokenizer, size) for ids in out]
 
     def check_sampling(self, params: Any) -> None:
-        """Check a request's parameters, which may have token ids.
+        """Check the token ids in a request's parameters for vLLM.
 
-        :param params: vLLM's.
         :raises PreflightError: the model lacks one.
         """
         if self._vocabulary is not None:
             check_token_ids(params, self._tokenizer, self._vocabulary)
 
-    def _rendered(self, messages: list[dict[str, Any]]) -> str | list[int] | RowFailure:
+    def _rendered(self, request: Request) -> str | list[int] | RowFailure:
+        if self._in_text == "error" and (failure := self._special.failure(request)) is not None:
+            return failure
+        if request.messages is None:
+            return request.prompt or ""
         try:
-            return self._render(messages)
+            return self._render(request.messages)
         except Exception as error:  # a template may raise anything, raise_exception() included
             return RowFailure.of("template", error)
 
@@ -169,11 +156,7 @@ class ChatEncoder:
             return []
         try:
             return list(self._tokenizer(texts, add_special_tokens=special)["input_ids"])
-        except Exception:  # one bad text fails the whole batch: find out which
-            return [self._tokenize_one(text, special) for text in texts]
-
-    def _tokenize_one(self, text: str, special: bool) -> list[int] | RowFailure:
-        try:
-            return list(self._tokenizer(text, add_special_tokens=special)["input_ids"])
         except Exception as error:
-            return RowFailure.of("tokenize", error)
+            if len(texts) == 1:
+                return [RowFailure.of("tokenize", error)]
+            return [ids for text in texts for ids in self._tokenize([text], special)]

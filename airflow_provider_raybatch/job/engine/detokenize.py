@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From token ids to the text that vLLM itself would have made of them, on batches.
+"""From token ids to the text that vLLM itself would make of them, on batches.
 
-vLLM detokenises token by token on its event loop, which a fast engine has to wait for. Its text differs from
-a plain decoding in four ways, all kept here: the token that ended the completion is left out, a completion
-goes on from its prompt (some tokenisers drop a leading space otherwise), half a character at the end is left
-out, and no spaces before punctuation are cleaned up.
+vLLM detokenises token by token on its event loop, which a fast engine has to wait for. A plain decoding
+differs from its text in four ways: the token that ends a completion is left out, a completion goes on from
+its prompt (some tokenisers drop a leading space otherwise), half a character at the end is left out, and
+spaces before punctuation stay.
 """
 
 from __future__ import annotations
@@ -27,21 +27,18 @@ class Generated:
 
 
 class Detokenizer:
-    """Decodes completions.
-
-    :param tokenizer: a Hugging Face tokeniser.
-    """
+    """Decodes completions with a Hugging Face tokeniser."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        # Of the fast kind; what other kinds do between tokens is vLLM's own code.
+        # vLLM has code of its own for slow tokenisers.
         self._is_fast = bool(getattr(tokenizer, "is_fast", False))
         added = getattr(tokenizer, "added_tokens_decoder", None) or {}
         self._special = {number for number, token in added.items() if token.special}
         self._texts: dict[int, str] = {}
 
     def leaves_to_vllm(self, sampling: Mapping[str, Any]) -> bool:
-        """Whether vLLM has to decode these requests: it looks for text, or decodes in a way of its own."""
+        """Whether vLLM has to decode: it looks for text, or decodes in another way."""
         return (
             not self._is_fast
             or any(sampling.get(name) for name in _NEEDS_VLLM)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine without a model, which answers with what was asked: a dry run of a DAG takes seconds."""
+"""An engine without a model, which answers with the prompt: a dry run of a DAG takes seconds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class EchoOptions(ContractModel):
 
     :param seconds_per_token: how long a generated word takes, to imitate a model's pace.
     :param startup_seconds: how long the engine takes to start.
-    :param startup_spread: seconds that it takes longer at most, at random: replicas that come one by one.
+    :param startup_spread: at most so many seconds more, at random, so that replicas start one by one.
     :param max_model_len: words of prompt and completion together; longer prompts fail as they do in vLLM.
     :param max_num_seqs: requests that are answered at the same time; the others wait.
     :param fail_pattern: a request whose prompt contains this text fails, to try out dead letters.
@@ -52,10 +52,9 @@ class EchoOptions(ContractModel):
     :param pipeline_parallel_size: the same; the GPUs are the product.
     :param request_log: a folder in which each engine's process writes a file of JSON lines, each with a time
         (`at`, epoch seconds) and an `event`: ``open`` with the `submission` that has the engine from then on
-        and its `workers` on several nodes, ``close`` where no rows were left for it, ``start`` with a
-        `prompt` when its request gets a slot, and ``end`` when it is generated, before the answer goes
-        anywhere. So what would have been paid for is counted apart from what is written later. A request that
-        fails, kills or hangs by its pattern has no ``end``.
+        and its `workers` on several nodes, ``close``, ``start`` with a `prompt` when its request gets a slot,
+        and ``end`` when it is generated, before the answer goes anywhere. A request that fails, kills or
+        hangs by its pattern has no ``end``.
     """
 
     seconds_per_token: float = Field(default=0.0, ge=0)
@@ -72,7 +71,7 @@ class EchoOptions(ContractModel):
 
 
 class EchoSampling(ContractModel):
-    """The sampling parameters that mean something without a model; vLLM's others are let through."""
+    """The sampling parameters that an echo follows; vLLM's others are ignored."""
 
     n: int = Field(default=1, ge=1)
     temperature: float = Field(default=0.0, ge=0)
@@ -84,18 +83,18 @@ class EchoSampling(ContractModel):
 
 
 def check_echo(spec: BatchInferenceSpec) -> EchoOptions:
-    """What can be wrong with an echo, found before it starts.
+    """The options of an echo.
 
-    :raises SpecError: an option or a sampling parameter has a value that it can't have.
+    :raises SpecError: an option or a sampling parameter has a wrong value.
     """
     _parse("sampling", EchoSampling, spec.sampling)
     return _parse("engine_args", EchoOptions, spec.engine_args)
 
 
 def check_names(spec: BatchInferenceSpec) -> list[str]:
-    """Check the names of sampling parameters as vLLM will, if there is a vLLM here.
+    """Check the names of sampling parameters, if vLLM is installed here.
 
-    :returns: names that only vLLM could tell from misspelt ones, where there is none.
+    :returns: names that only vLLM could check, where it is not installed.
     :raises PreflightError: vLLM has no such sampling parameter.
     """
     return [name for name in check_sampling_names(spec.sampling) if name not in EchoSampling.model_fields]
@@ -103,7 +102,7 @@ def check_names(spec: BatchInferenceSpec) -> list[str]:
 
 @dataclass(frozen=True)
 class _Encoded:
-    """`text` is what comes back, `prompt` all that was asked."""
+    """`text` is what comes back, `prompt` the text of all messages."""
 
     text: str
     prompt: str
@@ -118,7 +117,7 @@ class EchoEngine:
     With structured output ``choice``, it picks one of the choices by a hash of the prompt; with a ``json``
     schema that has properties, it answers an object that fits, its texts made of the prompt's words; with
     other ``json`` or ``json_object``, ``{"echo": <message>}``. Completion i of n > 1 is marked ``#i``. A word
-    counts as a token.
+    counts as a token. See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`.
 
     :param spans_nodes: whether its GPUs are the bundles of this actor's placement group.
     """
@@ -147,19 +146,16 @@ class EchoEngine:
 
     @property
     def is_dead(self) -> bool:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
         return False
 
     async def ping(self) -> None:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
+        pass
 
     def renewed(self, spec: BatchInferenceSpec) -> EchoEngine:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
         self._serve(spec)
         return self
 
     def encode(self, requests: Sequence[Request]) -> list[Any]:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         return [self._encode_one(request) for request in requests]
 
     def _encode_one(self, request: Request) -> _Encoded | RowFailure:
@@ -167,33 +163,31 @@ class EchoEngine:
             sampling = _parse("sampling", EchoSampling, {**self._sampling, **request.sampling})
         except SpecError as error:
             return RowFailure("engine", str(error))
-        texts, context = _texts(request), self._options.max_model_len
-        words = " ".join(texts).split()
-        whole = len(words)
+        context, whole = self._options.max_model_len, len(_words(request))
         if whole >= context:
             most = most_prompt_tokens(context, sampling.max_tokens)
             cut = shortened(request, lambda one: len(_words(one)), whole, most) if self._truncates else None
             if cut is None:
                 return overlong(whole, context)
-            texts, words = _texts(cut), _words(cut)
-        return _Encoded(texts[-1], " ".join(words), len(words), sampling, whole - len(words))
+            request = cut
+        words = _words(request)
+        return _Encoded(_texts(request)[-1], " ".join(words), len(words), sampling, whole - len(words))
 
     async def generate(self, encoded: Any) -> Any:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         asked: _Encoded = encoded
-        prompt = asked.prompt
-        if self._options.kill_pattern and self._options.kill_pattern in prompt:
+        prompt, options = asked.prompt, self._options
+        if options.kill_pattern and options.kill_pattern in prompt:
             self._log.add("start", prompt=prompt)
             raise EngineDeadError("The echo engine died of its kill_pattern.")
-        if self._options.fail_pattern and self._options.fail_pattern in prompt:
+        if options.fail_pattern and options.fail_pattern in prompt:
             self._log.add("start", prompt=prompt)
             return RowFailure(
-                "engine", f"the echo engine fails requests that contain {self._options.fail_pattern!r}"
+                "engine", f"the echo engine fails requests that contain {options.fail_pattern!r}"
             )
         completions = tuple(_complete(asked, number) for number in range(asked.sampling.n))
         async with self._slots:
             self._log.add("start", prompt=prompt)
-            if self._options.hang_pattern and self._options.hang_pattern in prompt:
+            if options.hang_pattern and options.hang_pattern in prompt:
                 await asyncio.Event().wait()
             await self._generate(max(completion.output_tokens for completion in completions))
             if self._workers is not None and not self._workers.is_whole:
@@ -202,7 +196,7 @@ class EchoEngine:
         return Response(completions, input_tokens=asked.words, truncated_prompt_tokens=asked.cut)
 
     async def _generate(self, tokens: int) -> None:
-        """Take the time that a model of this pace takes."""
+        """Wait as long as a model of this pace takes."""
         pace = self._options.seconds_per_token
         if not pace:
             return
@@ -214,28 +208,24 @@ class EchoEngine:
             del self._in_flight[request]
 
     def tokens_in_flight(self) -> int:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         now, pace = time.monotonic(), self._options.seconds_per_token
         return sum(min(tokens, int((now - began) / pace)) for began, tokens in list(self._in_flight.values()))
 
     def tokens(self, raw: Any) -> tuple[int, int]:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         response: Response = raw
         return response.input_tokens, response.output_tokens
 
     def decode(self, raw: Sequence[Any]) -> list[Response]:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         return list(raw)
 
     def close(self) -> None:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         if self._workers is not None:
             self._workers.close()
         self._log.add("close")
 
 
 class _RequestLog:
-    """One file a process; a line is one write(2) at its end, so a SIGKILL leaves whole lines.
+    """One file per process; each line is one write(2), so a SIGKILL leaves whole lines.
 
     :param folder: ``None`` for no log.
     """

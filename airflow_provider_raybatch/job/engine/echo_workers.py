@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process on each GPU of a replica that spans nodes, where vLLM's Ray executor would have its own.
+"""A process on each GPU of a replica that spans nodes, as vLLM's Ray executor has.
 
-So a dry run shows whether Ray places them, and what the job does when one of them dies.
+A dry run then shows whether Ray places them, and what the job does when one dies.
 """
 
 from __future__ import annotations
@@ -14,11 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """Where a worker runs.
-
-    :param node: Ray's id.
-    :param gpus: the ids that Ray gave it.
-    """
+    """Where a worker runs: Ray's id of the node, and Ray's ids of its GPUs."""
 
     node: str
     pid: int
@@ -39,21 +35,15 @@ class EchoWorkers:
         if group is None:
             raise RuntimeError("The replica runs in no placement group.")
         kind = ray.remote(num_cpus=0, num_gpus=1)(_Worker)
-        self._workers: list[Any] = [
-            kind.options(
-                scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    group, placement_group_bundle_index=place
-                )
-            ).remote()
-            for place, bundle in enumerate(group.bundle_specs)
-            if bundle.get("GPU")
-        ]
+        bundles = [number for number, bundle in enumerate(group.bundle_specs) if bundle.get("GPU")]
+        places = (PlacementGroupSchedulingStrategy(group, number) for number in bundles)
+        self._workers: list[Any] = [kind.options(scheduling_strategy=place).remote() for place in places]
         self.places: list[WorkerPlace] = ray.get([worker.place.remote() for worker in self._workers])
         self._running = [worker.run.remote() for worker in self._workers]
 
     @property
     def is_whole(self) -> bool:
-        """Whether none has died."""
+        """Whether all are alive."""
         import ray
 
         ended, _ = ray.wait(self._running, timeout=0)

@@ -2,14 +2,9 @@
 """Tokens that a choice forces are filled in instead of generated.
 
 With ``structured_outputs={"choice": [...]}``, or the schema of a string with an enum, vLLM keeps the text a
-prefix of a choice. Once it is a prefix of only one, the rest is known. So a request gets a smaller
-`max_tokens`, and its text is completed to the choice. Stop tokens can't do this: vLLM 0.29 masks them until
-the grammar is complete, so the model would have to take others.
-
-The model need not take the usual tokens. A text is completed only where a generation in full could end in no
-other way; else it goes on from the tokens that are there.
-
-A choice that is cut off is worth nothing, so `max_tokens` never is less than the longest choice may need.
+prefix of a choice. When only one choice begins with the text, the rest is known. So a request gets a smaller
+`max_tokens`, and its text is completed; a text that is still open goes on from its tokens. Docs:
+`docs/internals/rows.md`.
 """
 
 from __future__ import annotations
@@ -36,21 +31,21 @@ _HARMLESS = frozenset({
 _OF_AN_ENUM = frozenset({"enum", "type", "title", "description"})
 """Keywords of a schema that allows its enum and nothing else."""
 _WRITTEN_ALIKE = re.compile(r"[ -~]*")
-"""Text that every writer of JSON writes alike, but for what it escapes."""
+"""Text that every JSON writer writes alike, except for what it escapes."""
 _ESCAPED = frozenset('"\\/')
 _MOST_BYTES = 32_768
 """Of all choices together. It takes seconds to prepare larger ones."""
 _SHOWN = 60
 _KEPT = 1024
 _COST_OF_A_MISS = 3
-"""In tokens: what goes on is a request of its own, whose last block of the prompt is computed again."""
+"""In tokens: a text goes on as another request, whose last block of the prompt is computed again."""
 _TOLERATED_MISSES = 64
 
 
 def choices_in(structured: Any) -> list[Any]:
-    """The texts that structured outputs allow, where they can be listed; else none.
+    """The texts that structured outputs allow; empty where they can't be listed.
 
-    A schema counts if it allows strings by an enum alone. In an object, white space would be the model's.
+    A schema counts if an enum of strings is all that it allows: in an object, white space is the model's.
     """
     if not isinstance(structured, Mapping):
         return []
@@ -72,7 +67,7 @@ def _is_written_alike(value: Any) -> bool:
 
 
 def whole(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters, with a `max_tokens` that cuts no choice off, though each of its bytes took a token.
+    """The parameters, with a `max_tokens` that cuts no choice off even if each of its bytes takes a token.
 
     :param sampling: all parameters of a request, defaults included.
     """
@@ -84,7 +79,7 @@ def whole(sampling: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lengthened(sampling: Mapping[str, Any]) -> str:
-    """What :func:`whole` changes, as a sentence; empty if it changes nothing."""
+    """The change that :func:`whole` makes, as a sentence; empty if there is none."""
     given, needed = sampling.get("max_tokens"), whole(sampling).get("max_tokens")
     if given == needed:
         return ""
@@ -106,7 +101,7 @@ def _bytes(text: str) -> int:
 
 
 def why_in_full(sampling: Mapping[str, Any], spec: BatchInferenceSpec) -> str:
-    """Why a request is generated in full; empty where its choice may be filled in.
+    """Why a request is generated in full; empty if its choice may be filled in.
 
     :param sampling: all its parameters, defaults included.
     """
@@ -129,7 +124,7 @@ def why_in_full(sampling: Mapping[str, Any], spec: BatchInferenceSpec) -> str:
 
 
 def _is_xgrammar(spec: BatchInferenceSpec) -> bool:
-    """Whether vLLM's own choice of a backend holds, which is xgrammar for such a schema."""
+    """Whether the backend is xgrammar, which `auto` is for such a schema."""
     config = spec.engine_args.get("structured_outputs_config")
     backend = config.get("backend") if isinstance(config, Mapping) else config
     return backend in (None, "auto", "xgrammar")
@@ -158,7 +153,7 @@ class Vocabulary:
         self.choices = functools.lru_cache(_KEPT)(self._choices)
 
     def _choices(self, choices: tuple[str, ...]) -> Choices | None:
-        """The choices, unless the tokenizer does not give one of them back."""
+        """The choices; ``None`` if the tokenizer changes one of them."""
         usual = {choice.encode(): self._usual(choice) for choice in choices}
         lossy = any(self._decode(ids) != choice.decode() for choice, ids in usual.items())
         return None if lossy else Choices(usual, self)
@@ -170,7 +165,7 @@ class Vocabulary:
 
     def _usual(self, choice: str) -> list[int]:
         ids, text = self._encode(choice), choice.encode()
-        # Some tokenizers put a space before each text, which the grammar does not allow.
+        # Some tokenizers put a space before each text, and the grammar allows none.
         return ids if self.text(ids) == text else self.longest_tokens(text)
 
     def longest_tokens(self, text: bytes) -> list[int]:
@@ -189,7 +184,7 @@ class Vocabulary:
 class Choices:
     """The choices of a request that :func:`why_in_full` lets pass.
 
-    :param usual: token ids by which each choice is probably written.
+    :param usual: the token ids of each choice as the tokenizer writes it.
     """
 
     def __init__(self, usual: Mapping[bytes, Sequence[int]], vocabulary: Vocabulary) -> None:
@@ -203,18 +198,18 @@ class Choices:
     def cap(self, most: int, may_miss: bool) -> int | None:
         """How many tokens to generate; ``None`` for all.
 
-        :param most: `max_tokens` of the request. Where it could cut a choice off, all are generated.
+        :param most: `max_tokens` of the request. If it could cut a choice off, all are generated.
         :param may_miss: whether a text that is still open may get more tokens later.
         """
-        if most <= self._longest:  # at worst each byte takes a token, and the end of the text one more
+        if most <= self._longest:  # each byte may take a token, and the end of the text takes one
             return None
         cap = self._usually_enough if may_miss else self._always_enough
         while self._missed[cap] * _COST_OF_A_MISS > self._tried[cap] + _TOLERATED_MISSES:
-            cap += 1  # this model takes shorter tokens than usual
+            cap += 1  # this model takes shorter tokens than the tokenizer
         return cap if cap < most else None
 
     def count(self, cap: int, missed: bool) -> None:
-        """Learn how often a cap was too small."""
+        """Count how often a cap was too small."""
         self._tried[cap] += 1
         self._missed[cap] += missed
 
@@ -231,7 +226,7 @@ class Choices:
         return []
 
     def filled(self, choice: str, ids: Sequence[int]) -> int:
-        """Tokens that usually follow `ids`, the end of the text included."""
+        """Tokens that are left after `ids`, the end of the text included."""
         usual, text = self._usual[choice.encode()], self._vocabulary.text(ids) or b""
         if list(usual[: len(ids)]) == list(ids):
             return len(usual) + 1 - len(ids)
@@ -250,7 +245,7 @@ class Choices:
 
     @functools.cached_property
     def _usually_enough(self) -> int:
-        """What costs least if each choice is written as usual, and as often as the others."""
+        """The cap that costs least if all choices are equally frequent."""
         return min(range(1, 2 + max(map(len, self._usual.values()))), key=self._cost)
 
     def _cost(self, cap: int) -> int:
@@ -259,7 +254,7 @@ class Choices:
 
     @functools.cached_property
     def _always_enough(self) -> int:
-        """One more than the most tokens by which a text can be spelled that several choices begin with."""
+        """One more than the most tokens that can spell a text with which several choices begin."""
         tokens = {b"": 0}
         for text in sorted(self._shared, key=len):
             lasts = (size for size in range(len(text)) if text[size:] in self._vocabulary.ids)
@@ -270,7 +265,7 @@ class Choices:
 
     @functools.cached_property
     def _shared(self) -> set[bytes]:
-        """Texts that several choices begin with."""
+        """Texts with which several choices begin."""
         return {
             before[:size]
             for before, after in pairwise(self._sorted)

@@ -3,37 +3,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from typing import Any
 
 
 def assigned(context: Any) -> list[str]:
-    """Ids of the GPUs that an actor has on its node, as Ray gives them.
+    """Ray's ids of the GPUs that an actor has on its node, in order.
 
     :param context: the actor's ``ray.get_runtime_context()``.
     """
     found = map(str, context.get_accelerator_ids().get("GPU", []))
-    return sorted(found, key=lambda one: (len(one), one))  # 9 before 10; Ray gives them in any order
+    return sorted(found, key=lambda one: (len(one), one))  # 9 before 10
 
 
 class GpuMeter:
-    """Running mean over the GPUs that this process may see; ``None`` if NVML does not report it.
+    """Running mean over the GPUs that this process may see.
 
-    It is only shown to users, so an error of NVML (a MIG slice has no utilisation) is ignored.
+    It is only shown to users, so all errors of NVML are ignored: a MIG slice has no utilisation.
     """
 
     def __init__(self) -> None:
         self._handles: list[Any] = []
-        self._nvml: Any = None
-        self._sum = 0.0
-        self._samples = 0
-        try:
+        self._sum, self._samples = 0.0, 0
+        with contextlib.suppress(Exception):  # NVML makes its exceptions at run time
             import pynvml
 
             pynvml.nvmlInit()
             self._nvml = pynvml
-            self._handles = [self._handle(name) for name in _visible(pynvml.nvmlDeviceGetCount())]
-        except Exception:  # NVML makes its exceptions at run time, different ones in each version
-            self._handles = []
+            listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+            names = map(str, range(pynvml.nvmlDeviceGetCount())) if listed is None else listed.split(",")
+            self._handles = [self._handle(name) for name in names if name.strip()]
 
     def _handle(self, name: str) -> Any:
         if name.isdigit():
@@ -46,7 +46,7 @@ class GpuMeter:
             return
         try:
             readings = [self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu for handle in self._handles]
-        except Exception:  # as above; this thread also sends reports and receives orders to drain
+        except Exception:  # the thread that calls this also sends reports
             self._handles = []
             return
         self._sum += sum(readings) / len(readings)
@@ -54,14 +54,5 @@ class GpuMeter:
 
     @property
     def mean(self) -> float | None:
-        """Mean utilisation so far, 0 to 100."""
+        """Mean utilisation so far, 0 to 100; ``None`` if NVML does not report it."""
         return round(self._sum / self._samples, 1) if self._samples else None
-
-
-def _visible(count: int) -> list[str]:
-    import os
-
-    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if listed is None:
-        return [str(number) for number in range(count)]
-    return [name for name in listed.split(",") if name.strip()]

@@ -9,17 +9,17 @@ from typing import Any
 _STEP = 16 * 1024 * 1024
 
 _measured = 0
-"""Bytes that the measuring itself has read: to find children it reads of each process of the machine."""
+"""Bytes that the measuring itself has read: to find children, it reads of each process of the machine."""
 
 
 def steps() -> int:
-    """What this process and its children have read and written so far, in steps of 16 MiB.
+    """Bytes that this process and its children have read and written so far, in steps of 16 MiB.
 
-    A download or a load from a slow disk makes some each minute, a process that hangs makes none. 0 if it
-    can't be measured.
+    A download or a load from a slow disk makes some steps each minute, a process that hangs makes none. 0 if
+    they can't be measured.
     """
     try:
-        import psutil  # vLLM brings it; an engine without it has no model to load
+        import psutil  # vLLM brings it
     except ImportError:
         return 0
     global _measured

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What this process's children wrote while an engine failed to start.
 
-vLLM's engine runs in processes of its own, and what it raises there reaches the parent only as "see root
-cause above". In a Ray worker, "above" is a log file on the node, which is where the user would have to look.
+Errors in vLLM's own processes reach the parent only as "see root cause above". In a Ray worker, "above" is a
+log file on the node.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class OwnLog:
         for path, start in self._starts.items():
             with path.open("rb") as file:
                 file.seek(start)
-                text = file.read(_MOST_BYTES).decode("utf-8", "replace")
+                text = file.read(_MOST_BYTES).decode(errors="replace")
             for line in text.splitlines():
                 found = _ERROR.search(line)
                 if found and not any(mark in line for mark in _GENERIC):

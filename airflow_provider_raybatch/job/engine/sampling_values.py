@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling parameters of a row as vLLM's types want them.
+"""Sampling parameters of a row in vLLM's types.
 
-JSON and the columns of a table write some values in another way: ids of tokens as text; a struct has the
-fields of all rows, and null in those that a row does not have; a map is a list of pairs; and a column of
-whole numbers that lacks some is one of floats in pandas.
+JSON and table columns write some values in another way: token ids as text; a struct has the fields of all
+rows, with nulls; a map is a list of pairs; pandas has floats where a column of whole numbers lacks some.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def tidied(values: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any
 
 
 def whole_number(value: Any) -> Any:
-    """A whole number that is written as a float as what it is; anything else as it is."""
+    """An int for a float without a fraction; any other value as it is."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Token ids that a model lacks, though its tokenizer may have them.
 
-An id is an index into the model's tables. vLLM refuses one only if the tokenizer lacks it, too; any other
-ends the engine, and with it all requests that it has. A tokenizer with added tokens beside a model that was
-not resized for them has such ids.
+vLLM refuses an id only if the tokenizer lacks it, too; any other id ends the engine with all its requests.
+Tokens that were added to a tokenizer have such ids if the model was not resized for them.
 """
 
 from __future__ import annotations
@@ -19,10 +18,7 @@ _NAMES = ("logit_bias", "allowed_token_ids", "stop_token_ids")
 
 
 def surplus_tokens(tokenizer: Any, size: int) -> list[str]:
-    """The tokenizer's tokens that the model lacks, by their ids.
-
-    :param size: of the model's vocabulary.
-    """
+    """The tokenizer's tokens whose ids a vocabulary of this size lacks, in the order of their ids."""
     ids = {number: text for text, number in tokenizer.get_vocab().items() if number >= size}
     return [ids[number] for number in sorted(ids)]
 
@@ -30,8 +26,8 @@ def surplus_tokens(tokenizer: Any, size: int) -> list[str]:
 def absent_bos(tokenizer: Any, chats: Sequence[Sequence[int]]) -> str:
     """The token that the tokenizer puts before each text, if no chat begins with it; else empty.
 
-    vLLM puts none before a chat, so the chat template must. Gemma 3 270M lost each row of JSON to white space
-    without it.
+    vLLM puts none before a chat, so the chat template must: without it, Gemma 3 270M wrote only white space
+    where JSON was asked for.
 
     :param chats: token ids.
     """
@@ -42,12 +38,12 @@ def absent_bos(tokenizer: Any, chats: Sequence[Sequence[int]]) -> str:
 
 
 def within(ids: list[int], tokenizer: Any, size: int) -> list[int] | RowFailure:
-    """The token ids of a prompt, or why the model can't take them."""
+    """The token ids of a prompt, or its failure if a vocabulary of this size lacks one."""
     most = max(ids, default=0)
     if most < size:
         return ids
     token = None
-    with contextlib.suppress(Exception):  # a tokenizer may raise anything over an id that it lacks, too
+    with contextlib.suppress(Exception):  # the tokenizer may lack the id, too, and raise anything
         token = tokenizer.convert_ids_to_tokens(most)
     return RowFailure(
         "tokenize",
@@ -57,11 +53,9 @@ def within(ids: list[int], tokenizer: Any, size: int) -> list[int] | RowFailure:
 
 
 def check_token_ids(params: Any, tokenizer: Any, size: int) -> None:
-    """Refuse sampling parameters with ids that the model lacks.
+    """Check vLLM's sampling parameters.
 
-    :param params: vLLM's.
-    :param size: of the model's vocabulary.
-    :raises PreflightError: an id is none of it.
+    :raises PreflightError: they have an id that a vocabulary of this size lacks.
     """
     for name, ids in _given(params, tokenizer):
         unknown = [one for one in ids if not 0 <= one < size]

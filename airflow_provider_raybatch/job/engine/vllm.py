@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's async engine in a replica's process.
+"""vLLM's engine.
 
-Each row is a request of its own, so no row waits for a batch; prompts are tokenised and completions
-detokenised in batches, in threads, because per-request work on the event loop is what keeps a fast engine
-waiting.
+Each row is a request of its own, so no row waits for a batch. Prompts are tokenised and completions
+detokenised in batches, in threads: per-request work on the event loop would keep a fast engine waiting.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ from airflow_provider_raybatch.job.failures.diagnosis import reason_of, start_fa
 from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
 
 _MOST_KINDS = 1024
-"""Sampling parameters of rows that are remembered: to check and make them takes longer than to tokenise."""
-_as_json = json.JSONEncoder(sort_keys=True).encode
+"""Cached sampling parameters of rows: checking and making them takes longer than tokenising."""
+_as_json = json.JSONEncoder().encode  # keys in their order: properties of a schema are generated in it
 
 
 @dataclass(frozen=True)
 class _Encoded:
     """A request of vLLM's.
 
-    :param most: the limit of tokens that was asked for, where `choices` allow a smaller one in `params`.
+    :param choices: set where `params` ask for fewer tokens than `most`, the request's own limit.
     :param sampling: the request's own parameters.
     :param cut: tokens of the prompt that were cut off.
     :param special: whether the row's text has special tokens.
@@ -56,7 +55,7 @@ class _Encoded:
 
 @dataclass(frozen=True)
 class _Raw:
-    """`thrown_away` are tokens of a first try that could not go on."""
+    """A result of vLLM's; `thrown_away` are tokens of a first try that could not go on."""
 
     output: Any
     asked: _Encoded
@@ -64,7 +63,7 @@ class _Raw:
 
 
 class VllmEngine:
-    """One vLLM engine, over as many GPUs as tensor and pipeline parallel ask for.
+    """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`.
 
     :param fill_in: fill in tokens that a choice forces, see
         :mod:`~airflow_provider_raybatch.job.engine.forced`; responses are the same without.
@@ -84,78 +83,71 @@ class VllmEngine:
 
     def _serve(self, spec: BatchInferenceSpec) -> None:
         """Take requests of this spec."""
-        import vllm
-
         config = self._llm.vllm_config
         self._max_model_len = int(config.model_config.max_model_len)
         self._defaults = {**vllm_compat.sampling_defaults(config.model_config), **spec.sampling}
         self._spec = spec
-        renderer = vllm_compat.renderer_of(self._llm)
-        tokenizer = self._llm.get_tokenizer()
+        self._tokenizer = tokenizer = self._llm.get_tokenizer()
         template = template_of(spec, tokenizer)
-        render = vllm_compat.chat_renderer(renderer, template, spec.chat_template_kwargs)
-        self._tokenizer = tokenizer
+        renderer = vllm_compat.renderer_of(self._llm)
         self._chat = ChatEncoder(
             tokenizer,
-            render,
+            vllm_compat.chat_renderer(renderer, template, spec.chat_template_kwargs),
             str(template or getattr(tokenizer, "chat_template", None) or ""),
             spec.special_tokens_in_text,
             spec.on_overlong,
             vllm_compat.vocabulary_size(config.model_config),
         )
         self._detokenizer = Detokenizer(tokenizer)
-        self._known: dict[str, tuple[Any, Choices | None]] = {}
+        self._forget_params()
+        cache = config.cache_config
         self.info = EngineInfo(
             effective_sampling=self._defaults,
             sizes={
                 "max_model_len": self._max_model_len,
                 "max_num_seqs": int(config.scheduler_config.max_num_seqs),
                 "max_num_batched_tokens": int(config.scheduler_config.max_num_batched_tokens),
-                "kv_cache_tokens": int(
-                    (config.cache_config.num_gpu_blocks or 0) * (config.cache_config.block_size or 0)
-                ),
+                "kv_cache_tokens": int((cache.num_gpu_blocks or 0) * (cache.block_size or 0)),
                 "enforce_eager": bool(config.model_config.enforce_eager),
             },
-            versions={"vllm": vllm.__version__},
+            versions={"vllm": vllm_compat.installed_version()},
         )
 
     @property
     def is_dead(self) -> bool:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
         return bool(self._llm.errored)
 
     async def ping(self) -> None:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
         await self._llm.is_sleeping()  # vLLM's engine process answers between two steps
 
     def renewed(self, spec: BatchInferenceSpec) -> VllmEngine:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
         self._serve(spec)
         return self
 
     def encode(self, requests: Sequence[Request]) -> list[Any]:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         encoded: list[Any] = []
         for request, ids in zip(requests, self._chat.encode(requests), strict=True):
             if isinstance(ids, RowFailure):
                 encoded.append(ids)
                 continue
             try:
-                max_tokens = whole({**self._defaults, **request.sampling}).get("max_tokens")
-                fitted = self._chat.fitted(request, ids, self._max_model_len, max_tokens)
-                if isinstance(fitted, RowFailure):
-                    encoded.append(fitted)
-                    continue
-                cut, special = len(ids) - len(fitted), self._chat.has_special_tokens(request)
-                encoded.append(replace(self._encoded(fitted, request.sampling), cut=cut, special=special))
+                encoded.append(self._fitted(request, ids))
             except (ValueError, RaybatchError) as error:  # parameters of this row alone
                 encoded.append(RowFailure.of("engine", error))
         return encoded
 
-    def _encoded(self, ids: list[int], overrides: Mapping[str, Any], goes_on: bool = False) -> _Encoded:
-        """As in vLLM's server, `max_tokens` is what the context leaves unless set.
+    def _fitted(self, request: Request, ids: list[int]) -> _Encoded | RowFailure:
+        max_tokens = whole({**self._defaults, **request.sampling}).get("max_tokens")
+        fitted = self._chat.fitted(request, ids, self._max_model_len, max_tokens)
+        if isinstance(fitted, RowFailure):
+            return fitted
+        cut, special = len(ids) - len(fitted), self._chat.has_special_tokens(request)
+        return replace(self._encoded(fitted, request.sampling), cut=cut, special=special)
 
-        :param goes_on: whether its first tokens did not decide a choice; then these shall.
+    def _encoded(self, ids: list[int], overrides: Mapping[str, Any], goes_on: bool = False) -> _Encoded:
+        """A request whose `max_tokens` is what the context leaves, unless set, as in vLLM's server.
+
+        :param goes_on: whether its first tokens left a choice open; this time no choice stays open.
         """
         params, choices = self._params(overrides)
         room = self._max_model_len - len(ids)
@@ -172,17 +164,14 @@ class VllmEngine:
     def _params(self, overrides: Mapping[str, Any]) -> tuple[Any, Choices | None]:
         """VLLM's parameters of one request, and the choices whose forced tokens may be filled in."""
         try:
-            kind = _as_json(overrides)
-        except (TypeError, ValueError, RecursionError):  # nothing that can be looked up
+            key = _as_json(overrides)
+        except (TypeError, ValueError, RecursionError):  # they can't be a key
             return self._made(overrides)
-        known = self._known.get(kind)
-        if known is None:
-            known = self._made(overrides)
-            if len(self._known) >= _MOST_KINDS:
-                self._known.clear()
-            self._known[kind] = known
-        params, choices = known
+        params, choices = self._known(key)
         return copy.copy(params), choices
+
+    def _forget_params(self) -> None:
+        self._known = functools.lru_cache(_MOST_KINDS)(lambda key: self._made(json.loads(key)))
 
     def _made(self, overrides: Mapping[str, Any]) -> tuple[Any, Choices | None]:
         merged = whole({**self._defaults, **overrides})
@@ -205,7 +194,6 @@ class VllmEngine:
         return Vocabulary(texts, encode, lambda ids: self._detokenizer.decode([Generated((), ids, None)])[0])
 
     async def generate(self, encoded: Any) -> Any:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         raw = await self._generate(encoded)
         choices = encoded.choices
         if choices is None or isinstance(raw, RowFailure):
@@ -225,7 +213,7 @@ class VllmEngine:
         return failed or replace(raw, thrown_away=sum(one.thrown_away for one in further))
 
     async def _go_on(self, encoded: _Encoded, begun: Any, rest: list[str]) -> Any:
-        """Add what follows to a completion that has begun; the tokens that it has are a prompt's then.
+        """Generate the rest of a completion that has begun, with its tokens at the end of the prompt.
 
         :param rest: texts that may follow.
         """
@@ -238,7 +226,7 @@ class VllmEngine:
         return further
 
     async def _repeat(self, encoded: _Encoded, raw: _Raw) -> _Raw | RowFailure:
-        """Generate all tokens of a request whose first ones could not be kept."""
+        """Generate a request in full, since its first tokens can't be kept."""
         params = copy.copy(encoded.params)
         params.max_tokens = encoded.most
         again = await self._generate(replace(encoded, params=params, choices=None, most=0))
@@ -261,42 +249,35 @@ class VllmEngine:
         return _Raw(final, encoded)
 
     def tokens(self, raw: Any) -> tuple[int, int]:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
-        output = raw.output
-        generated = sum(len(one.token_ids) for one in output.outputs)
-        return len(output.prompt_token_ids or ()), generated + raw.thrown_away
+        generated = sum(len(one.token_ids) for one in raw.output.outputs)
+        return len(raw.output.prompt_token_ids or ()), generated + raw.thrown_away
 
     def tokens_in_flight(self) -> int:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         return vllm_compat.tokens_in_flight(self._llm)
 
     def decode(self, raw: Sequence[Any]) -> list[Response]:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
-        plain = {
-            (row, number): Generated(
-                item.output.prompt_token_ids or (), completion.token_ids, completion.finish_reason
-            )
-            for row, item in enumerate(raw)
+        without_text = [
+            Generated(item.output.prompt_token_ids or (), one.token_ids, one.finish_reason)
+            for item in raw
             if not item.asked.params.detokenize
-            for number, completion in enumerate(item.output.outputs)
-        }
-        texts = dict(zip(plain, self._detokenizer.decode(list(plain.values())), strict=True))
+            for one in item.output.outputs
+        ]
+        texts = iter(self._detokenizer.decode(without_text))
         return [
             Response(
                 completions=tuple(
-                    _completion(item.asked, completion, texts.get((row, number), completion.text))
-                    for number, completion in enumerate(item.output.outputs)
+                    _completion(item.asked, one, one.text if item.asked.params.detokenize else next(texts))
+                    for one in item.output.outputs
                 ),
                 input_tokens=len(item.output.prompt_token_ids or ()),
                 cached_tokens=int(item.output.num_cached_tokens or 0),
                 truncated_prompt_tokens=item.asked.cut,
                 has_special_tokens=item.asked.special,
             )
-            for row, item in enumerate(raw)
+            for item in raw
         ]
 
     def close(self) -> None:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         vllm_compat.stop_engine(self._llm)
 
 
@@ -313,9 +294,9 @@ def _cut(completion: Any) -> bool:
 
 
 def _may_go_on(params: Any) -> bool:
-    """Whether tokens that lie in the prompt are followed by what would have followed them as a response.
+    """Whether a response goes on in the same way when its first tokens are moved into the prompt.
 
-    A seed's random numbers would begin again, and such penalties don't count a prompt's tokens.
+    A seed's random numbers would begin again, and these penalties don't count a prompt's tokens.
     """
     seeded = params.temperature != 0 and params.seed is not None
     return not (seeded or params.frequency_penalty or params.presence_penalty)

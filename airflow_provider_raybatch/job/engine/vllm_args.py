@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the spec to vLLM's own arguments, checked against what the installed vLLM knows."""
+"""From the spec to vLLM's own arguments, checked against the installed vLLM."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from airflow_provider_raybatch.job.request.json_schema import check_schema
 
 _MOST_CPU_CACHE = 4 * 1024**3
 _FLOAT32_ROOM = 8
-"""A model runs in float32 if the free memory is more than so many times its weights as they lie on disk."""
+"""A model runs in float32 if the free memory is more than so many times its weights on disk."""
 _FEW = 15
 
 _OURS = {
@@ -43,18 +43,12 @@ def engine_args(spec: BatchInferenceSpec, spans_nodes: bool = False) -> dict[str
     from vllm import AsyncEngineArgs
 
     known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
-    for name in spec.engine_args:
-        if name == "model":
-            raise PreflightError(
-                "engine_args: 'model' is set by the operator's argument model; remove it here."
-            )
-        if name not in known:
-            raise PreflightError(
-                f"engine_args: vLLM {_version()} has no argument {name!r}{_meant(name, known)}."
-            )
+    if "model" in spec.engine_args:
+        raise PreflightError("engine_args: 'model' is set by the operator's argument model; remove it here.")
+    _check_names("engine_args", spec.engine_args, known, "argument")
     defaults: dict[str, Any] = {
         "model": spec.model,
-        # As LLM() has it: statistics of each token cost CPU time that the engine and its front end need.
+        # As in LLM(): statistics of each token cost CPU time that the engine and its front end need.
         "disable_log_stats": True,
         "enable_log_requests": False,
     }
@@ -68,7 +62,7 @@ def engine_args(spec: BatchInferenceSpec, spans_nodes: bool = False) -> dict[str
 
 
 def cpu_defaults(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What vLLM's CPU build needs to start beside Ray on an ordinary machine, and to be fast there.
+    """Defaults with which vLLM's CPU build starts beside Ray on an ordinary machine, and is fast there.
 
     :param model: folder or name of the model.
     :param given: the user's engine arguments.
@@ -77,7 +71,7 @@ def cpu_defaults(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
     # torch.compile takes minutes of CPU time that a small CPU job never earns back.
     defaults: dict[str, Any] = {"enforce_eager": True}
-    # vLLM would take 92 % of a memory node that it shares with Ray, and not start where that is not free.
+    # vLLM would take 92 % of a memory node that it shares with Ray, and fail where that is not free.
     if "gpu_memory_utilization" not in given and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
         defaults["kv_cache_memory_bytes"] = min(_MOST_CPU_CACHE, psutil.virtual_memory().available // 5)
     if not vllm_compat.has_bfloat16_kernels() and "quantization" not in given:
@@ -89,7 +83,7 @@ def cpu_defaults(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bytes_of_weights(model: str) -> int | None:
-    """Bytes of the weights in a local folder; ``None`` where there are none, or they are quantised."""
+    """Bytes of the weights in a local folder; ``None`` without any, and if they are quantised."""
     with suppress(OSError, ValueError):
         if "quantization_config" not in json.loads(Path(model, "config.json").read_bytes()):
             return sum(file.stat().st_size for file in Path(model).glob("*.safetensors")) or None
@@ -115,13 +109,13 @@ def sampling_params(values: Mapping[str, Any]) -> Any:
         params = SamplingParams(**given)
     except PreflightError:
         raise
-    except Exception as error:  # which class it is differs between vLLM's versions
+    except Exception as error:  # its class differs between vLLM's versions
         raise ValueError(reason_of(error)) from error
     try:
-        # The engine's process takes no float for a whole number; there, one such request would end it.
+        # A float for a whole number would end the engine's process.
         msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams)
     except TypeError:
-        pass  # vLLM sends objects that msgspec alone does not know
+        pass  # vLLM sends objects that msgspec alone can't encode
     except Exception as error:  # msgspec's own, or one of vLLM's checks of a part
         raise ValueError(str(error)) from error
     return params
@@ -130,8 +124,8 @@ def sampling_params(values: Mapping[str, Any]) -> Any:
 def check_sampling_names(values: Mapping[str, Any]) -> list[str]:
     """Check the names of sampling parameters against the installed vLLM, without importing it.
 
-    :returns: names that can't be checked here, since there is no vLLM.
-    :raises PreflightError: vLLM has no such sampling parameter, or it is not the user's to set.
+    :returns: names that can't be checked here, since vLLM is not installed.
+    :raises PreflightError: vLLM has no such sampling parameter, or the engine sets it.
     """
     for name in values:
         if name in _OURS:
@@ -148,17 +142,18 @@ def check_sampling_names(values: Mapping[str, Any]) -> list[str]:
     _check_names("sampling", values, known)
     structured = values.get("structured_outputs")
     if isinstance(structured, Mapping):
-        # vLLM itself passes over names that it doesn't know in here.
+        # vLLM itself ignores names in it that it doesn't know.
         _check_names("sampling: structured_outputs", structured, known_inside)
     return []
 
 
-def _check_names(where: str, values: Mapping[str, Any], known: Collection[str]) -> None:
+def _check_names(
+    where: str, values: Mapping[str, Any], known: Collection[str], noun: str = "parameter"
+) -> None:
     for name in values:
         if name not in known:
-            raise PreflightError(
-                f"{where}: vLLM {_version()} has no parameter {name!r}{_meant(name, known)}."
-            )
+            version = vllm_compat.installed_version()
+            raise PreflightError(f"{where}: vLLM {version} has no {noun} {name!r}{_meant(name, known)}.")
 
 
 def _meant(name: str, known: Collection[str]) -> str:
@@ -171,7 +166,3 @@ def _meant(name: str, known: Collection[str]) -> str:
     return (
         f" (it has {', '.join(names)})" if len(names) < _FEW else "; see vLLM's documentation for its names"
     )
-
-
-def _version() -> str:
-    return vllm_compat.installed_version()

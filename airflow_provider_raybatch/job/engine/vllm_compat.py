@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every name of vLLM that vLLM does not promise to keep, in this one file.
 
-vLLM releases every two to three weeks, and what it moves breaks here and nowhere else. Names are imported
-where they are used, so that one that is gone costs the function that needs it alone. A test checks each of
-them against the installed vLLM, and CI runs it with the oldest and the newest build for CPUs.
+Names are imported where they are used, so that a name that is gone breaks one function. `tests/vllm` checks
+each of them against the installed vLLM.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from typing import Any
 
 
 def start_engine(args: Mapping[str, Any]) -> Any:
-    """VLLM's async engine, sized as ``LLM()`` is.
+    """Start vLLM's async engine.
 
-    Under other usage contexts vLLM sizes its scheduler for a server: 128 sequences where ``LLM()`` takes 1024
-    on one H200.
+    With the usage context of ``LLM()``, vLLM's scheduler takes 1024 sequences on one H200; with a server's,
+    it takes 128.
     """
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -42,7 +41,7 @@ def start_engine(args: Mapping[str, Any]) -> Any:
 
 
 def _engine_args(args: Mapping[str, Any]) -> Any:
-    """Arguments in any form that ``LLM()`` takes; ``AsyncEngineArgs`` takes some in a single one."""
+    """``AsyncEngineArgs``, also of arguments that only ``LLM()`` takes as plain values."""
     from vllm import AsyncEngineArgs
     from vllm.config import StructuredOutputsConfig
 
@@ -55,13 +54,11 @@ def _engine_args(args: Mapping[str, Any]) -> Any:
 
 
 def spawn_processes() -> None:
-    """Let engines start their processes by spawn, as vLLM does by itself in Ray actors and on CPUs.
+    """Let engines start their processes by spawn everywhere, as vLLM does in Ray actors and on CPUs.
 
-    Elsewhere it forks them: such a process outlives one that is killed, and keeps its GPU.
-
-    Once this is set, vLLM no longer says in an actor where Ray is. Its engine process, which starts workers
-    on other nodes, would take the Ray that was started last on its machine, and ask for tokens if one lies
-    in the home folder, though the cluster has none.
+    A forked process outlives a killed parent, and keeps its GPU. With this variable set, vLLM no longer sets
+    ``RAY_ADDRESS`` in an actor, and an engine process that starts workers on other nodes would find the Ray
+    that was started last on its machine.
     """
     import ray
 
@@ -71,7 +68,7 @@ def spawn_processes() -> None:
 
 
 def keep_files_in(folder: Path | None) -> None:
-    """Let engines have their sockets there, if given. Only for those with all processes on this node."""
+    """Let engines put their sockets there. Only for engines with all processes on this node."""
     if folder is not None:
         os.environ.setdefault("VLLM_RPC_BASE_PATH", str(folder))
 
@@ -83,10 +80,7 @@ def kept_folder() -> Path | None:
 
 
 def use(folder: Path) -> None:
-    """In a process of the engine, put the file by which its workers meet there, too.
-
-    vLLM puts it into ``TMPDIR`` and never deletes it.
-    """
+    """In a process of the engine, put torch's file store there; vLLM leaves it in ``TMPDIR``."""
     for name in ("uniproc_executor", "multiproc_executor"):
         executor: Any = sys.modules.get(f"vllm.v1.executor.{name}")
         if hasattr(executor, "get_file_store_init_method"):
@@ -94,10 +88,7 @@ def use(folder: Path) -> None:
 
 
 def import_engine() -> None:
-    """Import what the processes of an engine import, which takes most of a small model's start.
-
-    A module that is missing, or fails, costs no more than the time that it would have saved.
-    """
+    """Import what the processes of an engine import. What is missing, or fails, is imported later."""
     on = "cpu" if is_on_cpu() else "gpu"
     for name in (
         "vllm.engine.arg_utils",
@@ -114,13 +105,13 @@ def import_engine() -> None:
 
 
 _GONE_SECONDS = 30.0
-"""For how long a killed process may free its memory; one that hangs in a driver is left behind."""
+"""A killed process may take so long to free its memory; one that hangs in a driver is left behind."""
 
 
 def stop_engine(llm: Any) -> None:
-    """End the processes of an async engine and wait until they are gone, and their GPUs are free.
+    """End the processes of an async engine and wait until their GPUs are free.
 
-    After 5 seconds vLLM kills them, and does not wait for the end of those.
+    vLLM kills them after 5 seconds, and does not wait for their end.
     """
     import psutil  # vLLM brings it
 
@@ -137,7 +128,7 @@ def stop_engine(llm: Any) -> None:
 
 
 def _engine_processes(llm: Any) -> list[Any]:
-    """Its processes that are this one's children. None where this vLLM does not tell."""
+    """Its processes that are this one's children. Empty where vLLM does not tell."""
     try:
         return list(llm.engine_core.resources.engine_manager.processes)
     except AttributeError:
@@ -145,7 +136,7 @@ def _engine_processes(llm: Any) -> list[Any]:
 
 
 def engine_dead_error() -> type[Exception]:
-    """What vLLM raises once its engine process is gone."""
+    """Raised by vLLM when its engine process is gone."""
     from vllm.v1.engine.exceptions import EngineDeadError
 
     dead: type[Exception] = EngineDeadError
@@ -153,10 +144,9 @@ def engine_dead_error() -> type[Exception]:
 
 
 def was_killed(llm: Any) -> bool:
-    """Whether an engine process of a dead async engine ended by SIGKILL.
+    """Whether an engine process of a dead async engine ended by SIGKILL; ``False`` where vLLM does not tell.
 
-    ``False`` where this vLLM does not tell, and where a worker process below the engine's was killed: the
-    engine then ends by itself.
+    When a worker below it is killed, the engine process ends by itself.
     """
     try:
         codes = llm.engine_core.resources.engine_manager.finished_procs().values()
@@ -166,29 +156,26 @@ def was_killed(llm: Any) -> bool:
 
 
 def as_tokens(ids: list[int]) -> Any:
-    """Token ids in the form that needs no further preparation."""
+    """A prompt of token ids."""
     from vllm.inputs import tokens_input
 
     return tokens_input(ids)
 
 
 def without_copy(params: Any) -> None:
-    """Tell vLLM to take these parameters as they are instead of a deep copy, once a request."""
+    """Let vLLM use these parameters as they are, without a deep copy for each request."""
     params.skip_clone = True
 
 
 def final_output_only(params: Any) -> None:
-    """Ask for one output a request instead of one a token."""
+    """Ask for one output per request instead of one per token."""
     from vllm.sampling_params import RequestOutputKind
 
     params.output_kind = RequestOutputKind.FINAL_ONLY
 
 
 def tokens_in_flight(llm: Any) -> int:
-    """Tokens generated so far by the requests that an async engine has not answered yet.
-
-    0 where this vLLM does not tell: then finished requests alone show that it moves.
-    """
+    """Tokens generated so far for unfinished requests; 0 where vLLM does not tell."""
     try:
         states = list(llm.output_processor.request_states.values())
         return sum(state.detokenizer.num_output_tokens() for state in states)
@@ -196,34 +183,26 @@ def tokens_in_flight(llm: Any) -> int:
         return 0
 
 
-def is_installed() -> bool:
-    """Whether there is a vLLM to import."""
+def _source(file: str) -> str:
+    """A file of the installed vLLM, whose import takes half a minute; empty where there is no vLLM."""
     found = importlib.util.find_spec("vllm")
-    return found is not None and found.origin is not None
-
-
-def _folder() -> Path:
-    found = importlib.util.find_spec("vllm")
-    return Path(str(found.origin)).parent if found is not None else Path()
+    path = Path(found.origin).with_name(file) if found is not None and found.origin is not None else Path()
+    return path.read_text("utf-8") if path.is_file() else ""
 
 
 def installed_version() -> str:
-    """Of vLLM, without importing it; its builds for CPUs have distribution names of their own."""
-    file = _folder() / "_version.py"
-    text = file.read_text("utf-8") if file.exists() else ""
+    """Of vLLM; empty without one. Its builds for CPUs have distribution names of their own."""
+    text = _source("_version.py")
     version = re.search(r"^(?:__version__|version)\b[^'\"\n]*['\"]([^'\"]+)", text, re.MULTILINE)
     return version.group(1) if version else ""
 
 
 @functools.cache  # asked once a row
 def sampling_names() -> tuple[frozenset[str], frozenset[str]] | None:
-    """Parameters of ``SamplingParams`` and of its ``structured_outputs``; ``None`` where there is no vLLM.
-
-    Read in vLLM's source, since importing vLLM takes half a minute that a dry run should not.
-    """
-    if not is_installed():
+    """Parameters of ``SamplingParams`` and of its ``structured_outputs``; ``None`` where there is no vLLM."""
+    source = _source("sampling_params.py")
+    if not source:
         return None
-    tree = ast.parse((_folder() / "sampling_params.py").read_text("utf-8"))
     fields = {
         node.name: frozenset(
             inner.target.id
@@ -233,7 +212,7 @@ def sampling_names() -> tuple[frozenset[str], frozenset[str]] | None:
             and not inner.target.id.startswith("_")
             and "ClassVar" not in ast.unparse(inner.annotation)
         )
-        for node in tree.body
+        for node in ast.parse(source).body
         if isinstance(node, ast.ClassDef)
     }
     return fields["SamplingParams"], fields["StructuredOutputsParams"]
@@ -241,21 +220,18 @@ def sampling_names() -> tuple[frozenset[str], frozenset[str]] | None:
 
 def sampling_objects() -> dict[str, Any]:
     """The dataclasses of those parameters of ``SamplingParams`` that are objects, by name."""
-    from vllm import sampling_params
+    from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsParams
 
-    classes = {
-        "structured_outputs": "StructuredOutputsParams",
-        "repetition_detection": "RepetitionDetectionParams",
-    }
     return {
-        name: getattr(sampling_params, of) for name, of in classes.items() if hasattr(sampling_params, of)
+        "structured_outputs": StructuredOutputsParams,
+        "repetition_detection": RepetitionDetectionParams,
     }
 
 
 def compile_structured(params: Any, backend: str) -> None:
-    """As vLLM's own backend does; `auto` is xgrammar first, and guidance for what xgrammar doesn't know.
+    """Compile a constraint; `auto` tries xgrammar, then guidance.
 
-    :param backend: of the engine's `structured_outputs_config`. Others than these have no check of their own.
+    :param backend: of the engine's `structured_outputs_config`; backends other than these are not checked.
     :raises Exception: of the grammar libraries; the constraint does not compile.
     """
     from vllm.v1.structured_output.backend_guidance import validate_guidance_grammar
@@ -268,52 +244,53 @@ def compile_structured(params: Any, backend: str) -> None:
     elif backend == "auto":
         try:
             validate_xgrammar_grammar(params)
-        except Exception:  # whatever it is; where guidance helps, it has the last word
+        except Exception:  # the libraries raise classes of their own
             validate_guidance_grammar(params, tokenizer=None)
 
 
 def takes_structured(params: Any, backend: str, tokenizer: Any) -> bool:
-    """Whether vLLM's own choice of a backend, `auto`, could be this one: it tries xgrammar, then guidance.
+    """Whether vLLM could choose this backend for a constraint.
 
-    :param params: a constraint of their own; vLLM writes into them.
+    :param params: vLLM writes into them.
     :param backend: xgrammar or guidance.
     """
     from vllm.v1.structured_output.backend_guidance import has_guidance_unsupported_json_features
 
     schema = params.structured_outputs.json
     if backend == "guidance":
-        if not getattr(tokenizer, "is_tekken", True):  # of Mistral's tokenizers, guidance knows the newer
+        if not getattr(tokenizer, "is_tekken", True):  # guidance knows only Mistral's newer tokenizers
             return False
         schema = json.loads(schema) if isinstance(schema, str) else schema
         if schema and has_guidance_unsupported_json_features(schema):
             return False
     try:
         compile_structured(params, backend)
-    except Exception:  # the grammar libraries raise classes of their own
+    except Exception:
         return False
     return True
 
 
 def load_tokenizer(name: str, **options: Any) -> Any:
-    """The tokenizer as vLLM loads it: `tokenizer_mode`, `trust_remote_code`, `revision`."""
+    """The tokenizer as vLLM loads it.
+
+    :param options: such as `tokenizer_mode`, `trust_remote_code`, `revision`.
+    """
     from vllm.tokenizers import get_tokenizer
 
     return get_tokenizer(name, **options)
 
 
 def token_texts(tokenizer: Any) -> list[bytes]:
-    """The bytes of each token, as the grammars of structured output see them.
+    """The bytes of each token of a Hugging Face tokenizer, as the grammars of structured output see them.
 
-    Empty for special tokens, and all in all for a tokenizer that the grammars don't know.
-
-    :param tokenizer: a Hugging Face tokenizer.
+    A special token has none. The list is empty for a tokenizer that the grammars don't know.
     """
     try:
         import xgrammar
 
         found = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=len(tokenizer))
         texts = list(found.decoded_vocab)
-    except Exception:  # of a library that is vLLM's, about tokenizers of all kinds
+    except Exception:  # a library of vLLM's, and any kind of tokenizer
         return []
     special = {*found.special_token_ids, *found.stop_token_ids, *tokenizer.all_special_ids}
     return [b"" if number in special else text for number, text in enumerate(texts)]
@@ -334,30 +311,24 @@ def has_bfloat16_kernels() -> bool:
 
 
 def model_config(args: Mapping[str, Any]) -> Any:
-    """The model's config as an engine of these arguments would have it, without an engine.
-
-    Needs no GPU: vLLM supports this for a CPU-only task on a GPU node.
-    """
+    """The model's config as an engine of these arguments has it. Needs no engine and no GPU."""
     return _engine_args(args).create_model_config()
 
 
 def generates(config: Any) -> bool:
-    """Whether an engine of this model's config would generate text; others embed or classify.
-
-    :param config: a model config.
-    """
+    """Whether a model of this config generates text; others embed or classify."""
     return str(getattr(config, "runner_type", "generate")) == "generate"
 
 
 def vocabulary_size(config: Any) -> int:
-    """How many tokens a model has, by its config of :func:`model_config`; no bound where that doesn't say."""
+    """Tokens of a model of this config; no bound where the config doesn't say."""
     return int(config.get_vocab_size() or sys.maxsize)
 
 
 def loader(args: Mapping[str, Any]) -> Any:
-    """What would load the weights of an engine of these arguments.
+    """The loader of an engine's weights.
 
-    :raises Exception: vLLM has no such loader, or it refuses its configuration.
+    :raises Exception: vLLM has no such loader, or the loader refuses its configuration.
     """
     from vllm.model_executor.model_loader import get_model_loader
 
@@ -365,18 +336,12 @@ def loader(args: Mapping[str, Any]) -> Any:
 
 
 def sampling_defaults(config: Any) -> dict[str, Any]:
-    """Sampling parameters of the `generation_config` in force, `override_generation_config` included.
-
-    :param config: a model config.
-    """
+    """Sampling parameters of a model's `generation_config`, with `override_generation_config` applied."""
     return dict(config.get_diff_sampling_param())
 
 
 def generation_config(config: Any) -> dict[str, Any]:
-    """The whole `generation_config` that the model's config names: its stop token ids count, too.
-
-    :param config: a model config.
-    """
+    """The whole `generation_config` of a model, stop token ids included."""
     return dict(config.try_get_generation_config())
 
 
@@ -386,14 +351,11 @@ def renderer_of(llm: Any) -> Any:
 
 
 def renderer_for(config: Any) -> Any:
-    """The same renderer without an engine.
-
-    :param config: a model config.
-    """
+    """The renderer of a model without an engine."""
     from vllm.config import ObservabilityConfig, ParallelConfig
     from vllm.renderers.registry import renderer_from_config
 
-    # Of the whole config, which needs the accelerator, these are all that renderers read.
+    # The whole config needs the accelerator; renderers read no more of it than this.
     whole = SimpleNamespace(
         model_config=config, parallel_config=ParallelConfig(), observability_config=ObservabilityConfig()
     )
@@ -403,15 +365,11 @@ def renderer_for(config: Any) -> Any:
 def chat_renderer(
     renderer: Any, template: str | None, template_kwargs: Mapping[str, Any]
 ) -> Callable[[list[dict[str, Any]]], str | list[int]]:
-    """A function that renders a chat as ``LLM.chat`` does, to text or, with some tokenizers, to token ids.
-
-    It is vLLM that joins content parts, parses the arguments of tool calls, renames roles that a template
-    doesn't know, and finds the template.
-    """
+    """A function that renders a chat as ``LLM.chat`` does: to text, or with some tokenizers to token ids."""
     from vllm.renderers import ChatParams
     from vllm.utils.mistral import is_mistral_tokenizer
 
-    # It logs a traceback for each row that a template refuses; the row's failure says the same.
+    # It logs a traceback for each row that a template refuses; the row's failure has the same reason.
     logging.getLogger("vllm.renderers.hf").setLevel(logging.CRITICAL)
     params = ChatParams(
         chat_template=template,
@@ -427,7 +385,7 @@ def chat_renderer(
             messages = copy.deepcopy(messages)  # vLLM parses their arguments in place
         try:
             _, prompt = renderer.render_messages(messages, params)
-        except ValueError as error:  # by which vLLM replaces the template's own error
+        except ValueError as error:  # vLLM wraps the template's own error in it
             raise error.__cause__ or error from None
         if "prompt_token_ids" in prompt:
             return list(prompt["prompt_token_ids"])

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One import of vLLM for all processes of an engine.
 
-By spawn, which vLLM needs in a Ray actor and on CPUs, its engine process and its workers each import torch
-and vLLM again, one after the other: 13 seconds each on an idle CPU. Here Python's own fork server
-imports them once, and the others are forked from it, the engine's front end too. vLLM's server
-does the same on request (``VLLM_WORKER_MULTIPROC_METHOD=forkserver`` in its ``api_server``), but an actor
-can't ask for it.
+With spawn, which vLLM needs in a Ray actor and on CPUs, its engine process and its workers each import torch
+and vLLM, one after the other: 13 seconds each on an idle CPU. Here Python's own fork server imports them
+once, and all other processes are forked from it. vLLM's server does the same on request
+(``VLLM_WORKER_MULTIPROC_METHOD=forkserver`` in its ``api_server``), but an actor can't ask for it.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from airflow_provider_raybatch.storage.left_files import held_folder, own_prefix
 _PRELOADED = f"{__package__}.preloaded"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LONGEST_FOLDER = 107 - len("/xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx")
-"""A socket's name has at most 107 bytes (unix(7)). vLLM's end with a UUID, Python's with less."""
+"""A socket's name has at most 107 bytes (unix(7)); vLLM's end with a UUID."""
 
 _server: int | None = None
-"""The server's process, in what is forked from it."""
+"""The server's process id, in its children."""
 
 
 class _Process(context.ForkServerProcess):
@@ -51,7 +50,7 @@ class _Process(context.ForkServerProcess):
         if folder := vllm_compat.kept_folder():
             vllm_compat.use(folder)
             _name_shared_memory(own_prefix(folder))
-        # Else it would start a server of its own: only the server's parent knows that it runs.
+        # Without this, it would start a server of its own.
         forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
         threading.Thread(target=_end_with_parent, daemon=True).start()
         super().run()
@@ -62,9 +61,9 @@ class _Context(context.ForkServerContext):
 
 
 def start() -> None:
-    """Start the server, and let it serve what asks for spawn in this process and below.
+    """Start the server for all processes that this one and its children spawn. Returns at once.
 
-    Returns at once. If the server's import fails, each process imports for itself.
+    If the server's import fails, each process imports for itself.
     """
     serve_spawn()
     forkserver.set_forkserver_preload([_PRELOADED])
@@ -78,24 +77,24 @@ def serve_spawn() -> None:
 
 
 def prepare() -> None:
-    """Make this process, the server, ready for what is forked from it."""
+    """Prepare this process, the server."""
     global _server
     _server = os.getpid()
     serve_spawn()  # for the processes below, which start workers
     with contextlib.suppress(Exception):  # where stderr is not a file
-        faulthandler.enable()  # one that dies of a signal says in the log where it was
+        faulthandler.enable()  # log where a child dies of a signal
     with contextlib.suppress(ImportError):
         import setproctitle  # vLLM brings it
 
-        # It finds where titles go by the first variable in memory, which a process below may have changed.
+        # It finds the memory for titles by the first variable, which a child may have changed.
         setproctitle.getproctitle()
 
 
 @functools.cache
 def folder_of_sockets() -> Path | None:
-    """A folder for the sockets of this process's engine, which stay where it is killed.
+    """A folder for the sockets of this process's engine, which remain if it is killed.
 
-    :returns: ``None`` where the disk is full or the name too long for the name of a socket in it.
+    :returns: ``None`` if the disk is full or the folder's name too long for a socket's.
     """
     with contextlib.suppress(OSError):
         folder = held_folder()
@@ -107,8 +106,8 @@ def folder_of_sockets() -> Path | None:
 
 @contextlib.contextmanager
 def _own_sockets() -> Iterator[None]:
-    """Let :mod:`multiprocessing` make its folder in that one."""
-    folder = None if _server is not None else folder_of_sockets()  # what is forked has its parent's
+    """Let :mod:`multiprocessing` make its folder in :func:`folder_of_sockets`."""
+    folder = None if _server is not None else folder_of_sockets()  # children use their parent's
     before = tempfile.tempdir
     if folder is not None:
         tempfile.tempdir = str(folder)
@@ -120,7 +119,7 @@ def _own_sockets() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _python_path() -> Iterator[None]:
-    """Let the server find what this process finds: before Python 3.12.8 it takes no `sys.path`."""
+    """Give the server this process's `sys.path`, which it does not get before Python 3.12.8."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     try:
@@ -140,7 +139,7 @@ def _use(environment: Mapping[str, str]) -> None:
 
 
 def _set_openmp(environment: Mapping[str, str]) -> None:
-    """Do what OpenMP would do at its start, which was in the server: vLLM sets these for each CPU worker."""
+    """Apply variables that vLLM sets for each CPU worker: OpenMP reads them only at its start."""
     threads, places = environment.get("OMP_NUM_THREADS", ""), environment.get("OMP_PLACES", "")
     torch: Any = sys.modules.get("torch")
     if torch is not None and threads.isdigit():
@@ -150,7 +149,7 @@ def _set_openmp(environment: Mapping[str, str]) -> None:
 
 
 def _name_shared_memory(prefix: str) -> None:
-    """Let shared memory and semaphores of this process and those below it have names that tell the owner.
+    """Name shared memory and semaphores of this process and its children after their owner.
 
     Python's resource tracker deletes them after a kill, but Ray kills the tracker, too.
     """
@@ -160,19 +159,18 @@ def _name_shared_memory(prefix: str) -> None:
 
 
 def _end_with_server() -> None:
-    """Let the system end this process when the server ends, which is the parent that the system knows.
+    """Let the kernel kill this process when the server, its parent, ends.
 
-    An actor that ends kills its children, and the server is one; the actor's own process may stay for a
-    while, and with it a GPU would.
+    An actor that ends kills its children, the server among them, but its own process may stay for a while.
     """
     if sys.platform == "linux" and _server is not None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != _server:  # it has ended before
+        if os.getppid() != _server:  # it had ended already
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent is gone. Its children then do the same, and the server ends last."""
+    """Kill this process when the process that started it has ended."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -20,7 +20,7 @@ _LAST_WORD_SECONDS = 5.0
 
 
 class FrontEnd(Protocol):
-    """The way to a front end, wherever it is. What the proxy receives and sends goes through it."""
+    """A connection to a front end, wherever it runs."""
 
     def send(self, message: Any) -> None:
         """Send it a message, from any thread.
@@ -29,7 +29,7 @@ class FrontEnd(Protocol):
         """
 
     def receive(self) -> Any:
-        """Its next message; waits for one.
+        """Wait for its next message.
 
         :raises EOFError: it is gone.
         """
@@ -37,49 +37,48 @@ class FrontEnd(Protocol):
     def prepare(self, identity: str) -> None:
         """Let its next message open an engine.
 
-        :param identity: over all that decides the engine, see :func:`opening.identity`.
+        :param identity: see :func:`~airflow_provider_raybatch.job.engine_process.opening.identity`.
         :raises EngineDeadError: it is gone.
         """
 
     def end(self, is_open: bool) -> None:
-        """Let it go, for good or for others.
+        """End it, or leave it to the next user.
 
         :param is_open: whether it has an engine.
         """
 
     def kill(self) -> None:
-        """End it at once. It may have ended already."""
+        """Kill it. It may have ended already."""
 
     def death(self) -> EngineDeadError:
-        """How it has ended."""
+        """Why it has ended."""
 
 
 class OwnFrontEnd:
-    """A process for this one alone, which it does not outlive.
+    """A child process; it ends with this one. See :class:`FrontEnd`.
 
-    :param of_vllm: whether it shall import what vLLM needs; it has done so when this returns.
+    :param of_vllm: import what vLLM needs there before the constructor returns.
     """
 
     def __init__(self, of_vllm: bool = True) -> None:
         if of_vllm:
             fork_server.start()
             vllm_compat.keep_files_in(fork_server.folder_of_sockets())
-        context = multiprocessing.get_context("spawn")  # which that server then serves
+        context = multiprocessing.get_context("spawn")  # served by the fork server
         self.connection, there = context.Pipe()
         self.process = context.Process(target=server.serve, args=(there,), name=server.TITLE)
         self.process.start()
         there.close()
         self._sending = threading.Lock()
-        # At this process's end, Python would wait for the other one, and that one for this.
+        # At exit, Python waits for children, and this child waits for its parent.
         util.Finalize(self, self.process.kill, exitpriority=10)
 
     def send(self, message: Any) -> None:
-        """See :class:`FrontEnd`."""
         with self._sending:
             self.connection.send(message)
 
     def pass_on(self, pickled: bytes) -> None:
-        """Send it a message that is pickled already.
+        """Send it a message that is already pickled.
 
         :raises OSError: it is gone.
         """
@@ -87,25 +86,21 @@ class OwnFrontEnd:
             self.connection.send_bytes(pickled)
 
     def receive(self) -> Any:
-        """See :class:`FrontEnd`."""
         return self.connection.recv()
 
     def prepare(self, identity: str) -> None:
-        """See :class:`FrontEnd`. It has no engine yet."""
+        pass
 
     def end(self, is_open: bool) -> None:
-        """See :class:`FrontEnd`."""
         with contextlib.suppress(*GONE):
             self.send(None)
         self.process.join(_END_SECONDS)
         self.process.kill()
 
     def kill(self) -> None:
-        """See :class:`FrontEnd`."""
         self.process.kill()
 
     def death(self) -> EngineDeadError:
-        """See :class:`FrontEnd`."""
         self.process.join(_LAST_WORD_SECONDS)
         code = self.process.exitcode
         return EngineDeadError(

@@ -16,14 +16,13 @@ from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy
 def import_engine(spec: BatchInferenceSpec, spans_nodes: bool = False) -> EngineProxy | None:
     """Import what the engine needs, which for vLLM takes half of a small model's start.
 
-    :param spans_nodes: see :func:`open_engine`.
-    :returns: the process that has it, to be given to :func:`open_engine`; ``None`` if there is none.
+    :returns: the process that has imported it, for :func:`open_engine`; ``None`` if the engine has none.
     """
     return EngineProxy() if spec.engine == "vllm" and not spans_nodes else None
 
 
 def identity(spec: BatchInferenceSpec, files: str) -> str:
-    """32 hex digits over what an engine is made of; the rest of a spec decides only what it is asked.
+    """32 hex digits over what decides an engine.
 
     :param spec: as it was checked, with the version of the model.
     :param files: digest of the files of model and tokenizer.
@@ -32,7 +31,7 @@ def identity(spec: BatchInferenceSpec, files: str) -> str:
 
 
 def opener(spec: BatchInferenceSpec) -> Callable[..., Renewable]:
-    """What opens it in its front end's process."""
+    """The function that starts the engine."""
     return server.open_echo if spec.engine == "echo" else server.open_vllm
 
 
@@ -46,8 +45,8 @@ def open_engine(
 
     :param spans_nodes: whether its GPUs are the bundles of this actor's placement group, one each. vLLM finds
         them in the actor's own process alone.
-    :param proxy: the process that it shall have.
-    :param files: digest of the files of model and tokenizer. An equal warm engine is taken as it is.
+    :param proxy: the process for it; without one, it runs in this process.
+    :param files: see :func:`identity`. An equal warm engine is taken as it is.
     :raises RaybatchError: it can't start.
     """
     if proxy is not None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An engine whose front end has a process of its own.
 
-vLLM is then imported once, by the server from which that process and the engine's are forked; and a replica
-reads and writes rows under another lock than the one under which their requests are made, sent and read. With
-short answers a replica that did both was what the GPU waited for.
+The fork server then imports vLLM once for that process and the engine's. And a replica reads and writes rows
+under another GIL than the one under which requests are made, sent and read: with short answers, the GPU
+waited for a replica that did both.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 
 class _Held:
-    """Something that the other process keeps: an encoded request or what was generated.
+    """An encoded request or a generated result that the other process holds.
 
-    :ivar tokens: of what was generated, see :meth:`~airflow_provider_raybatch.job.engine.base.Engine.tokens`.
+    :ivar tokens: see :meth:`~airflow_provider_raybatch.job.engine.base.Engine.tokens`.
     """
 
     __slots__ = ("_forget", "number", "tokens")
@@ -49,7 +49,7 @@ class _Held:
 class EngineProxy:
     """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`.
 
-    Its process is there when this returns, and has imported what vLLM needs; :meth:`open` starts the engine.
+    Its process has imported what vLLM needs when the constructor returns; :meth:`open` starts the engine.
 
     :param front_end: the process; by default a new one.
     """
@@ -58,7 +58,7 @@ class EngineProxy:
 
     def __init__(self, front_end: FrontEnd | None = None) -> None:
         self._front_end = front_end or OwnFrontEnd()
-        # Not from 1: answers to those who had the process before find no one here.
+        # A random start: late answers to an earlier user of the process match no number.
         self._numbers = itertools.count(secrets.randbits(48) + 1)
         self._awaited: dict[int, Future[Any] | asyncio.Future[Any]] = {}
         self._calls: list[Call] = []
@@ -66,7 +66,7 @@ class EngineProxy:
         self._is_open = self._is_gone = False
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function there, while it has no engine yet.
+        """Call a function in the process, before the engine is opened.
 
         :raises Exception: what the function raises.
         :raises EngineDeadError: the process has ended.
@@ -80,10 +80,11 @@ class EngineProxy:
         opens: Callable[..., Renewable] = server.open_vllm,
         identity: str = "",
     ) -> None:
-        """Start the engine that `spec` asks for, or take the one that is there.
+        """Start the engine that `spec` asks for, or take the one that the process has.
 
-        :param opens: what does that there.
-        :param identity: over all that decides the engine: one that is there is taken if it has the same.
+        :param opens: starts it, in the process.
+        :param identity: see :func:`~airflow_provider_raybatch.job.engine_process.opening.identity`; an engine
+            with the same is taken.
         :raises RaybatchError: it can't start.
         """
         self._front_end.prepare(identity)
@@ -102,12 +103,10 @@ class EngineProxy:
         return value
 
     def encode(self, requests: Sequence[Request]) -> list[Any]:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         encoded: list[int | RowFailure] = self._ask("encode", list(requests))
         return [one if isinstance(one, RowFailure) else _Held(one, self._forgotten.append) for one in encoded]
 
     async def generate(self, encoded: _Held) -> Any:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         loop = asyncio.get_running_loop()
         number, answered = next(self._numbers), loop.create_future()
         self._await(number, answered)
@@ -121,23 +120,19 @@ class EngineProxy:
         return raw if isinstance(raw, RowFailure) else _Held(raw[0], self._forgotten.append, raw[1])
 
     def tokens(self, raw: _Held) -> tuple[int, int]:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         return raw.tokens
 
     def tokens_in_flight(self) -> int:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         try:
             return int(self._ask("tokens_in_flight", None))
         except EngineDeadError:
             return 0
 
     def decode(self, raw: Sequence[_Held]) -> list[Response]:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         decoded: list[Response] = self._ask("decode", [one.number for one in raw])
         return decoded
 
     def close(self) -> None:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         self._front_end.end(self._is_open)
 
     def _ask(self, name: str, given: Any) -> Any:
@@ -164,7 +159,7 @@ class EngineProxy:
         self._send(calls)
 
     def _send(self, calls: list[Call]) -> None:
-        with contextlib.suppress(*GONE):  # which the other thread finds out
+        with contextlib.suppress(*GONE):  # _hear notices, too
             self._front_end.send(calls)
 
     def _hear(self) -> None:
@@ -176,9 +171,9 @@ class EngineProxy:
         finally:
             self._is_gone = True
             self._front_end.kill()
-            with contextlib.suppress(KeyError):  # all are told; who comes now, sees that it is gone
+            with contextlib.suppress(KeyError):  # the dict is empty; later calls see _is_gone
                 while True:
-                    # In one step: other threads change the dict, which no iteration over it outlives.
+                    # popitem is atomic; other threads change the dict, so it can't be iterated over.
                     _, answered = self._awaited.popitem()
                     _tell([(answered, None, self._front_end.death())])
 
@@ -188,7 +183,7 @@ class EngineProxy:
 
 
 def _tell(answers: Sequence[tuple[Future[Any] | asyncio.Future[Any], Any, BaseException | None]]) -> None:
-    """Give answers to those who wait for them; to those of a loop all in one turn of it."""
+    """Set the results of futures; those of the event loop in one turn of it."""
     waiting = []
     for answered, value, error in answers:
         if isinstance(answered, Future):
@@ -202,7 +197,7 @@ def _tell(answers: Sequence[tuple[Future[Any] | asyncio.Future[Any], Any, BaseEx
 
 def _set_all(waiting: Sequence[tuple[asyncio.Future[Any], Any, BaseException | None]]) -> None:
     for answered, value, error in waiting:
-        if not answered.done():  # it was cancelled meanwhile
+        if not answered.done():  # not cancelled meanwhile
             _set(answered, value, error)
 
 

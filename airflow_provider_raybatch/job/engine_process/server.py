@@ -27,27 +27,27 @@ from airflow_provider_raybatch.job.engine_process import fork_server
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
 _THREADS = 3
-"""The replica's two tokenizer threads wait for one each, and its reports for the third."""
+"""For calls of the replica's two tokenizer threads, and of its reports."""
 TITLE = "raybatch::FrontEnd"
 
 GONE = (EOFError, BrokenPipeError, ConnectionResetError)
-"""What a connection raises whose other side is gone."""
+"""What a connection raises when its other side is gone."""
 
 Call = tuple[int, str, Any]
-"""A number, what is to be done, and with what; pickled, where that is done in a thread."""
+"""A number, the name of a function, and its argument; pickled if a thread runs the function."""
 Answer = tuple[int, Any, BaseException | None]
-"""The number of the call, what it returned or what it raised."""
+"""The number of the call, and what it returned or raised."""
 RESTS = "rests"
-"""What comes instead of answers when the engine rests: there are none any more. And as the answer to the call
-``rest`` while it does."""
+"""Sent after the last answer when the engine becomes idle, and as the answer to ``rest`` while it is idle."""
 _LOOK_SECONDS = 1.0
-"""Between two looks whether an engine that rests has died."""
+"""Between two checks whether an idle engine has died."""
 
 
 def serve(connection: Connection) -> None:
-    """Call the functions that come until one opens an engine; then serve it until the other side ends it.
+    """Call the functions that are sent, until one opens an engine; then serve the engine.
 
-    Or until that side is gone, or lets the engine rest: then it waits for who opens it next.
+    That ends when the other side ends it or is gone. When that side lets it rest, the idle engine waits for
+    the next one that opens it.
     """
     with contextlib.suppress(ImportError):
         from setproctitle import setproctitle  # vLLM brings it
@@ -61,21 +61,19 @@ def serve(connection: Connection) -> None:
             if isinstance(message, list):
                 if resting is None:
                     return  # calls of an engine that could not be opened
-                # Asked whether it rests still: for ever, if it hangs; then whoever keeps it ends it.
+                # Is it still idle? If it hangs, this never returns, and the process that keeps it ends it.
                 loop.run_until_complete(resting.ping())
                 connection.send(RESTS)
                 continue
             opens, function, arguments = message
+            renew = resting.renewed if opens and resting is not None else None
             try:
-                if opens and resting is not None:
-                    made: Any = resting.renewed(*arguments)
-                else:
-                    made = function(*arguments)
+                made: Any = (renew or function)(*arguments)
             except Exception as error:
-                traceback.print_exc()  # it does not go with the exception
+                traceback.print_exc()  # a pickled exception has no traceback
                 connection.send([(0, None, _portable(error))])
-                if opens and resting is not None:
-                    break  # whatever it has become
+                if renew is not None:
+                    break  # the engine is in an unknown state
                 continue
             if not opens:
                 connection.send([(0, made, None)])
@@ -89,7 +87,7 @@ def serve(connection: Connection) -> None:
 
 
 def _next(connection: Connection, resting: Renewable | None) -> Any:
-    """The next message; ``None`` if that is the last, or the engine has died at rest."""
+    """The next message; ``None`` to end, also if the idle engine has died."""
     while resting is not None and not connection.poll(_LOOK_SECONDS):
         if resting.is_dead:
             return None
@@ -97,10 +95,7 @@ def _next(connection: Connection, resting: Renewable | None) -> Any:
 
 
 def _serve_engine(connection: Connection, engine: Renewable, loop: asyncio.AbstractEventLoop) -> bool:
-    """Serve it.
-
-    :returns: whether it rests now; else it has ended.
-    """
+    """Whether the engine is idle after it was served; else it has ended."""
     rests = False
     try:
         connection.send([(0, engine.info, None)])
@@ -145,7 +140,7 @@ def _end(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class EngineServer:
-    """Answers calls, which come in lists, with lists of answers: one of each in a turn of the loop."""
+    """Answers calls; both come in lists, one list per turn of the event loop."""
 
     def __init__(self, connection: Connection, engine: Renewable) -> None:
         self._connection = connection
@@ -166,11 +161,11 @@ class EngineServer:
     async def serve(self) -> bool:
         """Return when the other side lets the engine rest, ends it (by ``None``), or is gone.
 
-        :returns: whether it rests. Then nothing is left of that side's requests.
+        :returns: whether it rests. Then none of that side's requests is left.
         """
         self._loop = asyncio.get_running_loop()
         self._is_over = asyncio.Event()
-        # Not a reader of the loop: libuv's makes the connection one that does not block, which it must.
+        # A thread, since libuv's readers make the connection non-blocking, and it must block.
         threading.Thread(target=self._hear, name="raybatch-calls", daemon=True).start()
         await self._is_over.wait()
         for request in self._requests.values():
@@ -178,7 +173,7 @@ class EngineServer:
         await asyncio.gather(*self._requests.values(), return_exceptions=True)
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
         if self._rests:
-            await self._engine.ping()  # for ever, if it hangs: then whoever keeps it ends it
+            await self._engine.ping()  # if it hangs, the process that keeps it ends it
         return self._rests
 
     def _hear(self) -> None:
@@ -188,7 +183,7 @@ class EngineServer:
                     calls = self._connection.recv()
                     if calls is None:
                         break
-                    # This thread must not hear what comes after a rest.
+                    # The next messages after a rest are for serve().
                     self._rests = any(name == "rest" for _, name, _ in calls)
                     self._loop.call_soon_threadsafe(self._begin, calls)
             except GONE:
@@ -206,7 +201,7 @@ class EngineServer:
                 if given in self._requests:
                     self._requests[given].cancel()
             elif name == "rest":
-                pass  # which the other thread has heard
+                pass  # see _hear
             elif name == "forget":
                 for held in given:
                     self._held.pop(held, None)
@@ -260,9 +255,9 @@ class EngineServer:
 
 
 def _portable(error: BaseException) -> BaseException:
-    """The error if the other side can read it, which does not import the engine's library."""
+    """The error, or its text if the other side, which has no library of the engine's, can't unpickle it."""
     if type(error).__module__.split(".")[0] in {"builtins", __package__.split(".")[0]}:
-        with contextlib.suppress(Exception):  # whatever its content says of pickling
+        with contextlib.suppress(Exception):  # its content may raise anything
             pickle.loads(pickle.dumps(error))
             return error
     return RaybatchError(f"{type(error).__name__}: {error}")

@@ -65,10 +65,6 @@ def test_bos_comes_once_if_template_and_tokeniser_add_it(adding: Any) -> None:
     assert adding(text)["input_ids"].count(adding.bos_token_id) == 2
 
 
-def test_a_raw_prompt_gets_the_tokenisers_special_tokens(adding: Any) -> None:
-    assert encode(adding, Request(prompt="hello world")) == [[1, 2, 3]]
-
-
 def test_a_chat_is_what_the_tokeniser_itself_makes_of_it(tokenizer: Any) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2 + 3?"}]
     (ids,) = encode(tokenizer, Request(messages=messages))
@@ -100,15 +96,12 @@ def test_a_chat_that_its_template_refuses_fails_alone(adding: Any) -> None:
     )
     made = encode(adding, chat("hello"), chat("hello", "world"), chat("world"), template=template)
     assert [made[0], made[2]] == [[2], [3]]
+    (broken,) = encode(adding, chat("hello"), template="{% if %}")
+    assert isinstance(broken, RowFailure)
+    assert "TemplateSyntaxError" in broken.reason
     assert isinstance(made[1], RowFailure)
     assert made[1].step == "template"
     assert "only one message, please" in made[1].reason
-
-
-def test_broken_template_fails_each_row_with_its_reason(adding: Any) -> None:
-    (made,) = encode(adding, chat("hello"), template="{% if %}")
-    assert isinstance(made, RowFailure)
-    assert "TemplateSyntaxError" in made.reason
 
 
 def test_the_user_may_leave_a_response_unbegun(adding: Any) -> None:
@@ -179,10 +172,6 @@ def test_a_token_that_the_model_lacks_fails_its_row_alone(extended: Any) -> None
     made = encode(lambda messages: [2, 9], chat("hello"))
     assert [one.reason.startswith("the prompt has the token None (id 9)") for one in made] == [True]
     assert encode(None, Request(prompt=texts[1]), vocabulary=None) == [[1, 2, 4, 3]]
-
-
-def test_no_requests_are_encoded_to_nothing(adding: Any) -> None:
-    assert encode(adding) == []
 
 
 def test_ray_stages_use_the_tokenizer_of_the_engine(adding: Any, tmp_path: Path) -> None:

@@ -82,13 +82,9 @@ def test_echo_returns_the_prompt() -> None:
 def test_response_ends_at_stop_strings() -> None:
     cut = answer("a b c d", {"max_tokens": 2}).completions[0]
     assert (cut.text, cut.finish_reason, cut.output_tokens) == ("a b", "length", 2)
+    assert [one.text for one in answer("a b", {"n": 3}).completions] == ["a b", "a b #1", "a b #2"]
     whole = answer("a b", {"max_tokens": 2}).completions[0]
     assert (whole.text, whole.finish_reason) == ("a b", "stop")
-
-
-def test_as_many_completions_as_wanted_differ() -> None:
-    made = answer("a b", {"n": 3})
-    assert [completion.text for completion in made.completions] == ["a b", "a b #1", "a b #2"]
 
 
 def test_responses_with_a_temperature_are_deterministic() -> None:

@@ -8,7 +8,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +19,8 @@ from tests.support.specs import spec
 transformers = pytest.importorskip("transformers")
 xgrammar = pytest.importorskip("xgrammar")
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: E402
+
+from tests.support.grammar_model import GrammarModel  # noqa: E402 - imports xgrammar
 
 MODEL = Path(__file__).parents[4] / "dags_examples/demo_model/model"
 ROOM = 1000
@@ -85,11 +86,7 @@ def vocabulary(tokenizer: Any) -> Vocabulary:
 
 
 VOCABULARIES = {name: vocabulary(tokenizer) for name, tokenizer in TOKENIZERS.items()}
-GRAMMAR_TEXTS = {
-    name: xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=len(tokenizer))
-    for name, tokenizer in TOKENIZERS.items()
-}
-COMPILERS = {name: xgrammar.GrammarCompiler(info, max_threads=1) for name, info in GRAMMAR_TEXTS.items()}
+MODELS = {name: GrammarModel(tokenizer) for name, tokenizer in TOKENIZERS.items()}
 
 
 def choices_of(texts: list[str], name: str = "demo model") -> Choices:
@@ -99,56 +96,69 @@ def choices_of(texts: list[str], name: str = "demo model") -> Choices:
 
 
 @pytest.mark.parametrize(
-    ("sampling", "reason"),
+    "sampling",
     [
-        ({}, ""),
-        ({"n": 2, "temperature": 0.5, "seed": 1, "max_tokens": 3, "top_p": 0.9, "stop": []}, ""),
-        ({"min_tokens": 0, "logprobs": None, "ignore_eos": False}, ""),
-        ({"min_tokens": 1}, "min_tokens may change the text or its end"),
-        ({"stop": ["a"]}, "stop may change the text or its end"),
-        ({"stop_token_ids": [7]}, "stop_token_ids may change the text or its end"),
-        ({"bad_words": ["a"]}, "bad_words may change the text or its end"),
-        ({"include_stop_str_in_output": True}, "include_stop_str_in_output may change the text or its end"),
-        ({"logprobs": 1}, "logprobs may change the text or its end"),
-        ({"prompt_logprobs": 1}, "prompt_logprobs may change the text or its end"),
-        ({"ignore_eos": True}, "ignore_eos may change the text or its end"),
-        ({"logit_bias": {"7": 1}}, "logit_bias may change the text or its end"),
-        ({"a_parameter_of_tomorrow": 1}, "a_parameter_of_tomorrow may change the text or its end"),
-        ({"structured_outputs": None}, "the response is not one of given choices"),
-        ({"structured_outputs": {"choice": []}}, "the response is not one of given choices"),
-        ({"structured_outputs": {"regex": "a|b"}}, "the response is not one of given choices"),
+        {},
+        {"n": 2, "temperature": 0.5, "seed": 1, "max_tokens": 3, "top_p": 0.9, "stop": []},
+        {"min_tokens": 0, "logprobs": None, "ignore_eos": False},
+        {"structured_outputs": {"choice": ["no", "not", "yes"]}},
+        {"structured_outputs": {"choice": ["a", "b", "a"]}},
+        {"structured_outputs": {"json": {"enum": ["no", "not"]}}},
+        {"structured_outputs": {"json": '{"type": "string", "enum": ["no", "not"]}'}},
+    ],
+)
+def test_choices_are_filled_in(sampling: dict[str, Any]) -> None:
+    assert why_in_full({"structured_outputs": {"choice": ["yes", "no"]}, **sampling}, spec()) == ""
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"min_tokens": 1},
+        {"stop": ["a"]},
+        {"stop_token_ids": [7]},
+        {"bad_words": ["a"]},
+        {"include_stop_str_in_output": True},
+        {"logprobs": 1},
+        {"prompt_logprobs": 1},
+        {"ignore_eos": True},
+        {"logit_bias": {"7": 1}},
+        {"a_parameter_of_tomorrow": 1},
+    ],
+)
+def test_why_in_full_by_sampling(sampling: dict[str, Any]) -> None:
+    reason = why_in_full({"structured_outputs": {"choice": ["yes", "no"]}, **sampling}, spec())
+    assert reason == f"{next(iter(sampling))} may change the text or its end"
+
+
+NO_CHOICES = "the response is not one of given choices"
+
+
+@pytest.mark.parametrize(
+    ("structured", "reason"),
+    [
+        (None, NO_CHOICES),
+        ({"choice": []}, NO_CHOICES),
+        ({"regex": "a|b"}, NO_CHOICES),
+        ({"choice": ["a"], "disable_fallback": True}, "disable_fallback may change the text or its end"),
+        ({"choice": ["a", ""]}, "a choice is empty or not valid text"),
+        ({"choice": ["a", "\ud83d"]}, "a choice is empty or not valid text"),
+        ({"choice": ["a", "b" * 40_000]}, "the choices are too large"),
+        ({"json": {"enum": ["no", 1]}}, NO_CHOICES),
+        ({"json": {"enum": ["a/b"]}}, NO_CHOICES),
+        ({"json": {"enum": ["é"]}}, NO_CHOICES),
+        ({"json": {"enum": "no"}}, NO_CHOICES),
+        ({"json": "no JSON"}, NO_CHOICES),
+        ({"json": {"type": "object", "enum": ["a"]}}, NO_CHOICES),
+        ({"json": {"enum": ["a", "b"], "minLength": 1}}, NO_CHOICES),
         (
-            {"structured_outputs": {"choice": ["a"], "disable_fallback": True}},
-            "disable_fallback may change the text or its end",
-        ),
-        ({"structured_outputs": {"choice": ["a", ""]}}, "a choice is empty or not valid text"),
-        ({"structured_outputs": {"choice": ["a", "\ud83d"]}}, "a choice is empty or not valid text"),
-        ({"structured_outputs": {"choice": ["no", "not", "yes"]}}, ""),
-        ({"structured_outputs": {"choice": ["a", "b", "a"]}}, ""),
-        ({"structured_outputs": {"choice": ["a", "b" * 40_000]}}, "the choices are too large"),
-        ({"structured_outputs": {"json": {"enum": ["no", "not"]}}}, ""),
-        ({"structured_outputs": {"json": '{"type": "string", "enum": ["no", "not"]}'}}, ""),
-        ({"structured_outputs": {"json": {"enum": ["no", 1]}}}, "the response is not one of given choices"),
-        ({"structured_outputs": {"json": {"enum": ["a/b"]}}}, "the response is not one of given choices"),
-        ({"structured_outputs": {"json": {"enum": ["é"]}}}, "the response is not one of given choices"),
-        ({"structured_outputs": {"json": {"enum": "no"}}}, "the response is not one of given choices"),
-        ({"structured_outputs": {"json": "no JSON"}}, "the response is not one of given choices"),
-        (
-            {"structured_outputs": {"json": {"type": "object", "enum": ["a"]}}},
-            "the response is not one of given choices",
-        ),
-        (
-            {"structured_outputs": {"json": {"enum": ["a", "b"], "minLength": 1}}},
-            "the response is not one of given choices",
-        ),
-        (
-            {"structured_outputs": {"json": {"enum": ["a"]}, "whitespace_pattern": " "}},
+            {"json": {"enum": ["a"]}, "whitespace_pattern": " "},
             "whitespace_pattern may change the text or its end",
         ),
     ],
 )
-def test_why_in_full(sampling: dict[str, Any], reason: str) -> None:
-    assert why_in_full({"structured_outputs": {"choice": ["yes", "no"]}, **sampling}, spec()) == reason
+def test_why_in_full_by_structured_outputs(structured: Any, reason: str) -> None:
+    assert why_in_full({"structured_outputs": structured}, spec()) == reason
 
 
 @pytest.mark.parametrize(
@@ -185,34 +195,12 @@ def test_texts_of_an_enum_are_all_that_its_grammar_allows(values: list[str]) -> 
     assert root == "root ::= (" + " | ".join(f"({json.dumps(text)})" for text in texts) + ")"
 
 
-class Model:
-    """Chooses among the tokens that vLLM's grammar allows, or mostly the longest ones.
-
-    :param eager: probability of one of the longest tokens, 0 to 1.
-    """
-
-    def __init__(self, name: str, choices: list[str], eager: float) -> None:
-        escaped = (choice.replace("\\", "\\\\").replace('"', '\\"') for choice in choices)
-        grammar = "root ::= " + " | ".join(f'"{choice}"' for choice in escaped)  # as vLLM makes it
-        self._grammar = COMPILERS[name].compile_grammar(grammar)
-        self._sizes = [len(text) for text in GRAMMAR_TEXTS[name].decoded_vocab]
-        self._eager = eager
-
-    def generate(self, seed: int) -> list[int]:
-        """Return all tokens of a generation; the last one ends it."""
-        rng = random.Random(seed)
-        matcher, ids = xgrammar.GrammarMatcher(self._grammar), []
-        while not matcher.is_terminated():
-            mask = xgrammar.allocate_token_bitmask(1, len(self._sizes))
-            matcher.fill_next_token_bitmask(mask)
-            bits = np.unpackbits(mask[0].numpy().view(np.uint8), bitorder="little")
-            allowed = np.flatnonzero(bits[: len(self._sizes)]).tolist()
-            longest = max(self._sizes[number] for number in allowed)
-            if rng.random() < self._eager:
-                allowed = [number for number in allowed if self._sizes[number] == longest]
-            ids.append(rng.choice(allowed))
-            assert matcher.accept_token(ids[-1])
-        return ids
+def generated(name: str, choices: list[str], seed: int, eager: float) -> list[int]:
+    """Return all tokens of a generation; the last one ends it."""
+    chance, matcher, ids = random.Random(seed), MODELS[name].begin(choices), list[int]()
+    while not matcher.is_terminated():
+        ids.append(MODELS[name].next(matcher, chance, eager))
+    return ids
 
 
 ALPHABETS = st.sampled_from(["ab", "ab ", "Consumer Staples", 'é日🙂"\\x'])
@@ -239,7 +227,7 @@ def test_completed_texts_are_those_in_full(
     if choices is None:
         assert name == "sentence pieces"  # the others give every text back
         return
-    whole = Model(name, texts, eager).generate(seed)
+    whole = generated(name, texts, seed, eager)
     expected = VOCABULARIES[name].text(whole[:-1])
     assert expected is not None
     for cap in [choices.cap(ROOM, may_miss), *range(1, 1 + len(whole))]:
@@ -271,38 +259,30 @@ def test_the_usual_tokens_decide_early(name: str) -> None:
     assert sum(one == text for one, text in zip(found, SECTORS, strict=True)) > len(SECTORS) / 2
 
 
+STAPLES = ["Consumer Discretionary", "Consumer Staples", "Energy"]
+
+
 @pytest.mark.parametrize(
-    ("texts", "cap"),
+    ("name", "texts", "may_miss", "cap"),
     [
-        (["yes", "no", "perhaps"], 1),
-        ([str(number) for number in range(1, 11)], 1),
-        (["Consumer Discretionary", "Consumer Staples", "Energy"], 2),
-        (["no", "not"], 2),
+        # A few texts may be open: where one rating of ten begins with another one, nine need one token.
+        ("byte level", ["yes", "no", "perhaps"], True, 1),
+        ("byte level", [str(number) for number in range(1, 11)], True, 1),
+        ("byte level", STAPLES, True, 2),
+        ("byte level", ["no", "not"], True, 2),
+        # The longest tokens count if the tokenizer adds a space.
+        ("sentence pieces", ["Energy", "Materials"], True, 1),
+        # First letters that differ decide for any model, also with random sampling.
+        ("demo model", ["agriculture", "banking", "construction"], True, 1),
+        ("demo model", ["agriculture", "banking", "construction"], False, 1),
+        # What can't go on is generated until no text is open: another try would change probabilities.
+        ("byte level", STAPLES, False, len("Consumer ") + 1),
+        ("bytes alone", STAPLES, False, len("Consumer ") + 1),
+        ("demo model", ["no", "not"], False, len("no") + 1),
     ],
 )
-def test_a_few_texts_may_be_open(texts: list[str], cap: int) -> None:
-    """Where one rating of ten begins with another one, nine need one token instead of two."""
-    assert choices_of(texts, "byte level").cap(ROOM, may_miss=True) == cap
-
-
-def test_longest_tokens_count_if_the_tokenizer_adds_a_space() -> None:
-    tokenizer = TOKENIZERS["sentence pieces"]
-    assert tokenizer.decode(tokenizer.encode("Energy")[:1]) != "Energy"[:1]
-    assert choices_of(["Energy", "Materials"], "sentence pieces").cap(ROOM, may_miss=True) == 1
-
-
-def test_one_token_decides_where_first_letters_differ() -> None:
-    """This holds for any model, also with random sampling."""
-    choices = choices_of(["agriculture", "banking", "construction"])
-    assert choices.cap(ROOM, may_miss=False) == choices.cap(ROOM, may_miss=True) == 1
-
-
-def test_what_can_not_go_on_is_generated_until_nothing_is_open() -> None:
-    """A second generation would change the probability of a text."""
-    texts = ["Consumer Discretionary", "Consumer Staples", "Energy"]
-    for name in ("byte level", "bytes alone"):
-        assert choices_of(texts, name).cap(ROOM, may_miss=False) == len("Consumer ") + 1
-    assert choices_of(["no", "not"]).cap(ROOM, may_miss=False) == len("no") + 1
+def test_cap(name: str, texts: list[str], may_miss: bool, cap: int) -> None:
+    assert choices_of(texts, name).cap(ROOM, may_miss) == cap
 
 
 def test_a_limit_that_could_cut_a_choice_is_kept() -> None:

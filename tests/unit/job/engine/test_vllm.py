@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from airflow_provider_raybatch.job.engine import vllm_compat
@@ -21,13 +20,13 @@ from tests.support.specs import spec
 
 pytest.importorskip("vllm")
 transformers = pytest.importorskip("transformers")
-xgrammar = pytest.importorskip("xgrammar")
+pytest.importorskip("xgrammar")
+from tests.support.grammar_model import GrammarModel  # noqa: E402 - imports xgrammar
 
 MODEL = Path(__file__).parents[4] / "dags_examples/demo_model/model"
 TOKENIZER = transformers.AutoTokenizer.from_pretrained(MODEL)
-TEXTS = xgrammar.TokenizerInfo.from_huggingface(TOKENIZER, vocab_size=len(TOKENIZER))
 TOKEN_TEXTS = vllm_compat.token_texts(TOKENIZER)
-COMPILER = xgrammar.GrammarCompiler(TEXTS, max_threads=1)
+GRAMMAR = GrammarModel(TOKENIZER)
 LABELS = {
     "sentiment": ["positive", "negative", "neutral"],
     "shades": ["very positive", "very negative", "positive", "negative"],
@@ -57,13 +56,10 @@ class Model:
         yield SimpleNamespace(finished=True, prompt_token_ids=ids, outputs=outputs, num_cached_tokens=0)
 
     def _completion(self, prompt: list[int], params: Any, number: int) -> Any:
-        choices = (
-            choice.replace("\\", "\\\\").replace('"', '\\"') for choice in params.structured_outputs.choice
-        )
-        grammar = "root ::= " + " | ".join(f'"{choice}"' for choice in choices)  # as vLLM makes it
-        matcher, ids = xgrammar.GrammarMatcher(COMPILER.compile_grammar(grammar)), list[int]()
+        matcher, ids = GRAMMAR.begin(params.structured_outputs.choice), list[int]()
         while len(ids) < params.max_tokens and not matcher.is_terminated():
-            ids.append(self._next(matcher, self._chance_of(prompt, ids, params, number)))
+            chance = self._chance_of(prompt, ids, params, number)
+            ids.append(GRAMMAR.next(matcher, chance, self._eager))
         reason = "stop" if matcher.is_terminated() else "length"
         return SimpleNamespace(token_ids=ids, finish_reason=reason, text="")
 
@@ -74,18 +70,6 @@ class Model:
         if params.temperature == 0:
             return random.Random(known)
         return self._chance if params.seed is None else random.Random(f"{known}{params.seed}{number}{ids}")
-
-    def _next(self, matcher: Any, chance: random.Random) -> int:
-        mask = xgrammar.allocate_token_bitmask(1, len(TOKENIZER))
-        matcher.fill_next_token_bitmask(mask)
-        bits = np.unpackbits(mask[0].numpy().view(np.uint8), bitorder="little")
-        allowed = np.flatnonzero(bits[: len(TOKENIZER)]).tolist()
-        sizes = {one: len(TEXTS.decoded_vocab[one]) for one in allowed}
-        if chance.random() < self._eager:
-            allowed = [one for one, size in sizes.items() if size == max(sizes.values())]
-        chosen = chance.choice(allowed)
-        assert matcher.accept_token(chosen)
-        return int(chosen)
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +84,8 @@ def engine_of(model: Model, fill_in: bool = True) -> Any:
 
     engine: Any = VllmEngine.__new__(VllmEngine)
     engine._llm, engine._fill_in, engine._max_model_len = model, fill_in, 500
-    engine._defaults, engine._spec, engine._known = {}, spec(engine="vllm", model="m"), {}
+    engine._defaults, engine._spec = {}, spec(engine="vllm", model="m")
+    engine._forget_params()
     engine._tokenizer, engine._numbers = TOKENIZER, itertools.count()
     engine._detokenizer, engine._chat = Detokenizer(TOKENIZER), ChatEncoder(TOKENIZER, str)
     return engine
