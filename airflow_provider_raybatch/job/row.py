@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of one row on its way: request, response, failure and outcome."""
+"""The types of a row: request, response, failure and outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST_REASON = 1000
 
 @dataclass(frozen=True)
 class Request:
-    """The request of one row. Exactly one of `messages` (a chat) and `prompt` (raw text) is set.
+    """The request of one row: either `messages` (a chat) or `prompt` (raw text) is set.
 
     :param sampling: vLLM sampling parameters of this row, merged over the job's by the engine.
     """
@@ -27,19 +27,16 @@ class Request:
 
     @property
     def characters(self) -> int:
-        """Of its text."""
+        """Length of its text."""
         if self.prompt is not None:
             return len(self.prompt)
         return sum(_length(message.get("content")) for message in self.messages or ())
 
     def as_json(self) -> str:
-        """For the dead letter."""
+        """Without the fields that are not set."""
         content = {"messages": self.messages, "prompt": self.prompt, "sampling": dict(self.sampling) or None}
-        return json.dumps(
-            {name: value for name, value in content.items() if value is not None},
-            ensure_ascii=False,
-            default=str,
-        )
+        given = {name: value for name, value in content.items() if value is not None}
+        return json.dumps(given, ensure_ascii=False, default=str)
 
 
 def _length(content: Any) -> int:
@@ -60,7 +57,7 @@ class Completion:
 
     :param finish_reason: ``stop``, ``length`` or another word of the engine's.
     :param output_tokens: how many tokens were generated.
-    :param filled_tokens: how many more the text has, which were known without the model.
+    :param filled_tokens: how many more the text has, which a choice forced.
     """
 
     text: str
@@ -73,7 +70,7 @@ class Completion:
 class Response:
     """The response to one request: at least one completion.
 
-    :param truncated_prompt_tokens: how many tokens of the prompt were cut off before.
+    :param truncated_prompt_tokens: how many tokens of the prompt were cut off.
     :param has_special_tokens: whether the row's text has special tokens of the model.
     """
 
@@ -99,7 +96,7 @@ class RowFailure:
     """Why a row has no response.
 
     :param step: ``read``, ``template``, ``tokenize``, ``engine``, ``parse``, ``length`` or ``postprocess``.
-    :param input_tokens: of a response that was generated and rejected; so are `output_tokens`.
+    :param input_tokens: of a response that was generated and rejected, as are `output_tokens`.
     """
 
     step: str
@@ -112,12 +109,8 @@ class RowFailure:
     @classmethod
     def of(cls, step: str, error: BaseException) -> RowFailure:
         """From an exception: its truncated text, with its class unless the error is this package's own."""
-        text = (
-            str(error)
-            if isinstance(error, (RowTemplateError, RenderError, RaybatchError))
-            else f"{type(error).__name__}: {error}"
-        )
-        return cls(step, text[:_LONGEST_REASON])
+        is_own = isinstance(error, (RowTemplateError, RenderError, RaybatchError))
+        return cls(step, (str(error) if is_own else f"{type(error).__name__}: {error}")[:_LONGEST_REASON])
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,7 @@ def in_sequence(function: Callable[[Item, Shared], T], items: Sequence[Item], sh
 class WorkItem:
     """A chunk to do.
 
-    :param skip: runs of positions in the chunk that need no request: the first, and one past the last. Runs
-        are compact: a resume may have thousands of chunks with hundreds of positions to skip in each.
+    :param skip: runs of positions in the chunk that need no request: the first, and one past the last.
     :param repetitions: position and number of each row that repeats the sampled request of earlier rows.
     """
 
@@ -71,7 +70,7 @@ class WorkItem:
 def work(
     source: Source, rows_per_chunk: int, resolved: RowMask, repetitions: Repetitions | None = None
 ) -> list[WorkItem]:
-    """The remaining work: each chunk with the positions to skip; chunks without remaining rows are left out.
+    """The remaining work: the chunks that have remaining rows.
 
     :param resolved: rows that need no request.
     :param repetitions: by ordinal, how many earlier rows make the same sampled request.
@@ -106,7 +105,7 @@ class CheckedModel:
 
 @dataclass
 class Done:
-    """What a work item became: its parts, where the seconds went, and what its replica had done by then."""
+    """A finished work item: its parts, seconds by stage, and its replica's progress by then."""
 
     parts: list[Part]
     seconds: dict[str, float]
@@ -115,7 +114,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Job:
-    """What every replica of a job gets. Ray Data exports it as text: a secret is a ``SecretStr``.
+    """What every replica of a job gets. Ray Data exports it as text, so a secret is a ``SecretStr``.
 
     :param folder: the destination.
     :param part_folder: where this submission keeps its parts, relative to `folder`.

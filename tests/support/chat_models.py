@@ -7,53 +7,26 @@ from dataclasses import dataclass
 from typing import Any
 
 QWEN = (
-    "{%- if messages[0].role == 'system' %}"
-    "{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}"
-    "{%- endif %}"
     "{%- for message in messages %}"
-    "{%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}"
-    "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}"
-    "{%- elif message.role == 'assistant' %}"
-    "{%- set content = message.content %}"
-    "{%- if '</think>' in content %}"
-    "{%- set content = content.split('</think>')[-1].lstrip('\\n') %}"
-    "{%- endif %}"
-    "{{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>\\n' }}"
-    "{%- endif %}"
+    "{{- '<|im_start|>' + message.role + '\\n' }}"
+    "{{- message.content.split('</think>')[-1].lstrip('\\n') + '<|im_end|>\\n' }}"
     "{%- endfor %}"
-    "{%- if add_generation_prompt %}"
-    "{{- '<|im_start|>assistant\\n' }}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
     "{%- if enable_thinking is defined and enable_thinking is false %}"
     "{{- '<think>\\n\\n</think>\\n\\n' }}"
     "{%- endif %}"
-    "{%- endif %}"
 )
-"""ChatML as Qwen3 has it, without tools."""
+"""ChatML as Qwen3 has it, in so far as it writes tokens."""
 
 GEMMA = (
     "{{ bos_token }}"
-    "{%- if messages[0]['role'] == 'system' -%}"
-    "{%- set first_user_prefix = messages[0]['content'] + '\\n\\n' -%}"
-    "{%- set loop_messages = messages[1:] -%}"
-    "{%- else -%}"
-    '{%- set first_user_prefix = "" -%}'
-    "{%- set loop_messages = messages -%}"
-    "{%- endif -%}"
-    "{%- for message in loop_messages -%}"
-    "{%- if (message['role'] == 'assistant') -%}"
-    '{%- set role = "model" -%}'
-    "{%- else -%}"
-    "{%- set role = message['role'] -%}"
-    "{%- endif -%}"
-    "{{ '<start_of_turn>' + role + '\\n' + (first_user_prefix if loop.first else '') }}"
-    "{{ message['content'] | trim }}"
-    "{{ '<end_of_turn>\\n' }}"
+    "{%- for message in messages -%}"
+    "{%- set role = 'model' if message['role'] == 'assistant' else message['role'] -%}"
+    "{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}"
     "{%- endfor -%}"
-    "{%- if add_generation_prompt -%}"
-    "{{'<start_of_turn>model\\n'}}"
-    "{%- endif -%}"
+    "{%- if add_generation_prompt -%}{{ '<start_of_turn>model\\n' }}{%- endif -%}"
 )
-"""Gemma 3's, for text."""
+"""Gemma 3's, in so far as it writes tokens."""
 
 
 @dataclass(frozen=True)

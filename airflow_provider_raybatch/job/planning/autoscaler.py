@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nodes that the cluster's autoscaler may add, from the first source that knows them.
 
-Ray has no public call for it. Its private one tells what was reported to the cluster: Anyscale reports it,
-Ray's own autoscaler (2.60) does not. So the definition that the autoscaler works from is read where it lies:
-with KubeRay in the Kubernetes API, with the cluster launcher in a file on the head, where the driver runs.
+Ray has no public call for it. Anyscale reports them to the cluster, and Ray's private call tells what was
+reported. Ray's own autoscaler (2.60) reports nothing, so its configuration is read: with KubeRay from the
+Kubernetes API, with the cluster launcher from a file on the head, where the driver runs.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _log = logging.getLogger(__name__)
 
 
 def limits() -> AutoscalerLimits | None:
-    """What the autoscaler may add; ``None`` without one, and where that can't be told."""
+    """What the autoscaler may add; ``None`` without one, or if no source knows."""
     for source in (_of_reported_config, _of_ray_cluster, _of_monitor):
         try:
             found = source()
-        except Exception as error:  # of Ray's private API, Kubernetes, and files of other tools
+        except Exception as error:  # private API of Ray, Kubernetes, and files of other tools
             _log.debug("%s tells nothing of the autoscaler: %r", source.__name__, error)
             continue
         if found is not None and found.groups:
@@ -43,7 +43,7 @@ def limits() -> AutoscalerLimits | None:
 
 
 def from_reported_config(config: Any) -> AutoscalerLimits:
-    """Of Ray's ``ClusterConfig`` message, where a count of -1 is no limit."""
+    """From Ray's ``ClusterConfig`` message, where a count of -1 is no limit."""
     groups = (
         NodeGroup(group.name, _amounts(group.resources), _count(group.max_count))
         for group in config.node_group_configs
@@ -55,9 +55,9 @@ def from_reported_config(config: Any) -> AutoscalerLimits:
 
 
 def from_autoscaling_config(config: Mapping[str, Any]) -> AutoscalerLimits:
-    """Of the configuration that Ray's autoscaler works from.
+    """From the configuration of Ray's autoscaler.
 
-    :raises ValueError: a group's shape can't be told, as with a node type without resources.
+    :raises ValueError: a node type has no resources.
     """
     max_nodes = _count(config.get("max_workers", -1))
     groups = []
@@ -82,13 +82,13 @@ def _of_reported_config() -> AutoscalerLimits | None:
 
 
 def _of_ray_cluster() -> AutoscalerLimits | None:
-    """Of the RayCluster of this pod, read as KubeRay's autoscaler reads it, which runs in the same pod."""
+    """From the RayCluster of this pod, as KubeRay's autoscaler reads it, which runs in the same pod."""
     name = os.environ.get("RAY_CLUSTER_NAME")  # KubeRay sets it
     if not name:
         return None
     try:
         definition = _ray_cluster(name)
-    except OSError:  # once more, since a job that takes the cluster for one without GPUs is refused for good
+    except OSError:  # again: without an answer, a job that needs more GPUs is refused for good
         definition = _ray_cluster(name)
     if definition["spec"].get("enableInTreeAutoscaling") is not True:
         return None
@@ -98,10 +98,10 @@ def _of_ray_cluster() -> AutoscalerLimits | None:
 
 
 def _ray_cluster(name: str) -> Any:
-    """The RayCluster, asked of the Kubernetes API with the pod's own service account.
+    """The RayCluster, from the Kubernetes API with the pod's own service account.
 
-    :raises OSError: there is no API or it does not answer.
-    :raises ValueError: it refuses, or answers something else.
+    :raises OSError: the API does not answer.
+    :raises ValueError: it refuses, or its answer is not JSON.
     """
     # KubeRay sets the namespace since 1.6.
     namespace = (
@@ -110,7 +110,7 @@ def _ray_cluster(name: str) -> Any:
     token = (_SERVICE_ACCOUNT / "token").read_text().strip()
     trusted = ssl.create_default_context(cafile=str(_SERVICE_ACCOUNT / "ca.crt"))
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], int(os.environ["KUBERNETES_SERVICE_PORT"])
-    # Not urllib, which takes a proxy where the environment names one.
+    # Not urllib, which would use a proxy of the environment.
     with closing(http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=trusted)) as api:
         path = f"/apis/ray.io/v1/namespaces/{namespace}/rayclusters/{name}"
         api.request("GET", path, headers={"Authorization": f"Bearer {token}"})
@@ -125,7 +125,7 @@ def _of_monitor() -> AutoscalerLimits | None:
 
 
 def of_monitor(gcs_address: str) -> AutoscalerLimits | None:
-    """Of the file that the autoscaler's process on this host was started with, if it serves this cluster."""
+    """From the configuration file of the autoscaler's process on this host, if it serves this cluster."""
     import psutil  # Ray brings it
     import yaml  # so it does
 

@@ -21,24 +21,24 @@ _POLL = 2.0
 
 
 def view() -> Cluster:
-    """Resource totals of the nodes that are alive, and what the autoscaler may add."""
+    """The nodes that are alive, and what the autoscaler may add."""
     return Cluster(_nodes(), autoscaler.limits())
 
 
 def gpu_node(accelerator_type: str | None) -> str | None:
-    """Id of a node with a GPU, of this type if one is given; ``None`` while there is none."""
+    """Id of a node with a GPU of this type; ``None`` while there is none."""
     wanted = ["GPU", *([ACCELERATOR + accelerator_type] if accelerator_type else [])]
     nodes = (node for node in ray.nodes() if node["Alive"])
     return next((n["NodeID"] for n in nodes if all(n["Resources"].get(name, 0) > 0 for name in wanted)), None)
 
 
 def has_one_node() -> bool:
-    """Whether no other node can have files that this one lacks."""
+    """Whether the cluster has one node, so no other one can have files that this one lacks."""
     return len([node for node in ray.nodes() if node["Alive"]]) == 1
 
 
 def has_idle(plan: Plan) -> bool:
-    """Whether a replica of this plan could start now: what it takes is idle, if perhaps on several nodes."""
+    """Whether the CPUs and GPUs of a replica are idle now, if perhaps on several nodes."""
     idle = ray.available_resources()
     return bool(idle.get("CPU", 0) >= plan.cpus and idle.get("GPU", 0) >= plan.gpus)
 
@@ -63,10 +63,10 @@ def check_versions() -> dict[str, str]:
 def wait_for(
     plan: Plan, cluster_wait: float | None, held_before: bool, emit: Callable[[Phase], None]
 ) -> Cluster:
-    """Return once the cluster can hold the plan.
+    """Wait until the cluster can hold the plan.
 
-    :param cluster_wait: see :func:`~airflow_provider_raybatch.job.planning.fit.longest_wait`.
-    :param held_before: see :func:`~airflow_provider_raybatch.job.planning.fit.longest_wait`.
+    :param cluster_wait: see :func:`~airflow_provider_raybatch.job.planning.fit.longest_wait`, also for
+        `held_before`.
     :raises PreflightError: it never can, or did not in time.
     """
     began, announced = time.monotonic(), False
@@ -94,7 +94,7 @@ def wait_for(
             cluster = replace(cluster, nodes=_nodes())
     finally:
         if announced:
-            # It outlives the job otherwise, and the nodes with it. The replicas themselves hold theirs.
+            # The request would outlive the job, and keep its nodes. Replicas hold their own.
             _request([])
 
 
@@ -103,17 +103,17 @@ def _nodes() -> tuple[Resources, ...]:
 
 
 def _request(bundles: list[dict[str, float]]) -> None:
-    """Ask the autoscaler now, rather than when the first replica is pending; until the next call."""
+    """Replace the request to the autoscaler, which otherwise acts when the first replica is pending."""
     from ray.autoscaler.sdk import request_resources
 
     request_resources(bundles=bundles)
 
 
 def _bundles(plan: Plan, cluster: Cluster) -> list[Resources]:
-    """What lies on one node each: a replica, or each of its GPUs where it may span several.
+    """The bundles to request: a replica, or each of its GPUs if it may span nodes.
 
-    The type of accelerator is asked for only where a group names it: an autoscaler adds no node for a
-    resource that no group names, though nodes may have it once they run.
+    The type of accelerator is in them only if a group names it: an autoscaler adds no node for a resource
+    that no group names, though nodes may have it once they run.
     """
     accelerator = f"{ACCELERATOR}{plan.accelerator_type}"
     kind = {accelerator: 0.001} if cluster.autoscaler and cluster.autoscaler.names(accelerator) else {}

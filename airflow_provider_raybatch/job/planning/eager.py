@@ -2,10 +2,9 @@
 """Whether an engine starts without compiling its model: ready sooner, but slower in each step.
 
 On an H200 with warm caches and a model of 8 billion parameters, vLLM needs 7 to 14 s longer to load compiled
-code and to capture CUDA graphs than with ``enforce_eager``, and 40 s longer with cold ones
+code and to capture CUDA graphs than with ``enforce_eager``, and 40 s longer with cold caches
 (`benchmarks/results/start_up.md`). A step without graphs launches each kernel from Python, which is slower
-where few rows run. So it pays where few steps are left to do: in a night that changed little, in the retry
-of a job that was nearly done, and in a first try with a few rows.
+for few rows. So eager pays off for jobs with few steps.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Request
 
 _MOST_STEPS = 256
-"""If a step takes 10 to 15 ms longer (an estimate), these cost 4 s, and at least 7 s are saved."""
+"""At 10 to 15 ms more per step (an estimate), these cost 4 s, and at least 7 s are saved."""
 _MOST_CHARACTERS = 1_000_000
-"""Of a replica's prompts. They keep a GPU busy for some seconds, of which compiled code saves a tenth or so:
-W1, with four times as many, took 29.8 s without, and 24 to 27 s with it (`benchmarks/results/nights.md`)."""
+"""Of a replica's prompts: some seconds of a GPU, of which compiled code saves a tenth. W1, with four times as
+many, took 29.8 s eager, and 24 to 27 s compiled (`benchmarks/results/nights.md`)."""
 _SETTLED_BY = frozenset({
     "compilation_config",
     "cudagraph_capture_sizes",
@@ -31,12 +30,12 @@ _SETTLED_BY = frozenset({
     "optimization_level",
     "performance_mode",
 })
-"""Engine arguments by which a user says how the model is compiled."""
+"""Engine arguments that say how the model is compiled."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What the first rows of an input say of all rows.
+    """An estimate for all rows from the first ones.
 
     :param longest_response: output tokens; ``None`` if a response may fill the context.
     :param characters: of a prompt, in the mean.
@@ -49,10 +48,7 @@ class Workload:
 
 
 def workload_of(spec: BatchInferenceSpec, requests: Sequence[Request]) -> Workload:
-    """The workload by these requests.
-
-    :param requests: of the first rows.
-    """
+    """The workload, from the requests of the first rows."""
     asked = [{**spec.sampling, **request.sampling} for request in requests]
     limits = _whole_numbers(asked, "max_tokens")
     return Workload(
@@ -63,7 +59,7 @@ def workload_of(spec: BatchInferenceSpec, requests: Sequence[Request]) -> Worklo
 
 
 def _whole_numbers(asked: Sequence[Mapping[str, Any]], name: str) -> list[int]:
-    """A sampling parameter, where it is one: a row whose own is not fails later, alone."""
+    """The whole numbers among a sampling parameter's values; a row with another value fails later, alone."""
     return [one[name] for one in asked if isinstance(one.get(name), int)]
 
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a cluster can ever hold what a plan asks for.
-
-Pure, so that every answer is tested without a cluster.
-"""
+"""Whether a cluster can ever hold what a plan asks for. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ _NODES_RETURNED = 300.0
 
 @dataclass(frozen=True)
 class Fit:
-    """The answer, and why.
+    """The answer.
 
     :param verdict: ``fits`` now, ``wait`` for the autoscaler, or ``never``.
     :param situation: what is asked for and what is there.
@@ -41,8 +38,8 @@ def longest_wait(cluster_wait: float | None, autoscales: bool, held_before: bool
 
     :param cluster_wait: the user's setting, which takes precedence.
     :param autoscales: whether there is an autoscaler whose node groups are known.
-    :param held_before: whether an earlier submission of the run had its nodes. After a restart of the head
-        they are expected back, and without this a retry would fail for good, as if they could never come.
+    :param held_before: whether an earlier submission of the run had its nodes: they are expected back after a
+        restart of the head.
     """
     if cluster_wait is not None:
         return cluster_wait
@@ -52,12 +49,12 @@ def longest_wait(cluster_wait: float | None, autoscales: bool, held_before: bool
 
 
 def assess(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
-    """Place the replicas node by node, largest nodes first.
+    """Place the replicas node by node.
 
-    A replica stays on one node, so what counts is each node's total, not the cluster's sum; with vLLM's Ray
-    executor it may span nodes, GPU by GPU. What other jobs hold at the moment doesn't matter: they end.
+    A replica stays on one node, so each node's total counts, not the cluster's sum; with vLLM's Ray executor
+    it may span nodes. What other jobs hold now doesn't matter, since they end.
 
-    :param autoscaling: whether nodes may join: by an autoscaler, or since the user says so.
+    :param autoscaling: whether nodes may join: by an autoscaler, or because the user says so.
     """
     asked = request(plan.cpus, plan.gpus, plan.accelerator_type)
     placed = cluster.holds(asked, plan.spans_nodes)
@@ -85,17 +82,13 @@ def assess(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
 
 
 def _missing_type(wanted: str | None, cluster: Cluster) -> str:
-    """What tells a misspelt accelerator type from one whose nodes are missing."""
-    present = {
-        name.removeprefix(ACCELERATOR)
-        for node in cluster.nodes
-        for name in node
-        if name.startswith(ACCELERATOR)
-    }
+    """Tells a misspelt accelerator type from one whose nodes are missing."""
+    names = {name for node in cluster.nodes for name in node if name.startswith(ACCELERATOR)}
+    present = sorted(name.removeprefix(ACCELERATOR) for name in names)
     if wanted is None or wanted in present:
         return ""
-    found = f"they have {', '.join(sorted(present))}" if present else "they have none"
-    close = ", ".join(map(repr, close_types(wanted, sorted(present))))
+    found = f"they have {', '.join(present)}" if present else "they have none"
+    close = ", ".join(map(repr, close_types(wanted, present)))
     near = f"; close to it: {close}" if close else ""
     return f"; no node has accelerator_type {wanted!r} ({found}{near})"
 

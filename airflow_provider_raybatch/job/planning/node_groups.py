@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many replicas fit on nodes: on those that run, and on those that an autoscaler may add.
-
-Pure, so that every shape of node is tested without a cluster.
-"""
+"""How many replicas fit on nodes: on those that run, and on those that an autoscaler may add. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ from airflow_provider_raybatch.contract.text import count_of
 
 ACCELERATOR = "accelerator_type:"
 UNLIMITED = 1_000_000
-"""Nodes, where the autoscaler has no limit."""
+"""Nodes, if the autoscaler has no limit."""
 _MOST_SHOWN = 6
 
 Resources = dict[str, float]
 
 
 def request(cpus: float, gpus: float, accelerator_type: str | None) -> Resources:
-    """What one replica asks of Ray."""
+    """The resources of one replica, as Ray names them."""
     asked = {"CPU": cpus}
     if gpus:
         asked["GPU"] = float(gpus)
@@ -30,17 +27,17 @@ def request(cpus: float, gpus: float, accelerator_type: str | None) -> Resources
 
 
 def copies(node: Resources, asked: Resources) -> int:
-    """How often a node holds a request."""
-    # Of doubles, 5 holds five times 5/6, and 1 holds nine times 0.1.
+    """How many such requests fit on a node."""
+    # In doubles, 5/6 would fit into 5 only five times, and 0.1 into 1 nine times.
     return int(min((node.get(name, 0.0) + 1e-9) // amount for name, amount in asked.items()))
 
 
 def replicas_on(nodes: Collection[tuple[Resources, int]], asked: Resources, spans_nodes: bool) -> int:
-    """How many replicas nodes hold.
+    """How many replicas fit on nodes.
 
     :param nodes: a node's resources, and how many such nodes there are.
-    :param spans_nodes: whether the GPUs of a replica may lie on several nodes. Then each GPU is a bundle of
-        its own, and the replica's CPUs are in the bundle of its first GPU.
+    :param spans_nodes: whether each GPU of a replica is a bundle of its own, on any node; the replica's CPUs
+        are in the bundle of its first GPU.
     """
     if not spans_nodes:
         return sum(count * copies(node, asked) for node, count in nodes)
@@ -51,16 +48,13 @@ def replicas_on(nodes: Collection[tuple[Resources, int]], asked: Resources, span
 
 
 def bundles(asked: Resources) -> list[Resources]:
-    """What must lie on one node each, where the GPUs of a replica may lie on several: one bundle a GPU.
-
-    :param asked: by the replica.
-    """
+    """The bundles of a replica whose GPUs may lie on several nodes: one per GPU."""
     other = {name: 1.0 if name == "GPU" else amount for name, amount in asked.items() if name != "CPU"}
     return [{**other, "CPU": asked["CPU"]}, *[other] * (int(asked["GPU"]) - 1)]
 
 
 def shown(resources: Resources) -> str:
-    """Amounts with their names, for a sentence."""
+    """Amounts with their names."""
     names = [
         f"{amount:g} {name}" if not name.startswith(ACCELERATOR) else f"an {name.removeprefix(ACCELERATOR)}"
         for name, amount in resources.items()
@@ -74,7 +68,7 @@ class NodeGroup:
     """Equal nodes that an autoscaler adds and removes.
 
     :param node: the resources of one node.
-    :param max_nodes: how many there may be at once.
+    :param max_nodes: at most so many at once.
     """
 
     name: str
@@ -82,16 +76,16 @@ class NodeGroup:
     max_nodes: int
 
     def node_for(self, asked: Resources) -> Resources:
-        """One node; with the type of accelerator that is asked for, where the group names none.
+        """One node; with the type of accelerator that is asked for if the group names none.
 
-        Ray finds the type only when the node starts, and few definitions of groups name it.
+        Few groups name it: Ray finds the type when the node starts.
         """
         if not self.node.get("GPU") or any(name.startswith(ACCELERATOR) for name in self.node):
             return self.node
         return {**self.node, **{name: 1.0 for name in asked if name.startswith(ACCELERATOR)}}
 
     def sentence(self, asked: Resources) -> str:
-        """Name, size and shape, as far as a request has to do with it."""
+        """Name, size and shape, as far as a request is concerned."""
         node = {name: self.node.get(name, 0.0) for name in asked if not name.startswith(ACCELERATOR)}
         node |= {name: amount for name, amount in self.node.items() if name.startswith(ACCELERATOR)}
         most = "any number of" if self.max_nodes >= UNLIMITED else f"at most {self.max_nodes}"
@@ -103,7 +97,7 @@ class AutoscalerLimits:
     """What an autoscaler may make of a cluster.
 
     :param max_nodes: nodes of all groups together.
-    :param max_resources: resources of the whole cluster, by name; without an entry there is no limit.
+    :param max_resources: of the whole cluster, by name; a resource without an entry has no limit.
     """
 
     groups: tuple[NodeGroup, ...]
@@ -111,7 +105,7 @@ class AutoscalerLimits:
     max_resources: Resources = field(default_factory=dict)
 
     def replicas(self, asked: Resources, spans_nodes: bool, others: Iterable[Resources] = ()) -> int:
-        """How many replicas the cluster holds when the autoscaler has added all it may.
+        """How many replicas fit when the autoscaler has added all it may.
 
         :param others: nodes that belong to no group, such as the head.
         """
@@ -127,11 +121,11 @@ class AutoscalerLimits:
         return int(min(replicas_on(nodes, asked, spans_nodes), *bounds, UNLIMITED))
 
     def names(self, resource: str) -> bool:
-        """Whether any group's definition names this resource, such as ``GPU``."""
+        """Whether a group names this resource, such as ``GPU``."""
         return any(group.node.get(resource) for group in self.groups)
 
     def sentence(self, asked: Resources) -> str:
-        """The groups and the limits, as far as a request has to do with them."""
+        """The groups and the limits, as far as a request is concerned."""
         groups = [group.sentence(asked) for group in self.groups]
         if len(groups) > _MOST_SHOWN:
             groups[_MOST_SHOWN:] = [f"{len(groups) - _MOST_SHOWN} more"]

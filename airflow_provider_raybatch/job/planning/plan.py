@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every size of a job, derived from data, model and cluster, each with its reason.
-
-Pure: no cluster needed to test it.
-"""
+"""Every size of a job, derived from data, model and cluster, each with its reason. Pure."""
 
 from __future__ import annotations
 
@@ -29,21 +26,20 @@ _CHUNKS_PER_REPLICA = 8
 _LARGEST_CHUNK, _MOST_CHUNKS = 4096, 20_000
 _FEWEST_ROWS = 8
 _ROWS_FOR_A_NODE = 1024
-"""Rows that a replica must get for a node to be started for it: that takes minutes, and is paid for."""
+"""Rows of a replica that are worth a new node, whose start takes minutes and is paid for."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """What runs where, and how much at once.
 
-    :param replicas: engines side by side.
     :param cpus: CPUs each replica reserves.
     :param gpus: GPUs each replica reserves, all on one node unless `spans_nodes`.
     :param rows_per_chunk: rows that are rendered and tokenised together.
     :param rows_in_engine: rows that are in a replica's engine at once.
-    :param grows: whether there may be more by what the engine answers in a second.
+    :param grows: whether `rows_in_engine` may grow to what the engine answers in a second.
     :param chunks_in_flight: chunks that Ray's own processor works on at once.
-    :param reasons: why each value is what it is, by name.
+    :param reasons: the reason of each value, by name.
     :param spans_nodes: whether a replica's GPUs may lie on several nodes (vLLM's Ray executor).
     :param eager: whether engines start without compiling the model.
     :param fewest_replicas: how many must have room before the job starts, and stay while rows are left. The
@@ -65,16 +61,16 @@ class Plan:
 
     @property
     def fewest(self) -> int:
-        """Replicas that must have room before the job starts, and that stay while rows are left."""
+        """See `fewest_replicas`."""
         return self.replicas if self.fewest_replicas is None else self.fewest_replicas
 
     @property
     def number_of_replicas(self) -> str:
-        """For a sentence: ``4``, or ``2 to 8``."""
+        """``4``, or ``2 to 8``."""
         return str(self.replicas) if self.fewest == self.replicas else f"{self.fewest} to {self.replicas}"
 
     def shown(self) -> dict[str, object]:
-        """For the log and the manifest: each value with its reason."""
+        """Each value with its reason, for the log and the manifest."""
         values = {
             "replicas": self.replicas,
             "cpus_per_replica": self.cpus,
@@ -82,18 +78,14 @@ class Plan:
             "rows_per_chunk": self.rows_per_chunk,
             "rows_in_engine": self.rows_in_engine,
             "chunks_in_flight": self.chunks_in_flight,
+            **({"enforce_eager": True} if self.eager else {}),
         }
-        if self.eager:
-            values["enforce_eager"] = True
         return {
             name: {"value": value, "reason": self.reasons.get(name, "")} for name, value in values.items()
         }
 
     def sentence(self, rows: int) -> str:
-        """What is about to start, for the log.
-
-        :param rows: rows to be done.
-        """
+        """What is about to start for so many rows, for the log."""
         gpus = f" with {count_of(self.gpus, 'GPU')} each" if self.gpus else " on CPU"
         gpus += ", over several nodes" if self.spans_nodes else ""
         return (
@@ -110,25 +102,25 @@ class Cluster:
     """What a cluster has.
 
     :param nodes: resource totals per node, as Ray names them.
-    :param autoscaler: what the autoscaler may add, ``None`` if unknown or without one.
+    :param autoscaler: what the autoscaler may add; ``None`` if unknown or without one.
     """
 
     nodes: tuple[Resources, ...]
     autoscaler: AutoscalerLimits | None = None
 
     def holds(self, asked: Resources, spans_nodes: bool) -> int:
-        """Replicas for which the nodes that are there have room."""
+        """Replicas that fit on the nodes."""
         return replicas_on([(node, 1) for node in self.nodes], asked, spans_nodes)
 
     def gpus_of_a_node(self, accelerator_type: str | None) -> int:
-        """GPUs, of this type, of the largest node that is there or that the autoscaler may add."""
+        """GPUs, of this type, of the largest node, including those that the autoscaler may add."""
         gpu = {name: amount for name, amount in request(1.0, 1.0, accelerator_type).items() if name != "CPU"}
         groups = self.autoscaler.groups if self.autoscaler else ()
         nodes = [*self.nodes, *(group.node_for(gpu) for group in groups if group.max_nodes)]
         return max((copies(node, gpu) for node in nodes), default=0)
 
     def may_hold(self, asked: Resources, spans_nodes: bool) -> int:
-        """Replicas for which there is room when the autoscaler has added all it may; 0 if that is unknown."""
+        """Replicas that fit when the autoscaler has added all it may; 0 if that is unknown."""
         if self.autoscaler is None:
             return 0
         heads = [node for node in self.nodes if "node:__internal_head__" in node]
@@ -136,10 +128,10 @@ class Cluster:
 
 
 def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster, workload: Workload | None = None) -> Plan:
-    """The plan for `rows` rows on `cluster`.
+    """The plan.
 
     :param rows: rows still to be done.
-    :param workload: what the first rows say of them, where that is known.
+    :param workload: estimated from the first rows, if known.
     """
     gpus, why_gpus = _gpus(spec, cluster)
     spans_nodes, why_spans = _spans_nodes(spec, cluster, gpus)
@@ -176,7 +168,7 @@ def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster, workload: Worklo
 
 
 def _spans_nodes(spec: BatchInferenceSpec, cluster: Cluster, gpus: int) -> tuple[bool, str]:
-    """Whether vLLM's Ray executor is asked for, or needed since no node has the GPUs of a replica."""
+    """Whether vLLM's Ray executor is asked for, or needed because no node has enough GPUs; and why."""
     executor = spec.engine_args.get("distributed_executor_backend")
     if executor is not None or gpus < 2 or spec.engine == "ray_data_llm":
         return gpus > 1 and executor == "ray", ""
@@ -208,7 +200,7 @@ def _cpus(spec: BatchInferenceSpec, cluster: Cluster, gpus: int) -> tuple[float,
         smallest = min((node.get("CPU", 0.0) for node in nodes if node.get("GPU", 0.0) >= gpus), default=1.0)
         per_node = max((node.get("GPU", 0.0) // gpus for node in nodes), default=1.0) or 1.0
         if 0 < smallest < per_node:
-            # Ray counts CPUs by ten-thousandths; rounded up, the last replica would find no room.
+            # Rounded down to Ray's ten-thousandths, so that the last replica fits, too.
             share = math.floor(smallest / per_node * 10_000 + 1e-6) / 10_000
             return share, f"a GPU node has only {smallest:g} CPUs for {count_of(int(per_node), 'replica')}"
     return 1.0, "a replica's own process; tokenising takes what is idle besides"

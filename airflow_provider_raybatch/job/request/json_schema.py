@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a value fits the whole JSON schema of its request.
 
-A grammar holds a response to most of a schema, and passes over the rest without a message. XGrammar ignores
-`not`, `if` and `dependentRequired`, what stands beside `$ref` or `anyOf`, and bounds without a `type`.
+A grammar ignores parts of a schema without a message: XGrammar `not`, `if`, `dependentRequired`, what stands
+beside `$ref` or `anyOf`, and bounds without a `type`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ _LONGEST = 200
 
 
 def check_schema(structured: Any) -> None:
-    """Refuse what is not a JSON schema in any of its drafts.
+    """Check that structured outputs have a JSON schema of any draft.
 
-    :param structured: of a job or of a row.
     :raises ValueError: naming the keyword.
     """
     schema = schema_of(structured)
@@ -48,7 +47,7 @@ def _references(part: Any) -> Iterator[str]:
 
 
 def misfit(value: Any, structured: Mapping[str, Any]) -> str:
-    """Why a value does not fit, as a clause; empty if it does, or if Python can't tell.
+    """Why a value does not fit, as a clause; empty if it fits, or if Python can't tell.
 
     :param value: as Python parses JSON.
     :param structured: asks for JSON.
@@ -59,7 +58,7 @@ def misfit(value: Any, structured: Mapping[str, Any]) -> str:
     try:
         text = schema if isinstance(schema, str) else json.dumps(schema)
         error = best_match(_validator(text).iter_errors(value))
-    except Exception:  # a reference to elsewhere, or too many levels: here the grammar has the last word
+    except Exception:  # a reference to elsewhere, or too many levels: the grammar decides
         return ""
     if error is None:
         return ""
@@ -94,7 +93,7 @@ def _validator(text: str) -> Any:
 
 
 def _pattern(validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[Any]:
-    """Grammars know patterns that Python doesn't, such as those of Unicode's classes."""
+    """Ignores patterns that Python doesn't know, such as those of Unicode's classes."""
     from jsonschema import ValidationError
 
     try:
@@ -106,7 +105,7 @@ def _pattern(validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[
 
 
 def _multiple_of(validator: Any, divisor: float, value: Any, schema: Any) -> Iterator[Any]:
-    """In decimals: 0.07 is a multiple of 0.01, and not so among floats."""
+    """In decimals: as floats, 0.07 is not a multiple of 0.01."""
     from jsonschema import ValidationError
 
     if validator.is_type(value, "number") and Decimal(repr(value)) % Decimal(repr(divisor)):

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request keys, 16 bytes each, as Arrow and as numpy arrays that share one buffer.
+"""Request keys, 16 bytes each, as Arrow's ``binary(16)`` and as NumPy's ``S16`` on one buffer.
 
-In numpy a key is an ``S16``: of fixed width; sorted, compared and made unique byte by byte; the same bytes as
-Arrow's ``binary(16)``. numpy takes trailing NUL bytes for padding, which changes no comparison between keys
-of equal width; it shortens only what is taken out as Python ``bytes``, so nothing here takes a key out of its
-array. To search, a key is two unsigned 64-bit halves, since comparing those is several times faster than
-comparing bytes; big-endian halves have the order of the bytes.
+NumPy drops trailing NUL bytes of a key that is taken out as Python ``bytes``, so no key is taken out;
+comparisons between keys are not affected. To search, a key is two big-endian 64-bit halves: they have the
+order of the bytes, and comparing them is several times faster.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ MOST_RANGES = 256
 
 
 def from_arrow(column: pa.Array | pa.ChunkedArray) -> Keys:
-    """A key column as ``S16``; the bytes are not copied if the column is in one piece.
+    """A key column as ``S16``; a column in one piece is not copied.
 
     :raises ValueError: it is not a column of 16 bytes each, or has nulls.
     """
@@ -60,10 +58,7 @@ def first_halves(keys: Keys) -> Half:
 
 
 def range_of(keys: Keys, number: int) -> npt.NDArray[np.int64]:
-    """Which of `number` ranges each key is in, by its first byte: equal keys are in the same one.
-
-    :param number: at most :data:`MOST_RANGES`.
-    """
+    """Which of `number` ranges, at most :data:`MOST_RANGES`, each key is in, by its first byte."""
     first = np.ascontiguousarray(keys).view(np.uint8).reshape(-1, 16)[:, 0]
     return first.astype(np.int64) * number // MOST_RANGES
 

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request keys: rows with equal keys make the same request, and one response serves all of them.
+"""Request keys: rows with equal keys make the same request, and share one response.
 
 A key is 16 bytes of BLAKE2b over the version of this rule and the canonical JSON (keys sorted, no blanks,
 ASCII) of
 
 - the request before it is tokenised: the chat, or the raw prompt,
 - its effective sampling: the model's `generation_config`, the job's `sampling`, the row's own,
-- model, tokenizer and chat template, by the digests of their content where the engine has them,
+- model, tokenizer and chat template, by the digests of their content if the engine has them,
 - the engine and those of its arguments that change numbers (not those that change sizes),
 - what a response must be to count as good,
 - the kind of task, unless it is text generation.
 
 A sampled request (temperature above 0) needs a new response each time, so its i-th repetition in an input
-has a key of its own, for i > 0. The rule is the same on every machine and Python:
-JSON writes a float as the shortest text that reads back as the same number.
+has a key of its own, for i > 0.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ SIZE = 16
 """Bytes: among 10**12 keys, two are equal by chance once in 10**14 cases."""
 
 _MOST_PREFIXES = 1024
-"""Sampling parameters of rows whose digest is remembered."""
+"""Cached digests of rows' sampling parameters."""
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str).encode
 
 
@@ -58,9 +57,9 @@ class Keyer:
             "chat_template_kwargs": spec.chat_template_kwargs,
             "response_format": [spec.needs_json, spec.on_truncated],
         }
-        if "add_generation_prompt" in spec.chat_template_kwargs:  # which had no effect once
+        if "add_generation_prompt" in spec.chat_template_kwargs:
             self._shared["renders"] = 2
-        if spec.model_task != GENERATE:  # whose keys are older than the field
+        if spec.model_task != GENERATE:
             self._shared["model_task"] = spec.model_task
         self._shared |= spec.later_choices
         self._sampling = {**defaults, **spec.sampling}
@@ -69,21 +68,21 @@ class Keyer:
 
     @property
     def digest(self) -> str:
-        """32 hex digits over all that the keys of a job have in common."""
+        """32 hex digits over what all keys of a job have in common."""
         return self._prefix.hex()
 
     def key(self, request: Request) -> bytes:
-        """The key of a request, the first of its kind."""
+        """The key of a request, without its number of repetition."""
         prefix = self._prefix_with(request.sampling) if request.sampling else self._prefix
         asked = _canonical(request.prompt if request.messages is None else request.messages)
         return hashlib.blake2b(prefix + asked, digest_size=SIZE).digest()
 
     def is_greedy(self, request: Request) -> bool:
-        """Whether asking again gives the same answer: vLLM's greedy decoding, at temperature 0."""
+        """Whether asking again gives the same answer, as at temperature 0."""
         temperature = {**self._sampling, **request.sampling}.get("temperature", 1.0)
         try:
             return temperature is not None and float(temperature) == 0.0
-        except (TypeError, ValueError):  # the engine refuses this row, which must not end the job before
+        except (TypeError, ValueError):  # the engine will refuse this row alone
             return False
 
     @property
@@ -92,7 +91,7 @@ class Keyer:
         return self.is_greedy(Request(prompt=""))
 
     def _prefix_with(self, overrides: Mapping[str, Any]) -> bytes:
-        """Of a row's own sampling parameters, which many rows may have in common."""
+        """For a row's own sampling parameters, which many rows may have in common."""
         kind = _encode(overrides)
         prefix = self._prefixes.get(kind)
         if prefix is None:
@@ -103,7 +102,7 @@ class Keyer:
 
     def _prefix_of(self, sampling: Mapping[str, Any]) -> bytes:
         content = {**self._shared, "sampling": dict(sampling)}
-        if asks_json(sampling):  # which was held to its grammar alone once, white space included
+        if asks_json(sampling):
             content["json"] = 2
         return hashlib.blake2b(_canonical(content), digest_size=SIZE).digest()
 
@@ -111,7 +110,7 @@ class Keyer:
 def repetitions(keys: Keys, sampled: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """For each row, how many earlier rows make the same sampled request; 0 for all others.
 
-    :param keys: of the rows in input order, before :func:`disambiguate`.
+    :param keys: in input order, before :func:`disambiguate`.
     :param sampled: whether repeating a row's request may give another response.
     """
     numbers: npt.NDArray[np.int64] = np.zeros(len(keys), np.int64)
@@ -140,7 +139,7 @@ def nth(key: bytes, number: int) -> bytes:
 
 
 def as_array(keys: Sequence[bytes]) -> Keys:
-    """Keys as NumPy compares them."""
+    """Keys as one array."""
     return np.frombuffer(b"".join(keys), "S16")
 
 

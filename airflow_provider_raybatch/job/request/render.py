@@ -16,11 +16,9 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import RenderError, Request, RowFailure
 
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking"})
-"""Of a message's content, as vLLM reads them; each has its text under the key that its type names."""
+"""Types of a message's content parts that vLLM reads as text."""
 _OTHER_SERVERS = frozenset({"HttpRequestProcessorConfig", "ServeDeploymentProcessorConfig"})
-"""Processors of Ray Data LLM that send chats as they are to a server, which may take more than text."""
-
-
+"""Processors of Ray Data LLM that send chats unchanged to a server, which may take more than text."""
 Render = Callable[[Mapping[str, Any]], Request]
 
 
@@ -46,7 +44,7 @@ def renderer(spec: BatchInferenceSpec) -> Render:
 
 
 def needed_columns(spec: BatchInferenceSpec) -> list[str] | None:
-    """Columns that rendering reads; ``None`` means all, since a user's function may read any."""
+    """Columns that rendering reads; ``None`` for all, since a user's function may read any."""
     if spec.prompt_function is not None:
         return None
     extra = [spec.sampling_column] if spec.sampling_column else []
@@ -54,7 +52,7 @@ def needed_columns(spec: BatchInferenceSpec) -> list[str] | None:
 
 
 def render_all(render: Render, rows: Sequence[Any]) -> list[Request | RowFailure]:
-    """Render rows; one that fails gives its failure, the others go on."""
+    """Requests of rows; a row that fails gives its failure, and the others go on."""
     out: list[Request | RowFailure] = []
     for row in rows:
         if not isinstance(row, dict):
@@ -68,7 +66,10 @@ def render_all(render: Render, rows: Sequence[Any]) -> list[Request | RowFailure
 
 
 def _checked(request: Request) -> Request:
-    """:raises RenderError: what a row or a user's function made has no key, or can't be written down."""
+    """The request.
+
+    :raises RenderError: it is not JSON, so it has no key.
+    """
     content = [request.messages, request.prompt, dict(request.sampling)]
     try:
         json.dumps(content, ensure_ascii=False, sort_keys=True, default=str).encode()
@@ -102,7 +103,7 @@ def _function_renderer(path: str, system: Callable[[Mapping[str, Any]], list[dic
             made = function(copy.deepcopy(dict(row)))  # what it changes must not be published as the input
         except (Exception, SystemExit):
             raise
-        except BaseException as error:  # never the job's own stop: no driver calls a user's function
+        except BaseException as error:  # it is the function's own, since no driver calls it
             raise RenderError(f"{path} raised {type(error).__name__}: {error}") from error
         if isinstance(made, str):
             return Request(messages=[*system(row), {"role": "user", "content": made}])
@@ -141,9 +142,9 @@ def load_function(path: str, argument: str = "prompt_function") -> Callable[...,
 
 
 def messages_of(value: Any, what: str) -> list[dict[str, Any]]:
-    """A chat out of a column's value: a list of messages, or that list as a JSON string.
+    """The chat in a column's value: a list of messages, or that list as a JSON string.
 
-    :raises RenderError: it is none.
+    :raises RenderError: there is none.
     """
     if isinstance(value, str):
         try:
@@ -156,18 +157,17 @@ def messages_of(value: Any, what: str) -> list[dict[str, Any]]:
         raise RenderError(f"{what} is {type(value).__name__}, not a list of messages")
     if not value:
         raise RenderError(f"{what} has no message in it")
-    messages = []
-    for message in map(_with_objects, value):
+    messages = [_without_nulls(_with_objects(message)) for message in value]
+    for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise RenderError(f"{what} has a message without a role")
-        messages.append(_without_nulls(message))
-        if "content" not in messages[-1] and "tool_calls" not in messages[-1]:
+        if "content" not in message and "tool_calls" not in message:
             raise RenderError(f"{what} has a message without content")
     return messages
 
 
 def text_of(content: Any) -> str:
-    """A message's content as one text; parts, in OpenAI's form, are joined by newlines, as in vLLM.
+    """A message's content as one text; parts in OpenAI's form are joined by newlines, as in vLLM.
 
     :raises RenderError: a part is not text.
     """
@@ -195,7 +195,7 @@ def _text_of_part(part: Any) -> str:
 
 
 def _with_objects(value: Any) -> Any:
-    """A value of a row with an object for each Arrow map: DuckDB and Spark write a chat as a list of maps."""
+    """A value with a dict for each Arrow map: DuckDB and Spark write a chat as a list of maps."""
     if isinstance(value, list):
         inner = [_with_objects(one) for one in value]
         return dict(inner) if _is_map(value) else inner
@@ -207,16 +207,13 @@ def _with_objects(value: Any) -> Any:
 
 
 def _is_map(value: Any) -> bool:
-    """Whether a value of a row was a map, which Python gets as a list of pairs. Nothing else has tuples."""
+    """Whether a value was an Arrow map, which Python gets as a list of pairs; nothing else has tuples."""
     are_pairs = isinstance(value, list) and all(isinstance(one, tuple) and len(one) == 2 for one in value)
     return bool(value) and are_pairs
 
 
 def _without_nulls(value: Any) -> Any:
-    """Arrow gives every struct of a column all fields; an absent one comes as None.
-
-    In the arguments of a tool call, a null may be meant.
-    """
+    """A value without the nulls that Arrow adds to structs, except in the arguments of a tool call."""
     if isinstance(value, dict):
         return {
             name: inner if name == "arguments" else _without_nulls(inner)
@@ -251,7 +248,7 @@ def _sampling_of(value: Any, what: str) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """A decimal, as warehouses write numbers, as what JSON and vLLM know; anything else as it is."""
+    """A number for a decimal, which JSON and vLLM don't know; any other value as it is."""
     if not isinstance(value, Decimal):
         return value
     return float(value) if value.as_tuple().exponent != 0 else int(value)

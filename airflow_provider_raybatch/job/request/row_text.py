@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The texts of a request: what comes from the row in them, and requests with other texts of it."""
+"""The texts of a request, and requests with other texts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from airflow_provider_raybatch.job.row import Request
 
 _TRIES = 16
 _BY_RATIO = 4
-"""Of them, so many guess by the ratio of characters and tokens; the others halve what is left."""
+"""The first ones guess by the ratio of characters and tokens; the others halve the range."""
 _NEAR = 0.01
-"""Share of the tokens that may stay unused, so that few tries are needed."""
+"""Share of the tokens that may stay unused, to need few tries."""
 
 
 def texts_of(request: Request) -> Iterator[str]:
@@ -35,7 +35,7 @@ def with_texts(request: Request, change: Callable[[str], str]) -> Request:
 def shortened(
     request: Request, tokens_of: Callable[[Request], int], tokens: int, most: int
 ) -> Request | None:
-    """The request with the ends of its longest values cut off: all values keep at most as many characters.
+    """The request with its longest values cut to one number of characters.
 
     :param tokens_of: counts the tokens of a request.
     :param tokens: that the whole request has.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's special tokens in the text of rows, where the tokenizer would take them for turns of the chat."""
+"""A model's special tokens in the text of rows, which the tokenizer would take for turns of the chat."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from airflow_provider_raybatch.job.row import Request, RowFailure
 def special_tokens_of(tokenizer: Any, chat_template: str) -> list[str]:
     """The texts that the tokenizer reads as one token with a meaning of its own.
 
-    Those that it calls special, and others that the chat template writes, such as ``<think>``. A tokenizer of
-    Mistral's own takes no text for them.
+    These are its special tokens, and others that the chat template writes, such as ``<think>``. A tokenizer
+    of Mistral's own takes no text for them.
     """
     added = getattr(tokenizer, "added_tokens_decoder", None) or {}
     texts = {str(token): bool(getattr(token, "special", True)) for token in added.values()}
@@ -26,7 +26,7 @@ def special_tokens_of(tokenizer: Any, chat_template: str) -> list[str]:
 
 
 class SpecialTokens:
-    """Finds and escapes them. What a row template says itself is not the row's text.
+    """Finds and escapes special tokens; those in the text of a row template are not the row's.
 
     :param tokens: see :func:`special_tokens_of`.
     """
@@ -41,18 +41,18 @@ class SpecialTokens:
         self._heads = re.compile("|".join(heads) or "(?!)")
 
     def found(self, request: Request) -> str:
-        """The first one in the row's text; empty without any."""
+        """The first one in the row's text; empty if there is none."""
         for text in texts_of(request):
             for start, length in self._places(text):
                 return text[start : start + length]
         return ""
 
     def escaped(self, request: Request) -> Request:
-        """The request with a space after the first character of each: no tokenizer takes that for a token."""
+        """The request with a space after the first character of each, so that none is a token."""
         return with_texts(request, self._escaped) if self.found(request) else request
 
     def failure(self, request: Request) -> RowFailure | None:
-        """Why its row fails where none are allowed."""
+        """The failure of a row that may have none."""
         token = self.found(request)
         if not token:
             return None
@@ -70,7 +70,7 @@ class SpecialTokens:
         return " ".join([*out, text[last:]])
 
     def _places(self, text: str) -> Iterator[tuple[int, int]]:
-        """Where each one begins, and its length, also where they overlap."""
+        """Start and length of each one, also where they overlap."""
         owned: list[tuple[int, int]] | None = None
         head = self._heads.search(text)
         while head:
@@ -85,7 +85,7 @@ class SpecialTokens:
 
 
 def _of_row(text: str) -> list[tuple[int, int]]:
-    """Where text of the row is: a token may lie across two values."""
+    """Spans of the row's values, over whose borders a token may lie."""
     if not isinstance(text, FilledTemplate):
         return [(0, len(text))]
     spans, place = [], 0
@@ -97,7 +97,7 @@ def _of_row(text: str) -> list[tuple[int, int]]:
 
 
 def effect(spec: BatchInferenceSpec) -> str:
-    """What they do in the job."""
+    """What special tokens do in the job, as a clause."""
     if spec.special_tokens_in_text == "escape":
         return "which are escaped"
     return "which act as turns of the chat; if that is not meant, set special_tokens_in_text to 'escape'"

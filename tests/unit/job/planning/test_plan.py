@@ -111,22 +111,18 @@ class TestPlan:
             (Cluster((DGX,)), (1, 8), 20, (1, 3), "nodes hold 8, the rows feed 3"),
             (Cluster((DGX,)), (2, 8), 0, (2, 2), "nodes hold 8, the rows feed 1"),
             (Cluster((DGX,)), (3, 3), 100_000, (3, 3), "nodes hold 8"),
+            (Cluster((DGX,)), 3, 100_000, (3, 3), "set by replicas"),
+            (Cluster((DGX,)), None, 10, (2, 2), "nodes hold 8, the rows feed 2"),
+            (Cluster((DGX,)), None, 0, (1, 1), "nodes hold 8, the rows feed 1"),
             (autoscaled(HEAD, groups=[(H200, 2)]), (1, 5), 100_000, (1, 5), "the job starts with 1"),
         ],
     )
-    def test_a_range_of_replicas(
-        self, cluster: Cluster, replicas: tuple[int, int], rows: int, planned: tuple[int, int], reason: str
+    def test_fewest_and_most_replicas(
+        self, cluster: Cluster, replicas: Any, rows: int, planned: tuple[int, int], reason: str
     ) -> None:
         made = plan(cluster, rows, replicas=replicas)
         assert (made.fewest, made.replicas) == planned
         assert made.reasons["replicas"].endswith(reason)
-
-    def test_a_number_of_replicas_is_no_range(self) -> None:
-        assert (made := plan(Cluster((DGX,)), replicas=3)).fewest == made.replicas == 3
-
-    def test_few_rows_need_few_replicas(self) -> None:
-        assert plan(Cluster((DGX,)), rows=10).replicas == 2
-        assert plan(Cluster((DGX,)), rows=0).replicas == 1
 
     @pytest.mark.parametrize(
         ("rows", "max_tokens", "engine", "chunk"),

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
-from airflow_provider_raybatch.job.request.render import load_function, needed_columns, render_all, renderer
+from airflow_provider_raybatch.job.request.render import load_function, needed_columns, render_all
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from tests.support.specs import spec
@@ -46,21 +46,35 @@ TEMPLATE = {"prompt": 'Say {row.text} as {"json": {}}', "system_prompt": "Be {ro
 CHAT = {"messages_column": "chat", "system_prompt": "Be brief"}
 
 
-def test_a_template_makes_a_chat() -> None:
-    assert rendered({"text": "{row.tone}", "tone": "kind"}, **TEMPLATE) == Request(
-        messages=[
-            {"role": "system", "content": "Be kind"},
-            {"role": "user", "content": 'Say {row.tone} as {"json": {}}'},
-        ]
-    )
-
-
-def test_templates_of_messages_make_a_chat() -> None:
-    messages = [{"role": "user", "content": "{row.q}"}, {"role": "assistant", "content": "Sure: "}]
-    made = rendered({"q": "why?"}, messages=messages)
-    assert made == Request(
-        messages=[{"role": "user", "content": "why?"}, {"role": "assistant", "content": "Sure: "}]
-    )
+@pytest.mark.parametrize(
+    ("prompt", "row", "request_made"),
+    [
+        (
+            TEMPLATE,
+            {"text": "{row.tone}", "tone": "kind"},
+            Request([
+                {"role": "system", "content": "Be kind"},
+                {"role": "user", "content": 'Say {row.tone} as {"json": {}}'},
+            ]),
+        ),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": "{row.q}"},
+                    {"role": "assistant", "content": "Sure: "},
+                ]
+            },
+            {"q": "why?"},
+            Request([{"role": "user", "content": "why?"}, {"role": "assistant", "content": "Sure: "}]),
+        ),
+        ({"prompt_column": "p"}, {"p": "raw"}, Request(prompt="raw")),
+    ],
+    ids=["template", "messages", "raw"],
+)
+def test_requests_of_a_row(prompt: dict[str, Any], row: dict[str, Any], request_made: Request) -> None:
+    made, bad = render_all(task_of(spec(**prompt)).renderer(), [row, {}])
+    assert made == request_made
+    assert isinstance(bad, RowFailure)
 
 
 @pytest.mark.parametrize("as_json", [True, False])
@@ -77,11 +91,6 @@ def test_a_messages_column_is_a_list_or_its_json(as_json: bool) -> None:
             {"role": "assistant", "tool_calls": [{"id": "1"}]},
         ]
     )
-
-
-def test_lone_surrogate_in_a_chat_fails_its_row() -> None:
-    chat = '[{"role": "user", "content": "\\ud800"}]'
-    assert failed({"chat": chat}, **CHAT).startswith("template: the request is not JSON (")
 
 
 def test_a_chat_of_parts_has_no_fields_that_arrow_added() -> None:
@@ -122,10 +131,6 @@ def test_a_server_of_ones_own_may_take_images() -> None:
     assert isinstance(made, Request)
 
 
-def test_a_prompt_column_is_a_raw_prompt() -> None:
-    assert rendered({"p": "raw"}, prompt_column="p") == Request(prompt="raw")
-
-
 @pytest.mark.parametrize(
     ("row", "prompt", "reason"),
     [
@@ -146,6 +151,11 @@ def test_a_prompt_column_is_a_raw_prompt() -> None:
         ({"chat": [{"role": "user"}]}, CHAT, "template: column 'chat' has a message without content"),
         ({"p": ""}, {"prompt_column": "p"}, "template: column 'p' is empty"),
         (
+            {"chat": '[{"role": "user", "content": "\\ud800"}]'},
+            CHAT,
+            "template: the request is not JSON (",
+        ),
+        (
             {"p": b"x"},
             {"prompt_column": "p"},
             "template: column 'p' is binary and has no text",
@@ -155,12 +165,6 @@ def test_a_prompt_column_is_a_raw_prompt() -> None:
 )
 def test_row_that_makes_no_request_has_a_reason(row: Any, prompt: dict[str, Any], reason: str) -> None:
     assert failed(row, **prompt).startswith(reason)
-
-
-def test_one_bad_row_leaves_the_others_alone() -> None:
-    rows = [{"text": "a", "tone": "x"}, {}, BadRow("r", ""), {"text": "b", "tone": "x"}]
-    made = render_all(renderer(spec(**TEMPLATE)), rows)
-    assert [isinstance(one, Request) for one in made] == [True, False, False, True]
 
 
 def test_an_input_column_never_hides_behind_an_output_column() -> None:
@@ -320,10 +324,6 @@ class TestFunction:
             load_function("user_prompts:make")
         assert str(caught.value).startswith("prompt_function: ")
         assert sentence in str(caught.value)
-
-    def test_a_module_that_is_not_there(self) -> None:
-        with pytest.raises(PreflightError, match="No module named 'nowhere_at_all'"):
-            renderer(spec(prompt_function="nowhere_at_all:f"))
 
 
 @pytest.mark.parametrize(
