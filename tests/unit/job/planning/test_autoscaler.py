@@ -82,7 +82,7 @@ class KubernetesApi(Handler):
 
     definition: Any = None
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - http.server's name
         path = "/apis/ray.io/v1/namespaces/ml/rayclusters/batch"
         allowed = (self.headers["Authorization"], self.path) == ("Bearer pod-token", path)
         self.send(200 if allowed else 403, json.dumps(self.definition).encode())

@@ -71,7 +71,9 @@ CHAT = {"messages_column": "chat", "system_prompt": "Be brief"}
     ],
     ids=["template", "messages", "raw"],
 )
-def test_requests_of_a_row(prompt: dict[str, Any], row: dict[str, Any], request_made: Request) -> None:
+def test_prompt_messages_and_prompt_column_make_requests(
+    prompt: dict[str, Any], row: dict[str, Any], request_made: Request
+) -> None:
     made, bad = render_all(task_of(spec(**prompt)).renderer(), [row, {}])
     assert made == request_made
     assert isinstance(bad, RowFailure)
