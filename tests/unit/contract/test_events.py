@@ -22,8 +22,10 @@ from airflow_provider_raybatch.contract.manifest import Summary, Tokens
 from tests.support.refused import HOSTILE, unfit_for_logs
 
 KEY = "ab" * 32
+URI = "s3://b/out/data/1"
+MANIFEST = "manifest s3://b/out/manifests/1.json"
 SUMMARY = Summary(
-    uri="s3://b/out/data/1",
+    uri=URI,
     manifest_uri="s3://b/out/manifests/1.json",
     format="parquet",
     rows=1200,
@@ -37,6 +39,10 @@ EVENTS: list[Any] = [
     Failed(failure_class=FailureClass.POISON_ROW, message="x"),
     Committed(summary=SUMMARY, reused=True),
 ]
+
+
+def committed(**fields: Any) -> Committed:
+    return Committed(summary=SUMMARY.model_copy(update=fields))
 
 
 def signed(document: str) -> str:
@@ -115,39 +121,22 @@ def test_other_lines_are_not_events(text: str) -> None:
             Progress(done=1, total=3, errors=1, eta_seconds=3725.0),
             "1 of 3 rows (33.3 %), 1 failed, about 1 h 02 min left",
         ),
-        (
-            Progress(done=7, total=700, rows_per_second=0.0125, eta_seconds=59.6),
-            "7 of 700 rows (1.0 %), 0.013 rows/s, about 1 min 00 s left",
-        ),
-        (
-            Progress(done=0, total=0, eta_seconds=59.6),
-            "0 of 0 rows, about 1 min 00 s left",
-        ),
-        (
-            Progress(done=0, total=1, eta_seconds=5),
-            "0 of 1 row (0.0 %), about 5 s left",
-        ),
-        (
-            Progress(done=3, total=3, rows_per_second=1.5, eta_seconds=0),
-            "3 of 3 rows (100.0 %), 1.5 rows/s",
-        ),
-        (EVENTS[3], "poison_row: x"),
-        (
-            EVENTS[4],
-            "1,200 of 1,203 rows found, committed earlier at s3://b/out/data/1 (3 failed); "
-            "manifest s3://b/out/manifests/1.json",
-        ),
-        (
-            Committed(summary=SUMMARY.model_copy(update={"tokens_paid": 1, "tokens_saved": 1234})),
-            "1,200 of 1,203 rows committed at s3://b/out/data/1 (3 failed); 1 token paid, 1,234 saved; "
-            "manifest s3://b/out/manifests/1.json",
-        ),
-        (
-            Committed(summary=SUMMARY.model_copy(update={"tokens_paid": 5000, "gpu_seconds": 1234.5})),
-            "1,200 of 1,203 rows committed at s3://b/out/data/1 (3 failed); 5,000 tokens paid, 0 saved, "
-            "1,234 GPU seconds; manifest s3://b/out/manifests/1.json",
-        ),
+        (Progress(done=7, total=700, rows_per_second=0.0125), "7 of 700 rows (1.0 %), 0.013 rows/s"),
+        (Progress(done=0, total=0, eta_seconds=59.6), "0 of 0 rows, about 1 min 00 s left"),
+        (Progress(done=0, total=1, eta_seconds=5), "0 of 1 row (0.0 %), about 5 s left"),
+        (Progress(done=3, total=3, eta_seconds=0), "3 of 3 rows (100.0 %)"),
         (EVENTS[1], "ü"),
+        (EVENTS[3], "poison_row: x"),
+        (EVENTS[4], f"1,200 of 1,203 rows found, committed earlier at {URI} (3 failed); {MANIFEST}"),
+        (
+            committed(tokens_paid=1, tokens_saved=1234),
+            f"1,200 of 1,203 rows committed at {URI} (3 failed); 1 token paid, 1,234 saved; {MANIFEST}",
+        ),
+        (
+            committed(tokens_paid=5000, gpu_seconds=1234.5),
+            f"1,200 of 1,203 rows committed at {URI} (3 failed); 5,000 tokens paid, 0 saved, 1,234 GPU "
+            f"seconds; {MANIFEST}",
+        ),
     ],
 )
 def test_for_people(event: Any, text: str) -> None:

@@ -3,52 +3,46 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from airflow_provider_raybatch.contract.arguments.output import OutputArguments
 from airflow_provider_raybatch.contract.base import parse
 from tests.support.specs import spec, spec_error
 
+SAME = "destination: {1!r} is also the source; choose another folder."
+INSIDE = (
+    "destination: {1!r} lies inside the source {0!r}, so the next run would read its own output; choose a "
+    "folder outside."
+)
+
 
 @pytest.mark.parametrize(
-    ("source", "destination"),
+    ("source", "destination", "sentence"),
     [
-        ("/data/x", "/data/x"),
-        ("/data/x/", "/data/x"),
-        ("file:///data/x", "/data/x"),
-        ("/data/y/../x", "/data/x/"),
-        ("s3://bucket/x/", "s3://bucket/x"),
+        ("/data/x/", "/data/x", SAME),
+        ("file:///data/x", "/data/x", SAME),
+        ("/data/y/../x", "/data/x", SAME),
+        ("s3://bucket/x/", "s3://bucket/x", SAME),
+        ("/data", "/data/out", INSIDE),
+        ("s3://bucket", "s3://bucket/out", INSIDE),
+        ("/data/**/*.csv", "/data/out", INSIDE),
+        ("/data/in", "/data/in2", None),
+        ("/data/in/x.csv", "/data/in/out", None),
+        ("/data/in/*.csv", "/data/in/out", None),
+        ("s3://bucket/a", "s3://other/a", None),
+        ("/data/out/day1", "/data/out", None),
     ],
 )
-def test_source_and_destination_differ_however_they_are_written(source: str, destination: str) -> None:
-    sentence = spec_error(source=["/other.csv", source], destination=destination)
-    assert "is also the source; choose another folder" in sentence
-
-
-@pytest.mark.parametrize(
-    ("source", "destination"),
-    [("/data", "/data/out"), ("s3://bucket", "s3://bucket/out"), ("/data/**/*.csv", "/data/out")],
-)
-def test_destination_inside_the_source_is_refused(source: str, destination: str) -> None:
-    sentence = spec_error(source=[source], destination=destination)
-    assert sentence == (
-        f"destination: {destination!r} lies inside the source {source!r}, so the next run would read its own "
-        "output; choose a folder outside."
-    )
-
-
-@pytest.mark.parametrize(
-    ("source", "destination"),
-    [
-        ("/data/in", "/data/in2"),
-        ("/data/in/x.csv", "/data/in/out"),
-        ("/data/in/*.csv", "/data/in/out"),
-        ("s3://bucket/a", "s3://other/a"),
-        ("/data/out/day1", "/data/out"),
-    ],
-)
-def test_neighbouring_folders_do_not_conflict(source: str, destination: str) -> None:
-    assert spec(source=[source], destination=destination).destination == destination
+def test_destination_is_neither_the_source_nor_in_it(
+    source: str, destination: str, sentence: str | None
+) -> None:
+    fields: dict[str, Any] = {"source": ["/other.csv", source], "destination": destination}
+    if sentence is None:
+        assert spec(**fields).destination == destination
+    else:
+        assert spec_error(**fields) == sentence.format(source, destination)
 
 
 @pytest.mark.parametrize(

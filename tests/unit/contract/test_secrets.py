@@ -8,6 +8,7 @@ from pydantic import SecretStr, ValidationError
 from airflow_provider_raybatch.contract.failures import PreflightError, SpecError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets, seal, unseal
 
+KEY, OTHER = (Fernet.generate_key().decode() for _ in range(2))
 SECRETS = Secrets(
     aws=AwsCredentials(
         aws_access_key_id=SecretStr("AKIA"),
@@ -19,20 +20,17 @@ SECRETS = Secrets(
 )
 
 
-@pytest.mark.parametrize("key", [None, Fernet.generate_key().decode()], ids=["open", "sealed"])
+@pytest.mark.parametrize("key", [None, KEY], ids=["open", "sealed"])
 def test_what_is_sealed_comes_out_whole(key: str | None) -> None:
     assert unseal(seal(SECRETS, key), key) == SECRETS
     assert unseal(seal(Secrets(), key), key) == Secrets()
 
 
-def test_sealed_content_shows_nothing() -> None:
-    content = seal(SECRETS, Fernet.generate_key().decode())
-    assert b"wJalr" not in content
-    assert b"hf_abc" not in content
-
-
-def test_secrets_show_nothing_when_printed() -> None:
-    assert "wJalr" not in repr(SECRETS) + str(SECRETS) + SECRETS.model_dump_json()
+def test_secrets_show_nothing_when_sealed_or_printed() -> None:
+    sealed = seal(SECRETS, KEY).decode()
+    shown = sealed + repr(SECRETS) + str(SECRETS) + SECRETS.model_dump_json()
+    assert "wJalr" not in shown
+    assert "hf_abc" not in shown
 
 
 def test_errors_show_no_secret() -> None:
@@ -51,30 +49,22 @@ def test_a_bad_seal_key_is_an_error_of_the_connection() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "message"),
+    ("key", "cut", "message"),
     [
-        (None, "but the cluster has no key; set RAYBATCH_SEAL_KEY on its nodes"),
-        ("", "but the cluster has no key; set RAYBATCH_SEAL_KEY on its nodes"),
-        pytest.param(
-            Fernet.generate_key().decode(),
-            "RAYBATCH_SEAL_KEY does not open them; use the connection's secret_seal_key",
-            id="another",
-        ),
-        ("short", "RAYBATCH_SEAL_KEY does not open them; use the connection's secret_seal_key"),
+        (None, 0, "but the cluster has no key; set RAYBATCH_SEAL_KEY on its nodes"),
+        ("", 0, "but the cluster has no key; set RAYBATCH_SEAL_KEY on its nodes"),
+        ("short", 0, "RAYBATCH_SEAL_KEY does not open them; use the connection's secret_seal_key"),
+        (OTHER, 0, "RAYBATCH_SEAL_KEY does not open them; use the connection's secret_seal_key"),
+        (KEY, 3, "RAYBATCH_SEAL_KEY does not open them"),
     ],
+    ids=["none", "empty", "short", "another", "damaged content"],
 )
-def test_wrong_seal_key_is_an_error_with_its_remedy(key: str | None, message: str) -> None:
+def test_what_does_not_open_is_an_error_with_its_remedy(key: str | None, cut: int, message: str) -> None:
+    content = seal(SECRETS, KEY)
     with pytest.raises(PreflightError) as caught:
-        unseal(seal(SECRETS, Fernet.generate_key().decode()), key)
+        unseal(content[: len(content) - cut], key)
     assert str(caught.value).startswith("credentials: ")
     assert message in str(caught.value)
-
-
-def test_damaged_content_is_refused() -> None:
-    key = Fernet.generate_key().decode()
-    content = seal(SECRETS, key)
-    with pytest.raises(PreflightError, match="does not open them"):
-        unseal(content[:-3], key)
 
 
 def test_revealed_names_only_what_is_there() -> None:
