@@ -1,5 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words both wings share: spec, manifest, events and failure classes.
-
-Only pydantic and the standard library.
-"""
+"""What both sides share: spec, manifest, events and failure classes. Imports pydantic alone."""

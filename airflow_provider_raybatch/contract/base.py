@@ -50,11 +50,9 @@ class ContractModel(BaseModel):
 
 
 def parse(model: type[Model], data: Any) -> Model:
-    """Validate `data`, or raise one sentence.
+    """Validate `data`: plain Python data (``dict``) or a JSON document (``str``, ``bytes``).
 
-    :param model: the contract model.
-    :param data: plain Python data (``dict``) or a JSON document (``str``, ``bytes``).
-    :raises SpecError: names the field, the value and the remedy.
+    :raises SpecError: one sentence, which names the field, the value and the remedy.
     """
     try:
         if isinstance(data, (str, bytes)):
@@ -111,12 +109,7 @@ def shown(value: object) -> str:
 
 
 def requirement(kind: str, message: str, context: Mapping[str, Any]) -> str:
-    """What the value must be, such as ``it must be at least 1``.
-
-    :param kind: pydantic's type of the error.
-    :param message: pydantic's own, for a kind that has no words here.
-    :param context: pydantic's, such as the bound.
-    """
+    """What the value must be, such as ``it must be at least 1``; of pydantic's type, message and context."""
     if kind in _MUST_BE:
         return f"it must be {_MUST_BE[kind].format(**context)}"
     return f"{message[0].lower()}{message[1:]}"

@@ -35,10 +35,7 @@ def key_of_job(run_key: str, submission_id: str) -> str:
 
 
 def sign(key: str, purpose: str, content: str) -> str:
-    """32 hex digits that only holders of `key` can make.
-
-    :param purpose: keeps the signature of one kind of content from being used for another.
-    """
+    """32 hex digits that only holders of `key` can make, and that fit no content for another purpose."""
     message = f"{purpose}\n{content}".encode()
     return hmac.new(bytes.fromhex(key), message, hashlib.sha256).hexdigest()[:_SIGNATURE_DIGITS]
 

@@ -15,8 +15,5 @@ def hex_digest(text: str) -> str:
 
 
 def json_digest(content: object, default: Callable[[Any], str] | None = None) -> str:
-    """:func:`hex_digest` of plain data, whatever the order of its dictionaries.
-
-    :param default: makes text of what JSON has no words for; by default that is an error.
-    """
+    """:func:`hex_digest` of plain data, whatever the order of its dictionaries; `default` as in `json`."""
     return hex_digest(json.dumps(content, sort_keys=True, ensure_ascii=False, default=default))

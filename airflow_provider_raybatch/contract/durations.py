@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -10,25 +12,16 @@ from pydantic import BeforeValidator
 
 from airflow_provider_raybatch.contract.base import shown
 
-_LONGEST = 1e300
-"""Seconds; beyond it are infinity, and integers that no float can hold."""
-
 
 def seconds_of(value: Any) -> float:
-    """A duration in seconds.
-
-    :raises ValueError: it is neither a ``timedelta`` nor a finite number, nor the text of one.
-    """
+    """A duration in seconds, of a ``timedelta``, a finite number or the text of one."""
     if isinstance(value, timedelta):
         return value.total_seconds()
-    found = value
-    if isinstance(value, str):
-        try:
-            found = float(value)
-        except ValueError:
-            found = None
-    if isinstance(found, (int, float)) and not isinstance(found, bool) and abs(found) <= _LONGEST:
-        return float(found)
+    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):
+            seconds = float(value)
+            if math.isfinite(seconds):
+                return seconds
     raise ValueError(f"{shown(value)} is not a duration; give seconds or a timedelta")
 
 

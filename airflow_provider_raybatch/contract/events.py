@@ -37,12 +37,8 @@ Message = Annotated[str, BeforeValidator(_told)]
 
 
 class _Event(ContractModel):
-    """What all events have.
-
-    :param at: epoch seconds at which the driver wrote it; ``None`` of an older driver.
-    """
-
     at: float | None = None
+    """Epoch seconds at which the driver wrote it."""
 
     def text(self) -> str:
         """For people."""
@@ -83,7 +79,7 @@ class Progress(_Event):
     :param rows_per_second: rows that finished in this job, over a minute; ``None`` unless steady.
     :param output_tokens_per_second: likewise.
     :param eta_seconds: ``None`` unless a rate is known.
-    :param kept: rows with an answer on disk, which the job's end can't lose; ``None`` of an older driver.
+    :param kept: rows with an answer on disk, which the job's end can't lose.
     """
 
     event: Literal["progress"] = "progress"
@@ -162,7 +158,6 @@ class Signed(NamedTuple):
 def line(event: Event, key: str, number: int) -> str:
     """`event` as a log line, without the line feed: a sentence for people, then the signed document.
 
-    :param key: of the job.
     :param number: how many events the driver wrote before; makes a copy of a line worthless.
     """
     # A colon is escaped where the text has a marker, so that the line's last marker is the event's own.

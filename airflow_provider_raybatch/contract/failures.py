@@ -61,10 +61,9 @@ _FINAL = frozenset({
 
 
 def rows_kept(kept: int, total: int, failure_class: FailureClass, clear_keeps: bool = True) -> str:
-    """What of a job that ended badly is finished, and what takes it.
+    """Which of `total` rows have an answer on disk after a failure, and what takes them.
 
-    :param kept: rows of `total` that have an answer on disk.
-    :param clear_keeps: whether a clear of the task takes them, too; not with ``on_clear="regenerate"``.
+    :param clear_keeps: whether a clear of the task does, too; not with ``on_clear="regenerate"``.
     """
     if not kept:
         return "no row was finished"
@@ -79,7 +78,6 @@ class RaybatchError(Exception):
 
     :param message: one sentence that names the field, the value and the remedy. Parts of it may come from a
         cluster, so it is made fit for logs and databases.
-    :param failure_class: overrides the class attribute of the same name.
     """
 
     failure_class: FailureClass = FailureClass.INTERNAL

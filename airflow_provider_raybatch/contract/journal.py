@@ -18,10 +18,7 @@ from airflow_provider_raybatch.contract.submission import TaskKey
 
 
 class Published(ContractModel):
-    """The dataset that readers see: its manifest (relative to the destination), and the run that made it.
-
-    :param fingerprint: of the arguments that it was made with.
-    """
+    """The dataset that readers see: its manifest (relative to the destination), and the run that made it."""
 
     manifest: str
     run_token: str
@@ -58,11 +55,7 @@ _REMEDY = "restore it, remove it if it came from elsewhere, or choose another de
 
 
 def parse_entry(content: bytes, file: str) -> JournalEntry:
-    """The entry in a file of a journal.
-
-    :param file: where it lies.
-    :raises SpecError: names the file, which is broken, foreign or another entry's copy.
-    """
+    """The entry in `file`; a :class:`SpecError` names one that is broken, foreign or another's copy."""
     entry = parse_file(JournalEntry, content, file, "an entry of a journal", _REMEDY)
     if not file.endswith(journal_entry(entry.number)):
         raise SpecError(f"{file}: it holds entry {entry.number}, so it is a copy; {_REMEDY}.")

@@ -101,12 +101,7 @@ def journal_entry(number: int) -> str:
 
 
 class SourceCopy(NamedTuple):
-    """What the name of a source's copy says.
-
-    :ivar began: when it was made, as names of commits say it.
-    :ivar run: as :func:`run_name` gives it.
-    :ivar digest: 32 hex digits of the content.
-    """
+    """What the name of a source's copy says: when it was made, the :func:`run_name`, the content's digest."""
 
     began: str
     run: str
@@ -135,10 +130,7 @@ def task_folder(submission: Submission) -> str:
 
 
 def run_folder(submission: Submission, question: str, listing_digest: str) -> str:
-    """Where a task keeps the parts of one input and one question.
-
-    :param question: digest of all that decides a response besides the row.
-    """
+    """Where a task keeps the parts of one input and one `question`: what decides responses besides rows."""
     return f"{task_folder(submission)}/{question[:16]}-{listing_digest[:16]}"
 
 

@@ -2,7 +2,7 @@
 """Where data lies: local paths, ``file://``, ``s3://`` and ``https://``, checked and compared as text.
 
 A path that each process reads in its own way is refused: on the cluster, a relative one lies in a folder
-that Ray deletes with the job.
+that Ray deletes with the job. A refusal is a ``ValueError``: one sentence, without the field's name.
 """
 
 from __future__ import annotations
@@ -39,22 +39,16 @@ def split_s3(uri: str) -> tuple[str, str] | None:
 
 
 def s3_prefix(uri: str) -> dict[str, str]:
-    """`bucket` and `key_prefix` of an ``s3://`` folder, as Amazon's operators take them; else empty.
-
-    The prefix ends with a slash, so that it does not match another folder's files.
-    """
-    parts = split_s3(uri)
-    if parts is None:
+    """`bucket` and `key_prefix` of an ``s3://`` folder, as Amazon's operators take them; else empty."""
+    bucket, key = split_s3(uri) or ("", "")
+    if not bucket:
         return {}
-    bucket, key = parts
+    # With a slash at its end it does not match another folder's files.
     return {"bucket": bucket, "key_prefix": f"{key.rstrip('/')}/" if key else ""}
 
 
 def check_location(uri: str, schemes: tuple[str, ...]) -> None:
-    """Refuse what can't be a location, or is one only by accident.
-
-    :raises ValueError: one sentence, without the field's name.
-    """
+    """Refuse what can't be a location, or is one only by accident."""
     if not uri.strip():
         raise ValueError("a path is empty; name a file, a folder or a glob")
     _check_text(uri)
@@ -74,10 +68,7 @@ def check_location(uri: str, schemes: tuple[str, ...]) -> None:
 
 
 def checked_folder(uri: str) -> str:
-    """The location of a folder that is written to, without its trailing slashes.
-
-    :raises ValueError: see :func:`check_location`.
-    """
+    """The location of a folder that is written to, without its trailing slashes."""
     check_location(uri, DESTINATION_SCHEMES)
     if WILDCARDS & set(uri):
         raise ValueError(f"{uri!r} has a wildcard; name one folder")
@@ -94,10 +85,7 @@ FolderLocation = Annotated[str, AfterValidator(checked_folder)]
 
 
 def check_absolute(path: str) -> None:
-    """Refuse a path without a scheme that each process would read in its own way.
-
-    :raises ValueError: one sentence, without the field's name.
-    """
+    """Refuse a path without a scheme that each process would read in its own way."""
     if match := _TOO_FEW_SLASHES.match(path):
         scheme, rest = match.group(1), path[match.end() :]
         raise ValueError(
@@ -126,8 +114,6 @@ def check_model_folder(name: str) -> None:
     """Refuse the name of a model or tokenizer that is meant as a folder and isn't absolute.
 
     Hugging Face ids (``organisation/name``) and the locations of vLLM's loaders (``s3://``, ``gs://``) pass.
-
-    :raises ValueError: one sentence, without the field's name.
     """
     _check_text(name)
     match = _SCHEME.match(name)
@@ -203,7 +189,7 @@ def _check_file(uri: str) -> None:
 
 
 def _check_s3(uri: str) -> None:
-    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    bucket, key = split_s3(uri) or ("", "")
     if not bucket:
         raise ValueError(f"{uri!r} names no bucket; write it as s3://bucket/key")
     if WILDCARDS & set(bucket):

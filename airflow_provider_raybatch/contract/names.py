@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that a user chooses: of columns of a dataset, of functions, and what no name or path may have."""
+"""Names that a user chooses: of columns of a dataset, of functions, and what no name or path may have.
+
+A refusal is a ``ValueError``: one sentence, without the field's name.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,7 @@ _IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def check_characters(name: str) -> None:
-    """Refuse white space at an end, and characters that can't be seen.
-
-    :raises ValueError: one sentence, without the field's name.
-    """
+    """Refuse white space at an end, and characters that can't be seen."""
     if name != name.strip():
         raise ValueError(
             f"{shown_uri(name)!r} begins or ends with white space; write {shown_uri(name.strip())!r}"
@@ -29,21 +29,13 @@ def check_characters(name: str) -> None:
 
 
 def ascii_name(name: str) -> str:
-    """`name` where only ASCII is taken, as in the tags of Ray's metrics: ``tägliche`` becomes ``tagliche``.
-
-    Letters that have no ASCII form are written as their code points: ``日`` becomes ``u65e5``.
-    """
-    if name.isascii():
-        return name
+    """`name` where only ASCII is taken: ``tägliche`` becomes ``tagliche``, and ``日`` becomes ``u65e5``."""
     plain = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
     return "".join(c if c.isascii() else f"u{ord(c):04x}" for c in plain)
 
 
 def checked_column_name(name: str) -> str:
-    """A column's name, unless readers of the dataset can't write it, or can't tell it from another.
-
-    :raises ValueError: one sentence, without the field's name.
-    """
+    """A column's name, unless readers of the dataset can't write it, or can't tell it from another."""
     if not name.strip():
         raise ValueError("a column's name is empty; give it at least one letter")
     check_characters(name)

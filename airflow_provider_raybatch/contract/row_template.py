@@ -57,10 +57,7 @@ class FilledTemplate(str):
 
 
 class RowTemplate:
-    """A compiled template.
-
-    :param text: the template.
-    """
+    """A compiled template."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -41,10 +41,7 @@ class AwsCredentials(ContractModel):
 
 
 class Secrets(ContractModel):
-    """Everything secret that a job may need.
-
-    :param hf_token: Hugging Face token, for gated models.
-    """
+    """Everything secret that a job may need; the Hugging Face token for gated models."""
 
     aws: AwsCredentials | None = None
     hf_token: SecretStr | None = None
@@ -64,19 +61,13 @@ class Secrets(ContractModel):
 
 
 def seal(secrets: Secrets, key: str | None) -> bytes:
-    """The package's content: sealed where there is a key (Fernet), plain otherwise.
-
-    :raises SpecError: the key is not a Fernet key.
-    """
+    """The package's content: sealed where there is a key (see :func:`fernet`), plain otherwise."""
     document = json.dumps(secrets.revealed()).encode()
     return _PLAIN + document if not key else _SEALED + fernet(key).encrypt(document)
 
 
 def fernet(key: str) -> Any:
-    """What seals with a seal key.
-
-    :raises SpecError: the key is not a Fernet key.
-    """
+    """What seals with a seal key; anything but a Fernet key is a :class:`SpecError`."""
     from cryptography.fernet import Fernet
 
     try:

@@ -58,11 +58,7 @@ def cut_to(longest: int, text: str) -> str:
 
 
 def count_of(count: int, noun: str, plural: str | None = None) -> str:
-    """A count and its noun: "1 row", "1,200 rows".
-
-    :param noun: in the singular, perhaps with a verb after it.
-    :param plural: by default the noun with an "s".
-    """
+    """A count and its noun: "1 row", "1,200 rows"; `plural` is by default the noun with an "s"."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 

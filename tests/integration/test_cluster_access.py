@@ -76,7 +76,6 @@ async def test_without_the_right_token_nothing_does(token_ray_cluster, token, me
             client.jobs(),
             client.submit(JobRequest("true", "x")),
             client.stop("x"),
-            client.logs("x"),
             client.upload_package(package.uri, package.content),
             client.takes_jobs(),
         ):

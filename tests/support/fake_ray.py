@@ -238,8 +238,6 @@ class FakeRay:
                 return 404, f"Job {name} does not exist"
             case "GET", ["api", "jobs", name]:
                 return 200, json.dumps(self.jobs[name].details())
-            case "GET", ["api", "jobs", name, "logs"]:
-                return 200, json.dumps({"logs": self._log(self.jobs[name].log())})
             case "POST", ["api", "jobs", name, "stop"]:
                 return self._stop(self.jobs[name])
             case "GET", ["api", "v0", "logs", "file"]:

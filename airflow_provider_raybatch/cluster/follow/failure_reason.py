@@ -49,35 +49,23 @@ class Diagnosis:
 
 
 def reason_of(info: JobInfo, tail: Sequence[str] = ()) -> Diagnosis:
-    """The reason of a FAILED job that emitted no event.
-
-    :param tail: the end of the driver's log.
-    """
-    failure_class = _CLASSES.get(info.error_type or "", FailureClass.INTERNAL)
-    message = shortened(info.message, tail)
-    if info.error_type == "RUNTIME_ENV_SETUP_FAILURE" and _TRANSIENT_SETUP.search(info.message):
-        failure_class = FailureClass.INTERNAL
-    if info.error_type == "RUNTIME_ENV_SETUP_FAILURE" and (said := _installer(info.message)):
-        remedy = "correct pip, uv or conda in runtime_env"
-        if failure_class.retryable:
-            remedy = f"a retry installs them anew; if it fails, too, {remedy}"
-        return Diagnosis(
-            failure_class,
-            f"runtime_env: the cluster can't install its packages: {said.rstrip('.')}; {remedy}.",
-        )
-    if info.error_type == "JOB_SUPERVISOR_ACTOR_START_FAILURE" and message.startswith((
-        "TypeError",
-        "ValueError",
-    )):
+    """The reason of a FAILED job that emitted no event; `tail` is the end of its log."""
+    kind, code, message = info.error_type or "", info.driver_exit_code, shortened(info.message, tail)
+    failure_class = _CLASSES.get(kind, FailureClass.INTERNAL)
+    if kind == "RUNTIME_ENV_SETUP_FAILURE":
+        if _TRANSIENT_SETUP.search(info.message):
+            failure_class = FailureClass.INTERNAL
+        if said := _installer(info.message):
+            return _not_installed(failure_class, said)
+    if kind == "JOB_SUPERVISOR_ACTOR_START_FAILURE" and message.startswith(("TypeError", "ValueError")):
         # Ray accepts a runtime env that it can't read, and fails when it starts the actor.
         failure_class = FailureClass.USER_ERROR
-    if info.error_type == "JOB_ENTRYPOINT_COMMAND_ERROR" and info.driver_exit_code in _KILLED_EXIT_CODES:
+    if kind == "JOB_ENTRYPOINT_COMMAND_ERROR" and code in _KILLED_EXIT_CODES:
         last = "" if _KILLED.fullmatch(message) else f"; its last line: {message.rstrip('.')}"
-        return Diagnosis(
-            FailureClass.OUT_OF_MEMORY,
-            f"The driver was killed (exit code {info.driver_exit_code}), most often because its node ran out "
-            f"of memory{last}.",
+        told = (
+            f"The driver was killed (exit code {code}), most often because its node ran out of memory{last}."
         )
+        return Diagnosis(FailureClass.OUT_OF_MEMORY, told)
     if _NO_RAY.search(message) or _NO_RAY.search(info.message):
         return Diagnosis(
             FailureClass.USER_ERROR,
@@ -90,8 +78,16 @@ def reason_of(info: JobInfo, tail: Sequence[str] = ()) -> Diagnosis:
             f"The cluster has no file {no_script[1]!r}, which the job's command runs; send the folder that "
             "has it with runtime_env={'working_dir': ...}, or name a path that the cluster's head can read.",
         )
-    code = f" (exit code {info.driver_exit_code})" if info.driver_exit_code is not None else ""
-    return Diagnosis(failure_class, f"The job failed{code}: {message}")
+    exited = "" if code is None else f" (exit code {code})"
+    return Diagnosis(failure_class, f"The job failed{exited}: {message}")
+
+
+def _not_installed(failure_class: FailureClass, said: str) -> Diagnosis:
+    remedy = "correct pip, uv or conda in runtime_env"
+    if failure_class.retryable:
+        remedy = f"a retry installs them anew; if it fails, too, {remedy}"
+    told = f"runtime_env: the cluster can't install its packages: {said.rstrip('.')}; {remedy}."
+    return Diagnosis(failure_class, told)
 
 
 def _installer(message: str) -> str | None:

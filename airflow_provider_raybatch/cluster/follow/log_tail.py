@@ -15,13 +15,11 @@ def digest(line: str) -> str:
 
 
 def first_new(seen: Sequence[str], tail: Sequence[str], limit: int) -> int | None:
-    """Index of the first line in `tail` that earlier polls didn't show.
+    """Index of the first line in `tail` that earlier polls didn't show; ``None`` if lines were missed.
 
     :param seen: digests of the last lines that earlier polls showed, oldest first; of the whole log if it has
         fewer than `limit` lines.
     :param tail: digests of the lines that this poll shows.
-    :param limit: lines in `seen` at most.
-    :return: ``None`` when the two don't overlap: lines in between were missed.
     """
     if not seen or not tail:
         return 0

@@ -62,8 +62,6 @@ async def recheck(
 ) -> Outcome:
     """The outcome of a job whose follower ended before the job did.
 
-    The cluster is asked first: the outcome of a finished job counts more than the follower's.
-
     :param told: the follower's outcome, which is not final; kept if the cluster doesn't answer or doesn't
         know the job.
     :param leave_to_a_retry: whether another attempt takes over a job that still runs. If not, and the
@@ -93,12 +91,7 @@ async def stop_jobs_of(
     key: SubmissionKey,
     timeout: float = STOP_TIMEOUT,  # noqa: ASYNC109 - handed on
 ) -> list[str]:
-    """Stop the job of one run of a task, whichever of its submissions that is.
-
-    While the cluster, or a proxy before it, does not answer, it is asked again until `timeout`.
-
-    :return: submission ids of the jobs that were stopped.
-    """
+    """Stop the job of one run of a task, whichever of its submissions that is; return the ids of those."""
     deadline = time.monotonic() + timeout
     async with RayJobsClient(address) as client:
         stopped = await _answered(lambda: stop_run(client, key, timeout), deadline)

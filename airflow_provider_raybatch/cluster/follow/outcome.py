@@ -95,7 +95,6 @@ class Outcome:
     """How a job ended.
 
     :param failure_class: ``None`` only for ``succeeded``.
-    :param message: one sentence or a few lines for people.
     :param summary: of the dataset, if the job committed one.
     :param info: the job as last seen; stays in this process.
     :param ended: whether the job has ended.
@@ -153,8 +152,7 @@ def judge(
     """Decide what a poll means.
 
     :param key: of the job, which proves that a line is an event; without it, only Ray's status counts.
-    :param deadline: epoch seconds after which an unfinished job has the outcome ``timeout``; the caller stops
-        it.
+    :param deadline: epoch seconds after which an unfinished job has the outcome ``timeout``.
     :param unreachable_timeout: seconds without an answer after which the outcome is ``unreachable``.
     """
     if observation.error is not None:

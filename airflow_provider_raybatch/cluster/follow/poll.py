@@ -72,11 +72,9 @@ async def _observe(client: RayJobsClient, submission_id: str, state: FollowState
 
 
 async def _end_of_log(client: RayJobsClient, info: JobInfo, state: FollowState) -> LogTail:
-    """The end of the log from where the last poll ended.
+    """The end of the log from where the last poll ended: more and more lines, until some were seen before.
 
-    Ray gives the last lines of a file, without offsets. So the first request asks for few lines, and further
-    ones for more until the lines overlap with those seen before. The last event of an ended job may lie far
-    above the end, so many lines are read then.
+    The last event of an ended job may lie far above the end, so many lines are read then.
     """
     steps = [_CATCH_UP_LINES, TAIL_LINES]
     if state.log_read and not info.status.is_terminal and state.expected_lines < TAIL_LINES:

@@ -36,8 +36,6 @@ _TOLD_BY_THE_JOB = re.compile(
 def for_task_log(line: str, batch: bool) -> str | None:
     """The text for a task's log, marked if it is Ray's own; ``None`` for what tells nothing of the job.
 
-    Lines of the job's own programs are shown, whatever they say.
-
     :param batch: whether it is the log of a batch inference, which tells its own progress.
     """
     text = clean(line)

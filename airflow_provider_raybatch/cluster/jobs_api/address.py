@@ -23,11 +23,9 @@ _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # a token of RFC 9110, secti
 class ClusterAddress:
     """A Ray dashboard, which serves the Jobs API.
 
-    :param url: ``http(s)://host[:port][/prefix]``; the prefix is kept, for proxies.
+    :param url: ``http(s)://host[:port][/prefix]``.
     :param token: bearer token, sent as ``Authorization`` unless `headers` has one.
-    :param headers: further headers, such as ``X-Ray-Authorization`` for a proxy that keeps ``Authorization``
-        to itself.
-    :param cookies: for proxies that sign on by cookie.
+    :param headers: further headers, for proxies, as are `cookies`.
     :param verify: TLS verification: ``True`` (system's and bundled roots), ``False``, or the path of a CA
         bundle.
     :param connect_timeout: seconds until a connection must stand.
@@ -92,11 +90,7 @@ class ClusterAddress:
         return host in {"localhost", "::1"} or host.startswith("127.")
 
     def request_headers(self) -> dict[str, str]:
-        """Headers of every request.
-
-        Ray refuses what looks like a browser (a ``Mozilla`` user agent, ``Origin``, ``Referer``) on POST and
-        PUT.
-        """
+        """Headers of every request; Ray refuses POST and PUT of what looks like a browser."""
         headers = {
             "User-Agent": "airflow-provider-raybatch",
             "Accept": "*/*",
@@ -119,10 +113,7 @@ class ClusterAddress:
         return await asyncio.to_thread(_version_of, self.verify)
 
     async def tls(self) -> ssl.SSLContext | bool:
-        """What httpx takes as `verify`; made in a thread, since it reads files for some 30 ms, and kept.
-
-        :raises SpecError: the CA bundle can't be read.
-        """
+        """What httpx takes as `verify`; made in a thread, since it reads files for some 30 ms, and kept."""
         if self.verify is False or (self.verify is True and urlsplit(self.url).scheme != "https"):
             return False  # without TLS nothing is verified, and no roots need to be read
         path = None if self.verify is True else self.verify

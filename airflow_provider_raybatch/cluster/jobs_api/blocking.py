@@ -18,9 +18,9 @@ _CANCEL_GRACE = 10.0
 def run_blocking(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """Run `coroutine` to its end in a fresh thread with a loop of its own; return or raise what it does.
 
-    Works wherever a thread can wait: beside a running loop, and inside a signal handler that interrupted one.
-    Clients must be made inside the coroutine. Context variables are visible to it. When the waiting thread is
-    interrupted (a signal handler raises), the coroutine is cancelled before the exception goes on.
+    Works beside a running loop, and inside a signal handler that interrupted one. Context variables are
+    visible. When the waiting thread is interrupted (a signal handler raises), the coroutine is cancelled
+    before the exception goes on.
     """
     loop = asyncio.new_event_loop()
     task = loop.create_task(coroutine)

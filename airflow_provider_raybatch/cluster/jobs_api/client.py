@@ -37,7 +37,7 @@ from airflow_provider_raybatch.cluster.jobs_api.models import (
     sanitised,
 )
 from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy, Transport, in_thread_if_large
-from airflow_provider_raybatch.contract.text import all_storable, storable
+from airflow_provider_raybatch.contract.text import all_storable
 
 PACKAGE_LIMIT = 100 * 1024 * 1024
 """Bytes of an HTTP body that the dashboard accepts (``ray_constants.DASHBOARD_CLIENT_MAX_SIZE``)."""
@@ -77,7 +77,7 @@ class RayJobsClient:
         await self._http.__aexit__()
 
     async def version(self) -> ClusterVersion:
-        """Version and session of the cluster; the cheapest way to find out whether the address is right."""
+        """Version and session of the cluster."""
         path = "api/version"
         answer = await self._document(path, await self._http.request("GET", path))
         if not isinstance(answer, dict) or not isinstance(answer.get("ray_version"), str):
@@ -158,19 +158,14 @@ class RayJobsClient:
             await asyncio.sleep(_STOP_AGAIN_SECONDS)
 
     async def log_tail(self, info: JobInfo, lines: int = TAIL_LINES) -> LogTail:
-        """The last complete lines of the driver's log; the endpoint reads only the end of the file.
+        """The last complete lines of the driver's log.
 
-        Ray counts lines alone. Where the last `lines` of them have more than 4 MiB (16 MiB of a job that has
-        ended), the answer is broken off, and fewer lines are asked for.
-
-        :param info: as :meth:`info` gave it: the node of the driver is needed. While that is unknown the
-            whole log is read, which then is short.
+        Ray counts lines alone. Where so many have more than 4 MiB (16 MiB of a job that has ended), the
+        answer is broken off, and fewer lines are asked for.
         """
         ended = info.status.is_terminal
         if info.driver_node_id is None:
-            content = (await self.logs(info.submission_id)).encode(errors="replace")
-            whole = await in_thread_if_large(len(content), partial(whole_lines, content, last_is_whole=ended))
-            return LogTail(whole[-lines:], lines)
+            return LogTail([], lines)  # Ray names the node before it starts the driver
         params = {"node_id": info.driver_node_id, "filename": f"job-driver-{info.submission_id}.log"}
         asked, most = lines, LAST_LOG_LIMIT if ended else LOG_LIMIT
         while True:
@@ -185,17 +180,6 @@ class RayJobsClient:
             content = response.content
             whole = await in_thread_if_large(len(content), partial(whole_lines, content, last_is_whole=ended))
             return LogTail(whole[-asked:], asked, limited=asked < lines)
-
-    async def logs(self, submission_id: str) -> str:
-        """The whole log of the driver, empty when the cluster doesn't know the job or has no log."""
-        path = _job_path(submission_id) + "/logs"
-        response = await self._of_known("GET", path, most=LAST_LOG_LIMIT)
-        if response is None:
-            return ""
-        answer = await self._document(path, response)
-        if not isinstance(answer, dict):
-            raise self._no_dashboard(path)
-        return storable(str(answer.get("logs") or ""))
 
     async def has_package(self, uri: str) -> bool:
         """Whether the cluster holds a package; Ray keeps it for ten more minutes from here on."""
@@ -219,9 +203,6 @@ class RayJobsClient:
         """Whether the head's agent is up, without which a submission is refused after ten seconds.
 
         ``False`` also where the state API, which tells the head's node, is off or too busy.
-
-        :raises AuthenticationError: and :class:`~.errors.TlsError`; of the first of two requests nothing
-            else.
         """
         head = await self._head_node_id()
         if head is None:

@@ -16,30 +16,26 @@ class ClusterUnreachableError(ClusterError):
     failure_class = FailureClass.CLUSTER_UNREACHABLE
 
 
-class AuthenticationError(ClusterError):
+class UserClusterError(ClusterError):
+    """What a user has to correct: a connection, an argument or a package."""
+
+    failure_class = FailureClass.USER_ERROR
+
+
+class AuthenticationError(UserClusterError):
     """The cluster, or a proxy before it, requires a token (401) or another one (403)."""
 
-    failure_class = FailureClass.USER_ERROR
 
-
-class TlsError(ClusterError):
+class TlsError(UserClusterError):
     """The server's certificate is not trusted, or the server does not speak TLS."""
-
-    failure_class = FailureClass.USER_ERROR
 
 
 class NotARayDashboardError(ClusterUnreachableError):
-    """Something other than a Ray dashboard answers at the address.
-
-    The address is wrong, or a proxy's backend is down. The replies are the same, so a retry may help.
-    """
+    """Another server answers: the address is wrong, or a proxy's backend is down, which a retry may mend."""
 
 
 class AnswerTooLargeError(ClusterError):
-    """An answer has more bytes than are read.
-
-    :ivar received: its first bytes.
-    """
+    """An answer has more bytes than are read; `received` are its first ones."""
 
     received: bytes = b""
 
@@ -48,28 +44,20 @@ class JobExistsError(ClusterError):
     """The cluster holds a job of this submission id already."""
 
 
-class PackageTooLargeError(ClusterError):
+class PackageTooLargeError(UserClusterError):
     """A package exceeds what Ray's dashboard accepts."""
 
-    failure_class = FailureClass.USER_ERROR
 
-
-class PackageError(ClusterError, ValueError):
+class PackageError(UserClusterError, ValueError):
     """Something can't be shipped to the cluster: it is missing, of an unsupported kind, or too large."""
 
-    failure_class = FailureClass.USER_ERROR
 
-
-class RequestRejectedError(ClusterError):
+class RequestRejectedError(UserClusterError):
     """The Jobs API understood the request and refused it (4xx)."""
 
-    failure_class = FailureClass.USER_ERROR
 
-
-class StaleStateError(ClusterError):
+class StaleStateError(UserClusterError):
     """An earlier submission of the same run exists with other arguments, and `on_stale_state` is ``fail``."""
-
-    failure_class = FailureClass.USER_ERROR
 
 
 class StopTimeoutError(ClusterError):

@@ -18,7 +18,6 @@ _MARKER = MARKER.encode()
 class LogTail:
     """The last complete lines of a log.
 
-    :param lines: as the driver wrote them, except for those that are too long.
     :param asked: how many lines the cluster was asked for in the end.
     :param limited: whether that is less than was wanted, since that many have too many bytes. If even the
         last line has, there are none.
@@ -42,10 +41,7 @@ def whole_lines(content: bytes, *, last_is_whole: bool) -> list[str]:
 
 
 def fewer_lines(asked: int, received: bytes) -> int:
-    """How many lines to ask for after an answer that was broken off, 1 at least.
-
-    :param received: the beginning of the answer.
-    """
+    """How many lines to ask for, 1 at least, after an answer of which only the beginning was received."""
     if b"\n" in received[len(received) // 2 :]:
         return max(1, min(asked, received.count(b"\n")) // 2)
     # One line is too long, and there may be many below it.

@@ -44,12 +44,10 @@ class ClusterVersion:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A job to submit.
+    """A job to submit, with what the node of its driver must have.
 
-    :param submission_id: see :func:`sanitised`.
     :param entrypoint_memory: bytes.
     :param entrypoint_resources: custom resources by name.
-    :param entrypoint_label_selector: labels the driver's node must have.
     """
 
     entrypoint: str
@@ -94,10 +92,7 @@ class JobInfo:
 
     @classmethod
     def from_answer(cls, answer: Mapping[str, Any]) -> JobInfo:
-        """Read a ``JobDetails`` document; fields that are not known here are ignored.
-
-        :raises ValueError: the status is unknown or missing.
-        """
+        """Read a ``JobDetails`` document; an unknown status is a :class:`ValueError`."""
         answer = all_storable({name: answer.get(name) for name in cls.__dataclass_fields__})
         return cls(
             submission_id=answer.get("submission_id") or "",

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One client per cluster and event loop, shared by all that follow jobs there.
-
-A client of its own for each of a thousand jobs would mean a thousand connection pools and TLS contexts.
-"""
+"""One client per cluster and event loop: a thousand jobs need neither as many pools nor TLS contexts."""
 
 from __future__ import annotations
 

@@ -43,12 +43,11 @@ _MOST_AT_ONCE = 32
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often a request that is safe to repeat is tried, and how long the waits between are at most.
+    """How often a request that is safe to repeat is tried.
 
     :param attempts: tries in all.
-    :param first_wait: bound of the first wait, in seconds; doubled each time. The wait is uniform between 0
-        and it.
-    :param longest_wait: seconds.
+    :param first_wait: seconds, bound of the first wait; doubled each time.
+    :param longest_wait: seconds, bound of this bound.
     """
 
     attempts: int = 4
@@ -121,8 +120,6 @@ class Transport:
         :param most: bytes of an answer that are read.
         :return: the answer, without its headers.
         :raises AnswerTooLargeError: it has more than `most` bytes.
-        :raises ClusterError: see :class:`RayJobsClient
-            <airflow_provider_raybatch.cluster.jobs_api.client.RayJobsClient>`.
         """
         once = partial(self._once, method, path, tolerated, most, **sent)
         for attempt in range(self._retries.attempts - 1 if repeat else 0):
@@ -200,10 +197,7 @@ class Transport:
         )
 
     def status_error(self, asked: str, response: httpx.Response) -> ClusterError:
-        """What an answer other than success means.
-
-        :param asked: method and path.
-        """
+        """What an answer other than success to `asked`, a method and a path, means."""
         url, code, told = self._address.shown, response.status_code, excerpt(response.text)
         if code == 401:
             return AuthenticationError(
@@ -236,10 +230,7 @@ class Transport:
 
 
 async def in_thread_if_large(size: int, work: Callable[[], Result]) -> Result:
-    """Call `work`; in a thread if it has much to do, since others wait for this event loop.
-
-    :param size: bytes that it goes through.
-    """
+    """Call `work`; in a thread if it goes through many bytes, since others wait for this event loop."""
     return work() if size <= _LITTLE else await asyncio.to_thread(work)
 
 

@@ -27,17 +27,12 @@ def embedded_cluster(
     startup_timeout: float = 120.0,
     num_cpus: int | None = None,
 ) -> Iterator[ClusterAddress]:
-    """Ray runs inside this context, with a token of its own, and is gone after it.
+    """Ray runs inside this context, with a token of its own; see :class:`RayHead`.
 
-    One per host and user at a time; others wait for their turn, as long as it takes. Ends with the process
-    that made it, also by SIGKILL.
+    One per host and user at a time; others wait for their turn, as long as it takes.
 
     :param log: gets lines for people.
-    :param env: added to the environment of Ray and of the job.
-    :param startup_timeout: seconds until the cluster must take jobs.
-    :param num_cpus: by default Ray counts them.
-    :raises EmbeddedClusterError: Ray is not installed, or didn't start in time; the message ends with its
-        log.
+    :raises EmbeddedClusterError: Ray is not installed, or didn't start in time.
     """
     if sys.platform != "linux":
         raise EmbeddedClusterError(

@@ -62,8 +62,7 @@ class RayHead:
     :param with_token: whether the cluster demands a random token; without, whoever reaches a port runs code.
     :param dashboard_port: by default a free one.
     :param startup_timeout: seconds until the cluster must take jobs.
-    :param held_files: file descriptors that stay open until Ray's last process is gone, even if this process
-        is killed: for locks.
+    :param held_files: file descriptors (locks) that stay open until Ray's last process is gone.
     """
 
     def __init__(

@@ -2,14 +2,13 @@
 """A small process that owns a private Ray and ends it when its own owner ends, however that happens.
 
 It holds the read end of a pipe whose write end only the owner has: end of file means that the owner closed it
-or is gone, SIGKILL included. :mod:`~airflow_provider_raybatch.cluster.local.head` runs it as a file, with
-nothing but the standard library::
+or is gone, SIGKILL included. It runs as a file, with nothing but the standard library::
 
     reaper.py --pipe FD --home FOLDER -- COMMAND...
 
 The command may leave daemons behind, as ``ray start`` does. Its output goes to ``FOLDER/start.log``, its exit
-code to ``FOLDER/exit-code``. After the end of file the reaper ends every process that came from the command
-and removes the folder. To keep them in sight it adopts orphans, which only Linux offers.
+code to ``FOLDER/exit-code``. At the end it ends every process that came from the command, and removes the
+folder. To keep them in sight it adopts orphans, which only Linux offers.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ SOURCE_LIMIT = 20 * 1024 * 1024
 def package_of_source(import_path: str, argument: str = "prompt_function") -> Package:
     """The source that a function needs: its top-level module's file, or the whole top-level package.
 
-    :param import_path: ``package.module:function`` or ``module:function``.
-    :param argument: the argument that names the function.
+    :param import_path: ``package.module:function``, which `argument` names.
     :raises PackageError: the module is not found, is a namespace package, is not plain source, imports
         Airflow or is larger than 20 MiB.
     """

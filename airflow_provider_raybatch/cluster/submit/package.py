@@ -92,10 +92,7 @@ def package_of_provider() -> Package:
 
 
 async def ensure_package(client: RayJobsClient, package: Package) -> str:
-    """Upload `package` unless the cluster has it, and hand back its URI.
-
-    :raises PackageTooLargeError: see :meth:`RayJobsClient.upload_package`.
-    """
+    """Upload `package` unless the cluster has it, and hand back its URI."""
     if not await client.has_package(package.uri):
         content = await asyncio.to_thread(lambda: package.content)
         await client.upload_package(package.uri, content)
@@ -107,10 +104,8 @@ def package_of_wheel(distribution: str) -> Package:
     """The importable files of a distribution that is installed here, with its metadata.
 
     Its extension modules, if any, must fit more than this Python (``.abi3.so``), since the cluster's may be
-    another one: a newer one, or as old as the distribution allows (obstore 0.12: Python 3.11). The platform
-    must be the cluster's: what is on a Mac does not fit Linux nodes, which then need their own. The files lie
-    in a folder that the job puts last on its path, so that the cluster's own win; see
-    :mod:`airflow_provider_raybatch.contract.shipping`.
+    another one. The platform must be the cluster's: what is on a Mac does not fit Linux nodes, which then
+    need their own. See :mod:`airflow_provider_raybatch.contract.shipping`.
 
     :raises PackageError: it is not installed, or its extension modules fit this Python only.
     """

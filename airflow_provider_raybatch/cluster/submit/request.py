@@ -36,10 +36,7 @@ WARM_ENGINES = "python -m airflow_provider_raybatch.job.warm_engines"
 
 
 def with_source_digest(spec: BatchInferenceSpec) -> BatchInferenceSpec:
-    """`spec` with the hashes of its functions' source, if it has any: before the fingerprint is taken.
-
-    :raises PackageError: a function's source can't be shipped.
-    """
+    """`spec` with the hashes of its functions' source, if it has any: before the fingerprint is taken."""
     sources = _sources(spec)
     return spec.model_copy(update={f"{name}_digest": source.digest for name, source in sources.items()})
 
@@ -58,16 +55,13 @@ async def build_batch_request(
     The driver asks for no resources, so that it never waits for any.
 
     :param spec: with `submission` filled, except for its `secrets_package`, which is set here.
-    :param key: of this submission (:mod:`~airflow_provider_raybatch.contract.control`). It travels with
-        `secrets` in a private package under a random name, which the driver reads and deletes at its start.
-    :param secrets: credentials for the job.
+    :param key: of this submission. It travels with `secrets` in a private package under a random name, which
+        the driver reads and deletes at its start.
     :param seal_key: Fernet key that the cluster's nodes hold too; without it the credentials are readable on
         the cluster until the driver starts.
-    :param runtime_env: the user's; never changed. `py_modules` and `env_vars` are kept, `working_dir` is
-        refused.
+    :param runtime_env: the user's. `py_modules` and `env_vars` are kept, `working_dir` is refused.
     :raises SpecError: the spec has no submission, the runtime env or the seal key is wrong.
     :raises PackageError: something can't be shipped.
-    :raises ClusterError: see :class:`RayJobsClient`.
     """
     submission = spec.submission
     if submission is None:
@@ -90,12 +84,7 @@ async def build_batch_request(
 
 
 async def build_warm_engines_request(client: RayJobsClient, submission_id: str, *, end: bool) -> JobRequest:
-    """A job that lists the warm engines of a cluster in its log.
-
-    :param end: whether it ends those that no job uses.
-    :raises PackageError: something can't be shipped.
-    :raises ClusterError: see :class:`RayJobsClient`.
-    """
+    """A job that lists the warm engines of a cluster in its log; with `end` it ends those that are idle."""
     packages = await asyncio.to_thread(_own_packages)
     modules = [await ensure_package(client, package) for package in packages]
     entrypoint = f"{WARM_ENGINES} --end" if end else WARM_ENGINES
@@ -111,7 +100,6 @@ def _with_grace(runtime_env: dict[str, Any]) -> dict[str, Any]:
 
 
 def _packages(spec: BatchInferenceSpec) -> list[Package]:
-    packages = _own_packages()
     sources = _sources(spec)
     for name, source in sources.items():
         wanted = getattr(spec, f"{name}_digest")
@@ -121,7 +109,7 @@ def _packages(spec: BatchInferenceSpec) -> list[Package]:
                 "takes the new one."
             )
     # Both functions may lie in one package.
-    return packages + list({source.digest: source for source in sources.values()}.values())
+    return _own_packages() + list({source.digest: source for source in sources.values()}.values())
 
 
 def _own_packages() -> list[Package]:
@@ -129,10 +117,7 @@ def _own_packages() -> list[Package]:
 
 
 def _sources(spec: BatchInferenceSpec) -> dict[str, Package]:
-    """The source of each function of the user's, by the argument that names it.
-
-    :raises PackageError: it can't be shipped.
-    """
+    """The source of each function of the user's, by the argument that names it."""
     paths = {name: path for name in _FUNCTIONS if (path := getattr(spec, name)) is not None}
     return {name: package_of_source(path, name) for name, path in paths.items()}
 

@@ -35,7 +35,6 @@ async def upload_runtime_env(client: RayJobsClient, runtime_env: Mapping[str, An
 
     :raises SpecError: a path doesn't exist here, an entry is of the wrong type, or a key is misspelt.
     :raises PackageError: a folder is too large.
-    :raises ClusterError: see :class:`RayJobsClient`.
     """
     prepared = copied(runtime_env)
     _check_keys(prepared, KNOWN, "runtime_env")
@@ -77,10 +76,7 @@ def with_packages(
 
 
 def copied(runtime_env: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A deep copy, since what an author passes belongs to them.
-
-    :raises SpecError: it is not a mapping.
-    """
+    """A deep copy, since what an author passes belongs to them."""
     if runtime_env is None:
         return {}
     if not isinstance(runtime_env, Mapping):

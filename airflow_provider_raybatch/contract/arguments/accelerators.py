@@ -46,10 +46,7 @@ AcceleratorType = Annotated[str, AfterValidator(_checked)]
 
 
 def close_types(name: str, others: Iterable[str]) -> list[str]:
-    """Up to three accelerator types that `name` may mean.
-
-    :param others: types that are there, besides those that Ray knows.
-    """
+    """Up to three accelerator types that `name` may mean: of `others` and of those that Ray knows."""
     by_bare_name = _BY_BARE_NAME | {_bare(other): other for other in others}
     close = difflib.get_close_matches(_bare(name), by_bare_name, n=3, cutoff=0.5)
     inside = [bare for bare in by_bare_name if _bare(name).startswith(bare) and bare not in close]

@@ -116,10 +116,7 @@ def _range(value: list[Any] | tuple[Any, ...]) -> tuple[int, int]:
 
 
 def check_reasoning(parser: str) -> None:
-    """Refuse a reasoning parser where the response must be JSON or otherwise structured.
-
-    :raises ValueError: there is one.
-    """
+    """Refuse a reasoning parser where the response must be JSON or otherwise structured."""
     if parser:
         raise ValueError(
             f"engine_args: reasoning_parser {parser!r} lets the model reason before its answer, and the "

@@ -50,15 +50,10 @@ class PromptArguments(ContractModel):
             in_messages = given[0] == "messages"
             remedy = "put a system message into messages" if in_messages else "write it into the column"
             raise ValueError(f"system_prompt: it has no effect together with {given[0]}; {remedy}")
-        return self
-
-    @model_validator(mode="after")
-    def _only_values_are_cut(self) -> PromptArguments:
-        given = next((name for name in PROMPTS if getattr(self, name) is not None), "")
-        if self.on_overlong == "truncate" and given not in _WITH_PLACEHOLDERS:
+        if self.on_overlong == "truncate" and given[0] not in _WITH_PLACEHOLDERS:
             raise ValueError(
-                f"on_overlong: 'truncate' cuts the values of placeholders, and {given} has none; use prompt "
-                "or messages with placeholders, or shorten the texts before"
+                f"on_overlong: 'truncate' cuts the values of placeholders, and {given[0]} has none; use "
+                "prompt or messages with placeholders, or shorten the texts before"
             )
         return self
 
@@ -69,10 +64,7 @@ class PromptArguments(ContractModel):
         return [(argument, text) for argument, text in texts if text is not None]
 
     def column_arguments(self) -> dict[str, str]:
-        """Columns that the prompt is known to read, each with the argument that names it first.
-
-        What a user's function reads is not known.
-        """
+        """Columns that the prompt reads unless a function does, each with the argument that names it."""
         read = {getattr(self, name): name for name in ("messages_column", "prompt_column")}
         read.pop(None, None)
         for argument, text in self.row_templates():

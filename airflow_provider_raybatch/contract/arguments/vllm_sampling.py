@@ -62,10 +62,7 @@ OTHER_SYSTEMS: Mapping[str, str] = {
 
 
 def meant(name: str) -> str | None:
-    """What to write instead of `name` among the sampling parameters; ``None`` where nothing is known.
-
-    It follows a semicolon.
-    """
+    """What to write instead of `name`, after a semicolon; ``None`` where nothing is known."""
     if name in OTHER_SYSTEMS:
         return f"write {OTHER_SYSTEMS[name]}"
     plain = str(name).lower().replace("-", "_")

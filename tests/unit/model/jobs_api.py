@@ -262,8 +262,6 @@ class Ray:
                     return 404, f"Job {name} does not exist"
                 if rest == ["stop"]:
                     return self._stop(driver)
-                if rest == ["logs"]:
-                    return 200, json.dumps({"logs": "".join(f"{text}\n" for text in driver.log_lines)})
                 return 200, json.dumps(self._details(driver))
         raise AssertionError(f"{method} {path}")
 
