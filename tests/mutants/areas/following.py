@@ -11,7 +11,7 @@ _CONTROL = "cluster/follow/control.py"
 _SHARED = "cluster/follow/loop.py"
 _TRIGGER = "triggers/ray_job.py"
 _JUDGED = ("cluster/follow/test_outcome.py",)
-_FOLLOWED = ("cluster/follow/test_poll.py", "cluster/follow/test_last_event.py")
+_FOLLOWED = ("cluster/follow/test_poll.py",)
 _KILLED = ("triggers/test_ray_job.py",)
 
 MUTANTS = (
@@ -94,7 +94,7 @@ MUTANTS = (
         "        tail = await _end_of_log(client, info, state)\n"
         "        info = await client.info(submission_id) or info\n",
         "A job that commits between the two has no dataset: it is paid for again.",
-        ("cluster/follow/test_last_event.py::test_commit_right_after_the_log_was_read_is_seen",),
+        ("cluster/follow/test_poll.py::test_commit_right_after_the_log_was_read_is_seen",),
     ),
     Mutant(
         "last-poll-is-short",
@@ -102,7 +102,7 @@ MUTANTS = (
         "    if state.log_read and not info.status.is_terminal and state.expected_lines < TAIL_LINES:\n",
         "    if state.log_read and state.expected_lines < TAIL_LINES:\n",
         "Noise after a commit hides it: the dataset is paid for again.",
-        ("cluster/follow/test_last_event.py::test_a_job_that_is_stopped_after_its_commit_was_shown",),
+        ("cluster/follow/test_poll.py::test_a_job_that_is_stopped_after_its_commit_was_shown",),
     ),
     Mutant(
         "unreachable-ends-the-poll",

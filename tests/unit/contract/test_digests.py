@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which changes of a spec lead to another dataset, and which to other responses."""
+"""Which changes of a spec lead to another dataset, and which to other responses; what a task is called."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.digest import json_digest
-from tests.support.specs import spec, submitted
+from airflow_provider_raybatch.contract.submission import TaskKey
+from tests.support.specs import TASK, spec, submitted
 
 
 class TestFingerprint:
@@ -74,3 +75,20 @@ class TestResponseDigest:
     )
     def test_what_changes_a_response_makes_all_rows_new(self, fields: dict[str, Any]) -> None:
         assert spec(**fields).response_digest != spec().response_digest
+
+
+def test_digest_distinguishes_tasks() -> None:
+    changes = {"namespace": "b", "dag_id": "b", "run_id": "b", "task_id": "b", "map_index": 0}
+    tasks = [TASK, *({**TASK, field: value} for field, value in changes.items())]
+    digests = {TaskKey.model_validate(task).digest for task in tasks}
+    assert len(digests) == 6
+    assert all(len(digest) == 32 for digest in digests)
+
+
+def test_the_digest_is_the_same_on_every_machine_and_python() -> None:
+    assert TaskKey(**TASK).digest == "0dbb522e82ca3fe4d498a03e427fc99b"
+
+
+def test_for_people() -> None:
+    assert str(TaskKey(**TASK)) == "nightly.label of run r1"
+    assert str(TaskKey(**TASK, map_index=2)) == "nightly.label[2] of run r1"

@@ -11,16 +11,10 @@ from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.control import order_package, read_order
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.job.control import control as driver
+from tests.support.airflow_tasks import Clock
 
 KEY = "ab" * 32
 PROGRESS = driver.Progress(done=0, total=1)
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.mark.parametrize("orphan_timeout", [60.0, 3600.0, 7 * 86400.0])
@@ -31,7 +25,7 @@ async def test_a_lease_lasts_as_long_as_it_is_followed(ray, client, monkeypatch,
     lease = Lease(LeaseTerms(KEY, attempt=1, orphan_timeout=orphan_timeout))
 
     def pass_time(seconds):
-        clock.now += seconds
+        clock.forward(seconds)
         content = ray.packages.get(order_package(KEY))
         job.obey(None if content is None else read_order(content, KEY))
 
@@ -68,7 +62,7 @@ async def test_a_follower_that_outlives_a_kill_keeps_its_job(ray, client, monkey
     lease = Lease(LeaseTerms(KEY, attempt=1, orphan_timeout=6 * 3600.0))
     assert await lease.shorten(client) == 600
     first = latest(ray)
-    clock.now += 61
+    clock.forward(61)
     await lease.renew(client)
     assert (latest(ray).orphan_timeout, latest(ray) == first) == (600, False)
 
@@ -79,5 +73,5 @@ async def test_the_next_attempt_lengthens_a_shortened_lease(ray, client):
     driver_side.obey(latest(ray))
     await Lease(LeaseTerms(KEY, attempt=2, orphan_timeout=6 * 3600.0)).renew(client)
     driver_side.obey(latest(ray))
-    clock.now += 3600
+    clock.forward(3600)
     assert driver_side.check(PROGRESS) is None

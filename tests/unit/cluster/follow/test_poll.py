@@ -20,6 +20,7 @@ from tests.support.fake_ray import NO_ANSWER, Script
 from tests.support.refused import HOSTILE, unfit_for_logs
 
 MIB = 2**20
+JOB = Followed("x", lease=Lease(LeaseTerms(KEY, attempt=1)))
 
 
 async def followed(client, ray, story, **options):
@@ -150,16 +151,6 @@ async def test_bursts_after_silence_are_shown_once_and_in_order(ray, client):
     assert shown == ray.jobs["x"].lines
 
 
-async def test_lines_that_are_all_alike_are_counted(ray, client):
-    await client.submit(JobRequest("true", "x"))
-    state = FollowState()
-    for number in range(1, 40):
-        ray.jobs["x"].lines = ["again"] * number * 2
-        verdict = await poll_once(client, Followed("x"), state)
-        assert len(verdict.lines) == 2
-        state = verdict.state
-
-
 async def test_very_long_lines_are_cut_and_bounded(ray, client):
     """Of lines that a poll can't hold the last ones are shown, each with a mark, and the rest is told."""
     await client.submit(JobRequest("true", "x"))
@@ -222,3 +213,30 @@ async def test_lines_of_others_steer_neither_terminal_nor_log_page(ray, client):
     texts = [line.text for line in verdict.lines]
     assert texts[1:] == [": :group::hidden", "Ray: green"]
     assert unfit_for_logs(texts) == []
+
+
+async def test_commit_right_after_the_log_was_read_is_seen(ray, client):
+    await client.submit(JobRequest("true", "x"))
+    ray.jobs["x"].lines = ["reading"]
+
+    def read_and_end(answer):
+        read = answer()
+        ray.jobs["x"].lines.append(COMMITTED)
+        ray.jobs["x"].end("SUCCEEDED")
+        return read
+
+    ray.stage("GET", "/api/v0/logs/file", read_and_end)
+    state = (await poll_once(client, JOB, FollowState(ray.session_name))).state
+    assert (await poll_once(client, JOB, state)).outcome.summary == SUMMARY
+
+
+async def test_a_job_that_is_stopped_after_its_commit_was_shown(ray, client):
+    await client.submit(JobRequest("true", "x"))
+    ray.jobs["x"].lines = [f"line {number}" for number in range(100)]
+    state = FollowState(ray.session_name)
+    for added in ([], [COMMITTED], [f"noise {number}" for number in range(50)], [], [], ["the end"]):
+        ray.jobs["x"].lines += added
+        state = (await poll_once(client, JOB, state)).state
+    ray.jobs["x"].end("STOPPED")
+    outcome = (await poll_once(client, JOB, state)).outcome
+    assert (outcome.state, outcome.summary) == ("succeeded", SUMMARY)
