@@ -40,6 +40,12 @@ async def followed(client, ray, story, **options):
     return outcome, [line.text for line in lines]
 
 
+async def shown(client, state):
+    """Poll job x once; return the new lines and the state."""
+    verdict = await poll_once(client, Followed("x"), state)
+    return [line.text for line in verdict.lines], verdict.state
+
+
 async def test_to_the_end(ray, client):
     outcome, lines = await followed(
         client,
@@ -97,13 +103,13 @@ async def test_the_deadline_is_kept_between_two_polls(ray, client, monkeypatch):
 async def test_a_flood_of_lines_is_caught_up_with(ray, client):
     await client.submit(JobRequest("true", "x"))
     ray.jobs["x"].lines = ["before"]
-    first = await poll_once(client, Followed("x"), FollowState(ray.session_name))
+    _, state = await shown(client, FollowState(ray.session_name))
     ray.jobs["x"].lines += [f"line {number}" for number in range(3500)]
-    second = await poll_once(client, Followed("x"), first.state)
-    assert "2,500 lines of the driver's log left out" in second.lines[0].text
-    assert [line.text for line in second.lines[1:]] == ray.jobs["x"].lines[-1000:]
+    (note, *lines), state = await shown(client, state)
+    assert "2,500 lines of the driver's log left out" in note
+    assert lines == ray.jobs["x"].lines[-1000:]
     ray.jobs["x"].lines.append("after")
-    assert [line.text for line in (await poll_once(client, Followed("x"), second.state)).lines] == ["after"]
+    assert (await shown(client, state))[0] == ["after"]
 
 
 async def test_a_pending_job_has_no_node_to_read_a_log_from(ray, client):
@@ -113,25 +119,22 @@ async def test_a_pending_job_has_no_node_to_read_a_log_from(ray, client):
     assert (pending.lines, pending.outcome) == ((), None)
     ray.jobs["x"].script.pending = 0
     ray.jobs["x"].script.seconds = math.inf
-    assert [line.text for line in (await poll_once(client, Followed("x"), pending.state)).lines] == [
-        "reading"
-    ]
+    assert (await shown(client, pending.state))[0] == ["reading"]
 
 
 async def test_poll_requests_little_more_than_the_new_lines(ray, client):
     """Ray returns only the end of a log, so each poll asks for as many lines as it needs."""
     await client.submit(JobRequest("true", "x"))
     ray.jobs["x"].lines = [f"line {number}" for number in range(900)]
-    state = (await poll_once(client, Followed("x"), FollowState())).state
-    state = (await poll_once(client, Followed("x"), state)).state
+    _, state = await shown(client, FollowState())
+    _, state = await shown(client, state)
     ray.bytes_of_logs = 0
-    shown = []
+    told = []
     for number in range(20):
         ray.jobs["x"].lines += [f"step {number}, {part}" for part in range(3)]
-        verdict = await poll_once(client, Followed("x"), state)
-        shown += [line.text for line in verdict.lines]
-        state = verdict.state
-    assert shown == ray.jobs["x"].lines[900:]
+        lines, state = await shown(client, state)
+        told += lines
+    assert told == ray.jobs["x"].lines[900:]
     assert ray.bytes_of_logs < 20 * 400
 
 
@@ -139,58 +142,54 @@ async def test_bursts_after_silence_are_shown_once_and_in_order(ray, client):
     generator = random.Random(7)
     await client.submit(JobRequest("true", "x"))
     ray.jobs["x"].lines = []
-    state, shown = FollowState(), []
+    state, told = FollowState(), []
     for _ in range(60):
         # Many lines are equal, as those of progress bars and blank lines are.
         ray.jobs["x"].lines += [
             f"line {generator.randrange(4)}" for _ in range(generator.choice([0, 0, 1, 2, 30, 200]))
         ]
-        verdict = await poll_once(client, Followed("x"), state)
-        shown += [line.text for line in verdict.lines]
-        state = verdict.state
-    assert shown == ray.jobs["x"].lines
+        lines, state = await shown(client, state)
+        told += lines
+    assert told == ray.jobs["x"].lines
 
 
 async def test_very_long_lines_are_cut_and_bounded(ray, client):
     """Of lines that a poll can't hold the last ones are shown, each with a mark, and the rest is told."""
     await client.submit(JobRequest("true", "x"))
     ray.jobs["x"].lines = ["before"]
-    state = (await poll_once(client, Followed("x"), FollowState(ray.session_name))).state
+    _, state = await shown(client, FollowState(ray.session_name))
     ray.jobs["x"].lines += [f"{number} {'x' * 300_000}" for number in range(100)]
-    verdict = await poll_once(client, Followed("x"), state)
-    note, *texts = [line.text for line in verdict.lines]
+    (note, *texts), state = await shown(client, state)
     assert "lines of the driver's log left out" in note
     assert 3 <= len(texts) <= LOG_LIMIT // 300_000
     assert [text.split()[0] for text in texts] == [str(number) for number in range(100)][-len(texts) :]
     assert all(text.endswith("more bytes in this line] ") for text in texts)
     assert max(map(len, texts)) < LONGEST_LINE + 50
     ray.jobs["x"].lines.append("after")
-    assert [line.text for line in (await poll_once(client, Followed("x"), verdict.state)).lines] == ["after"]
+    assert (await shown(client, state))[0] == ["after"]
 
 
 async def test_a_line_that_grows_for_ever_is_told_once(ray, client):
     """As a progress bar without line ends is; what follows it is shown again."""
     await client.submit(JobRequest("true", "x"))
     ray.jobs["x"].lines = ["before"]
-    state = (await poll_once(client, Followed("x"), FollowState(ray.session_name))).state
+    _, state = await shown(client, FollowState(ray.session_name))
     told = []
     for size in (1, 5, 6):
         ray.stage("GET", "/api/v0/logs/file", (200, "before\n" + "." * size * MIB), times=9)
-        verdict = await poll_once(client, Followed("x"), state)
-        told += [line.text for line in verdict.lines]
-        state = verdict.state
+        lines, state = await shown(client, state)
+        told += lines
         ray.unstage()
     assert len(told) == 1
     assert "ends in a line of more than 4 MiB" in told[0]
     ray.jobs["x"].lines = ["before", "." * 6 * MIB, *(f"after {number}" for number in range(5))]
-    shown = []
+    told = []
     for number in range(5, 7):
-        verdict = await poll_once(client, Followed("x"), state)
-        shown += [line.text for line in verdict.lines]
-        state = verdict.state
+        lines, state = await shown(client, state)
+        told += lines
         ray.jobs["x"].lines.append(f"after {number}")
-    assert "left out" in shown[0]
-    assert shown[-2:] == ["after 4", "after 5"]
+    assert "left out" in told[0]
+    assert told[-2:] == ["after 4", "after 5"]
 
 
 async def test_last_event_is_found_below_and_in_very_long_lines(ray, client):
@@ -209,8 +208,7 @@ async def test_last_event_is_found_below_and_in_very_long_lines(ray, client):
 async def test_lines_of_others_steer_neither_terminal_nor_log_page(ray, client):
     await client.submit(JobRequest("true", "x"))
     ray.jobs["x"].lines = [HOSTILE, "\x1b[2J::group::hidden", "\x1b[32mRay: green\x1b[0m"]
-    verdict = await poll_once(client, Followed("x"), FollowState(ray.session_name))
-    texts = [line.text for line in verdict.lines]
+    texts, _ = await shown(client, FollowState(ray.session_name))
     assert texts[1:] == [": :group::hidden", "Ray: green"]
     assert unfit_for_logs(texts) == []
 

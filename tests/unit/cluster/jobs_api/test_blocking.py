@@ -29,11 +29,7 @@ def test_result_and_error_come_through():
         run_blocking(fail())
 
 
-async def test_works_beside_a_running_loop():
-    assert run_blocking(answer("inner")) == "inner"
-
-
-def test_sees_context_variables():
+async def test_works_beside_a_running_loop_with_its_context_variables():
     async def read():
         return WHERE.get()
 

@@ -116,13 +116,6 @@ def temp(monkeypatch):
         yield Path(folder)
 
 
-def test_ray_that_ends_at_once_is_an_error_with_its_log(stand_in, temp):
-    with pytest.raises(EmbeddedClusterError, match="ended while it started") as raised:
-        RayHead(python=stand_in("echo no port is free; exit 3")).__enter__()
-    assert "no port is free" in str(raised.value)
-    assert not list(temp.iterdir())
-
-
 def test_ray_that_never_answers_is_ended_and_its_log_shown(stand_in, temp):
     mark = f"HEAD_TEST_{os.urandom(8).hex()}"
     head = RayHead({mark: "1"}, python=stand_in("echo hanging; sleep 600"), startup_timeout=4.0)
@@ -137,7 +130,7 @@ def test_only_what_may_be_a_busy_hosts_fault_is_tried_twice(
     stand_in, temp, tmp_path, monkeypatch, quick, tries
 ):
     monkeypatch.setattr(ray_head, "_QUICK_FAILURE_SECONDS", quick)
-    with pytest.raises(EmbeddedClusterError, match="the raylet timed out"):
+    with pytest.raises(EmbeddedClusterError, match=r"ended while it started.*: the raylet timed out"):
         RayHead(python=stand_in(f"echo x >> {tmp_path}/tries; echo the raylet timed out; exit 1")).__enter__()
     assert (tmp_path / "tries").read_text().count("x") == tries
     assert not list(temp.iterdir())
@@ -192,13 +185,7 @@ def test_a_forked_child_does_not_keep_ray_alive():
         os.close(read_end)
 
 
-def test_ports_differ():
+def test_ports_differ_and_the_object_store_fits_the_host():
     assert len(set(_free_ports(20))) == 20
-
-
-@pytest.mark.parametrize(
-    ("gib", "wanted"),
-    [(4, 4 * 2**30 * 15 // 100), (16, 2 * 2**30), (31, 2 * 2**30), (64, None), (2000, None)],
-)
-def test_object_store_is_modest_on_small_hosts(gib, wanted):
-    assert _object_store_bytes(gib * 2**30) == wanted
+    sizes = {4: 4 * 2**30 * 15 // 100, 16: 2 * 2**30, 31: 2 * 2**30, 64: None, 2000: None}
+    assert {gib: _object_store_bytes(gib * 2**30) for gib in sizes} == sizes

@@ -107,25 +107,18 @@ def test_every_state_of_the_latest_job_is_decided(status, same, policy, finished
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_without_a_job_there_is_nothing_to_adopt(policy):
-    assert decide(None, run_token="t", fingerprint="f", on_stale_state=policy).action is Action.SUBMIT
+@pytest.mark.parametrize("status", [None, *JobStatus])
+def test_only_a_job_of_this_run_counts(status, policy):
+    latest = None if status is None else job(status, token="token-2")
+    options = {"on_stale_state": policy, "finished": True}
+    assert decide(latest, run_token="token-1", fingerprint="f", **options).action is Action.SUBMIT
 
 
-@pytest.mark.parametrize("status", JobStatus)
-def test_a_job_of_another_run_is_never_touched(status):
-    decision = decide(job(status, token="token-2"), run_token="token-1", fingerprint="f", finished=True)
-    assert decision.action is Action.SUBMIT
-
-
-async def test_first_submission(ray, client):
+async def test_second_submission_adopts_the_first(ray, client):
     submitted = await submit_or_adopt(client, KEY, "f", build)
     assert (submitted.submission_id, submitted.adopted) == (ID(0), False)
     assert submitted.session_name == ray.session_name
     assert submitted.info.metadata == {"job_name": KEY.job_name, "own": "1", **KEY.metadata("f")}
-
-
-async def test_second_submission_adopts(ray, client):
-    await submit_or_adopt(client, KEY, "f", build)
     ray.requests.clear()
     again = await submit_or_adopt(client, KEY, "f", build)
     assert (again.submission_id, again.adopted) == (ID(0), True)
@@ -172,14 +165,10 @@ async def test_the_job_to_replace_must_end_first(ray, client):
     assert list(ray.jobs) == [ID(0)]
 
 
-async def test_changed_arguments_can_be_adopted(ray, client):
+async def test_changed_arguments_can_be_adopted_or_refused(ray, client):
     await submit_or_adopt(client, KEY, "f", build)
     adopted = await submit_or_adopt(client, KEY, "g", build, on_stale_state="adopt")
     assert (adopted.submission_id, adopted.adopted) == (ID(0), True)
-
-
-async def test_changed_arguments_can_be_refused(ray, client):
-    await submit_or_adopt(client, KEY, "f", build)
     with pytest.raises(StaleStateError, match=r"on_stale_state: .*with other arguments"):
         await submit_or_adopt(client, KEY, "g", build, on_stale_state="fail")
     assert list(ray.jobs) == [ID(0)]
