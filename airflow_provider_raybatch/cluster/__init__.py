@@ -1,5 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How to reach a Ray cluster from outside: its Jobs API, what is shipped to it, a private one by default.
-
-Imports neither Airflow nor Ray.
-"""
+"""How to reach a Ray cluster from outside: its Jobs API, what is shipped to it, a private one by default."""

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a running job and its followers know each other: a key for each job, and orders that it signs.
+"""How a running job and its followers know each other: by a key for each job, which signs what they write.
 
-The run key is made on Airflow's side and stays there. Each submission gets a key derived from it, which
-reaches the driver in a private package. The driver signs its events with it, and followers sign their orders.
-What rows and prompt functions print can't be signed, so it is only text.
+The run key stays on Airflow's side; the key of a submission is derived from it, and reaches the driver in a
+private package. What rows and prompt functions print can't be signed, so it is only text.
 """
 
 from __future__ import annotations

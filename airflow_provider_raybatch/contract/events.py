@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a running job says about itself: one signed JSON document a line in the driver's log, behind a marker.
 
-A line is ``::raybatch:: <number> <signature> <document>``. Followers take a line that is not signed with the
-job's key for plain text, so nothing that rows or functions print can pass for an event. Of a line of the log
-that is too long they keep what follows its last marker, so an event's line is kept shorter than that.
+A line is ``::raybatch:: <number> <signature> <document>``. Without the signature by the job's key it is plain
+text. Of a line that is too long followers keep what follows its last marker, if that is short enough.
 """
 
 from __future__ import annotations

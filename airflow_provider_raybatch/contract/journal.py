@@ -28,8 +28,7 @@ class Published(ContractModel):
 class JournalEntry(ContractModel):
     """One line of the journal; `published` is carried on, so that the last entry tells everything.
 
-    `nonce` makes each entry unlike any other, also that of a second process with the same submission id (a
-    cluster that was lost and is still alive, and its successor).
+    `nonce` makes each entry unlike any other, also that of a lost cluster's job with the same submission id.
     """
 
     number: int

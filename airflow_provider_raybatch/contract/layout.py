@@ -135,9 +135,8 @@ def run_folder(submission: Submission, question: str, listing_digest: str) -> st
 
 
 def driver_folder(run: str, submission_id: str) -> str:
-    """Where one driver keeps its parts, below the run folder `run`.
+    """Where one driver keeps its parts, below the run folder `run`, and no other driver.
 
-    Submission ids begin anew after a head restart, whose old jobs may still be writing: no two drivers share
-    a folder, or one part could take another's name.
+    Submission ids begin anew after a head restart, whose old jobs may still be writing.
     """
     return f"{run}/{submission_id}~{uuid.uuid4().hex[:8]}"

@@ -28,12 +28,10 @@ class RowTemplateError(ValueError):
 
 
 class FilledTemplate(str):
-    """The text of one row, which knows what of it is the row's.
-
-    :param pieces: text of the template and values in turn; the first and the last are the template's.
-    """
+    """The text of one row, which knows what of it is the row's."""
 
     pieces: Sequence[str]
+    """Text of the template and values in turn; the first and the last are the template's."""
 
     def __new__(cls, pieces: Sequence[str]) -> FilledTemplate:
         """Put it together."""

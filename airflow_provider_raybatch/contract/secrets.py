@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Credentials on their way from a connection to the job: never in spec, log or the Jobs API's answers.
 
-They travel as a package of their own, which the job reads from the cluster's store and deletes. Whoever may
-call the Jobs API may run code on the cluster, so against them only `seal` with a key that the cluster's nodes
-hold helps.
+They travel as a package of their own, which the job reads from the cluster's store and deletes. Against
+those who may call the Jobs API only `seal` helps, with a key that the cluster's nodes hold.
 """
 
 from __future__ import annotations
@@ -80,10 +79,7 @@ def fernet(key: str) -> Any:
 
 
 def unseal(content: bytes, key: str | None) -> Secrets:
-    """The reverse of :func:`seal`.
-
-    :raises PreflightError: the content is sealed and the key is missing or another.
-    """
+    """The reverse of :func:`seal`; a missing or another key is a :class:`PreflightError`."""
     if content.startswith(_PLAIN):
         return Secrets.model_validate_json(content[len(_PLAIN) :])
     if not key:

@@ -39,8 +39,7 @@ def all_storable(value: Value) -> Value:
 def clean(text: str) -> str:
     """`text` as a log may show it: storable, and without what steers a terminal or Airflow's log page.
 
-    Escape sequences are removed. Of control characters, line feeds and tabs stay. The marks with which
-    Airflow's page folds lines, ``::group::``, lose their meaning.
+    Of control characters, line feeds and tabs stay. ``::group::`` folds lines on Airflow's page.
     """
     if text.isascii() and text.isprintable() and "group::" not in text:
         return text

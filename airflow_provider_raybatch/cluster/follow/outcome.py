@@ -49,11 +49,9 @@ class FollowState:
         last progress.
     :param seen: digests of the last lines so far.
     :param expected_lines: how many lines the next poll asks for first.
-    :param log_read: whether the log was read at least once.
     :param unreachable_since: epoch seconds, ``None`` while the cluster answers.
     :param polls_without_log: polls of a finished job whose log could not be read.
     :param events: how many of the job's events were seen; a line with a lower number is a copy.
-    :param progress: the job's latest; ``None`` before the first.
     :param too_long: whether the last poll found a line at the log's end that is too long to be read.
     """
 
@@ -78,7 +76,7 @@ class Observation:
     :param session_name: asked only when the job is unknown.
     :param tail: the end of the log, ``None`` when it could not be read.
     :param tail_limit: how many lines were asked for.
-    :param limited: whether more would have had too many bytes; without a line if even the last one has.
+    :param limited: see :class:`LogTail`.
     """
 
     at: float

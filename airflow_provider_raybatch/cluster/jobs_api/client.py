@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client of Ray's Jobs REST API and of the few dashboard endpoints around it.
 
-Made against Ray 2.56 to 2.60 (``ray.dashboard.modules.job.job_head``, ``...state.state_head``). Needs no Ray
-here.
+Made against Ray 2.56 to 2.60 (``ray.dashboard.modules.job.job_head``, ``...state.state_head``).
 """
 
 from __future__ import annotations

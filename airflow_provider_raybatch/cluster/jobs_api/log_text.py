@@ -41,7 +41,7 @@ def whole_lines(content: bytes, *, last_is_whole: bool) -> list[str]:
 
 
 def fewer_lines(asked: int, received: bytes) -> int:
-    """How many lines to ask for, 1 at least, after an answer of which only the beginning was received."""
+    """How many lines to ask for, 1 at least, after an answer that began with `received`."""
     if b"\n" in received[len(received) // 2 :]:
         return max(1, min(asked, received.count(b"\n")) // 2)
     # One line is too long, and there may be many below it.

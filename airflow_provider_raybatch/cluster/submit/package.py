@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is shipped to a cluster: zips named after their content, so that each is uploaded once.
 
-Ray unpacks a ``gcs://`` zip as it is, and puts the unpacked folder on ``PYTHONPATH`` (``py_modules``) or
-makes it the working directory (``ray._private.runtime_env.packaging``), so a package's folder lies at the
-zip's root.
+Ray puts the unpacked folder on ``PYTHONPATH`` (``py_modules``) or makes it the working directory
+(``ray._private.runtime_env.packaging``), so a package's folder lies at the zip's root.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exactly one job for a run, even after crashes: which submission counts, and what its state implies.
 
-A submission id is ``raybatch-<dag>-<task>-<hash of task key and run token>-<k>``. Ray creates an id at most
-once, so two processes that submit number k share one job, and a process that died after its
-POST finds the job again.
+Ray creates an id at most once, so two processes that submit number k of a run share one job, and a process
+that died after its POST finds the job again.
 """
 
 from __future__ import annotations
@@ -31,11 +30,9 @@ from airflow_provider_raybatch.contract.submission import OnStaleState, TaskKey
 TASK_KEY = "raybatch.task_key"
 RUN_TOKEN = "raybatch.run_token"
 FINGERPRINT = "raybatch.fingerprint"
-JOB_NAME = "job_name"
-"""Ray's own key of a job's name for people."""
+JOB_NAME = "job_name"  # Ray's own key
 
 FIRST_JOB = "the first job of this run"
-"""The reason to submit one, for the log."""
 
 _WITHOUT_RESULT = {
     JobStatus.FAILED: "failed",
@@ -111,7 +108,6 @@ class Submitted:
     :param adopted: whether the job was there already.
     :param session_name: the Ray session that knows the job; another one later means that the head lost it.
     :param info: its state when it was submitted or found; terminal when a finished job is returned.
-    :param reason: why this job, for the log.
     """
 
     submission_id: str

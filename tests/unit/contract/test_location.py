@@ -143,7 +143,7 @@ def test_what_vllm_loads_passes(name: str) -> None:
     assert spec(model=name, engine_args={"generation_config": "auto"}).model == name
 
 
-def test_download_dir_is_absolute_and_a_servers_model_name_is_free() -> None:
+def test_download_dir_is_absolute_and_a_servers_model_is_free() -> None:
     assert RELATIVE in spec_error(engine_args={"download_dir": "models"})
     processor = {"config": "HttpRequestProcessorConfig", "url": "http://x"}
     assert spec(engine="ray_data_llm", processor=processor, model="accounts/a/models/m") is not None

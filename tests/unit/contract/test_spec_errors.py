@@ -117,7 +117,7 @@ def test_an_error_is_one_sentence_with_field_value_and_remedy(fields: dict[str, 
     assert spec_error(**fields) == sentence
 
 
-def test_many_errors_long_values_and_broken_json_are_one_sentence() -> None:
+def test_many_errors_and_broken_json_are_one_sentence() -> None:
     assert spec_error(sampling={"n": 0}, sorce=1).endswith(" (and 1 more).")
     assert len(spec_error(engine="x" * 5000)) < 300
     with pytest.raises(SpecError, match="BatchInferenceSpec: invalid JSON"):
