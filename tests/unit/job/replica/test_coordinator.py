@@ -92,32 +92,20 @@ def test_another_process_answers_if_one_ends_before() -> None:
     assert coordinator.answered() == (True, None)
 
 
-def test_a_process_that_still_imports_is_waited_for() -> None:
+def test_a_silent_process_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But one that still imports its engine is."""
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     coordinator = Coordinator(LocalFolder("/nowhere"))
     coordinator.ask(RemoteCall(len, ("four",)))
     assert coordinator.answered() == (False, None)
     coordinator.start("actor", "first")
-    assert coordinator.answered() == (True, None)
-
-
-def test_a_silent_process_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    coordinator = Coordinator(LocalFolder("/nowhere"))
-    coordinator.start("actor", "first")
-    coordinator.ask(RemoteCall(len, ("four",)))
     now = SILENT - 1
     coordinator.report(ReplicaProgress("first", ""))
     now += SILENT - 1
     assert coordinator.answered() == (True, None)
     now += 2  # its node is lost
     assert coordinator.answered() == (False, None)
-
-
-def test_a_question_can_be_taken_back() -> None:
-    coordinator = Coordinator(LocalFolder("/nowhere"))
-    coordinator.start("actor", "first")
-    coordinator.ask(RemoteCall(len, ("four",)))
     coordinator.ask(None)
     assert (coordinator.model("first"), coordinator.answered()[1]) == (None, None)
 
@@ -213,14 +201,6 @@ def test_a_replica_stays_while_another_can_give_rows_back() -> None:
     assignment = coordinator.asks("second")
     assert len(assignment.rows)
     assert not assignment.leaves
-
-
-def test_by_default_all_stay() -> None:
-    coordinator = Board(rows=4, fewest=3)
-    for name in ("first", "second", "third"):
-        coordinator.ready(name, slots=10)
-    assignments = [coordinator.asks(name) for name in ("first", "second", "third")]
-    assert not any(one.leaves for one in assignments)
 
 
 class Engines(EngineSource, EnginePool):

@@ -150,20 +150,13 @@ def test_one_that_kills_while_it_is_tokenised_is_found(world: World, place: int,
     assert world.deaths <= bound(ROWS) + 1  # those that were prepared are halved after their first death
 
 
-@pytest.mark.parametrize("poisoned", [(5, 60, 100), (63, 64), (10, 11, 12), (0, 127)], ids=str)
-def test_several_rows_are_found_within_the_bound_of_each(world: World, poisoned: tuple[int, ...]) -> None:
-    write(world, set(poisoned))
-    world.run()
-    assert world.place.written() == {number: number not in poisoned for number in range(ROWS)}
-    assert world.deaths <= len(poisoned) * bound(ROWS)
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("poisoned", [(5, 60), (63, 64), (5, 60, 100)], ids=str)
-def test_suspected_rows_survive_a_kill_by_another_row(
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("poisoned", [(5, 60), (63, 64), (5, 60, 100), (10, 11, 12), (0, 127)], ids=str)
+def test_several_rows_are_found_within_the_bound_of_each(
     world: World, monkeypatch: pytest.MonkeyPatch, poisoned: tuple[int, ...], seed: int
 ) -> None:
-    chance, encode, write_part = random.Random(seed), Fragile.encode, PartWriter.write
+    """However long tokenising and writing take, but for seed 0."""
+    chance = random.Random(seed)
 
     def slowly(function: Any) -> Any:
         def delayed(*args: Any) -> Any:
@@ -172,8 +165,9 @@ def test_suspected_rows_survive_a_kill_by_another_row(
 
         return delayed
 
-    monkeypatch.setattr(Fragile, "encode", slowly(encode))
-    monkeypatch.setattr(PartWriter, "write", slowly(write_part))
+    if seed:
+        monkeypatch.setattr(Fragile, "encode", slowly(Fragile.encode))
+        monkeypatch.setattr(PartWriter, "write", slowly(PartWriter.write))
     write(world, set(poisoned))
     world.run()
     assert world.place.written() == {number: number not in poisoned for number in range(ROWS)}

@@ -92,12 +92,6 @@ def test_a_row_that_fails_is_named_by_its_ordinal(place: Place) -> None:
     assert row["ordinal"] == row["input"]["id"]
 
 
-def test_rows_that_are_done_are_in_no_bucket(place: Place) -> None:
-    done = do(place, place.replica(resolved=range(0, ROWS, 3), engine="echo"))
-    ordinals = sorted(row["ordinal"] for row in written(place, *done))
-    assert ordinals == [row for row in range(ROWS) if row % 3]
-
-
 def test_replicas_share_buckets(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """They take rows of one, and give back rows that others get then."""
     fields: dict[str, Any] = {"engine": "echo", "rows_in_flight": 60, "replicas": 3}

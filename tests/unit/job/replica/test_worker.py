@@ -20,7 +20,6 @@ from airflow_provider_raybatch.job.parts.part import Part, listed
 from airflow_provider_raybatch.job.replica import coordinator as coordinator_module
 from airflow_provider_raybatch.job.replica import prefetcher
 from airflow_provider_raybatch.job.replica import replica as replica_module
-from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.job.scheduling.messages import Begun, PullRequest, StaleReplicaError, no_rows
 from tests.support.replicas import Place, do, lines, meanwhile, until, work, written
 from tests.support.scripted import ProcessEndedError, Scripted
@@ -203,15 +202,6 @@ def test_rows_of_a_silent_replica_go_to_the_others(place: Place, monkeypatch: py
     coordinator.start("another", "another-1")
     coordinator.join("another-1", 10)
     coordinator.lost("another-1", True, Begun(no_rows()), PullRequest(finished=np.empty(0, np.int64)), None)
-
-
-def test_ended_replica_is_not_a_failure(place: Place) -> None:
-    """Its ticket arrives after all work is done."""
-    place.write("a")
-    do(place, place.replica())
-    late: Replica = place.replica()
-    assert do(place, late) == []
-    assert late.report.rows == 0
 
 
 def test_a_replica_leaves_rows_for_one_that_starts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,16 +165,17 @@ def test_the_driver_keeps_four_bytes_a_row_and_needs_twelve() -> None:
     assert sum(array.nbytes for array in vars(found[0]).values()) == 8 * rows
 
 
-def test_a_task_reads_many_small_files_or_one_large_chunk() -> None:
-    chunks = [Chunk(number, 0, rows, -1, 0, 0) for number, rows in enumerate([50, 60, 30, *[1] * 100])]
-    groups = regroup._groups([WorkItem(chunk) for chunk in chunks], most=100)
-    assert [len(group) for group in groups] == [1, 12, 64, 26]
-
-
-def test_a_task_reads_many_chunks_of_which_few_rows_are_left() -> None:
-    """Each task makes a slice for every bucket."""
-    items = [WorkItem(Chunk(0, first, 4096, -1, 0, 0), ((0, 4000),)) for first in range(0, 40_960, 4096)]
-    assert [len(group) for group in regroup._groups(items, most=480)] == [5, 5]
+@pytest.mark.parametrize(
+    ("items", "most", "sizes"),
+    [
+        # Many small files, or one large chunk.
+        ([WorkItem(Chunk(0, 0, rows, -1, 0, 0)) for rows in (50, 60, 30, *[1] * 100)], 100, [1, 12, 64, 26]),
+        # Many chunks of which few rows are left, since each task makes a slice for every bucket.
+        ([WorkItem(Chunk(0, first, 4096, -1, 0, 0), ((0, 4000),)) for first in range(10)], 480, [5, 5]),
+    ],
+)
+def test_tasks_read_about_as_many_rows(items: list[WorkItem], most: int, sizes: list[int]) -> None:
+    assert [len(group) for group in regroup._groups(items, most)] == sizes
 
 
 LENGTHS = (20, 40)

@@ -13,19 +13,28 @@ from airflow_provider_raybatch.job.scheduling.row_index import RowIndex
 from .world import World
 
 
-def test_an_idle_replica_makes_another_give_back() -> None:
-    """The first replica got all rows, five more than it can begin: the late one gets those five."""
-    world = World(RowIndex([15], [1]))
-    first = world.join(10)
-    assert len(world.pull(first).rows) == 15
-    second = world.join(10)
+@pytest.mark.parametrize(
+    ("rows", "slots", "at_once", "count", "ask_below"),
+    [
+        (15, 10, 10, 5, 7),  # what the first one can't begin
+        (20, 40, 4, 10, 4),  # it has slots for all of its rows, but lets four in at once: half of all
+    ],
+)
+def test_what_a_replica_does_not_begin_is_for_others(
+    rows: int, slots: int, at_once: int, count: int, ask_below: int
+) -> None:
+    world = World(RowIndex([rows], [1]))
+    first = world.join(slots, at_once)
+    assert len(world.pull(first).rows) == rows
+    second = world.join(slots, at_once=10)
     assert len(world.pull(second).rows) == 0
-    count = world.pull(first).give_back
-    assert count == 5
+    assert world.queue.wants(first)
+    assert world.pull(first).give_back == count
     world.give_back(first, count)
     assignment = world.pull(second)
-    assert assignment.rows.tolist() == [10, 11, 12, 13, 14]
+    assert assignment.rows.tolist() == [*range(rows)][-count:]
     assert assignment.borrow == {0}
+    assert world.pull(first).ask_below == ask_below  # where it could begin more
 
 
 def test_another_gives_back_before_a_replica_has_begun_all() -> None:
@@ -143,21 +152,6 @@ def answering(paces: dict[str, int], seconds: int) -> PullQueue:
             assert pull(queue, name, float(second), pace * second).give_back == 0
     assert queue.free.count == 0
     return queue
-
-
-def test_what_a_replica_does_not_begin_is_for_others() -> None:
-    """It has slots for all of its rows, but lets four in at once. The late one gets half of them all."""
-    world = World(RowIndex([20], [1]))
-    first = world.join(40, at_once=4)
-    assert len(world.pull(first).rows) == 20
-    second = world.join(40, at_once=10)
-    assert len(world.pull(second).rows) == 0
-    assert world.queue.wants(first)
-    count = world.pull(first).give_back
-    assert count == 10
-    world.give_back(first, count)
-    assert len(world.pull(second).rows) == 10
-    assert world.pull(first).ask_below == 4  # where it could begin more
 
 
 @pytest.mark.parametrize("at_once", [100, 50])
