@@ -35,11 +35,7 @@ _ALL = 2**62
 
 
 class Coordinator:
-    """The actor's class.
-
-    :param folder: the destination.
-    :param source: of the replicas' engines.
-    """
+    """The actor's class; `folder` is the destination."""
 
     def __init__(self, folder: Folder, source: EngineSource = OWN_ENGINES) -> None:
         self._left_parts = LeftParts(folder)
@@ -84,7 +80,7 @@ class Coordinator:
         return self._membership.consecutive_failures(actor)
 
     def engine_for(self, holder: Holder, node: str) -> Any:
-        """See :class:`~airflow_provider_raybatch.job.warm_engines.source.EnginePool`."""
+        """The engine's actor for a replica, if there is one now."""
         actor = self._engines.engine_for(holder, node) if holder.process in self._membership else None
         if actor is not None:
             self._starts(holder.process)
@@ -96,10 +92,7 @@ class Coordinator:
         self._membership.starting.add(process)
 
     def is_needed(self, process: str, name: str = "") -> bool:
-        """Whether a process that starts shall open its engine. If not, it counts as one that has left.
-
-        :param name: of its actor.
-        """
+        """Whether a process that starts shall open its engine. If not, it counts as one that has left."""
         self._membership.named(process, name)
         needed = self._job is None or (
             not (self._queue.is_finished or self._draining)
@@ -154,10 +147,7 @@ class Coordinator:
         return self._queue.give_back(process, rows)
 
     def share(self, process: str, contents: dict[int, list[Any]]) -> None:
-        """A replica has put what it read into the object store, for others that get rows of it.
-
-        :param contents: by number of the piece a reference; none where it no longer has it.
-        """
+        """A replica has put pieces into the object store: a reference each, none where it has lost it."""
         if process in self._membership:
             self._contents.put(process, contents)
 
@@ -231,11 +221,9 @@ class Coordinator:
         self._model = self._job = False
 
     def close(self) -> bool:
-        """Stop creating warm engines.
+        """Stop creating warm engines. Returns whether a replica still has one.
 
         If all rows are done and the replica count is fixed, engines still starting stay for the next job.
-
-        :returns: whether a replica has a warm engine, and has not given it back.
         """
         has_done_all = self._job is not None and self._queue.is_finished and not self._draining
         next_needs_them = has_done_all and self._fewest >= self._engines.most
@@ -247,10 +235,7 @@ class Coordinator:
         return self._engine
 
     def drain(self, keeps_engines: bool = True) -> None:
-        """Let replicas write their finished rows and begin no others.
-
-        :param keeps_engines: whether the next job may have their engines.
-        """
+        """Let replicas write finished rows and begin no others. `keeps_engines` is for the next job."""
         self._draining, self._keeps_engines = True, keeps_engines
 
     def keeps_engines(self) -> bool:

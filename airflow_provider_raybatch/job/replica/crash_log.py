@@ -104,10 +104,7 @@ class CrashLog:
 
 
 def path_of(destination: str, actor: str) -> Path:
-    """The file of an actor's processes, on their node.
-
-    :param destination: what the job writes to.
-    """
+    """The file of an actor's processes on their node, in a job that writes to `destination`."""
     name = hashlib.sha256(f"{destination}\n{actor}".encode()).hexdigest()[:32]
     return Path(tempfile.gettempdir(), f"{FILE}{name}")
 

@@ -31,8 +31,7 @@ class Row:
     :param ordinal: its number in the queue.
     :param position: its ordinal in the input, which differs where the queue has buckets.
     :param rows: with which it was read, `place` among them.
-    :param encoded: what the engine takes.
-    :param result: what the engine gave, or why the row never got there.
+    :param encoded: what the engine takes; `result` is what it gave, or why the row never got there.
     :param label: of the expected length of its answer.
     """
 

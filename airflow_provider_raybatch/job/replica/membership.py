@@ -16,11 +16,7 @@ _LONGEST_PAUSE = 2.0
 
 @dataclass
 class _Actor:
-    """It stays the same when Ray starts its process again.
-
-    :param deaths: of its processes in a row, without a finished row.
-    :param blamed_rows: single rows in a row that killed its engine.
-    """
+    """Deaths of its processes and single rows to blame for them, in a row without a finished row."""
 
     deaths: int = 0
     blamed_rows: int = 0
@@ -28,13 +24,7 @@ class _Actor:
 
 @dataclass
 class _Process:
-    """A living process.
-
-    :param actor: id of its actor.
-    :param name: of its actor.
-    :param is_needed: whether it opens its engine, or has, and has not left.
-    :param silence: seconds since its last report.
-    """
+    """A living process of an actor; `silence` are the seconds since its last report."""
 
     actor: str
     name: str = ""

@@ -32,10 +32,7 @@ _LOOK_AGAIN = 0.05
 
 
 class Contents:
-    """What a replica has read: kept while its rows may be given back, and shared with others.
-
-    :ivar chunks: of its assignments, by number of their piece.
-    """
+    """What a replica has read: kept while its rows may be given back, and shared with others."""
 
     def __init__(self, replica: ReplicaProcess) -> None:
         self._replica = replica
@@ -57,10 +54,7 @@ class Contents:
             await self._replica.coordinator.fetched.remote(self._replica.process, assignment.borrow)
 
     def drop(self, waiting: Iterable[Row]) -> None:
-        """Forget what no other replica asks for.
-
-        :param waiting: rows that may be given back.
-        """
+        """Forget what no other replica asks for, but for rows that wait and may be given back."""
         numbers = sorted(row.ordinal for row in waiting)
         for piece in list(self._released):
             chunk = self.chunks[piece]

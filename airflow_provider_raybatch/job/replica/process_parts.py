@@ -55,12 +55,7 @@ class PartWriter:
 
 @dataclass(frozen=True)
 class Lost:
-    """A process that ended without a last report.
-
-    :param actor: id of its actor.
-    :param begun: what it had begun, where that is known.
-    :param found: its parts that it has not reported, as soon as they are known.
-    """
+    """A process that ended without a last report, and its unreported parts as soon as they are known."""
 
     process: str
     actor: str
@@ -92,11 +87,7 @@ class LeftParts:
     def look_for(
         self, process: str, actor: str, begun: Begun | None, part_folder: str, reported: Set[str]
     ) -> None:
-        """Begin to list the parts of a lost process.
-
-        :param part_folder: where they are, relative to the destination.
-        :param reported: paths of those that it has reported; not changed any more.
-        """
+        """Begin to list the parts of a lost process, but for those at `reported` paths."""
         found = self._threads.submit(_found, self._folder, part_folder, process, reported)
         self._lost.append(Lost(process, actor, begun, found))
 

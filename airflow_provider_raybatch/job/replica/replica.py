@@ -97,10 +97,7 @@ class Replica(ReplicaProcess):
         self.reporter.send()
 
     def _open(self, spec: BatchInferenceSpec, environment: dict[str, SecretStr], spans_nodes: bool) -> bool:
-        """Open the engine.
-
-        :returns: `False` if it is not needed.
-        """
+        """Open the engine. Returns `False` if it is not needed."""
         if not self._access.acquire(self._is_needed, self._poll):
             return False
         proxy = self._access.import_engine(spec, environment, spans_nodes)

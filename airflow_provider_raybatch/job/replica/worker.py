@@ -151,10 +151,7 @@ class ReplicaWorker:
 
     @property
     def _is_early(self) -> bool:
-        """Whether to write now, since the engine has all that is left: so fewer rows are written after it.
-
-        Once before it is time, so that parts stay few also where an engine starves.
-        """
+        """Whether to write before it is time, once: the engine has all that is left, so less follows."""
         has_all = not (self._prefetcher.pending or self._inflight.waiting)
         return has_all and len(self._inflight.landed) >= _MANY and not self._was_early
 

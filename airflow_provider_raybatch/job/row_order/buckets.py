@@ -53,10 +53,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Cut:
-    """How tasks cut the input.
-
-    :param ordinal_type: numpy type of :data:`Compact`.
-    """
+    """How tasks cut the input; `ordinal_type` is the numpy type of :data:`Compact`."""
 
     job: Job
     grouping: Grouping
@@ -145,10 +142,7 @@ def _packed(rows: Sequence[int], most: float) -> list[list[int]]:
 
 
 class Gathered:
-    """The rows of a bucket in a replica's memory.
-
-    :param slices: of the bucket.
-    """
+    """The rows of a bucket's slices in a replica's memory."""
 
     def __init__(self, slices: Iterable[Slice]) -> None:
         self._contents = [content for one in slices for content in one]

@@ -50,10 +50,7 @@ def limits() -> dict[int, float]:
 
 
 class Costs:
-    """Output tokens expected of a row, by its label: its limit, until lengths are learned.
-
-    :ivar expected: output tokens of an answer, by label.
-    """
+    """Output tokens expected of an answer, by the row's label: its limit, until lengths are learned."""
 
     def __init__(self) -> None:
         self._rows = [0] * _LABELS
@@ -67,11 +64,7 @@ class Costs:
         return self._ranks[label]
 
     def learn(self, label: int, tokens: float) -> bool:
-        """Count a finished row.
-
-        :param tokens: of its answer.
-        :returns: whether ranks have changed: a few times with each doubling of the rows of a label.
-        """
+        """Count a row's answer. Returns whether ranks have changed, as with each doubling of rows."""
         self._rows[label] += 1
         self._tokens[label] += tokens
         if self._rows[label] < self._learn_at[label]:

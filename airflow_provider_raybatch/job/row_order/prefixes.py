@@ -35,10 +35,7 @@ def are_long(texts: Sequence[str]) -> bool:
 
 
 def are_shared(texts: Sequence[str]) -> bool:
-    """Whether some of these begin alike for much longer than all of them do.
-
-    What all share stays in the cache in any order.
-    """
+    """Whether some begin alike for much longer than all do, as what all share is always cached."""
     ordered = sorted(texts)
     if not ordered:
         return False

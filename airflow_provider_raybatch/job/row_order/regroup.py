@@ -110,10 +110,7 @@ def regrouped(
 
 
 def _groups(items: Sequence[WorkItem], most: float) -> list[list[WorkItem]]:
-    """What each task reads.
-
-    :param most: rows of a task that has more than one chunk.
-    """
+    """What each task reads: at most so many rows, where that is more than one chunk."""
     groups: list[list[WorkItem]] = []
     together = 0
     for item in items:
@@ -126,11 +123,7 @@ def _groups(items: Sequence[WorkItem], most: float) -> list[list[WorkItem]]:
 
 
 def in_buckets(together: Sequence[buckets.Bucket], row_bytes: float, repetitions: Repetitions) -> Input:
-    """The rows to do, numbered in the order of buckets.
-
-    :param row_bytes: of a row, in the mean.
-    :param repetitions: by ordinal, see :class:`Input`.
-    """
+    """The rows to do, numbered in the order of buckets; `row_bytes` are those of a row in the mean."""
     found = [repetitions.among(bucket.ordinals) for bucket in together]
     return Input(
         together,

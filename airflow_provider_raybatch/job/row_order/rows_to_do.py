@@ -51,10 +51,7 @@ class Input:
 
 
 def input_of(source: Source, done_mask: RowMask, repetitions: Repetitions | None = None) -> Input:
-    """What is left to do of an input.
-
-    :param done_mask: rows that are not to be asked.
-    """
+    """What is left to do of an input, without the rows of `done_mask`."""
     is_text = source.listing.format != "parquet"
     chunks = source.chunks(_ROWS_OF_TEXT if is_text else _WHOLE)
     return Input(chunks, _sizes(source.listing, chunks), np.packbits(done_mask), repetitions or Repetitions())

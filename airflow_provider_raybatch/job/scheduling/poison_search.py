@@ -26,20 +26,14 @@ _SECONDS_FOR_AN_EMPTY_ENGINE = 60.0
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that must run without other rows in the engine.
-
-    :param silent_deaths: deaths of processes that had exactly these rows, without a report of the reason.
-    """
+    """Rows that run without others, and deaths without a report of processes with exactly these."""
 
     rows: Ordinals
     silent_deaths: int = 0
 
 
 class PoisonSearch:
-    """Groups that wait for an empty engine, and the poison rows found so far.
-
-    :ivar poison: rows to report as failed and never to run again.
-    """
+    """Groups that wait for an empty engine, and the poison rows, to be reported as failed."""
 
     def __init__(self) -> None:
         self.groups: deque[Group] = deque()
@@ -48,10 +42,7 @@ class PoisonSearch:
         self._emptied: str | None = None
 
     def begin(self, rows: Ordinals, prepared: Ordinals, now: float) -> None:
-        """An engine died for the first time with these rows in it, and maybe others.
-
-        :param prepared: rows that its process prepared: they are tried last, and together.
-        """
+        """An engine died with these rows in it. Those that were `prepared` are tried last, and together."""
         self._note_time(now)
         self._halve(rows)
         if len(prepared):

@@ -55,13 +55,7 @@ def prefetch_target(
 
 @dataclass
 class Speed:
-    """A replica's speed, from samples of a full engine only: a starved one says nothing of its speed.
-
-    :param slots: rows that its engine runs at once.
-    :param since: when the sample began.
-    :param pace: rows a second, ``None`` until it is known.
-    :param rate: units of work a second, ``None`` until it is known.
-    """
+    """A replica's speed, from samples of a full engine: rows and units of work a second, once known."""
 
     slots: int
     since: float
@@ -72,12 +66,7 @@ class Speed:
     was_full: bool = False
 
     def sample(self, now: float, answered: int, work: float, is_full: bool) -> None:
-        """Count what it has done.
-
-        :param answered: rows, since it joined.
-        :param work: units of work, since it joined.
-        :param is_full: whether its engine has been full since the last sample.
-        """
+        """Count rows answered and units of work done since it joined, where its engine has been full."""
         seconds = now - self.since
         if seconds < _SECONDS_A_SAMPLE:
             self.was_full = self.was_full and is_full
@@ -108,10 +97,7 @@ class Speeds:
             self._count(*self._rates.pop(name), -1)
 
     def share(self, name: str, others: int = 0) -> float:
-        """The replica's share (0 to 1) of the speed of all.
-
-        :param others: replicas more, each with as many slots as this one.
-        """
+        """The replica's share (0 to 1) of the speed of all, with so many `others` that have as many slots."""
         slots, rate = self._rates[name]
         usual = self._known_rate / self._known_slots if self._known_slots and self._known_rate > 0 else 1.0
         total = self._known_rate + (self._other_slots + others * slots) * usual

@@ -45,14 +45,11 @@ _LOOKED_AT = 16
 class _Replica:
     """What the queue knows of one.
 
-    :param slots: rows that its engine runs at once.
     :param at_once: rows that it lets into its engine now. What it has beyond them, it can give back.
-    :param joined: seconds by the caller's clock.
-    :param heard: seconds at which it last reported.
+    :param joined: seconds by the caller's clock; `heard` is its last report.
     :param given: rows it was ever given, less those it gave back.
     :param counted: its unanswered rows in the queue's sum.
-    :param holds: unfinished rows, sorted.
-    :param failed: rows that it is to write as failed.
+    :param holds: unfinished rows, sorted; of them `failed` are to be written as failed.
     :param group: the suspected rows that it runs.
     :param on_probation: whether it must finish a row before it gets more than one.
     :param waits_until: by then it gets rows that another replica was told to give back.
@@ -148,10 +145,7 @@ class PullQueue:
         self._speeds.set(name, slots, None)
 
     def pull(self, name: str, now: float, report: PullRequest | None = None) -> Assignment:
-        """A replica says what it has finished, and gets what it is to hold now.
-
-        :raises StaleReplicaError: it was taken for lost.
-        """
+        """A replica reports, and gets rows. Raises :class:`StaleReplicaError` if it was taken for lost."""
         replica = self._replica(name)
         self._count(name, replica, now, report or PullRequest())
         share, soon = (self._speeds.share(name, self.coming + more) for more in (0, self.starting))
@@ -196,11 +190,7 @@ class PullQueue:
         )
 
     def give_back(self, name: str, rows: Ordinals) -> tuple[int, ...]:
-        """A replica gives back rows that it has not begun.
-
-        :returns: their pieces that it must put into the object store.
-        :raises StaleReplicaError: it was taken for lost.
-        """
+        """A replica gives back rows that it has not begun. Returns their pieces that it must share."""
         replica = self._replica(name)
         if replica.group is not None:
             return ()

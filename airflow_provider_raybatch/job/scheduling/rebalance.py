@@ -56,8 +56,5 @@ def to_move(now: float, own: Load, other: Load) -> int:
 
 
 def to_fill(own: Load, ahead: int) -> int:
-    """Return how many rows that another one has not let in go to one that has room: half of them at most.
-
-    :param ahead: those rows, when the other one was last heard of.
-    """
+    """Return how many of the `ahead` rows that another has not let in go to one with room: half at most."""
     return max(0, min(own.at_once - own.rows, (ahead + 1) // 2))

@@ -118,10 +118,7 @@ class ContentLocations:
         return new
 
     def give(self, name: str, rows: Ordinals) -> tuple[set[int], set[int]]:
-        """Give rows to a replica.
-
-        :returns: their pieces that it takes from the object store, and those that it puts there.
-        """
+        """Give rows to a replica. Returns their pieces that it borrows, and those that it shares."""
         borrow, put = set[int](), set[int]()
         for piece, own in self._pieces.split(rows).items():
             if piece not in self._reader and piece not in self._lender:

@@ -170,7 +170,7 @@ def test_the_driver_keeps_four_bytes_a_row_and_needs_twelve() -> None:
     [
         # Many small files, or one large chunk.
         ([WorkItem(Chunk(0, 0, rows, -1, 0, 0)) for rows in (50, 60, 30, *[1] * 100)], 100, [1, 12, 64, 26]),
-        # Many chunks of which few rows are left, since each task makes a slice for every bucket.
+        # Many chunks with few rows left, since each task makes a slice for every bucket.
         ([WorkItem(Chunk(0, first, 4096, -1, 0, 0), ((0, 4000),)) for first in range(10)], 480, [5, 5]),
     ],
 )
