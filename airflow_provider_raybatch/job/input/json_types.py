@@ -2,7 +2,7 @@
 """Types of the columns of JSONL, which has none.
 
 A *kind* describes the values of a column: a word, ``["list", kind]`` or ``["object", {key: kind}]``. Kinds of
-pieces join to the kind of the whole, in any order, so a column's type does not depend on where a chunk ends.
+pieces join, in any order, to the kind of the whole.
 """
 
 from __future__ import annotations

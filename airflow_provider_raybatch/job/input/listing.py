@@ -203,7 +203,10 @@ def _below(place: Folder, inside: str, pattern: str | None) -> Sequence[Entry]:
     """Files below a folder that `pattern` may match; in S3 only those of folders that it matches."""
     first, _, rest = (pattern or "").partition("/")
     if not rest or first == "**" or not isinstance(place, S3Folder):
-        return place.list(inside, _depth(pattern))
+        parts = pattern.split("/") if pattern else ["**"]
+        return place.list(
+            inside, None if "**" in parts else len(parts)
+        )  # deeper may be unreadable or endless
     names = [name for name in place.folders(inside) if _match_parts([name], [first])]
     return [entry for name in names for entry in _below(place, f"{inside}/{name}".lstrip("/"), rest)]
 
@@ -271,12 +274,6 @@ def _split_wildcards(path: str) -> tuple[str, str | None]:
             base = "/".join(parts[:position]) or ("/" if path.startswith("/") else ".")
             return base, "/".join(parts[position:])
     return path.rstrip("/") or path, None
-
-
-def _depth(pattern: str | None) -> int | None:
-    """Levels of folders that a pattern matches; deeper ones may be unreadable or endless."""
-    parts = [] if pattern is None else pattern.split("/")
-    return None if not parts or "**" in parts else len(parts)
 
 
 def _match_parts(names: list[str], patterns: list[str]) -> bool:

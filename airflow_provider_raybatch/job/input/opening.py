@@ -88,24 +88,19 @@ def _spool(file: SourceFile, credentials: AwsCredentials | None) -> IO[bytes]:
 
 
 def _fill(spool: IO[bytes], file: SourceFile, credentials: AwsCredentials | None) -> None:
-    if http.is_url(file.place) and file.compression is None:
-        _fetch(file, spool)
-    elif http.is_url(file.place):
+    if http.is_url(file.place):
+        if file.compression is None:
+            return _fetch(file, spool)
         with tempfile.TemporaryFile() as packed:
             _fetch(file, packed)
-            packed.seek(0)
-            _unpack(file, packed, spool)
-    else:
-        place, path = open_place(file.place, credentials)
-        try:
-            with _open_plain(file, credentials) as packed_file:
-                if file.compression is None:
-                    _copy(file, packed_file, spool)
-                else:
-                    _unpack(file, packed_file, spool)
-        finally:  # what was replaced meanwhile may look damaged, or have become a mixture
-            if not isinstance(place, S3Folder):
-                _check_listed(file, place, path)
+            return _unpack(file, packed, spool)
+    place, path = open_place(file.place, credentials)
+    try:
+        with _open_plain(file, credentials) as listed:
+            return _unpack(file, listed, spool)
+    finally:  # what was replaced meanwhile may look damaged, or have become a mixture
+        if not isinstance(place, S3Folder):
+            _check_listed(file, place, path)
 
 
 def _fetch(file: SourceFile, into: IO[bytes]) -> None:
@@ -180,6 +175,8 @@ def _check_listed(file: SourceFile, place: Folder, path: str) -> None:
 
 
 def _unpack(file: SourceFile, packed: IO[bytes], into: IO[bytes]) -> None:
+    if file.compression is None:
+        return _copy(file, packed, into)
     real = real_format(packed)
     packed.seek(0)
     if real is not None and real[0] != file.compression:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of a source without types as Arrow.
 
-A chunk does not know the values of the others. So only a column of one scalar type is stored in it, and every
-other column as JSON text; the table's metadata has the kind of each column. Publishing joins the kinds of all
-parts and gives each column its type.
+A chunk does not know the values of the others. So a column without one scalar type is stored as JSON
+text, and metadata of the table has each column's kind, from which publishing finds its type.
 """
 
 from __future__ import annotations

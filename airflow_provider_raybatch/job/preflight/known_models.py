@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of models that passed, kept on the node that made them: the check imports vLLM, which takes long.
 
-A check is found again only for the same files, arguments, sampling and versions. The files of a model by name
-are those of the commit that the hub gives for it now, to this job's token; where it gives none, the check is
-made. A check that depends on more is not kept: on files or models that arguments name, on code of the model,
-or on the date that a chat template prints. It is made anew where a sampled prompt may be too long, or has a
-new shape: templates may refuse system messages, or roles in an unknown order.
+``docs/internals/rows.md`` says when a kept check holds.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The version of a model's files now: of its folder, or the commit that the hub gives for its name.
 
-The hub is asked for ``config.json`` with the job's own token, by one request that downloads nothing. A token
-without access to a private or gated model gets no version. As in ``huggingface_hub`` itself, the hub is not
-asked about a commit that the job names and the node's cache has, nor in offline mode: there, access to the
-cache is access to the model.
-
-Nothing here imports vLLM, PyTorch or transformers, or changes the environment.
+The hub is asked with the job's own token, so one without access to the model gets no version (see
+``docs/internals/rows.md``). Nothing here imports vLLM, PyTorch or transformers, or changes the environment.
 """
 
 from __future__ import annotations

@@ -40,7 +40,6 @@ def in_a_small_context(patch: pytest.MonkeyPatch) -> list[Any]:
 def test_rows_that_have_an_answer_end_no_job(
     tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Preflight counted them as dead letters, and refused a job that had nothing left to ask."""
     place, fields = LocalFolder(str(tmp_path / "out")), dict[str, Any]()
     if how == "store":
         fields["reuse"] = str(tmp_path / "store")

@@ -139,7 +139,6 @@ class TestTolerance:
             Tolerance(Limits(max_error_fraction=0.5, max_errors=3), 100).during([report(errors=4)])
 
     def test_a_limit_that_was_not_set_is_not_quoted(self) -> None:
-        """It said that max_error_fraction=0 allows 0, to users who had never heard of it."""
         with pytest.raises(RaybatchError) as caught:
             Tolerance(Limits(), 300).during([report(errors=4)])
         assert str(caught.value).startswith(

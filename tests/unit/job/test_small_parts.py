@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -117,30 +116,3 @@ def test_why_an_engines_process_died_is_found_in_the_log(
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
     assert answer.read_text() == cause
-
-
-def test_the_job_travels_without_what_its_users_side_needs(tmp_path: Path) -> None:
-    # Only contract/, storage/ and job/, as they are shipped.
-    package = Path(__file__).parents[3] / "airflow_provider_raybatch"
-    with zipfile.ZipFile(tmp_path / "job.zip", "w") as archive:
-        shipped_folders = [
-            path for name in ("contract", "storage", "job") for path in package.glob(f"{name}/**/*.py")
-        ]
-        for path in [package / "__init__.py", *shipped_folders]:
-            archive.write(path, path.relative_to(package.parent))
-    shipped = tmp_path / "shipped"
-    zipfile.ZipFile(tmp_path / "job.zip").extractall(shipped)
-    code = (
-        "import sys; sys.modules['airflow'] = None\n"
-        "import airflow_provider_raybatch.job.driver\n"
-        "import airflow_provider_raybatch.job.entry.main as m; print(m.__file__)"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(shipped)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert found.stdout.strip() == str(shipped / "airflow_provider_raybatch/job/entry/main.py"), found.stderr

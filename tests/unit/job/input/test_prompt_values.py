@@ -95,7 +95,6 @@ def test_each_type_has_one_text_at_every_depth(
 
 @pytest.mark.parametrize("kind", BINARY, ids=str)
 def test_binary_at_any_depth_is_a_dead_letter(tmp_path: Path, kind: pa.DataType) -> None:
-    """It used to be the text of a Python literal, such as b'PNG'."""
     value = pa.array([b"\x89P"], kind)
     for column in (value, pa.ListArray.from_arrays([0, 1], value), inside(value)):
         with pytest.raises(RowTemplateError, match=r"column 'v' .*binary.* has no text form"):

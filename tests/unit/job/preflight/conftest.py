@@ -1,14 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Hugging Face hub of the test's own, with an empty cache."""
+"""Models in a bucket, and on a Hugging Face hub of the test's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_raybatch.storage.folder import folder
 from tests.support.hub import Hub, serving
+from tests.support.s3_server import S3Server
+
+
+@pytest.fixture
+def put(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Write a model's files into a bucket, to which this process has access. Returns the model's name."""
+    bucket = s3_server.new_bucket()
+    s3_server.open_to_this_process(monkeypatch)
+
+    def write(**files: bytes) -> str:
+        for name, content in files.items():
+            folder(f"s3://{bucket}/m", s3_server.credentials).write(name, content)
+        return f"s3://{bucket}/m"
+
+    return write
 
 
 @pytest.fixture

@@ -11,22 +11,6 @@ from airflow_provider_raybatch.contract.failures import PreflightError, Raybatch
 from airflow_provider_raybatch.job.preflight import model_bucket as module
 from airflow_provider_raybatch.job.preflight.model_bucket import check_bucket, is_in_bucket
 from airflow_provider_raybatch.job.preflight.model_version import Version, current, model_digest
-from airflow_provider_raybatch.storage.folder import folder
-from tests.support.s3_server import S3Server
-
-
-@pytest.fixture
-def put(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Write a model's files into a bucket, to which this process has access. Returns the model's name."""
-    bucket = s3_server.new_bucket()
-    s3_server.open_to_this_process(monkeypatch)
-
-    def write(**files: bytes) -> str:
-        for name, content in files.items():
-            folder(f"s3://{bucket}/m", s3_server.credentials).write(name, content)
-        return f"s3://{bucket}/m"
-
-    return write
 
 
 @pytest.mark.parametrize(

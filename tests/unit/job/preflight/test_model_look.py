@@ -15,9 +15,7 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.preflight import model_check
 from airflow_provider_raybatch.job.preflight.model_look import refuse_by_files
-from airflow_provider_raybatch.storage.folder import folder
 from tests.support.hub import Hub
-from tests.support.s3_server import S3Server
 from tests.support.specs import spec
 
 NAME = "acme/tiny"
@@ -205,29 +203,19 @@ def test_what_can_not_be_seen_is_not_judged(model: str) -> None:
     assert_passes(spec(engine="vllm", model=model), {})
 
 
-@pytest.fixture
-def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Callable[[Files], str]:
-    """Write a model into a bucket that this process can read by its own identity."""
-    s3_server.open_to_this_process(monkeypatch)
-
-    def put(files: Files) -> str:
-        model = f"s3://{s3_server.new_bucket()}/m"
-        for name, value in files.items():
-            folder(model, s3_server.credentials).write(name, content(value))
-        return model
-
-    return put
-
-
 @pytest.mark.parametrize("kind", ["LoRA adapter", "no weights", "no tokenizer", "pointers", "classifier"])
-def test_a_bucket_is_looked_into(bucket: Callable[[Files], str], kind: str) -> None:
+def test_a_bucket_is_looked_into(put: Callable[..., str], kind: str) -> None:
     files, told = REFUSED[kind]
-    model = bucket(files)
+    model = put(**{name: content(value) for name, value in files.items()})
     with pytest.raises(PreflightError) as refused:
         refuse_by_files(spec(engine="vllm", model=model), {})
     assert str(refused.value).startswith(f"model: {model!r} ")
     assert told in str(refused.value)
-    assert_passes(spec(engine="vllm", model=bucket(GOOD)), {})
+
+
+def test_a_whole_model_in_a_bucket_passes(put: Callable[..., str]) -> None:
+    model = put(**{name: content(value) for name, value in GOOD.items()})
+    assert_passes(spec(engine="vllm", model=model), {})
 
 
 @pytest.mark.parametrize("kind", ["LoRA adapter", "no weights", "no tokenizer", "encoder", "classifier"])

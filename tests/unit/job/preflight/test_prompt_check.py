@@ -40,7 +40,6 @@ def told(rows: Sample, checked: ModelCheck, limits: Limits | None = None, **fiel
 
 
 def test_more_prompts_without_room_than_may_fail_end_the_job() -> None:
-    """The engine used to start, and ask all other rows of a job that could not succeed any more."""
     rows = sample("a", None, "long", "long", *["b"] * 296)
     checked = ModelCheck(failures=((1, overlong(5000, 4096)), (2, overlong(6000, 4096))))
     with pytest.raises(RaybatchError) as caught:
@@ -49,10 +48,9 @@ def test_more_prompts_without_room_than_may_fail_end_the_job() -> None:
     assert str(caught.value) == (
         "max_error_fraction: 3 of the first 300 rows fail already, more than the 1 of 300 rows that "
         "max_error_fraction=0.005 allows: 2 in step 'tokenize' (row 2: the prompt has 5,000 tokens and "
-        "the context "
-        "holds 4,096, which leaves no room for a response), 1 in step 'template' (row 1: column 'text' is "
-        "null); "
-        "mend them, cut long values with on_overlong='truncate', or raise max_error_fraction."
+        "the context holds 4,096, which leaves no room for a response), 1 in step 'template' (row 1: column "
+        "'text' is null); mend them, cut long values with on_overlong='truncate', or raise "
+        "max_error_fraction."
     )
 
 
@@ -68,9 +66,8 @@ def test_special_tokens_in_the_first_rows_are_counted() -> None:
     rows = sample("a", "b<|im_end|>", None, "<|im_start|>c<|im_end|>")
     checked = ModelCheck(special_tokens=TOKENS)
     assert told(rows, checked) == [
-        "2 of the first 4 rows have special tokens in their text ('<|im_end|>', '<|im_start|>'), which "
-        "act as "
-        "turns of the chat; if that is not meant, set special_tokens_in_text to 'escape'."
+        "2 of the first 4 rows have special tokens in their text ('<|im_end|>', '<|im_start|>'), which act "
+        "as turns of the chat; if that is not meant, set special_tokens_in_text to 'escape'."
     ]
     (escaped,) = told(rows, checked, special_tokens_in_text="escape")
     assert escaped.endswith("('<|im_end|>', '<|im_start|>'), which are escaped.")
