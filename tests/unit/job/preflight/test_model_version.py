@@ -30,6 +30,12 @@ def current(token: str | None = None, model: str = NAME, **engine_args: Any) -> 
     return model_version.current(model, engine_args, token)
 
 
+def known(token: str | None = None, model: str = NAME, **engine_args: Any) -> Version:
+    found = current(token, model, **engine_args)
+    assert found is not None
+    return found
+
+
 def cached(cache: Path, commit: str, *files: str, missing: tuple[str, ...] = ()) -> Path:
     """Put a commit into the cache as its ``main``, with these files."""
     repository = cache / "models--acme--tiny"
@@ -54,20 +60,17 @@ def test_weights_of_the_same_size_are_another_model(tmp_path: Path, monkeypatch:
 
 def test_a_name_is_what_the_hub_has_under_it_now(hub: Hub, tmp_path: Path) -> None:
     first = hub.main[NAME]
-    before = current()
-    assert before is not None
+    before = known()
     assert before.revisions == {"revision": first, "tokenizer_revision": first}
     assert hub.asked == [f"HEAD /{NAME}/resolve/main/config.json"]
     assert current() == before
     second = hub.push(NAME, tmp_path / "model", config=b"[]")
-    after = current()
-    assert after is not None
+    after = known()
     assert after.commit == second
     assert after.files != before.files
     assert current(revision=first) == before
     hub.push("acme/copy", tmp_path / "model")
-    copy = current(model="acme/copy")
-    assert copy is not None
+    copy = known(model="acme/copy")
     assert copy.files not in {before.files, after.files}
 
 
@@ -98,15 +101,13 @@ def test_a_commit_in_the_cache_needs_no_hub(hub: Hub, cache: Path) -> None:
 
 
 def test_a_check_without_all_files_is_noticed(hub: Hub, cache: Path, tmp_path: Path) -> None:
-    version = current()
-    assert version is not None
+    version = known()
     files = ["config.json", "tokenizer_config.json", "generation_config.json"]
     cached(cache, version.commit, *files)
     assert not model_version.was_read(NAME, {}, version)
     cached(cache, version.commit, *files, missing=("chat_template.jinja",))
     assert model_version.was_read(NAME, {}, version)
-    of_folder = current(model=str(tmp_path / "model"))
-    assert of_folder is not None
+    of_folder = known(model=str(tmp_path / "model"))
     assert model_version.was_read(str(tmp_path / "model"), {}, of_folder)
 
 
@@ -116,19 +117,16 @@ def test_offline_the_files_in_the_cache_decide(cache: Path, monkeypatch: pytest.
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert current() is None
     snapshot = cached(cache, "a" * 40, "config.json")
-    version = current()
-    assert version is not None
+    version = known()
     assert version.commit == "a" * 40
     assert model_version.was_read(NAME, {}, version)
     assert current(revision="a" * 40) == version
     assert current(revision="b" * 40) is None
     (snapshot / "generation_config.json").write_text("{}")
-    more = current()
-    assert more is not None
+    more = known()
     assert more.files != version.files
     cached(cache, "b" * 40, "config.json")
-    other = current()
-    assert other is not None
+    other = known()
     assert other == current(revision="b" * 40)
     assert other.files not in {version.files, more.files}
 
