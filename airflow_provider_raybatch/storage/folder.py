@@ -38,7 +38,10 @@ _BLOCK = 1024 * 1024
 
 
 class Folder(Protocol):
-    """A place for files. Paths are relative to `uri`, with forward slashes. Picklable."""
+    """A place for files. Paths are relative to `uri`, with forward slashes. Picklable.
+
+    All methods raise :class:`StorageError` if they can't do their work.
+    """
 
     @property
     def uri(self) -> str:
@@ -54,33 +57,30 @@ class Folder(Protocol):
         """
 
     def holds(self, prefix: str) -> bool:
-        """Whether any file lies below the folder `prefix`. :raises StorageError: it may not be listed."""
+        """Whether any file lies below the folder `prefix`."""
 
     def head(self, path: str) -> Entry | None:
         """One file, ``None`` if there is none."""
 
     def read(self, path: str) -> bytes:
-        """A whole file. :raises StorageError: it can't be read."""
+        """A whole file."""
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """`length` bytes from byte `start` on, in one request; fewer where the file ends.
 
         :param length: at least 1.
-        :raises StorageError: they can't be read.
         """
 
     def open(self, path: str, size: int | None = None) -> BinaryIO:
         """A seekable file object for reading.
 
         :param size: bytes, if known from a listing or the writer; saves a request.
-        :raises StorageError: it can't be opened.
         """
 
     def write(self, path: str, content: bytes | IO[bytes]) -> None:
         """Write a file; readers see the old content or the new, never a part.
 
         :param content: or an open, seekable file with it, which is read from its beginning, in pieces.
-        :raises StorageError: it can't be written.
         """
 
     def create(self, path: str, content: bytes) -> None:
@@ -89,7 +89,6 @@ class Folder(Protocol):
         :param content: different from every other writer's: if the answer to a successful call is lost, the
             repeated call finds the name taken, and only the content shows whose file it is.
         :raises TakenError: the name is taken.
-        :raises StorageError: it can't be written.
         """
 
     def replace(self, path: str, old: bytes | None, new: bytes) -> None:
@@ -98,14 +97,10 @@ class Folder(Protocol):
         :param old: ``None`` for a file that must not exist.
         :param new: different from what any other writer writes there.
         :raises TakenError: it holds something else, or a concurrent writer was changing it.
-        :raises StorageError: it can't be written.
         """
 
     def sync(self, path: str = "") -> None:
-        """Make the names in a folder survive a power loss, also those that a dead process wrote.
-
-        :raises StorageError: it can't be written.
-        """
+        """Make the names in a folder survive a power loss, also those that a dead process wrote."""
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files, and on a disk folders; missing ones are ignored.

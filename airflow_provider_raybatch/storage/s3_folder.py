@@ -93,10 +93,7 @@ class S3Folder:
         return self._call("list", prefix, attempt)
 
     def folders(self, prefix: str = "") -> Sequence[str]:
-        """Names of what lies directly below `prefix` and has files below itself.
-
-        :raises StorageError: they can't be listed.
-        """
+        """Names of what lies directly below `prefix` and has files below itself."""
         level = self._call("list", prefix, lambda store, key: store.list_with_delimiter(prefix=key or None))
         return sorted(name for path in level["common_prefixes"] if (name := path.rpartition("/")[2]))
 
@@ -142,10 +139,7 @@ class S3Folder:
         return self._find(path, lambda store, key: bytes(store.get_range(key, start=start, length=length)))
 
     def read_version(self, path: str, start: int, length: int) -> tuple[bytes, str]:
-        """As :meth:`read_range`, with the version of what was read, as :class:`Entry` has it.
-
-        :raises StorageError: see :meth:`Folder.read`.
-        """
+        """As :meth:`read_range`, with the version of what was read, as :class:`Entry` has it."""
 
         def attempt(store: S3Store, key: str) -> tuple[bytes, str]:
             found = store.get(key, options={"range": (start, start + length)})

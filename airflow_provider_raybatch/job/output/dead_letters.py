@@ -32,10 +32,7 @@ _ABOUT_FAILED_ROWS = frozenset({FailureClass.TOO_MANY_ERRORS, FailureClass.POISO
 
 
 def failures_of(folder: Folder, manifest: BatchManifest) -> str:
-    """Summary of a dataset's dead letters, with their location.
-
-    :raises StorageError: they can't be read.
-    """
+    """Summary of a dataset's dead letters, with their location."""
     place = str(manifest.dead_letter_uri)
     letters = (
         json.loads(line)

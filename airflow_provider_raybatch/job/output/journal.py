@@ -118,7 +118,6 @@ class Journal:
             :meth:`committed`; then nothing was claimed.
         :raises PreflightError: it belongs to another task and may not be taken over.
         :raises SupersededError: a newer run of this task has claimed it.
-        :raises StorageError: it can't be written.
         """
         for _ in range(_RACES):
             history = self.history()

@@ -19,10 +19,7 @@ _LONGEST_PAUSE = 0.1
 
 
 def renew_copy(folder: Folder, journal: Journal) -> None:
-    """Make the copy equal the manifest that the journal's last entry names.
-
-    :raises StorageError: it can't be written.
-    """
+    """Make the copy equal the manifest that the journal's last entry names."""
     for _ in range(_RACES):
         with error_prefix("destination"):
             # Read before the journal is: if a newer manifest is copied after this, the replacement fails.

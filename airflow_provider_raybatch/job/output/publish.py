@@ -130,10 +130,7 @@ def _share(part: Part, first: int, stop: int, decoded: Mapping[str, bytes]) -> f
 
 
 def publish(range_: Range, target: Target) -> PublishedRange:
-    """Write the good rows of a range to one file, the failed ones to another.
-
-    :raises StorageError: a part can't be read, or the files can't be written.
-    """
+    """Write the good rows of a range to one file, the failed ones to another."""
     table = _select(range_, target)
     if target.postprocess is not None:
         table = with_added(table, target.folder, target.postprocess, range_.number)
@@ -170,7 +167,6 @@ def postprocess(range_: Range, target: Target) -> dict[str, Seen]:
 
     :returns: the columns that it returned.
     :raises RaybatchError: the function can't be imported, or no type fits all values of a column.
-    :raises StorageError: a part can't be read, or the notes can't be written.
     """
     if target.postprocess is None:
         return {}

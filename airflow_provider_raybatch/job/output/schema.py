@@ -47,7 +47,6 @@ def footers(folder: Folder, parts: Sequence[Part]) -> list[Footer]:
     """The footers of `parts`, in their order.
 
     :raises DamagedPartError: one is damaged.
-    :raises StorageError: a part can't be read.
     """
 
     def footer(file: pq.ParquetFile) -> Footer:

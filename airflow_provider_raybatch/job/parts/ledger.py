@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of a task come to: which rows are done, and which keep failing.
-
-All functions raise ``StorageError`` if the storage gives no answer.
-"""
+"""What the parts of a task come to: which rows are done, and which keep failing."""
 
 from __future__ import annotations
 

@@ -112,7 +112,6 @@ def write_all(
     :param stem: the path, relative to `folder`, to which size, ordinals and counts are added.
     :param columns: the input columns of exactly these rows.
     :param most: bytes of outcomes in one part, unless it has one row.
-    :raises StorageError: they can't be written.
     """
     size = len(outcomes)
     outputs = [None if isinstance(one.result, RowFailure) else task.output(one.result) for one in outcomes]

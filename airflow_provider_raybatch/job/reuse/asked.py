@@ -51,10 +51,7 @@ def _newest(folder: Folder, paths: list[str]) -> Asked | None:
 
 
 def keep(job: Job, now: Asked) -> None:
-    """Write the digests beside the run's parts.
-
-    :raises StorageError: it can't be written.
-    """
+    """Write the digests beside the run's parts."""
     job.folder.write(f"{_run_folder(job)}/{layout.ASKED}", _document(now))
 
 

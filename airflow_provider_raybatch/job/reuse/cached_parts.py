@@ -77,7 +77,6 @@ def write_parts(
     :param chunks: of the input, in order.
     :param most: bytes of the outcomes that are in memory at once.
     :returns: the parts, and the rows that `source` lacks now, by ordinal.
-    :raises StorageError: a response or the source can't be read, or a part can't be written.
     """
     if not len(cached):
         return [], cached

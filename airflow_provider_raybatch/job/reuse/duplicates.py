@@ -140,7 +140,6 @@ class Search:
         """Keep it for later attempts, a file for each range; call it after all cached responses are written.
 
         :param part_folder: of this driver.
-        :raises StorageError: it can't be written.
         """
         files = self.repeats.number
         for number, found in enumerate(self.repeats):
@@ -162,7 +161,6 @@ def read_search(folder: Folder, entries: Iterable[Entry], rows: int) -> Search |
     """What earlier attempts have kept; ``None`` if that does not cover all `rows` of the input.
 
     :param entries: the files of one input and one set of requests.
-    :raises StorageError: it can't be read.
     """
     kept: dict[str, list[Entry]] = {}
     for entry in entries:

@@ -53,10 +53,7 @@ class Responses(Protocol):
     """A cache of responses under their request keys."""
 
     def lookup(self, keys: Keys) -> Hits:
-        """Find `keys`, which are sorted and unique.
-
-        :raises StorageError: it can't be read.
-        """
+        """Find `keys`, which are sorted and unique."""
 
     def read(self, rows: CachedRows, most: int) -> pa.Table | None:
         """The outcomes: ``hit`` (position in `rows`), ``ok``, ``failure``, ``output`` and ``paid_by``.
@@ -64,7 +61,6 @@ class Responses(Protocol):
         A row that is not in the table counts as a miss: its file is gone.
 
         :param most: bytes. If several rows have more, the result is ``None``.
-        :raises StorageError: it can't be read.
         """
 
 

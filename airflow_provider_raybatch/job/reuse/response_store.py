@@ -34,10 +34,7 @@ from airflow_provider_raybatch.storage.in_order import in_order
 
 
 def open_store(spec: ReuseArguments, credentials: AwsCredentials | None, emit: Emit) -> ResponseStore | None:
-    """The store of a job, checked to be readable and writable; ``None`` without `reuse`.
-
-    :raises StorageError: it can't be read or written.
-    """
+    """The store of a job, checked to be readable and writable; ``None`` without `reuse`."""
     if spec.reuse is None:
         return None
     store = ResponseStore(folder(spec.reuse, credentials), emit, spec.reuse_max_age)

@@ -76,8 +76,6 @@ class ReusePlan:
         """Write the cached responses as parts of this submission.
 
         If a response that equal rows wait for is gone, one of them is asked, and the others follow it.
-
-        :raises StorageError: they can't be read or written.
         """
         chunks, written = source.chunks(ROWS_PER_CHUNK), list[Part]()
         lost = Partitions(RequestKeys, ranges_for(source.rows))
@@ -102,7 +100,6 @@ class ReusePlan:
         """Give the followers the outcome of their leader, a response or a failure.
 
         :param ledger: all parts of this input so far.
-        :raises StorageError: it can't be read or written.
         """
         if not len(self.followers):
             return []
@@ -145,7 +142,6 @@ def plan_reuse(
     :param store: the response store, if the job has one.
     :param parallel_map: applies a function to groups of work items.
     :param emit: called when keys are made, which is slow for many rows, and when a part is damaged.
-    :raises StorageError: the source, a part or the store can't be read.
     """
     no_rows: RowMask = np.zeros(len(resolved), np.bool_)
     own_folder = f"{job.part_folder.rpartition('/')[0]}/"
@@ -203,8 +199,6 @@ def parts_of_task(job: Job) -> list[Part]:
     """All parts of this task, of any input and configuration: equal requests have equal keys.
 
     A job that regenerates takes only parts of its own run; the configuration digest in the path includes it.
-
-    :raises StorageError: they can't be listed.
     """
     submission = job.spec.submission
     if submission is None:

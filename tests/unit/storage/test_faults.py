@@ -9,15 +9,13 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.storage import retry
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
-from tests.support.faulty_s3 import OF_ANY_CALL, Fault, FaultyS3, after, by_seed, first
+from tests.support.faulty_s3 import OF_ANY_CALL, Fault, FaultyS3, after, first
 from tests.support.s3_server import S3Server
 
 pytestmark = pytest.mark.slow
@@ -112,15 +110,6 @@ def test_no_call_takes_longer_than_documented() -> None:
     limits = retry.RetryLimits()
     assert limits.whole + limits.repeat + limits.answer == 300
     assert limits.connect <= limits.answer <= limits.repeat <= limits.whole
-
-
-def test_parquet_reads_through_faults(place: S3Folder, proxy: FaultyS3) -> None:
-    buffer = io.BytesIO()
-    pq.write_table(pa.table({"x": list(range(5000))}), buffer, row_group_size=500)
-    place.write("x.parquet", buffer.getvalue())
-    proxy.choose = by_seed(1, 0.2)
-    with place.open("x.parquet") as stream:
-        assert pq.read_table(stream)["x"].to_pylist() == list(range(5000))
 
 
 class TestCreate:

@@ -46,10 +46,7 @@ class StoreSize:
 
 
 def size_of_store(folder: Folder, now: float) -> StoreSize:
-    """Count what is in the store. Reads only the columns with times of the index.
-
-    :raises StorageError: the storage gives no answer.
-    """
+    """Count what is in the store. Reads only the columns with times of the index."""
 
     def look(segment: Segment) -> tuple[int, int, int, int]:
         at, until = segment.times()

@@ -72,15 +72,6 @@ def test_no_empty_folder_is_left_on_a_disk(disk: LocalFolder) -> None:
     assert [path.name for path in Path(disk.root, "dead_letter").iterdir()] == [name]
 
 
-def test_nothing_goes_while_a_newer_submission_has_claimed(folder: Folder) -> None:
-    journal, _ = committed(folder, 0)
-    Journal(folder, submitted(1, token="cleared").submission, take_over=False).claim()
-    leave(folder)
-    before = paths(folder)
-    assert collect(folder, journal) == 0
-    assert paths(folder) == before
-
-
 def test_files_of_the_user_stay(folder: Folder) -> None:
     journal, _ = committed(folder, 0)
     own = [

@@ -100,10 +100,6 @@ class TestOtherArguments:
         assert changed.claim() is None
         changed.commit("manifests/changed.json")
 
-    def test_limits_do_not_count_as_other_arguments(self, folder: Folder) -> None:
-        manifest = publish(folder, [part(folder, [{"text": "a"}])], 1)
-        assert journal(folder, 1, max_errors=7).committed() == manifest
-
     def test_a_job_begins_anew(self, tmp_path: Path) -> None:
         place = LocalFolder(str(tmp_path / "out"))
         fields = {"source": [str(tmp_path / "gone.jsonl")], "destination": place.uri}
@@ -154,10 +150,6 @@ class TestOwner:
         with pytest.raises(SupersededError):
             first.commit("manifests/first.json")
 
-    def test_empty_folder_has_no_owner(self, folder: Folder) -> None:
-        journal(folder).check_owner()
-        assert entries(folder) == []
-
 
 class TestOlderRun:
     """A cleared run whose driver could not be stopped claims after its successor."""
@@ -185,15 +177,6 @@ class TestOlderRun:
             journal(folder, 0, task=OTHER, take_over=True).claim()
         with pytest.raises(SupersededError):
             journal(folder, 0, token=new_run_token(1), take_over=True).claim()
-
-    def test_the_newer_run_goes_on(self, folder: Folder) -> None:
-        token = new_run_token(2)
-        journal(folder, 0, token=new_run_token(1)).claim()
-        journal(folder, 1, token=token).claim()
-        retry = journal(folder, 2, token=token)
-        retry.claim()
-        retry.commit("manifests/newer.json")
-        assert published(retry) == "manifests/newer.json"
 
     def test_another_task_has_an_order_of_its_own(self, folder: Folder, newer: Journal) -> None:
         assert journal(folder, 0, task=OTHER, token=new_run_token(1), take_over=True).claim() is None
