@@ -26,8 +26,6 @@ _RIGHTS = {
     "delete": "s3:DeleteObject",
 }
 _STATUS = re.compile(r"status code: (\d{3} [A-Z][A-Za-z ]*\w)")
-
-
 _CODE = re.compile(r"<Code>(\w+)</Code>|\(code: (\w+)\)")
 """The second is obstore's, of a key in a deletion of many."""
 _REGION = re.compile(r"<Region>([\w-]+)</Region>|expecting '([\w-]+)'")

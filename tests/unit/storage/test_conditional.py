@@ -129,8 +129,9 @@ def test_a_file_system_without_links_is_refused(
 def test_a_disk_that_cannot_be_written_is_found(disk: LocalFolder) -> None:
     Path(disk.root).touch()
     check_conditional_writes(LocalFolder(f"{disk.root}/below/a"), "x", None)
-    with pytest.raises(StorageError, match=r"^/proc/out: can't write it"):
+    with pytest.raises(StorageError, match=r"^/proc/out: can't write it") as caught:
         check_conditional_writes(LocalFolder("/proc/out"), "x", None)
+    assert caught.value.failure_class is FailureClass.USER_ERROR
 
 
 @pytest.mark.parametrize("answer", ["400 Expired Token", "400 Authorization Header Malformed"])

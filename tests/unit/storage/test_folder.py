@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.folder import folder as open_folder
-from airflow_provider_raybatch.storage.retry import RetryLimits
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.s3_server import S3Server
 
@@ -196,13 +194,6 @@ class TestLocal:
             "nodes of the cluster may write there."
         )
 
-    @pytest.mark.parametrize("root", ["/proc/raybatch", "/sys/raybatch"])
-    def test_unwritable_place_is_a_user_error(self, root: str) -> None:
-        with pytest.raises(StorageError) as caught:
-            LocalFolder(root).write("x", b"")
-        assert caught.value.failure_class is FailureClass.USER_ERROR
-        assert str(caught.value).startswith(f"{root}/x: can't write it (")
-
     def test_a_link_whose_answer_was_lost_is_ours(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -301,34 +292,6 @@ class TestS3:
             ) as caught:
                 place.list()
         assert caught.value.failure_class is FailureClass.USER_ERROR
-
-    def test_endpoint_without_a_server_is_a_retryable_error(self, brief: RetryLimits) -> None:
-        with socket.socket() as closed:
-            closed.bind(("127.0.0.1", 0))
-            credentials = AwsCredentials(
-                aws_access_key_id=SecretStr("key"),
-                aws_secret_access_key=SecretStr("secret"),
-                endpoint_url=f"http://127.0.0.1:{closed.getsockname()[1]}",
-            )
-            with pytest.raises(
-                StorageError, match=r"s3://bucket/out: can't list it \(.*check that the store is"
-            ) as caught:
-                S3Folder("bucket", "out", credentials).list()
-        assert caught.value.failure_class is FailureClass.STORAGE
-
-    def test_credentials_of_the_environment_are_used(
-        self, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        s3_server.open_to_this_process(monkeypatch)
-        place = S3Folder(s3_server.new_bucket(), "")
-        place.write("x", b"1")
-        assert place.read("x") == b"1"
-
-    def test_the_whole_bucket_is_a_folder(self, s3_server: S3Server) -> None:
-        place = S3Folder(s3_server.new_bucket(), "", s3_server.credentials)
-        place.write("a/b", b"1")
-        assert [entry.path for entry in place.list()] == ["a/b"]
-        assert place.uri == f"s3://{place.bucket}"
 
 
 @pytest.mark.parametrize("path", ["{}/outside", "../outside", "a/../../outside"])

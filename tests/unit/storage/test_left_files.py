@@ -56,7 +56,9 @@ def test_a_folder_of_a_process_that_was_killed_is_deleted(end: str) -> None:
     assert not left.exists()
 
 
-def test_shared_memory_goes_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_memory_goes_unless_its_folder_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shared = tmp_path / "shm"
     shared.mkdir()
     monkeypatch.setattr(left_files, "_SHARED_MEMORY", shared)
@@ -70,6 +72,7 @@ def test_shared_memory_goes_with_its_folder(tmp_path: Path, monkeypatch: pytest.
     sweep()
     assert not any(path.exists() for path in theirs)
     assert all(path.exists() for path in others)
+    assert held.stat().st_mode & 0o777 == 0o700
     assert own_prefix(tmp_path) == ""
 
 
@@ -87,14 +90,6 @@ def test_a_folder_of_another_node_stays(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(left_files, "_is_held", lambda path: False)
     sweep()
     assert not path.exists()
-
-
-def test_a_folder_that_is_held_stays() -> None:
-    path = held_folder()
-    grow_old(path, 100)
-    sweep()
-    assert path.exists()
-    assert path.stat().st_mode & 0o777 == 0o700
 
 
 def test_files_that_nobody_asked_for_are_deleted(folder: Path) -> None:
