@@ -218,6 +218,22 @@ class Task:
             ]
         return lines
 
+    def asset_event(self) -> dict[str, Any]:
+        """Return the one event of its outlet, once it has finished."""
+        run = {"source_dag_id": self.run.dag_id, "source_run_id": self.run.run_id}
+        (event,) = self.run.api.asset_events(**run, source_task_id=self.task_id)
+        return event
+
+    def run_after(self) -> Run:
+        """Return the one run that its event started."""
+        (started,) = wait_for(
+            "the run that the event starts",
+            lambda: self.asset_event()["created_dagruns"],
+            60,
+            self.run.evidence,
+        )
+        return Run(self.run.api, started["dag_id"], started["run_id"])
+
     def mark(self, state: str) -> None:
         """Do what "Mark state as..." does in the UI."""
         self.run.api.call("PATCH", self.instance_path, json={"new_state": state})

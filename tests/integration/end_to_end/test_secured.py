@@ -15,7 +15,6 @@ from airflow_provider_raybatch.dataset import open_dataset
 from airflow_provider_raybatch.workflows.rows import Rows
 
 from ..conftest import RayCluster
-from .assets import event_of, run_after
 from .conftest import connect
 from .lake import Lake
 from .ray_jobs import RayJobs
@@ -77,8 +76,8 @@ def test_dataset_is_in_the_bucket(task, token_jobs, lake, as_airflow):
 def test_tasks_and_dags_behind_it_read_from_the_bucket(task):
     accepted = task.run.task("accept").xcom()
     assert accepted["bucket"] == "lake"
-    assert event_of(task.run, "load")["extra"]["manifest_uri"] == accepted["manifest_uri"]
-    (reported,) = run_after(task.run, "load").wait().task("report").xcom()
+    assert task.run.task("load").asset_event()["extra"]["manifest_uri"] == accepted["manifest_uri"]
+    (reported,) = task.run.task("load").run_after().wait().task("report").xcom()
     assert (reported["uri"], reported["rows"]) == (accepted["uri"], accepted["rows"])
 
 

@@ -15,7 +15,6 @@ import pytest
 
 from airflow_provider_raybatch.workflows.rows import Rows
 
-from .assets import event_of, run_after
 from .conftest import EXAMPLES
 from .lake import Lake
 from .ray_jobs import RayJobs
@@ -80,7 +79,7 @@ def test_curation_pays_for_what_is_new(first_runs: dict[str, Run], api: AirflowA
     assert funnel["input"]["rows"] == 2000
     assert Rows(curated["dropped"], aws_conn_id="lake").count + curated["rows"] == 2000
     assert funnel["near_duplicates"]["dropped"]["near_duplicate"] >= 97
-    assert event_of(first, "curate")["extra"]["manifest_uri"] == curated["manifest_uri"]
+    assert first.task("curate").asset_event()["extra"]["manifest_uri"] == curated["manifest_uri"]
     prefixes = {key.split("/")[4] for key in lake.contents(curated["key_prefix"])}
     assert prefixes == {"language=en"}
 
@@ -103,5 +102,5 @@ def test_the_better_model_is_promoted_and_a_broken_one_reported(
     assert set(compared["pairwise"]) == {"whole"}
     page = lake.contents(compared["html_uri"].removeprefix("s3://lake/"))
     assert b"data:image/png;base64," in next(iter(page.values()))
-    assert event_of(run, "promote")["extra"]["name"] == "whole"
-    assert run_after(run, "promote").wait().task("announce").xcom()[0].startswith("Promote whole")
+    assert run.task("promote").asset_event()["extra"]["name"] == "whole"
+    assert run.task("promote").run_after().wait().task("announce").xcom()[0].startswith("Promote whole")
