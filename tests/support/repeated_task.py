@@ -16,12 +16,13 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.secrets import Secrets
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.folder import folder as folder_at
 from tests.support.engine_log import Engine, engines
 from tests.support.s3_server import S3Server
+from tests.support.specs import TASK, asking
+from tests.support.specs import spec as spec_of
 
 ROWS = 400
 
@@ -68,13 +69,12 @@ class RepeatedTask:
 
         document: dict[str, Any] = {
             "source": [str(self.folder / "in.jsonl")],
-            "prompt": "{row.text}",
-            "model": "echo",
             "engine": "echo",
             "sampling": {"temperature": 0},
+            **asking("{row.text}", fields),
             "destination": self._uri("out" if run_id == "r1" else run_id),
             "submission": {
-                "task": {"dag_id": "nightly", "run_id": run_id, "task_id": "label"},
+                "task": {**TASK, "run_id": run_id},
                 "run_token": token,
                 "submission_id": f"raybatch-{token}-{self._submissions}",
             },
@@ -84,7 +84,7 @@ class RepeatedTask:
         if document["engine"] == "echo":
             document["engine_args"] = {**document.get("engine_args", {}), "request_log": str(self._requests)}
         self.events.clear()
-        spec = parse(BatchInferenceSpec, json.dumps(document))
+        spec = spec_of(**document)
         assert spec.submission is not None
 
         def emit(event: Any) -> None:

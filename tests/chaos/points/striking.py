@@ -21,6 +21,7 @@ import psutil
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.arguments.output import REUSED_COLUMN
+from tests.support.engine_log import engines
 from tests.support.s3_server import S3Server
 
 from ...integration.end_to_end.rest import RUN_ENDED, Run
@@ -300,13 +301,7 @@ class Strike:
 
     def _count(self) -> None:
         """Count the requests that the engines began; note those without an explanation."""
-        asked = Counter[str]()
-        for file in self._folder.glob("requests/*.jsonl"):
-            for line in file.read_text().splitlines():
-                record = json.loads(line)
-                if record.get("event", "start") == "start":
-                    asked[record["prompt"]] += 1
-        self._generated = sum(asked.values())
+        self._generated = sum(len(engine.asked) for engine in engines(self._folder / "requests"))
         most = ROWS + self._lost()
         if not ROWS <= self._generated <= most:
             self._flaws.append(f"generated={self._generated} of {ROWS} to {most}")

@@ -100,8 +100,9 @@ def published(params: dict[str, Any], rows: int = ROWS, token: str = "token", ti
     commit(journal, manifest)
     requests = Path(params["engine_args"]["request_log"])
     requests.mkdir(exist_ok=True)
-    lines = [json.dumps({"at": 0, "event": "start", "prompt": prompt_of(row)}) for row in source] * times
-    (requests / f"{token}.jsonl").write_text("\n".join(lines))
+    events = [{"at": 0, "event": "start", "prompt": prompt_of(row)} for row in source] * times
+    lines = [json.dumps(one) for one in ({"at": 0, "event": "open", "submission": "s"}, *events)]
+    (requests / f"{token}-1.jsonl").write_text("\n".join(lines) + "\n")
 
 
 def test_a_good_run(tmp_path):
