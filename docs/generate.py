@@ -4,7 +4,8 @@
 Run ``python docs/generate.py`` after a change of a docstring, an argument or a field; a test asks for it.
 The pages are written by hand except the regions between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
 Texts come from docstrings: the summary, and each ``:param``. A line that ends with a colon before some of the
-parameters names their group.
+parameters names their group. An argument of a batch inference is documented once, at its operator; the spec's
+reference and schema take its text from there.
 """
 
 from __future__ import annotations
@@ -206,13 +207,25 @@ def _models() -> Iterator[type[ContractModel]]:
 
 
 def _describe(schema: dict[str, Any], model: type[ContractModel]) -> None:
-    summary, parameters = _texts_of(inspect.getdoc(model) or "")
-    schema["description"] = summary
+    schema["description"], _ = _texts_of(inspect.getdoc(model) or "")
+    parameters = _texts_of_fields(model)
     for name, field in model.model_fields.items():
         shown = schema["properties"][field.alias or name]
         shown.pop("title", None)
         if text := parameters.get(name):
             shown["description"] = text
+
+
+def _texts_of_fields(model: type[ContractModel]) -> dict[str, str]:
+    """What each field means. The operator's docstring documents those that are its arguments."""
+    texts: dict[str, str] = {}
+    for kind in model.__mro__:
+        if issubclass(kind, ContractModel):
+            texts |= _texts_of(inspect.cleandoc(kind.__doc__ or ""))[1]
+    if model is spec.BatchInferenceSpec:
+        for one in arguments("RayBatchInferenceOperator"):
+            texts[one.name] = one.meaning.replace("seconds or `timedelta`", "seconds")
+    return texts
 
 
 def _fields(name: str) -> str:
