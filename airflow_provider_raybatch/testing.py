@@ -93,7 +93,7 @@ def _expansions(task: Any) -> Iterator[dict[str, Any]]:
 
 def _check(operator: RayOperator, context: Any, whose: str, destinations: dict[str, str]) -> None:
     unknown = _rendered(operator, context)
-    operator._settle(unknown)
+    operator._convert(unknown)
     operator.check_known(unknown)
     for name in _FUNCTIONS:
         value = getattr(operator, name, None)

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 from pydantic import SecretStr
 
+from airflow_provider_raybatch.coercion import is_absent
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
 from airflow_provider_raybatch.exceptions import RayBatchUnavailableException, RayConnectionError
@@ -36,12 +37,9 @@ def job_secrets(aws_conn_id: str | None, hf_conn_id: str | None) -> Secrets | No
     :param hf_conn_id: a connection whose password is a Hugging Face token.
     :raises RayConnectionError: a connection doesn't exist or has no credentials.
     """
-    if not aws_conn_id and not hf_conn_id:
-        return None
-    return Secrets(
-        aws=aws_credentials(aws_conn_id) if aws_conn_id else None,
-        hf_token=_hf_token(hf_conn_id) if hf_conn_id else None,
-    )
+    aws = None if aws_conn_id is None or is_absent(aws_conn_id) else aws_credentials(aws_conn_id)
+    hf_token = None if hf_conn_id is None or is_absent(hf_conn_id) else _hf_token(hf_conn_id)
+    return None if aws is None and hf_token is None else Secrets(aws=aws, hf_token=hf_token)
 
 
 def as_environment(secrets: Secrets | None) -> dict[str, str]:

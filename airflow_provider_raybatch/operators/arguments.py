@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an operator's flat arguments to the job's spec: each mistake is a sentence in the operator's words."""
+"""From the operator's arguments to the job's spec: each mistake is a sentence in the operator's words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import ObjectStoragePath
 from pydantic_core import to_json
@@ -26,6 +26,9 @@ from airflow_provider_raybatch.contract.base import parse, shown
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.operators.misplaced import check_names
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 
 ARGUMENTS = tuple(name for name in BatchInferenceSpec.model_fields if name not in NOT_ARGUMENTS)
 """The arguments that make up the spec, in the order of the documentation."""
@@ -55,8 +58,65 @@ _PATHS = (str, os.PathLike, ObjectStoragePath)
 _OBJECT_STORAGE_CONNECTION = re.compile(r"^(s3://)[^/@]*@")
 
 
+def arguments_of(task: RayBatchInferenceOperator) -> dict[str, Any]:
+    """The arguments that make up the spec, with the values that the task has by now."""
+    return {
+        "source": task.source,
+        "format": task.format,
+        "csv_options": task.csv_options,
+        "limit": task.limit,
+        "id_column": task.id_column,
+        "prompt": task.prompt,
+        "system_prompt": task.system_prompt,
+        "messages": task.messages,
+        "messages_column": task.messages_column,
+        "prompt_column": task.prompt_column,
+        "prompt_function": task.prompt_function,
+        "special_tokens_in_text": task.special_tokens_in_text,
+        "on_overlong": task.on_overlong,
+        "model": task.model,
+        "chat_template": task.chat_template,
+        "chat_template_kwargs": task.chat_template_kwargs,
+        "sampling": task.sampling,
+        "sampling_column": task.sampling_column,
+        "response_format": task.response_format,
+        "on_truncated": task.on_truncated,
+        "engine": task.engine,
+        "engine_args": task.engine_args,
+        "replicas": task.replicas,
+        "accelerator_type": task.accelerator_type,
+        "num_cpus": task.num_cpus,
+        "rows_in_flight": task.rows_in_flight,
+        "batch_size": task.batch_size,
+        "processor": task.processor,
+        "max_restarts": task.max_restarts,
+        "destination": task.destination,
+        "destination_format": task.destination_format,
+        "rows_per_part": task.rows_per_part,
+        "on_destination_owned": task.on_destination_owned,
+        "output_prefix": task.output_prefix,
+        "response_column": task.response_column,
+        "postprocess": task.postprocess,
+        "preserve_order": task.preserve_order,
+        "reuse": task.reuse,
+        "reuse_max_age": task.reuse_max_age,
+        "deduplicate": task.deduplicate,
+        "on_clear": task.on_clear,
+        "max_error_fraction": task.max_error_fraction,
+        "max_errors": task.max_errors,
+        "max_row_attempts": task.max_row_attempts,
+        "max_tokens_total": task.max_tokens_total,
+        "max_gpu_hours": task.max_gpu_hours,
+        "keep_warm": task.keep_warm,
+        "flush_interval": task.flush_interval,
+        "no_progress_timeout": task.no_progress_timeout,
+        "cluster_wait": task.cluster_wait,
+        "orphan_timeout": task.orphan_timeout,
+    }
+
+
 def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
-    """The spec for these arguments. They are rendered already, and stay untouched.
+    """The spec for rendered arguments, which stay untouched.
 
     :param arguments: some or all of :data:`ARGUMENTS`; ``None`` counts as not given.
     :raises SpecError: the first mistake, in the operator's words.
@@ -117,30 +177,28 @@ def _check_text(value: Any, name: str) -> None:
 def _check_plain(value: Any, name: str) -> None:
     try:
         to_json(value)  # as it travels
-        parts = list(_parts(value))
+        inner = list(_with_inner(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise SpecError(
             f"{name}: it can't be written as JSON ({error}); use texts, numbers, lists and dictionaries "
             "alone."
         ) from None
-    for part in parts:
-        if isinstance(part, (set, frozenset)):
+    for one in inner:
+        if isinstance(one, (set, frozenset)):
             # The job's fingerprint goes by the order, which is another one in each process.
             raise SpecError(
                 f"{name}: a set has no order, so each attempt may read it as another job; give a list."
             )
-        if isinstance(part, float) and not math.isfinite(part):
-            raise SpecError(
-                f"{name}: {shown(value)} has the number {part}, which JSON can't hold; remove it."
-            )
+        if isinstance(one, float) and not math.isfinite(one):
+            raise SpecError(f"{name}: {shown(value)} has the number {one}, which JSON can't hold; remove it.")
 
 
-def _parts(value: Any) -> Iterator[Any]:
-    """`value` and all that is inside of it."""
+def _with_inner(value: Any) -> Iterator[Any]:
+    """`value`, and all values inside of it."""
     yield value
     if isinstance(value, (Mapping, list, tuple)):
         for inner in value.values() if isinstance(value, Mapping) else value:
-            yield from _parts(inner)
+            yield from _with_inner(inner)
 
 
 def _some(**values: Any) -> dict[str, Any]:

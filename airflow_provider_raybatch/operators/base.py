@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way of every job: submitted once whatever dies, followed here or in the triggerer, handed over."""
+"""The base of the operators: a job is submitted once whatever dies, followed, and handed over."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
 from airflow_provider_raybatch.operators.attempt import Attempt
 from airflow_provider_raybatch.operators.cancel_handler import CancelHandler
-from airflow_provider_raybatch.operators.deadline import Deadline, parse_deadline
-from airflow_provider_raybatch.operators.followed import DEFERRABLE, FOLLOWED, followed
+from airflow_provider_raybatch.operators.common_arguments import COMMON, DEFERRABLE, converted
+from airflow_provider_raybatch.operators.deadline import Deadline, attempt_deadline
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
-from airflow_provider_raybatch.operators.resuming import Resumption, without_trigger
+from airflow_provider_raybatch.operators.resuming import latest_handle, outcome_without_trigger, recheck_job
 from airflow_provider_raybatch.operators.run_record import record_result, recorded_run
-from airflow_provider_raybatch.operators.submitting import Submitting
+from airflow_provider_raybatch.operators.submitting import submit
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.submit.resolve import Submitted
 
 
-TEMPLATED_OF_ALL = tuple(name for name in FOLLOWED if name != "wait_for_completion")
+TEMPLATED_OF_ALL = tuple(name for name in COMMON if name != "wait_for_completion")
 """The template fields that all operators have."""
 _DEFERRAL_GRACE = 300.0
 _LONGEST_DEFERRAL = 10 * 365 * 86400.0  # Airflow adds it to the present, which must stay a date
@@ -56,9 +56,8 @@ _LONGEST_DEFERRAL = 10 * 365 * 86400.0  # Airflow adds it to the present, which 
 class RayOperator(LiteralTextOperator):
     """Base of the operators that run a job on a Ray cluster.
 
-    A retry goes on with the job that an earlier attempt left behind, running or finished; also where the job
-    had been handed over and something failed after it. A clear starts a new one and stops what is left of the
-    old.
+    A retry takes the job that an earlier attempt left, running or finished, even if it was handed over
+    already. A clear starts a new job and stops the old one.
 
     :param ray_conn_id: Airflow connection of type ``ray``, default ``ray_default``. With the host ``local``
         in it, the task starts a private Ray for itself and always runs blocking.
@@ -68,9 +67,9 @@ class RayOperator(LiteralTextOperator):
     :param timeout: seconds or ``timedelta`` from the start of an attempt to the job's deadline; default none.
         Each attempt has its own. With `deferrable`, Airflow's `execution_timeout` is one, too.
     :param deadline: the time by which the job of any attempt must have ended: a ``datetime`` or its text in
-        ISO 8601, with a time zone; default none. Templated. The earlier of it and `timeout` counts. Once it
-        has passed, nothing is submitted any more, and the task fails without a retry; what a finished job of
-        the run left is still returned.
+        ISO 8601, with a time zone; default none. The earlier of it and `timeout` counts. Once it has passed,
+        nothing is submitted, and the task fails without a retry; the result of a finished job is still
+        returned.
     :param cancel_on_kill: stop the job when the task is killed, marked or cleared while it runs; default yes.
         In blocking mode that includes a worker that is shut down.
     :param cancel_on_timeout: stop the job when its deadline passes; default yes.
@@ -78,9 +77,8 @@ class RayOperator(LiteralTextOperator):
         ``replace`` it (default), ``adopt`` it, or ``fail`` without a retry.
     :raises SpecError: an argument can't be used, and no template or XCom decides it.
 
-    All of them are template fields and take XComs. Text that a template leaves for a number, a duration or a
-    truth is converted; where it leaves ``None`` or nothing, an argument counts as not given. Generators
-    become lists.
+    All are template fields and take XComs. Text for a number, a duration or a boolean is converted; ``None``
+    and empty text count as not given. Generators become lists.
     """
 
     operator_extra_links: Sequence[BaseOperatorLink] = (RayDashboardLink(),)
@@ -114,11 +112,8 @@ class RayOperator(LiteralTextOperator):
         self.on_stale_state = on_stale_state
         self._cancel_handler = CancelHandler()
 
-    def _parsed(self) -> None:
-        """Check what no template decides; the last step of each operator's ``__init__``.
-
-        :raises SpecError: an argument can't be used.
-        """
+    def _check_at_parse(self) -> None:
+        """Check what no template decides; the last step of each operator's ``__init__``."""
         unknown = set()
         for name in self.template_fields:
             value = getattr(self, name, None)  # a subclass may set a field of its own later
@@ -127,29 +122,26 @@ class RayOperator(LiteralTextOperator):
             if self.depends_on_run(plain):
                 unknown.add(name)
         if getattr(self, "_BaseOperator__from_mapped", False):
-            return  # a task runs: execute() refuses in words that Airflow doesn't retry
+            return  # the task runs, and execute() raises an error that Airflow doesn't retry
         try:
-            self._settle(unknown)
+            self._convert(unknown)
             self.check_known(unknown)
         except SpecError as error:
             raise SpecError(f"Task {self.task_id!r}: {error}") from None
 
     def check_known(self, unknown: Collection[str]) -> None:
-        """Check the arguments of the kind of job, but for those that are not known while the DAG is parsed.
+        """Check the arguments of this kind of job, except those that are unknown while the DAG is parsed.
 
         :param unknown: their names.
         :raises SpecError: an argument can't be used.
         """
 
-    def _settle(self, unknown: Collection[str] = ()) -> None:
-        """Give the rendered arguments their types.
-
-        :raises SpecError: one can't be used.
-        """
-        for name in FOLLOWED:
+    def _convert(self, unknown: Collection[str] = ()) -> None:
+        """Give the rendered arguments of all operators their types, or raise ``SpecError``."""
+        for name in COMMON:
             if name not in unknown:
                 given = getattr(self, name)
-                if (value := followed(name, given)) is not given:
+                if (value := converted(name, given)) is not given:
                     setattr(self, name, value)
 
     @abstractmethod
@@ -176,49 +168,45 @@ class RayOperator(LiteralTextOperator):
         raise NotImplementedError
 
     def announce(self, context: Context, result: Mapping[str, Any]) -> None:
-        """Tell others than the next task what this one returns."""
+        """Publish the result beyond the task's return value."""
 
     def execute(self, context: Context) -> Any:
         """Submit or adopt the job and follow it, here or in the triggerer.
 
-        :raises RayBatchException: the job did not deliver; `failure_class` tells why, and the kind of the
-            exception whether a retry makes sense.
+        :raises RayBatchException: the job did not deliver; its `failure_class` tells why, its type whether
+            Airflow retries.
         """
         self.dashboard_url = ""
         with for_airflow():
             return self._execute(context)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
-        """Take over from the trigger.
-
-        :param event: what the trigger fired.
-        :raises RayBatchException: see :meth:`execute`.
-        """
+        """Take over from the trigger, which fired `event`; raises as :meth:`execute`."""
         from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 
         outcome, handle = Outcome.from_json(dict(event["outcome"])), event["handle"]
         record = recorded_run(context["task_state_store"])
-        if record is not None and handle.get("run_token", record.token) != record.token:
+        if record is not None and handle["run_token"] != record.token:
             # SQLite numbers a new trigger like the one that a clear deleted, and Airflow finds tasks by it.
             self.log.info("Job %s is an earlier run's; following this run's own.", handle["submission_id"])
             return self.execute(context)
         if not outcome.saw_the_end:
-            outcome = self._resumption(context).recheck(outcome, str(handle["submission_id"]))
+            outcome = self._recheck(context, outcome, str(handle["submission_id"]))
         return self._end(context, outcome, handle)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """As Airflow's; where the trigger is gone, the job itself is asked what became of it."""
+        """As Airflow's; if the trigger is gone, the job itself is asked how it ended."""
         with self._leaving_no_job(context, resumed=True):
-            self._settle()
+            self._convert()
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except (TaskDeferralError, TaskDeferralTimeout) as error:
-            known, resumption = without_trigger(error), self._resumption(context)
-            handle = resumption.latest_handle()
+            known = outcome_without_trigger(error)
+            handle = latest_handle(self._attempt(context), self.log)
             if handle is None:
                 failure_class = known.failure_class or FailureClass.INTERNAL
                 raise self._failure(context, failure_class, f"{known.state}: {known.message}") from error
-            return self._end(context, resumption.recheck(known, handle["submission_id"]), handle)
+            return self._end(context, self._recheck(context, known, handle["submission_id"]), handle)
 
     def on_kill(self) -> None:
         """Stop the job of a task that is killed while it blocks a worker. Runs in a signal handler."""
@@ -227,7 +215,7 @@ class RayOperator(LiteralTextOperator):
 
     def _execute(self, context: Context) -> Any:
         with self._leaving_no_job(context):
-            self._settle()
+            self._convert()
             run = self._attempt(context).begin()
             plan = self.plan(run)
         if run.record.fingerprint == plan.fingerprint:
@@ -246,7 +234,7 @@ class RayOperator(LiteralTextOperator):
 
     @contextmanager
     def _leaving_no_job(self, context: Context, *, resumed: bool = False) -> Iterator[None]:
-        """For what may end an attempt before it asks the cluster; a first one has no job, unless resumed."""
+        """Around what may fail before the cluster is asked; a first attempt has no job unless resumed."""
         self._cancel_handler.begins(self._attempt(context).stop_left_behind)
         try:
             yield
@@ -256,7 +244,7 @@ class RayOperator(LiteralTextOperator):
             raise
 
     def before_failing(self, error: BaseException, context: Context) -> None:
-        """Stop the job that an earlier attempt has left, if no next one follows that would take it."""
+        """Stop the job that an earlier attempt has left, if no later attempt will take it."""
         attempt = self._attempt(context)
         if "task_state_store" in context and attempt.ends_with(error, self.retry_policy):
             attempt.stop_left_behind(self.log)
@@ -271,7 +259,7 @@ class RayOperator(LiteralTextOperator):
             )
         if self.deferrable:
             self.log.info("deferrable has no effect here: the task's private Ray lives on this worker.")
-        run.deadline.refuse_if_passed()  # before a Ray is started in vain
+        run.deadline.refuse_if_passed()  # before a Ray starts
         try:
             with embedded_cluster(log=self.log.info, env=plan.environment) as address:
                 submitted = self._submit(context, address, run, plan)
@@ -285,22 +273,13 @@ class RayOperator(LiteralTextOperator):
         return Attempt(context, self.ray_conn_id, partial(self._deadlines, context), self.has_key)
 
     def _deadlines(self, context: Context) -> Deadline:
-        began = context["ti"].start_date.timestamp()  # of the attempt, also after a deferral
-        of_run, bounds = parse_deadline(self.deadline), {"timeout": self.timeout}
-        if self.deferrable and self.execution_timeout:
-            # Airflow's own bound counts no time in which a task is deferred.
-            bounds["execution_timeout"] = self.execution_timeout.total_seconds()
-        known = {name: seconds for name, seconds in bounds.items() if seconds is not None}
-        if not known:
-            return Deadline(of_run=of_run)
-        name = min(known, key=lambda one: known[one])
-        return Deadline(began + known[name], of_run, f"{name}={known[name]:g} s")
+        began = context["ti"].start_date.timestamp()
+        bound = self.execution_timeout if self.deferrable else None
+        return attempt_deadline(began, self.deadline, self.timeout, bound)
 
     def _submit(self, context: Context, address: ClusterAddress, run: TaskRun, plan: JobPlan) -> Submitted:
         store = context["task_state_store"]
-        return Submitting(
-            address, run, plan, store, self._cancel_handler, self.on_stale_state, self.log
-        ).submit()
+        return submit(address, run, plan, store, self._cancel_handler, self.on_stale_state, self.log)
 
     def _follow(self, address: ClusterAddress, run: TaskRun, plan: JobPlan, submitted: Submitted) -> Outcome:
         from airflow_provider_raybatch.cluster.follow.loop import follow_to_the_end
@@ -352,17 +331,16 @@ class RayOperator(LiteralTextOperator):
             )
         return self._succeeded(context, handle, self.hand_over(outcome, handle))
 
-    def _resumption(self, context: Context) -> Resumption:
-        ti = context["ti"]
-        return Resumption(
-            find_run=self._attempt(context).recorded,
-            control=self.control,
+    def _recheck(self, context: Context, known: Outcome, submission_id: str) -> Outcome:
+        return recheck_job(
+            self._attempt(context),
+            known,
+            submission_id,
+            self._cancel_handler,
+            self.control,
+            self.log,
             poll_interval=self.poll_interval,
             stop_at_deadline=self.cancel_on_timeout,
-            retries_left=ti.try_number <= ti.max_tries,
-            cancel_handler=self._cancel_handler,
-            store=context["task_state_store"],
-            log=self.log,
         )
 
     def _failure(self, context: Context, failure_class: FailureClass, message: str) -> RayBatchException:
@@ -375,13 +353,11 @@ class RayOperator(LiteralTextOperator):
 
     def _succeeded(self, context: Context, handle: Mapping[str, Any], result: dict[str, Any]) -> Any:
         self.announce(context, result)
-        fingerprint = handle.get("fingerprint")
-        if fingerprint is not None:  # else the task was deferred by an older version
-            store, ti = context["task_state_store"], context["ti"]
-            try:
-                record_result(store, str(handle["run_token"]), ti, str(fingerprint), result)
-            except RayBatchException as error:
-                self.log.warning("%s The result is not on record, so it asks for the job again.", error)
+        store, ti = context["task_state_store"], context["ti"]
+        try:
+            record_result(store, handle["run_token"], ti, handle["fingerprint"], result)
+        except RayBatchException as error:
+            self.log.warning("%s The result is not on record, so it asks for the job again.", error)
         return result
 
     def _returned_again(self, context: Context, result: dict[str, Any]) -> Any:
@@ -398,5 +374,5 @@ class RayOperator(LiteralTextOperator):
         try:
             RayDashboardLink().show(self, context["ti"], url)
         except Exception as error:
-            # From here on there is a job, which no button is worth.
+            # A missing link must not fail a job that exists.
             self.log.warning("There will be no link to the Ray dashboard: %s", error)

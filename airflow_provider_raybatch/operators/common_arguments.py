@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a job is followed: what each argument may be, and its default where a template leaves nothing."""
+"""Arguments of all operators: what each may be, and its default where a template leaves nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _stale_state(value: Any, name: str) -> Any:
     return value
 
 
-_FOLLOWED: dict[str, tuple[Any, Callable[[Any, str], Any]]] = {
+_COMMON: dict[str, tuple[Any, Callable[[Any, str], Any]]] = {
     "ray_conn_id": (DEFAULT_CONN_ID, _connection),
     "deadline": (None, _point_in_time),
     "deferrable": (DEFERRABLE, boolean),
@@ -46,14 +46,14 @@ _FOLLOWED: dict[str, tuple[Any, Callable[[Any, str], Any]]] = {
     "on_stale_state": ("replace", _stale_state),
     "wait_for_completion": (True, boolean),
 }
-FOLLOWED = tuple(_FOLLOWED)
-"""Names of the arguments; `wait_for_completion` is one of the raw job's alone."""
+COMMON = tuple(_COMMON)
+"""Their names; only ``RayJobOperator`` takes `wait_for_completion` as an argument."""
 
 
-def followed(name: str, value: Any) -> Any:
+def converted(name: str, value: Any) -> Any:
     """The argument `name` with its type, or its default where `value` counts as not given.
 
     :raises SpecError: it can't be used.
     """
-    default, typed = _FOLLOWED[name]
-    return default if is_absent(value) else typed(value, name)
+    default, convert = _COMMON[name]
+    return default if is_absent(value) else convert(value, name)

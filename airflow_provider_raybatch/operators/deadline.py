@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
@@ -57,6 +57,25 @@ class Deadline:
                 "one, or clear the task in time.",
                 FailureClass.TIMEOUT,
             )
+
+
+def attempt_deadline(
+    began: float, deadline: datetime | str | None, timeout: float | None, execution_timeout: timedelta | None
+) -> Deadline:
+    """The bounds of an attempt: the shorter duration counts from its start.
+
+    :param began: epoch seconds; of the attempt, also after a deferral.
+    :param execution_timeout: of a task that is deferred: Airflow's own bound counts no time of a deferral.
+    :raises SpecError: see :func:`parse_deadline`.
+    """
+    of_run, bounds = parse_deadline(deadline), {"timeout": timeout}
+    if execution_timeout:
+        bounds["execution_timeout"] = execution_timeout.total_seconds()
+    known = {name: seconds for name, seconds in bounds.items() if seconds is not None}
+    if not known:
+        return Deadline(of_run=of_run)
+    name = min(known, key=lambda one: known[one])
+    return Deadline(began + known[name], of_run, f"{name}={known[name]:g} s")
 
 
 def _shown(moment: float) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_raybatch.coercion import given_mapping, is_absent, seconds
+from airflow_provider_raybatch.coercion import given_mapping, seconds
 from airflow_provider_raybatch.contract.arguments.input import SourceFormat
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.arguments.output import OutputFormat
@@ -21,7 +21,13 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.exceptions import RayBatchException
-from airflow_provider_raybatch.operators.arguments import ARGUMENTS, TEMPLATED, TEXTS, build_spec
+from airflow_provider_raybatch.operators.arguments import (
+    ARGUMENTS,
+    TEMPLATED,
+    TEXTS,
+    arguments_of,
+    build_spec,
+)
 from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperator
 from airflow_provider_raybatch.operators.handover import has_committed, publish_asset_events, result_of
 from airflow_provider_raybatch.operators.misplaced import check_names
@@ -37,22 +43,20 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
-    from airflow_provider_raybatch.contract.secrets import Secrets
 
 
 class RayBatchInferenceOperator(RayOperator):
     """Asks a model about each row of a dataset, and hands over a complete, validated dataset.
 
     Returns a small dictionary, see :func:`~airflow_provider_raybatch.operators.handover.result_of`; the event
-    of each outlet ``Asset`` carries manifest and counts in its `extra`. An outlet ``AssetAlias`` gets an
-    event of the asset with the destination's URI.
+    of each outlet ``Asset`` or ``AssetAlias`` has manifest and counts in its `extra`.
 
-    Arguments that no template decides are checked while the DAG is parsed, the others when the task runs,
-    after rendering. All but `chat_template` are template fields and take XComs; a number, a duration, a
-    truth, a list or a dictionary may come as text, and text that renders to ``None`` or to nothing counts as
-    not given. ``{{ ... }}`` is Airflow's; ``{row.name}`` and ``{row['any name']}`` are filled in on the
-    cluster, and every other brace is text. Text without an expression never goes through Jinja; where literal
-    text looks like one, wrap it in ``airflow.sdk.literal``.
+    Arguments that no template decides are checked while the DAG is parsed, the others when the task runs. All
+    but `chat_template` are template fields and take XComs. Numbers, durations, booleans, lists and
+    dictionaries may be text; ``None`` and empty text count as not given. ``{{ ... }}`` is Airflow's;
+    ``{row.name}`` and ``{row['any name']}`` are filled in on the cluster, and every other brace is text.
+    Text without an expression never goes through Jinja; wrap literal text that looks like one in
+    ``airflow.sdk.literal``.
 
     Input:
 
@@ -81,8 +85,8 @@ class RayBatchInferenceOperator(RayOperator):
 
     Model and sampling:
 
-    :param model: Hugging Face id, or a folder or bucket that the cluster's nodes can read; not needed with
-        the ``echo`` engine.
+    :param model: Hugging Face id, or a folder or a bucket's prefix (``s3://``, ``gs://``, ``az://``) that the
+        cluster's nodes can read by their own identity; not needed with the ``echo`` engine.
     :param chat_template: replaces the tokenizer's. Never templated by Airflow.
     :param chat_template_kwargs: passed to the chat template.
     :param sampling: vLLM's sampling parameters, merged over the model's `generation_config`.
@@ -298,11 +302,11 @@ class RayBatchInferenceOperator(RayOperator):
         self.aws_conn_id = aws_conn_id
         self.hf_conn_id = hf_conn_id
         self.runtime_env = runtime_env
-        self._parsed()
+        self._check_at_parse()
 
     def check_known(self, unknown: Collection[str]) -> None:
         """See :meth:`RayOperator.check_known`."""
-        given = {name: value for name in ARGUMENTS if (value := getattr(self, name)) is not None}
+        given = {name: value for name, value in arguments_of(self).items() if value is not None}
         if type(self) is not RayBatchInferenceOperator:
             # A subclass, or a decorated function, may give the others later.
             unknown = {*unknown, *ARGUMENTS} - (given.keys() - {*unknown, "engine"})
@@ -315,9 +319,9 @@ class RayBatchInferenceOperator(RayOperator):
     def plan(self, run: TaskRun) -> JobPlan:
         """See :meth:`RayOperator.plan`."""
         from airflow_provider_raybatch.cluster.submit.request import with_source_digest
-        from airflow_provider_raybatch.hooks.credentials import as_environment
+        from airflow_provider_raybatch.hooks.credentials import as_environment, job_secrets
 
-        spec = with_source_digest(build_spec({name: getattr(self, name) for name in ARGUMENTS}))
+        spec = with_source_digest(build_spec(arguments_of(self)))
         spec = spec.model_copy(update={"deadline": run.deadline.earlier})
         check_lease(spec.orphan_timeout, self.poll_interval)
         if spec.has_vllm_sampling and (names := unknown_names(spec.sampling)):
@@ -326,7 +330,7 @@ class RayBatchInferenceOperator(RayOperator):
                 " and no ".join(map(repr, names)),
             )
         runtime_env = given_mapping(self.runtime_env, "runtime_env")
-        secrets = self._secrets()
+        secrets = job_secrets(self.aws_conn_id, self.hf_conn_id)
         embedded = run.connection.embedded
         travels = secrets.for_no_environment() if secrets and embedded else secrets
         if embedded and spec.keep_warm:
@@ -389,11 +393,3 @@ class RayBatchInferenceOperator(RayOperator):
                 count_of(result["rows"] + result["errors"], "row"),
                 result["dead_letter_uri"],
             )
-
-    def _secrets(self) -> Secrets | None:
-        aws, hub = (None if is_absent(name) else name for name in (self.aws_conn_id, self.hf_conn_id))
-        if aws is None and hub is None:
-            return None
-        from airflow_provider_raybatch.hooks.credentials import job_secrets
-
-        return job_secrets(aws, hub)

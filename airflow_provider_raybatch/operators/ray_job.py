@@ -83,7 +83,7 @@ class RayJobOperator(RayOperator):
         self.metadata = metadata
         self.wait_for_completion = wait_for_completion
 
-        self._parsed()
+        self._check_at_parse()
 
     def check_known(self, unknown: Collection[str]) -> None:
         """See :meth:`RayOperator.check_known`."""

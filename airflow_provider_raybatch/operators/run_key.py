@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 
 _SEALED = "sealed:"
-_STORED = re.compile(rf"{_SEALED}[\w=-]*|(?:[0-9a-f]{{2}})*", re.ASCII)
+_STORED = re.compile(rf"{_SEALED}[\w=-]*|(?:[0-9a-f]{{2}})+", re.ASCII)
 
 
 def is_stored_key(value: object) -> bool:
-    """Whether `value` looks as :func:`seal_run_key` makes it; older versions stored an empty text."""
+    """Whether `value` looks as :func:`seal_run_key` makes it."""
     return isinstance(value, str) and _STORED.fullmatch(value) is not None
 
 

@@ -8,14 +8,15 @@ part of every submission id: a retry keeps the token and so finds the job, a cle
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined] # exported, but missing in the stub file
+from pydantic import Field, field_validator
 
+from airflow_provider_raybatch.contract.base import ContractModel, parse
 from airflow_provider_raybatch.contract.control import new_run_key
-from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.contract.run_token import new_run_token
 from airflow_provider_raybatch.exceptions import (
     RayBatchException,
@@ -27,7 +28,6 @@ from airflow_provider_raybatch.operators.run_key import is_stored_key, open_run_
 _log = logging.getLogger(__name__)
 
 KEY = "raybatch_run"
-_NAMESPACE_ONCE = "default"  # of all runs that began before an installation had an id
 
 Value = TypeVar("Value")
 
@@ -49,31 +49,35 @@ class AttemptLike(Protocol):
     max_tries: int
 
 
-@dataclass(frozen=True)
-class RunRecord:
+class RunRecord(ContractModel):
     """One run of a task, from its first attempt to a clear.
 
-    :param key: what the keys of its jobs are derived from, as it is stored
-        (:mod:`~airflow_provider_raybatch.operators.run_key`); empty in a record of an older version.
-    :param max_tries: the task instance's when the run began. Airflow leaves it alone when it retries; when a
-        user clears the task it becomes the number of tries so far plus the task's `retries`.
+    :param max_tries: the task instance's when the run began. Airflow keeps it for a retry; a clear sets it to
+        the number of tries so far plus the task's `retries`.
     :param try_number: the attempt that began the run, then the one that finished it.
-    :param namespace: part of the task key, also after a clear; so the jobs and datasets of older versions are
-        still the task's own.
+    :param namespace: part of the task key, also after a clear, so that the task still owns its datasets.
     :param fingerprint: of the finished job, ``None`` before that.
     :param result: what the finished attempt returned.
     :param earlier: tokens of earlier runs whose jobs may still be there; ``None`` where the store has lost
         them.
+    :param key: what the keys of its jobs are derived from, as :func:`seal_run_key` makes it.
     """
 
     token: str
     max_tries: int
-    try_number: int = 0
-    namespace: str = _NAMESPACE_ONCE
+    try_number: int
+    namespace: str
     fingerprint: str | None = None
     result: Any = None
     earlier: tuple[str, ...] | None = ()
-    key: str = field(default="", repr=False)
+    key: str = Field(repr=False)
+
+    @field_validator("key")
+    @classmethod
+    def _as_stored(cls, key: str) -> str:
+        if not is_stored_key(key):
+            raise ValueError("it is not a run's key")
+        return key
 
     def goes_on_in(self, attempt: AttemptLike) -> bool:
         """Whether `attempt` belongs to this run; else a new run begins with it.
@@ -86,22 +90,6 @@ class RunRecord:
         counted_anew = self.fingerprint is not None and attempt.try_number <= self.try_number
         return self.max_tries == attempt.max_tries and not counted_anew
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {**asdict(self), "earlier": None if self.earlier is None else list(self.earlier)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> RunRecord:
-        """The reverse of :meth:`to_json`; older versions wrote fewer fields."""
-        if not (isinstance(data.get("token"), str) and isinstance(data.get("max_tries"), int)):
-            raise ValueError("it has no 'token' and 'max_tries'")
-        if not (is_stored_key(data.get("key", "")) and isinstance(data.get("try_number", 0), int)):
-            raise ValueError("its 'key' or 'try_number' is none")
-        fields = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
-        if fields.get("earlier") is not None:
-            fields["earlier"] = tuple(fields["earlier"])
-        return cls(**fields)
-
 
 def recorded_run(store: Store) -> RunRecord | None:
     """The record, ``None`` where there is none.
@@ -112,11 +100,11 @@ def recorded_run(store: Store) -> RunRecord | None:
     if data is None:
         return None
     try:
-        return RunRecord.from_json(data)
-    except (ValueError, TypeError, AttributeError) as error:
+        return parse(RunRecord, data)
+    except SpecError as error:
         raise RayBatchFailException(
-            f"task_state_store: the value of {KEY!r} is not the record of a run ({error}); delete that key "
-            "of the task, and clear the task.",
+            f"task_state_store: the value of {KEY!r} is not the record of a run "
+            f"({str(error).rstrip('.')}); delete that key of the task, and clear the task.",
         ) from error
 
 
@@ -178,14 +166,17 @@ def check_current(store: Store, token: str) -> None:
         )
 
 
-def record_result(store: Store, token: str, attempt: AttemptLike, fingerprint: str, result: Any) -> None:
+def record_result(
+    store: Store, token: str, attempt: AttemptLike, fingerprint: str | None, result: Any
+) -> None:
     """Put on record what the run returned, for an attempt that follows because of what fails after this.
 
     :raises RayBatchException: the store gives no answer; a retry then asks the cluster for the job.
     """
     known = recorded_run(store)
     if known is not None and known.token == token:  # else a clear has begun the next run meanwhile
-        _write(store, replace(known, try_number=attempt.try_number, fingerprint=fingerprint, result=result))
+        finished = {"try_number": attempt.try_number, "fingerprint": fingerprint, "result": result}
+        _write(store, known.model_copy(update=finished))
 
 
 def forget_earlier(store: Store, token: str) -> None:
@@ -195,7 +186,7 @@ def forget_earlier(store: Store, token: str) -> None:
     """
     known = recorded_run(store)
     if known is not None and known.token == token:
-        _write(store, replace(known, earlier=()))
+        _write(store, known.model_copy(update={"earlier": ()}))
 
 
 def _tokens_before(known: RunRecord | None, attempt: AttemptLike) -> tuple[str, ...] | None:
@@ -206,7 +197,7 @@ def _tokens_before(known: RunRecord | None, attempt: AttemptLike) -> tuple[str, 
 
 
 def _write(store: Store, record: RunRecord) -> None:
-    _asked(lambda: store.set(KEY, record.to_json(), retention=NEVER_EXPIRE))
+    _asked(lambda: store.set(KEY, record.model_dump(mode="json"), retention=NEVER_EXPIRE))
 
 
 def _asked(call: Callable[[], Value]) -> Value:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
@@ -21,78 +20,71 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.submit.resolve import Submitted
 
 
-@dataclass(frozen=True)
-class Submitting:
-    """Of one attempt, on one cluster.
+def submit(
+    address: ClusterAddress,
+    run: TaskRun,
+    plan: JobPlan,
+    store: Store,
+    cancel_handler: CancelHandler,
+    on_stale_state: OnStaleState,
+    log: Log,
+) -> Submitted:
+    """Submit the job, or take the one that is there; stop what is left of earlier runs.
 
-    :param address: of the cluster.
-    :param run: the attempt.
-    :param plan: what is to run.
-    :param store: has the record of the run.
     :param cancel_handler: from here on a kill of the task stops the job.
-    :param on_stale_state: what to do about a job of the same run that was submitted with other arguments.
+    :raises RayBatchException: it was refused, or the cluster does not answer.
     """
+    from airflow_provider_raybatch.cluster.submit.resolve import FIRST_JOB
 
-    address: ClusterAddress
-    run: TaskRun
-    plan: JobPlan
-    store: Store
-    cancel_handler: CancelHandler
-    on_stale_state: OnStaleState
-    log: Log
+    kept_in = None if run.connection.embedded else store
+    cancel_handler.concerns(address, run.key, kept_in, plan.control, run_key=run.mark_key)
+    submitted = run_blocking(_submit_or_adopt(address, run, plan, store, cancel_handler, on_stale_state))
+    verb = "Submitted Ray job"
+    if submitted.adopted:
+        ended = submitted.info.status.is_terminal
+        verb = "Found finished job" if ended else "Re-attached to running job"
+    reason = submitted.reason
+    if reason == FIRST_JOB and run.record.earlier != ():
+        reason = "a new run began, as after each clear"
+    where = run.connection.job_page(submitted.submission_id) or address.shown
+    log.info("%s %s: %s (%s).", verb, submitted.submission_id, where, reason)
+    cancel_handler.end_if_killed(log)
+    if run.record.earlier != () and stop_earlier_runs(address, run, submitted.submission_id, log):
+        try:
+            forget_earlier(store, run.run_token)
+        except RayBatchException as error:
+            log.warning("The next attempt asks for jobs of earlier runs again: %s", error)
+    return submitted
 
-    def submit(self) -> Submitted:
-        """Submit the job, or take the one that is there; stop what is left of earlier runs.
 
-        :raises RayBatchException: it was refused, or the cluster does not answer.
-        """
-        from airflow_provider_raybatch.cluster.submit.resolve import FIRST_JOB
+async def _submit_or_adopt(
+    address: ClusterAddress,
+    run: TaskRun,
+    plan: JobPlan,
+    store: Store,
+    cancel_handler: CancelHandler,
+    on_stale_state: OnStaleState,
+) -> Submitted:
+    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+    from airflow_provider_raybatch.cluster.submit.resolve import submit_or_adopt
 
-        run = self.run
-        store = None if run.connection.embedded else self.store
-        self.cancel_handler.concerns(self.address, run.key, store, self.plan.control, run_key=run.mark_key)
-        submitted = run_blocking(self._submit_or_adopt())
-        verb = "Submitted Ray job"
-        if submitted.adopted:
-            ended = submitted.info.status.is_terminal
-            verb = "Found finished job" if ended else "Re-attached to running job"
-        reason = submitted.reason
-        if reason == FIRST_JOB and run.record.earlier != ():
-            reason = "a new run began, as after each clear"
-        where = run.connection.job_page(submitted.submission_id) or self.address.shown
-        self.log.info("%s %s: %s (%s).", verb, submitted.submission_id, where, reason)
-        self.cancel_handler.end_if_killed(self.log)
-        if run.record.earlier != () and stop_earlier_runs(
-            self.address, run, submitted.submission_id, self.log
-        ):
-            try:
-                forget_earlier(self.store, run.run_token)
-            except RayBatchException as error:
-                self.log.warning("The next attempt asks for jobs of earlier runs again: %s", error)
+    async with RayJobsClient(address) as client:
+        finished = plan.finished
+
+        async def build(submission_id: str) -> JobRequest:
+            run.deadline.refuse_if_passed()  # here, since a job that is there already may have a result
+            request = await plan.build(client, submission_id)
+            check_current(store, run.run_token)
+            cancel_handler.posting(submission_id)
+            return request
+
+        submitted = await submit_or_adopt(
+            client,
+            run.key,
+            plan.fingerprint,
+            build,
+            on_stale_state,
+            None if finished is None else lambda info: finished(client, info),
+        )
+        cancel_handler.posted(submitted.submission_id)
         return submitted
-
-    async def _submit_or_adopt(self) -> Submitted:
-        from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-        from airflow_provider_raybatch.cluster.submit.resolve import submit_or_adopt
-
-        run, plan = self.run, self.plan
-        async with RayJobsClient(self.address) as client:
-            finished = plan.finished
-
-            async def build(submission_id: str) -> JobRequest:
-                run.deadline.refuse_if_passed()  # here, since a job that is there already may have a result
-                request = await plan.build(client, submission_id)
-                check_current(self.store, run.run_token)
-                self.cancel_handler.posting(submission_id)
-                return request
-
-            submitted = await submit_or_adopt(
-                client,
-                run.key,
-                plan.fingerprint,
-                build,
-                self.on_stale_state,
-                None if finished is None else lambda info: finished(client, info),
-            )
-            self.cancel_handler.posted(submitted.submission_id)
-            return submitted

@@ -47,8 +47,8 @@ MUTANTS = (
     Mutant(
         "record-expires",
         _RECORD,
-        "_asked(lambda: store.set(KEY, record.to_json(), retention=NEVER_EXPIRE))",
-        "_asked(lambda: store.set(KEY, record.to_json()))",
+        '_asked(lambda: store.set(KEY, record.model_dump(mode="json"), retention=NEVER_EXPIRE))',
+        '_asked(lambda: store.set(KEY, record.model_dump(mode="json")))',
         "A retry that comes after Airflow has swept its store submits a second job.",
         ("operators/test_record_stays.py::test_a_retry_that_comes_late_finds_its_run",),
     ),
@@ -80,8 +80,8 @@ MUTANTS = (
         "overtaken-run-forgets",
         _RECORD,
         "    if known is not None and known.token == token:\n"
-        "        _write(store, replace(known, earlier=()))\n",
-        "    if known is not None:\n        _write(store, replace(known, earlier=()))\n",
+        '        _write(store, known.model_copy(update={"earlier": ()}))\n',
+        '    if known is not None:\n        _write(store, known.model_copy(update={"earlier": ()}))\n',
         "A job that a run before the last clear left is never stopped.",
         _RECORDED,
     ),
@@ -112,7 +112,7 @@ MUTANTS = (
     Mutant(
         "event-of-an-earlier-run",
         _BASE,
-        '        if record is not None and handle.get("run_token", record.token) != record.token:\n',
+        '        if record is not None and handle["run_token"] != record.token:\n',
         "        if False:\n",
         "The event of a cleared run's trigger ends the task with the old job's outcome.",
         _RESUMED,
@@ -121,7 +121,7 @@ MUTANTS = (
         "trigger-event-decides",
         _BASE,
         "        if not outcome.saw_the_end:\n"
-        '            outcome = self._resumption(context).recheck(outcome, str(handle["submission_id"]))\n',
+        '            outcome = self._recheck(context, outcome, str(handle["submission_id"]))\n',
         "",
         "A trigger that could not reach the cluster fails a task whose dataset is there.",
         _RESUMED,
@@ -137,8 +137,8 @@ MUTANTS = (
     Mutant(
         "result-not-recorded",
         _BASE,
-        '                record_result(store, str(handle["run_token"]), ti, str(fingerprint), result)\n',
-        "                pass\n",
+        '            record_result(store, handle["run_token"], ti, handle["fingerprint"], result)\n',
+        "            pass\n",
         "A retry after success asks a cluster that may be gone, and pays for the dataset again.",
         _ONE,
     ),
@@ -146,12 +146,12 @@ MUTANTS = (
         "record-that-fails-fails-the-task",
         _BASE,
         """\
-                record_result(store, str(handle["run_token"]), ti, str(fingerprint), result)
-            except RayBatchException as error:
+            record_result(store, handle["run_token"], ti, handle["fingerprint"], result)
+        except RayBatchException as error:
 """,
         """\
-                record_result(store, str(handle["run_token"]), ti, str(fingerprint), result)
-            except ZeroDivisionError as error:
+            record_result(store, handle["run_token"], ti, handle["fingerprint"], result)
+        except ZeroDivisionError as error:
 """,
         "A task whose dataset is there fails because Airflow's store is away.",
         _ONE,
@@ -175,8 +175,8 @@ MUTANTS = (
     Mutant(
         "earlier-runs-not-stopped",
         _SUBMITTING,
-        "        if run.record.earlier != () and stop_earlier_runs(\n",
-        "        if False and stop_earlier_runs(\n",
+        "    if run.record.earlier != () and stop_earlier_runs(",
+        "    if False and stop_earlier_runs(",
         "The job of a cleared run keeps its GPUs beside the new one's.",
         _ONE,
     ),
@@ -184,18 +184,16 @@ MUTANTS = (
         "earlier-runs-forgotten-before-they-are-stopped",
         _SUBMITTING,
         """\
-        if run.record.earlier != () and stop_earlier_runs(
-            self.address, run, submitted.submission_id, self.log
-        ):
-            try:
-                forget_earlier(self.store, run.run_token)
-            except RayBatchException as error:
-                self.log.warning("The next attempt asks for jobs of earlier runs again: %s", error)
+    if run.record.earlier != () and stop_earlier_runs(address, run, submitted.submission_id, log):
+        try:
+            forget_earlier(store, run.run_token)
+        except RayBatchException as error:
+            log.warning("The next attempt asks for jobs of earlier runs again: %s", error)
 """,
         """\
-        if run.record.earlier != ():
-            forget_earlier(self.store, run.run_token)
-            stop_earlier_runs(self.address, run, submitted.submission_id, self.log)
+    if run.record.earlier != ():
+        forget_earlier(store, run.run_token)
+        stop_earlier_runs(address, run, submitted.submission_id, log)
 """,
         "A worker that is killed in between leaves the cleared run's job running for good.",
         ("operators/test_earlier_runs.py::test_unstopped_job_is_stopped_by_the_next_attempt",),
@@ -323,8 +321,8 @@ MUTANTS = (
     Mutant(
         "submits-past-the-deadline",
         _SUBMITTING,
-        "                run.deadline.refuse_if_passed()  # here,",
-        "                pass  # here,",
+        "            run.deadline.refuse_if_passed()  # here,",
+        "            pass  # here,",
         "A job is submitted after its deadline.",
         ("operators/test_deadline.py",),
     ),

@@ -115,14 +115,6 @@ def test_attempt_overtaken_by_a_clear_records_nothing() -> None:
     assert recorded_run(store) == new
 
 
-@pytest.mark.parametrize("succeeded", [False, True])
-def test_a_record_of_an_older_version_is_read(succeeded: bool) -> None:
-    store = Store()
-    store.values["raybatch_run"] = {"token": "t", "max_tries": 2, "succeeded": succeeded}
-    assert current_run(store, attempt(2, 2)) == RunRecord("t", 2, namespace="default")
-    assert current_run(store, attempt(3, 4)).namespace == "default"  # it owns the run's destination
-
-
 @pytest.mark.parametrize("ask", [lambda store: current_run(store, attempt(1, 0)), recorded_run])
 def test_a_store_that_is_away_is_worth_a_retry(ask: Any) -> None:
     store = Store()
@@ -141,13 +133,13 @@ def test_a_store_that_forgets_at_once_is_not_trusted() -> None:
         current_run(Forgetful(), attempt(1, 0))
 
 
-RECORD = {"token": "t", "max_tries": 2}
-OTHERS = [{**RECORD, "key": key} for key in (None, 7, "zz", "abc", "sealed:\u00e4")]
+RECORD = {"token": "t", "max_tries": 2, "try_number": 1, "namespace": "n", "key": "ab"}
+OTHERS = [{**RECORD, "key": key} for key in (None, 7, "", "zz", "abc", "sealed:\u00e4")]
 
 
 @pytest.mark.parametrize(
     "value",
-    ["text", 3, [], {}, {"token": "t"}, {**RECORD, "token": 1}, {**RECORD, "try_number": "1"}, *OTHERS],
+    ["text", 3, [], {}, {"token": "t"}, {**RECORD, "token": 1}, {**RECORD, "try_number": "x"}, *OTHERS],
 )
 def test_a_value_that_is_not_a_record_is_named(value: Any) -> None:
     """Users write to the task state store, too; a new run would leave the old one's job."""
