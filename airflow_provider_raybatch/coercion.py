@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments out of the text that templates leave: ``"7"`` is a number, ``"None"`` counts as not given."""
+"""Values from the text that templates leave: ``"7"`` is a number, ``"None"`` counts as not given."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ ENGINE_ARG_TYPES: Mapping[str, type] = {
 
 
 def listed(value: Any) -> Any:
-    """`value` with a list for each generator and dictionary view in it; never the caller's own.
+    """`value` with a list for each generator and dictionary view in it; the caller's own stays as it is.
 
-    A generator can be read once only, Airflow renders no text in it, and its address would change the
+    A generator can be read only once, Airflow renders no text in it, and its address would change the
     serialised DAG on each parse.
     """
     try:
@@ -82,10 +82,7 @@ def from_text(value: Any) -> Any:
 
 
 def given_mapping(value: Any, name: str) -> Mapping[str, Any] | None:
-    """A dictionary, also as text; ``None`` where it counts as not given.
-
-    :raises SpecError: it is something else.
-    """
+    """A dictionary, also as text, or ``None`` if it is not given; ``SpecError`` for anything else."""
     found = None if is_absent(value) else from_text(value)
     if found is not None and not isinstance(found, Mapping):
         raise SpecError(f"{name}: it must be a dictionary, but it is {shown(value)}.")
@@ -120,10 +117,7 @@ def typed(value: Any, kind: type, name: str) -> Any:
 
 
 def typed_values(values: Any, kinds: Mapping[str, type], field: str) -> Any:
-    """A dictionary with its text values converted where `kinds` knows their type; never the caller's own.
-
-    A text that counts as not given is left out.
-    """
+    """A copy whose texts are converted where `kinds` has their type; those not given are left out."""
     if not isinstance(values, Mapping):
         return values
     return {
@@ -134,10 +128,7 @@ def typed_values(values: Any, kinds: Mapping[str, type], field: str) -> Any:
 
 
 def boolean(value: Any, name: str) -> bool:
-    """A boolean.
-
-    :raises SpecError: it is not a boolean.
-    """
+    """A boolean, also as text; ``SpecError`` for anything else."""
     found = typed(value, bool, name)
     if not isinstance(found, bool):
         raise SpecError(f"{name}: it must be true or false, but it is {shown(value)}.")
@@ -158,10 +149,7 @@ def seconds(value: timedelta | float | str | None, name: str) -> float | None:
 
 
 def positive_seconds(value: timedelta | float | str, name: str) -> float:
-    """A duration of more than 0 seconds.
-
-    :raises SpecError: it is not one.
-    """
+    """A duration of more than 0 seconds; ``SpecError`` for anything else."""
     number = seconds(value, name)
     if number is None or number <= 0:
         raise SpecError(f"{name}: it must be more than 0 seconds, but it is {value!r}.")

@@ -25,7 +25,7 @@ class RayBatchException(RaybatchError, AirflowException):  # noqa: N818 - named 
 
 
 class RayBatchLostException(RayBatchException):
-    """A node or the head that the job ran on was lost: the next attempt may start at once."""
+    """A node or the head of the job's cluster was lost: the next attempt may start at once."""
 
     failure_class = FailureClass.NODE_LOST
 
@@ -37,7 +37,7 @@ class RayBatchUnavailableException(RayBatchException):
 
 
 class RayBatchFailException(RayBatchException, AirflowFailException):
-    """A job failed, and a retry would fail alike: Airflow fails the task at once."""
+    """A job failed, and a retry would fail too: Airflow fails the task at once."""
 
     failure_class = FailureClass.USER_ERROR
 
@@ -55,7 +55,7 @@ _KINDS: dict[FailureClass, type[RayBatchException]] = {
 
 
 def airflow_exception(error: RaybatchError) -> RayBatchException:
-    """The exception for an error of the lower layers: its class alone decides whether Airflow retries."""
+    """The exception for an error of the lower layers; its failure class decides whether Airflow retries."""
     if not error.failure_class.retryable:
         return RayBatchFailException(str(error), error.failure_class)
     return _KINDS.get(error.failure_class, RayBatchException)(str(error), error.failure_class)
@@ -63,12 +63,12 @@ def airflow_exception(error: RaybatchError) -> RayBatchException:
 
 @contextmanager
 def for_airflow() -> Iterator[None]:
-    """Let errors of the lower layers leave a block as those that tell Airflow whether to retry."""
+    """Turn errors of the lower layers into those that tell Airflow whether to retry."""
     try:
         yield
     except RayBatchException:
         raise
     except RaybatchError as error:
-        # The sentence has its cause, but for what was not expected.
+        # The sentence names its cause, except for an unexpected error.
         cause = error if error.failure_class is FailureClass.INTERNAL else None
         raise airflow_exception(error) from cause

@@ -59,14 +59,11 @@ def _modules(*names: str) -> dict[str, Any]:
 
 
 def _connection_fields() -> dict[str, Any]:
-    seconds = {"type": ["number", "null"], "minimum": 0.1}
     return {
         "path_prefix": _field("Path prefix", "Path at which a proxy serves the dashboard, such as /ray."),
-        "verify": {
-            "label": "Verify TLS",
-            "description": "Check the server's certificate (https only).",
-            "schema": {"type": ["boolean", "null"], "default": True},
-        },
+        "verify": _field(
+            "Verify TLS", "Check the server's certificate (https only).", kind="boolean", default=True
+        ),
         "ca_bundle": _field(
             "CA bundle", "PEM file on the Airflow machines, for a private certificate authority."
         ),
@@ -76,16 +73,12 @@ def _connection_fields() -> dict[str, Any]:
         "secret_cookies": _field(
             "Cookies", "JSON object of cookies sent with every request.", format="password"
         ),
-        "connect_timeout": {
-            "label": "Connect timeout",
-            "description": "Seconds until a network connection must stand.",
-            "schema": seconds,
-        },
-        "request_timeout": {
-            "label": "Request timeout",
-            "description": "Seconds that an answer may keep silent.",
-            "schema": seconds,
-        },
+        "connect_timeout": _field(
+            "Connect timeout", "Seconds until a network connection must stand.", kind="number", minimum=0.1
+        ),
+        "request_timeout": _field(
+            "Request timeout", "Seconds that an answer may keep silent.", kind="number", minimum=0.1
+        ),
         "namespace": _field(
             "Namespace",
             "Tells apart several Airflows that share this cluster; by default the id of this Airflow.",
@@ -101,5 +94,5 @@ def _connection_fields() -> dict[str, Any]:
     }
 
 
-def _field(label: str, description: str, **schema: Any) -> dict[str, Any]:
-    return {"label": label, "description": description, "schema": {"type": ["string", "null"], **schema}}
+def _field(label: str, description: str, kind: str = "string", **schema: Any) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": [kind, "null"], **schema}}

@@ -26,17 +26,14 @@ _CLUSTER_UNREACHABLE = "airflow_provider_raybatch.cluster.jobs_api.errors.Cluste
 
 
 class GrowingRetryPolicy(ExceptionRetryPolicy):
-    """Airflow's ``ExceptionRetryPolicy``, but the delays of some rules double with each try.
+    """Airflow's ``ExceptionRetryPolicy``, but the delay of the last rule doubles with each try.
 
     :param rules: as Airflow's; the first one that matches counts.
-    :param growing: the rules after these; their delays double, by the number of the try as with Airflow's
-        `retry_exponential_backoff`.
-    :param longest: no delay grows beyond it.
+    :param longest: the delay does not grow beyond it.
     """
 
-    def __init__(self, rules: list[RetryRule], growing: list[RetryRule], longest: timedelta) -> None:
-        super().__init__([*rules, *growing])
-        self.growing = growing
+    def __init__(self, rules: list[RetryRule], longest: timedelta) -> None:
+        super().__init__(rules)
         self.longest = longest
 
     def evaluate(
@@ -45,7 +42,7 @@ class GrowingRetryPolicy(ExceptionRetryPolicy):
         """See Airflow's ``RetryPolicy``."""
         decision = super().evaluate(exception, try_number, max_tries, context)
         first = next((rule for rule in self.rules if rule.matches(exception)), None)
-        if decision.retry_delay is None or not any(first is rule for rule in self.growing):
+        if decision.retry_delay is None or first is not self.rules[-1]:
             return decision
         doublings = min(max(0, try_number - 1), 30)  # beyond that a timedelta would overflow
         delay = min(decision.retry_delay * 2**doublings, max(self.longest, decision.retry_delay))
@@ -53,19 +50,14 @@ class GrowingRetryPolicy(ExceptionRetryPolicy):
 
     def serialize(self) -> dict[str, Any]:
         """See Airflow's ``RetryPolicy``."""
-        return {
-            **super().serialize(),
-            "__type": type(self).__name__,
-            "growing": len(self.growing),
-            "longest": self.longest.total_seconds(),
-        }
+        own = {"__type": type(self).__name__, "longest": self.longest.total_seconds()}
+        return {**super().serialize(), **own}
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> GrowingRetryPolicy:
         """See Airflow's ``RetryPolicy``."""
         rules = [RetryRule.deserialize(rule) for rule in data["rules"]]
-        fixed = len(rules) - data["growing"]
-        return cls(rules[:fixed], rules[fixed:], timedelta(seconds=data["longest"]))
+        return cls(rules, timedelta(seconds=data["longest"]))
 
 
 def ray_batch_retry_policy(
@@ -76,18 +68,16 @@ def ray_batch_retry_policy(
 ) -> GrowingRetryPolicy:
     """For ``retry_policy=`` of the operators of this package, and of tasks that use its hook or datasets.
 
-    - An error that a retry can't change fails at once.
-    - After a lost node or head, the task is retried after `lost_delay`: the cluster replaces them by itself.
-    - A cluster or store without an answer is retried after `unavailable_delay`, which doubles with each try,
-      up to `longest_delay`.
-    - Everything else uses the task's own `retry_delay` and `retry_exponential_backoff`.
+    An error that a retry can't change fails at once. Where no rule matches, the task's own `retry_delay` and
+    `retry_exponential_backoff` count.
 
     :param rules: your own, which come first.
-    :param lost_delay: default 10 seconds.
-    :param unavailable_delay: default 2 minutes.
-    :param longest_delay: default 1 hour.
+    :param lost_delay: after a lost node or head, which the cluster replaces by itself; default 10 seconds.
+    :param unavailable_delay: after a cluster or store gave no answer; it doubles with each try, default 2
+        minutes.
+    :param longest_delay: the most that it grows to, default 1 hour.
     """
-    own = [
+    ready = [
         *rules,
         RetryRule(
             exception=[RayBatchFailException, SpecError, PreflightError],
@@ -99,12 +89,10 @@ def ray_batch_retry_policy(
             retry_delay=lost_delay,
             reason="A node or the head was lost; the finished rows are kept",
         ),
-    ]
-    growing = [
         RetryRule(
             exception=[RayBatchUnavailableException, _CLUSTER_UNREACHABLE],
             retry_delay=unavailable_delay,
             reason="The cluster or a store gave no answer; the finished rows are kept",
         ),
     ]
-    return GrowingRetryPolicy(own, growing, longest_delay)
+    return GrowingRetryPolicy(ready, longest_delay)

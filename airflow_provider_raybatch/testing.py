@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check DAGs in CI: what a task would refuse at night, found without a cluster, a connection or a model."""
+"""Check DAGs in CI, without a cluster, a connection or a model."""
 
 from __future__ import annotations
 
@@ -39,14 +39,13 @@ def check_dag(
 ) -> None:
     """Check a DAG's Ray jobs and batch inferences as their tasks would before a job is submitted.
 
-    Templates are rendered for one scheduled run. What needs more than that, such as an XCom, a variable or
-    what a decorated function returns, is unknown and not checked. Mapped tasks are checked with each value
-    that the DAG names. No connection is read, and nothing is submitted.
+    Templates are rendered for one scheduled run. XComs, variables and what a decorated function returns are
+    unknown and not checked. Mapped tasks are checked with each value that the DAG names.
 
-    :param dag: as its file makes it; it stays as it is.
+    :param dag: as its file makes it; not changed.
     :param run_after: when the run is, default midnight of yesterday (UTC).
     :param params: values of the DAG's params, over their defaults.
-    :raises SpecError: the mistakes of all tasks, a line each. Two tasks with one destination are one.
+    :raises SpecError: the mistakes of all tasks, a line each. One destination of two tasks is a mistake.
     """
     moment = run_after or datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(1)
     context = _context(dag, moment)
@@ -111,10 +110,7 @@ def _check(operator: RayOperator, context: Any, whose: str, destinations: dict[s
 
 
 def _rendered(operator: RayOperator, context: Any) -> set[str]:
-    """Render what can be rendered here, and return the names of the other arguments.
-
-    :raises RaybatchError: Jinja refuses a template in any run.
-    """
+    """Render what can be rendered here, and return the names of the other arguments."""
     unknown, env = set(), operator.get_template_env()
     for name in operator.template_fields:
         value = getattr(operator, name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``@task.ray_batch``: a function on the Airflow worker decides what the batch inference is to be."""
+"""``@task.ray_batch``: a function on the Airflow worker returns the arguments of a batch inference."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class RayBatchDecoratedOperator(DecoratedOperator, RayBatchInferenceOperator):
         super().__init__(python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs)
 
     def check_known(self, unknown: Collection[str]) -> None:
-        """Check what the decorator was given; the function may return all that it was not."""
+        """Check what the decorator was given; the function may return the rest."""
         absent = {name for name in ("source", "destination") if getattr(self, name) is SET_DURING_EXECUTION}
         super().check_known({*unknown, *absent})
 
     def execute(self, context: Context) -> Any:
-        """Call the function, take its word for the arguments, and go on as the operator does."""
+        """Call the function, take its arguments, and go on as the operator does."""
         context_merge(context, self.op_kwargs)
         with self._leaving_no_job(context):
             kwargs = determine_kwargs(self.python_callable, self.op_args, context)
@@ -116,11 +116,10 @@ def ray_batch_task(
 ) -> TaskDecorator:
     """Make a batch inference of a function that returns the operator's arguments as a dictionary.
 
-    The function runs on the Airflow worker, once per attempt, and must return the same each time: where it
-    doesn't, `on_stale_state` decides about the job of an earlier attempt. What it returns wins over what the
-    decorator was given. It may return the arguments of ``RayBatchInferenceOperator`` from `source` to
-    `runtime_env`; how the job is followed (`deferrable`, `timeout`, `deadline`, `ray_conn_id`, ...) is the
-    decorator's to say.
+    The function runs on the Airflow worker, once per attempt, and must return the same each time; otherwise
+    `on_stale_state` decides about the job of an earlier attempt. It may return the arguments from `source` to
+    `runtime_env`, which win over those of the decorator. How the job is followed (`deferrable`, `timeout`,
+    `deadline`, `ray_conn_id`, ...) is set in the decorator.
 
     :param python_callable: the function.
     :param multiple_outputs: push each item of the result as an XCom of its own, too.

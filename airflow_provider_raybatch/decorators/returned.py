@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a decorated function returned, kept while its task is deferred: the function runs once an attempt."""
+"""Keeps what a decorated function returned while its task is deferred; the function is not called again."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _WORDS = re.compile(rf"{_WORD}(?:[ ,;:=./_-]+{_WORD})*")
 
 
 class RayConnection(Extras):
-    """How to reach a Ray cluster: what the extra field says, and the URL and the token of the other fields.
+    """How to reach a Ray cluster.
 
     :param url: base URL of the Jobs API; ``None`` means that the task starts a private Ray of its own.
     :param token: sent as ``Authorization: Bearer ...``.
@@ -41,7 +41,7 @@ class RayConnection(Extras):
 
     @property
     def embedded(self) -> bool:
-        """Whether the task starts a private single-node Ray instead of talking to a cluster."""
+        """Whether the task starts a private Ray."""
         return self.url is None
 
     @property
@@ -52,10 +52,7 @@ class RayConnection(Extras):
         return [value for value in found if value]
 
     def address(self) -> ClusterAddress:
-        """The address for the Jobs API client.
-
-        :raises RayConnectionError: there is no cluster to address.
-        """
+        """The address for the Jobs API client; ``RayConnectionError`` if there is no cluster."""
         from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 
         if self.url is None:
@@ -83,8 +80,7 @@ class RayConnection(Extras):
 def read_connection(connection: Connection) -> RayConnection:
     """Read Airflow's connection.
 
-    Host (bare, or a URL with a path), port and schema give the URL; without a port it is 8265 for a bare host
-    and ``http``, else the scheme's own. The host ``local`` means a private Ray. The password is the token.
+    Without a port it is 8265 for a bare host and ``http``, else the scheme's own.
 
     :raises RayConnectionError: a field can't be used.
     """
@@ -115,7 +111,7 @@ def _url(connection: Connection, host: str, extras: Extras) -> str:
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), None
-    # What can't be taken apart is shown below, so no part of it may be a login.
+    # A host that can't be parsed is shown below, so no part of it may be a login.
     if "@" in (parts.netloc or host):
         raise RayConnectionError(
             f"Connection {connection.conn_id!r}, field host: it carries a login, which would end up in logs; "
@@ -138,8 +134,8 @@ def _url(connection: Connection, host: str, extras: Extras) -> str:
 def _secret_in(header: str, value: str) -> str:
     """The part of a header's value that no log may show.
 
-    A masked value is masked wherever a log has it. So ``Bearer``, and plain words such as
-    ``application/json`` or a team's name, are not secret, unless the header's name tells of a credential.
+    A masked value is masked wherever it occurs in a log. So ``Bearer`` and plain words such as
+    ``application/json`` are not masked, unless the header's name tells of a credential.
     """
     if scheme := _SCHEME.fullmatch(value.strip()):
         return scheme.group(1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Credentials out of Airflow connections, as a job takes them; masked in logs as soon as they are known."""
+"""Credentials from Airflow connections, as a job takes them; masked in logs once they are known."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 _OF_THE_WORKER = frozenset({"env", "container-role", "iam-role"})
-"""Where boto3 goes on to look when even the profile that a connection names has no credentials."""
-
+"""Where boto3 looks next if the profile that a connection names has no credentials."""
 _OF_BAD_EXTRAS = (AirflowException, LookupError, NotImplementedError, TypeError, ValueError)
 """What the amazon provider raises about extras that it can't use."""
 
@@ -33,8 +32,6 @@ _OF_BAD_EXTRAS = (AirflowException, LookupError, NotImplementedError, TypeError,
 def job_secrets(aws_conn_id: str | None, hf_conn_id: str | None) -> Secrets | None:
     """What a job needs besides the cluster's own identity; ``None`` where no connection is named.
 
-    :param aws_conn_id: a connection of type ``aws``, for ``s3://`` paths.
-    :param hf_conn_id: a connection whose password is a Hugging Face token.
     :raises RayConnectionError: a connection doesn't exist or has no credentials.
     """
     aws = None if aws_conn_id is None or is_absent(aws_conn_id) else aws_credentials(aws_conn_id)
@@ -60,9 +57,8 @@ def as_environment(secrets: Secrets | None) -> dict[str, str]:
 
 
 def aws_credentials(aws_conn_id: str) -> AwsCredentials:
-    """The connection's credentials as they are now: those of the role it assumes, where it names one.
+    """The connection's credentials as they are now, of its role if it names one; never the worker's own.
 
-    Only what the connection names is taken, never the identity of the worker itself.
     They are frozen: a job that outlives a short session needs the cluster's own identity instead.
 
     :raises RayConnectionError: the connection doesn't exist or has no credentials, or Airflow's amazon
@@ -107,7 +103,7 @@ def aws_credentials(aws_conn_id: str) -> AwsCredentials:
 
 
 def _names_an_identity(connection: AwsConnectionWrapper) -> bool:
-    """Whether the connection itself does; else boto3 looks for the worker's."""
+    """Whether the connection does; else boto3 would find the worker's."""
     has_keys = connection.aws_access_key_id and connection.aws_secret_access_key
     return bool(has_keys or connection.role_arn or connection.profile_name)
 
@@ -147,7 +143,7 @@ def _remedy(said: str) -> str:
 
 
 def _hf_token(hf_conn_id: str) -> SecretStr:
-    # A line feed at its end, as files and secret stores have it, would break each request.
+    # A line feed at its end would break each request.
     token = (_existing(hf_conn_id, "hf_conn_id").password or "").strip()
     if not token:
         raise RayConnectionError(

@@ -46,17 +46,7 @@ Texts = Annotated[dict[str, str], BeforeValidator(_parsed)]
 
 
 class Extras(BaseModel):
-    """What can be given; null and an empty text count as not given. The docs of the connection say more.
-
-    :param namespace: tells apart several Airflows that share the cluster; ``None`` stands for the id of the
-        installation.
-    :param verify: whether the server's certificate is checked.
-    :param ca_bundle: the path of a PEM file to check it with.
-    :param connect_timeout: seconds; ``None`` stands for the client's 10.
-    :param request_timeout: seconds; ``None`` stands for the client's 60.
-    :param secret_seal_key: Fernet key for credentials that travel with a job.
-    :param dashboard_url: the dashboard as a person's browser reaches it; by default that of the Jobs API.
-    """
+    """What can be given, as the connection's form describes it; null and empty text count as not given."""
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
@@ -94,7 +84,7 @@ class Extras(BaseModel):
             netloc, host, _ = parts.netloc, parts.hostname, parts.port
         except ValueError:
             parts, netloc, host = urlsplit(""), url, None
-        # Only a path may have an "@": what can't be taken apart is shown below, and all see the link.
+        # Only a path may have an "@": a URL that can't be parsed is shown below, and all see the link.
         if "@" in (netloc if host else url):
             raise ValueError(
                 "it carries a login, which the link to the job would show to all its readers; remove it"
@@ -105,10 +95,9 @@ class Extras(BaseModel):
 
 
 def read_extras(conn_id: str, extra: str | None) -> Extras:
-    """Read the extra field, and warn of what is unknown in it.
+    """Read the extra field, and warn of unknown names.
 
-    :param extra: a JSON object.
-    :raises RayConnectionError: it is not one, or a value in it can't be used.
+    :raises RayConnectionError: it is not a JSON object, or a value in it can't be used.
     """
     try:
         values = json.loads(extra) if extra else {}
@@ -130,7 +119,7 @@ def read_extras(conn_id: str, extra: str | None) -> Extras:
     try:
         return Extras.model_validate(values)
     except ValidationError as error:
-        # Shown is only what can't be a secret.
+        # Only what can't be a secret is shown.
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0])
         raise RayConnectionError(

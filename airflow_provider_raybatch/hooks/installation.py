@@ -22,7 +22,7 @@ _DESCRIPTION = (
 )
 _PAUSE = 1.0
 _LONGEST_STAGGER = 3.0
-"""Seconds by which first tasks wait at most before they write, each for a time of its own."""
+"""Seconds that a first task waits at most, at random, before it writes."""
 _READS = 60
 _EQUAL_READS = 3
 _EMPTY_READS = 10
@@ -33,13 +33,13 @@ Value = TypeVar("Value")
 def installation_id(team: str | None = None) -> str:
     """The id in the Airflow Variable ``raybatch_installation_id``, made by the first task that asks.
 
-    A multi-team Airflow keeps one Variable of a name for all teams: a task of another team can't read it, and
-    its write replaces the value. So a task of a team makes a Variable that has the team's name in its own.
+    A multi-team Airflow has one Variable of a name for all teams: another team's task can't read it, and its
+    write replaces the value. So a task of a team makes a Variable with the team's name.
 
-    A Variable can be written and read, but not created on condition. So tasks that find none wait for random
-    times before they write, that most of them find the first one's value. Where two still write, the last one
-    wins, and each reads until it has seen the same value for some seconds. A write that arrives even later
-    (Airflow repeats one whose answer is late) does little harm: a run keeps the namespace in its record.
+    Airflow can't create a Variable on condition. So tasks that find none wait for random times before they
+    write; most of them then find the first one's value. If two write, the last one wins, and each reads until
+    the value has been the same for some seconds. A write that arrives even later (Airflow repeats one whose
+    answer is late) does little harm: a run keeps the namespace in its record.
 
     :param team: of the task, in a multi-team Airflow; such a task also takes a Variable for all teams.
     :raises RayBatchException: the Variable can't be read or written; a retry asks again.
@@ -51,18 +51,18 @@ def installation_id(team: str | None = None) -> str:
     # Airflow also says "not found" while its API server or a secrets backend gives no answer. The list of
     # keys comes from the database alone, and an error stays an error.
     if name in _asked(name, "listed", lambda: list(Variable.keys(prefix=name))):
-        # Another task may have made it since it was looked for; or it is a team's, and this task's is none.
-        return _settled(name, "read", "Airflow lists it and gives no value")
+        # Another task may have made it meanwhile; or it is another team's.
+        return _stable_value(name, "read", "Airflow lists it and gives no value")
     time.sleep(random.uniform(0, _LONGEST_STAGGER))
     if _read(name) is not None:
-        return _settled(name, "read", "it was there a moment ago")
+        return _stable_value(name, "read", "it was there a moment ago")
     made = str(uuid.uuid4())
     _asked(name, "stored", lambda: Variable.set(name, made, description=_DESCRIPTION))
-    return _settled(name, "stored", "what was written can't be read")
+    return _stable_value(name, "stored", "what was written can't be read")
 
 
-def _settled(name: str, failed: str, why: str) -> str:
-    """The value, once it has been the same for some reads; else `failed` and `why` tell what went wrong."""
+def _stable_value(name: str, failed: str, why: str) -> str:
+    """The value, once it has been the same for some reads; `failed` and `why` are for the error."""
     last, equal = None, 0
     for _ in range(_READS):
         found = _read(name)

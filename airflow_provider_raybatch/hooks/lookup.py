@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections outside of tasks: at a prompt, in a notebook, in this package's own commands."""
+"""Connections outside of tasks: in notebooks and in this package's commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _lock = threading.RLock()
 
 @contextlib.contextmanager
 def server_lookup() -> Iterator[None]:
-    """Airflow looks connections up as its own command line does: in its database, too.
+    """Let Airflow look connections up in its database, too, as its own command line does.
 
     In a task, a trigger or a DAG file, Airflow's supervisor answers, and this changes nothing.
     """

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 class RayHook(BaseHook):
     """Reaches a Ray cluster as an Airflow connection of type ``ray`` describes it.
 
-    :param ray_conn_id: id of the connection, default ``ray_default``. The host ``local`` in it stands for a
-        private Ray that each task starts and ends.
+    :param ray_conn_id: id of the connection. The host ``local`` in it stands for a private Ray of each task.
     """
 
     conn_name_attr = "ray_conn_id"
@@ -51,19 +50,15 @@ class RayHook(BaseHook):
 
     @classmethod
     def get_connection(cls, conn_id: str) -> Connection:
-        """Airflow's connection, outside of tasks from its database, too.
-
-        :raises AirflowNotFoundException: there is none, or Airflow could not read it now.
-        """
+        """As Airflow's; outside of tasks it also reads Airflow's database."""
         with server_lookup():
             return super().get_connection(conn_id)
 
     def read(self) -> RayConnection:
-        """The connection, validated; what is secret in it is masked in logs from here on.
+        """The connection, validated; its secrets are masked in logs from here on.
 
         :raises RayConnectionError: a field can't be used, or Airflow denies access to it.
-        :raises RayBatchException: it was not found. Airflow says so also while its API server or a secrets
-            backend gives no answer, so a retry makes sense.
+        :raises RayBatchException: it was not found, or Airflow can't read it now; a retry makes sense.
         """
         try:
             connection = self.get_connection(self.ray_conn_id)
@@ -89,17 +84,13 @@ class RayHook(BaseHook):
         try:
             return await self.aget_connection(self.ray_conn_id)
         except AirflowNotFoundException:
-            # `airflow dags test` (3.3) runs triggers in its process, where only the blocking call finds it;
-            # so it is outside of tasks.
+            # Outside of tasks, and in `airflow dags test` (3.3), only the blocking call finds it.
             from asgiref.sync import sync_to_async
 
             return await sync_to_async(self.get_connection)(self.ray_conn_id)
 
     def get_address(self) -> ClusterAddress:
-        """Where the cluster is.
-
-        :raises RayConnectionError: the connection can't be used, or names no cluster.
-        """
+        """Where the cluster is; raises as :meth:`read`, and if the connection names no cluster."""
         return self.read().address()
 
     async def aget_address(self) -> ClusterAddress:
@@ -107,10 +98,7 @@ class RayHook(BaseHook):
         return (await self.aread()).address()
 
     def client(self) -> RayJobsClient:
-        """A client of the Jobs API, to be entered with ``async with``.
-
-        :raises RayConnectionError: the connection can't be used, or names no cluster.
-        """
+        """A client of the Jobs API, to be entered with ``async with``; raises as :meth:`get_address`."""
         from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 
         return RayJobsClient(self.get_address())
@@ -124,12 +112,10 @@ class RayHook(BaseHook):
 
         :raises RayBatchException: the cluster can't be reached, or doesn't accept the credentials.
         """
-        from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-
-        address = self.get_address()
+        client = self.client()
 
         async def ask() -> ClusterVersion:
-            async with RayJobsClient(address) as client:
+            async with client:
                 return await client.version()
 
         with for_airflow():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an ``aws`` connection wants S3 to be reached, for a job that reaches it without boto3."""
+"""How a job, which has no boto3, reaches S3 as an ``aws`` connection says."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _REFUSED = {
     "use_dualstack_endpoint": ", or set endpoint_url",
     "use_fips_endpoint": ", or set endpoint_url",
 }
-"""Settings of botocore that say where a request goes and how, with what else helps. All others that are not
-honoured are about times, repetitions and pools, and a job has its own."""
+"""Botocore's settings of where and how a request goes, each with what else helps. Others that have no effect
+are about times, retries and pools, and a job has its own."""
 _S3_REFUSED = {"use_accelerate_endpoint", "use_dualstack_endpoint", "use_arn_region"}
 
 
 class S3Options(TypedDict):
-    """Fields of :class:`~airflow_provider_raybatch.contract.secrets.AwsCredentials`."""
+    """Fields of ``AwsCredentials``."""
 
     verify: bool
     ca_certificates: str | None

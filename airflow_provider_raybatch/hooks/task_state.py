@@ -7,10 +7,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # heavy,
 
 
 def task_state(dag_id: str, run_id: str, task_id: str, map_index: int) -> str | None:
-    """State of a task in Airflow; ``None`` when it was cleared or is gone. Blocks.
-
-    :raises Exception: Airflow doesn't answer.
-    """
+    """State of a task in Airflow; ``None`` when it was cleared or is gone. Blocks."""
     states = RuntimeTaskInstance.get_task_states(
         dag_id=dag_id, task_ids=[task_id], run_ids=[run_id], map_index=map_index
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m airflow_provider_raybatch.hooks.warm_engines CONN_ID [--end]``: a cluster's warm engines.
 
-Runs as a job there, by the Jobs API, so that no Ray is needed here.
+A job on the cluster lists them, so that no Ray is needed here.
 """
 
 from __future__ import annotations
@@ -27,10 +27,7 @@ _POLL = 1.0
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """List warm engines, or end them.
-
-    :param words: of the command line.
-    """
+    """List warm engines, or end them; `words` are those of the command line."""
     parser = argparse.ArgumentParser(prog="python -m airflow_provider_raybatch.hooks.warm_engines")
     parser.add_argument("ray_conn_id", nargs="?", default=DEFAULT_CONN_ID)
     parser.add_argument("--end", action="store_true", help="end those that no job uses")

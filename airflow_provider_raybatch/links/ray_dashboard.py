@@ -13,19 +13,17 @@ if TYPE_CHECKING:
 
 
 class HasDashboard(Protocol):
-    """An operator with this link.
-
-    :param dashboard_url: of its job; empty where there is none, ``None`` where the operator doesn't know.
-    """
+    """An operator with this link."""
 
     dashboard_url: str | None
+    """Of its job; empty where there is none, ``None`` where the operator doesn't know."""
 
 
 class RayDashboardLink(BaseOperatorLink):
     """The job's page in the Ray dashboard.
 
-    Airflow's UI reads the XCom `xcom_key`, and writes it by itself only when the task leaves its worker;
-    operators call :meth:`show` as soon as the job is submitted, so that the link is there while the job runs.
+    Airflow's UI reads the XCom `xcom_key`, which Airflow writes only when the task leaves its worker. So
+    operators call :meth:`show` as soon as the job is submitted.
     """
 
     @property
@@ -34,7 +32,7 @@ class RayDashboardLink(BaseOperatorLink):
         return "Ray Dashboard"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """The url of the job that was shown last; empty where there is none."""
+        """The url of the job that was shown last, or an empty text."""
         known = getattr(operator, "dashboard_url", None)
         if known is not None:
             return str(known)

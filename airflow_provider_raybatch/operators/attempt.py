@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An attempt of a task: which run it belongs to, and the end of jobs that no attempt takes over."""
+"""An attempt of a task: the run that it belongs to, and the end of jobs that no attempt takes over."""
 
 from __future__ import annotations
 
@@ -43,11 +43,9 @@ _FINAL = (AirflowFailException, AirflowSensorTimeout, AirflowSkipException)
 class Attempt:
     """One attempt of a task.
 
-    :param context: Airflow's.
-    :param ray_conn_id: the operator's argument.
-    :param deadline: when the attempt's job must have ended; asked only for a run, since the arguments that
-        it comes from may be what refused the attempt.
-    :param needs_key: whether the job can be followed only with the run's key.
+    :param deadline: when its job must have ended; called only for a run, since the arguments that it comes
+        from may be wrong.
+    :param needs_key: whether its job can be followed only with the run's key.
     """
 
     context: Context
@@ -56,7 +54,7 @@ class Attempt:
     needs_key: bool
 
     def begin(self) -> TaskRun:
-        """The run that the attempt belongs to: the recorded one, or a new one, which is recorded.
+        """The run that the attempt belongs to; a new one is recorded.
 
         :raises RayBatchException: the connection can't be used, or the task state store gives no answer.
         """
@@ -74,22 +72,19 @@ class Attempt:
         return self._run_of(connection, record)
 
     def recorded(self) -> TaskRun | None:
-        """The run on record, ``None`` where there is none.
-
-        :raises RayBatchException: see :meth:`begin`.
-        """
+        """The run on record, ``None`` without one; raises as :meth:`begin`."""
         record = recorded_run(self.context["task_state_store"])
         return None if record is None else self._run_of(RayHook(self.ray_conn_id).read(), record)
 
     def stop_left_behind(self, log: Log) -> None:
-        """Stop what an earlier attempt of the run, or an earlier run, has left; an error is logged."""
+        """Stop the jobs of earlier attempts and earlier runs; an error is only logged."""
         from airflow_provider_raybatch.cluster.follow.loop import stop_jobs_of
         from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 
         try:
             record = recorded_run(self.context["task_state_store"])
             if record is None or record.fingerprint is not None:
-                return  # no job was submitted, or its dataset is already handed over
+                return  # no job was submitted, or its result is recorded
             connection = RayHook(self.ray_conn_id).read()
             if connection.embedded:
                 return  # what it ran ended with its attempt
@@ -101,10 +96,7 @@ class Attempt:
             log.error("The job could not be stopped: %s", error)
 
     def ends_with(self, error: BaseException, policy: RetryPolicy | None) -> bool:
-        """Whether the task ends with `error`, so that no next attempt takes over what this one leaves.
-
-        :param policy: the task's `retry_policy`.
-        """
+        """Whether Airflow makes no further attempt after `error`, which `policy` may decide."""
         if isinstance(error, RaybatchError) and not isinstance(error, RayBatchException):
             error = airflow_exception(error)
         ti = self.context["ti"]

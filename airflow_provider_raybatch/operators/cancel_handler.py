@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kill of the attempt stops, as far as the attempt has come."""
+"""What a kill of an attempt stops, which depends on how far the attempt is."""
 
 from __future__ import annotations
 
@@ -22,18 +22,14 @@ if TYPE_CHECKING:
 
 _TIMEOUT = 60.0
 _STORE_TIMEOUT = 2.0
-"""Seconds for a look at the run record, of the five that Airflow's supervisor leaves."""
+"""Seconds to read the run record, of the five that Airflow's supervisor leaves."""
 
 
 @dataclass
 class _Target:
-    """What there is to stop.
+    """The job that a kill stops; see :meth:`CancelHandler.concerns`.
 
-    :param store: has the record of the run; ``None`` for a job that no other attempt can follow.
-    :param control: what this attempt tells the job of a submission id; ``None`` for one that doesn't listen.
-    :param submission_id: of the job that counts, as soon as that is known.
-    :param run_key: of the run record.
-    :param posts: whether that job is being submitted, so that the cluster may not know it yet.
+    :param posts: whether the job is being submitted, so that the cluster may not know it yet.
     """
 
     address: ClusterAddress
@@ -46,10 +42,10 @@ class _Target:
     leases: dict[str, Lease] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Check that the job is this attempt's to stop.
+        """Check that the job still belongs to this attempt.
 
-        After a scheduler's death or missed heartbeats, Airflow begins the next attempt, which adopts the job,
-        and ends this one later.
+        After a scheduler's death or missed heartbeats, Airflow ends this attempt only after it has begun the
+        next one, which adopts the job.
 
         :raises RayBatchUnavailableException: Airflow doesn't say.
         :raises RayBatchException: the job is the next attempt's.
@@ -78,10 +74,10 @@ class _Target:
         return False
 
     async def end_run(self) -> list[str]:
-        """Tell the next attempt of the clear, which Airflow may count as a retry, and stop the job."""
+        """Stop the job, and mark the clear for the next attempt: Airflow may count a clear as a retry."""
         from airflow_provider_raybatch.cluster.follow.control import mark_cleared
 
-        # At the same time: the job has to end also where the cluster takes no mark.
+        # At the same time: the job must end even if the cluster refuses the mark.
         marking = asyncio.create_task(mark_cleared(self.address, self.run_key)) if self.run_key else None
         try:
             return await self.stop()
@@ -117,9 +113,9 @@ class _Target:
 
 
 class CancelHandler:
-    """Told how far an attempt is, and called where it is killed, which may be between any two lines of it.
+    """Knows how far an attempt is, and stops its job when it is killed, at whatever line that is.
 
-    A kill before there is a job is remembered, and ends the attempt before it makes one.
+    A kill before there is a job ends the attempt before it submits one.
     """
 
     def __init__(self) -> None:
@@ -128,10 +124,7 @@ class CancelHandler:
         self._killed = False
 
     def begins(self, stop_left_behind: Callable[[Log], None]) -> None:
-        """From here on there may be a job that an earlier attempt has left.
-
-        :param stop_left_behind: stops it.
-        """
+        """From here on a kill calls `stop_left_behind`, which stops what an earlier attempt has left."""
         self._left_behind = stop_left_behind
 
     def concerns(
@@ -143,13 +136,12 @@ class CancelHandler:
         submission_id: str | None = None,
         run_key: str = "",
     ) -> None:
-        """From here on there may be a job.
+        """From here on there may be a job, which a kill stops.
 
-        :param store: has the record of the run; ``None`` for a job that no other attempt can follow.
-        :param control: what this attempt tells the job of a submission id; ``None`` for one that doesn't
-            listen.
-        :param submission_id: of the job that is there; by default whichever there is of `key`.
-        :param run_key: of the run record.
+        :param store: has the run record; ``None`` for a job that no other attempt can follow.
+        :param control: what this attempt tells a job; ``None`` for one that doesn't listen.
+        :param submission_id: of the job; by default the latest one of `key`.
+        :param run_key: under which a clear is marked.
         """
         self._target = _Target(address, key, store, control, submission_id, run_key)
         self._left_behind = None
@@ -159,7 +151,7 @@ class CancelHandler:
         self._target = self._left_behind = None
 
     def lease_of(self, submission_id: str) -> Lease | None:
-        """The lease that this attempt keeps of the job; a kill in doubt shortens it."""
+        """The lease of the job that this attempt renews; a kill in doubt shortens it."""
         return None if self._target is None else self._target.lease_of(submission_id)
 
     def posting(self, submission_id: str) -> None:
@@ -179,19 +171,16 @@ class CancelHandler:
             self._target.submission_id, self._target.posts = submission_id, False
 
     def end_if_killed(self, log: Log) -> None:
-        """For after the submission.
-
-        :raises RayBatchException: the attempt was killed meanwhile; the job is stopped.
-        """
+        """Stop the submitted job and raise ``RayBatchException`` if the attempt was killed meanwhile."""
         if self._killed:
             self.kill(log)  # the kill came while there was nothing to stop yet
             raise _killed()
 
     def kill(self, log: Log) -> None:
-        """Stop the job, and wait until it has ended: Airflow's supervisor leaves five seconds for it.
+        """Stop the job, and wait until it has ended. Runs in a signal handler.
 
-        A job that the next attempt follows is left alone. One that a next attempt may follow gets a short
-        lease, which that attempt renews. Runs in a signal handler.
+        A job that the next attempt follows goes on. One that a next attempt may follow gets a short lease,
+        which that attempt renews.
         """
         self._killed = True
         target = self._target

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a job must have ended: `timeout` counts from an attempt's start, `deadline` is one moment for all."""
+"""When a job must have ended: `timeout` counts from the start of an attempt, `deadline` is one for all."""
 
 from __future__ import annotations
 
@@ -43,14 +43,11 @@ class Deadline:
 
     @property
     def passed_for_good(self) -> bool:
-        """Whether no further attempt would have any time."""
+        """Whether no further attempt would have time."""
         return self.of_run is not None and time.time() >= self.of_run
 
     def refuse_if_passed(self) -> None:
-        """Check the deadline before anything is submitted.
-
-        :raises RayBatchFailException: there is no time left, and a retry would have none either.
-        """
+        """Raise ``RayBatchFailException`` before a submission if no attempt has time left."""
         if self.of_run is not None and self.passed_for_good:
             raise RayBatchFailException(
                 f"deadline: {_shown(self.of_run)} has passed already, so nothing was submitted; set a later "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch inference hands on: a small dictionary, and the same facts on the outlets' events."""
+"""What a batch inference returns, and the same facts for the events of its outlets."""
 
 from __future__ import annotations
 
@@ -30,20 +30,8 @@ def result_of(summary: Summary, submission_id: str, dashboard_url: str | None) -
         `dashboard_url`.
     """
     return {
-        "uri": summary.uri,
+        **summary.model_dump(exclude={"output_tokens_per_second"}),
         **s3_prefix(summary.uri),
-        "manifest_uri": summary.manifest_uri,
-        "dead_letter_uri": summary.dead_letter_uri,
-        "format": summary.format,
-        "rows": summary.rows,
-        "resumed": summary.resumed,
-        "reused": summary.reused,
-        "duplicates": summary.duplicates,
-        "errors": summary.errors,
-        "tokens": summary.tokens.model_dump(),
-        "tokens_paid": summary.tokens_paid,
-        "tokens_saved": summary.tokens_saved,
-        "gpu_seconds": summary.gpu_seconds,
         "submission_id": submission_id,
         "dashboard_url": dashboard_url,
     }
@@ -54,8 +42,8 @@ def publish_asset_events(context: Context, outlets: list[Any], result: Mapping[s
 
     An :class:`~airflow.sdk.AssetAlias` gets an event of the asset with the destination's URI.
     """
-    kept_back = {"bucket", "key_prefix", "dashboard_url"}
-    extra = {name: value for name, value in result.items() if name not in kept_back}
+    left_out = {"bucket", "key_prefix", "dashboard_url"}
+    extra = {name: value for name, value in result.items() if name not in left_out}
     for outlet in outlets:
         if isinstance(outlet, AssetAlias):
             destination = str(result["manifest_uri"]).rpartition(f"/{MANIFESTS}/")[0]
@@ -65,7 +53,7 @@ def publish_asset_events(context: Context, outlets: list[Any], result: Mapping[s
 
 
 async def has_committed(client: RayJobsClient, info: JobInfo, key: str) -> bool:
-    """Whether a job that has ended tells its dataset; if not, the next job finds the dataset in seconds."""
+    """Whether the log of a job that has ended names its dataset; else the next job finds it in seconds."""
     from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
     from airflow_provider_raybatch.contract.events import Committed, read_line
 

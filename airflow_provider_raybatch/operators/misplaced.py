@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an unknown argument may mean: a misspelt one, one that belongs elsewhere, or another system's."""
+"""What an unknown argument may mean: a misspelt one, or one of another place or system."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ def check_names(arguments: Iterable[str], known: Sequence[str], where: str = "")
     """
     for name in arguments:
         if name not in known:
-            raise SpecError(
-                f"{where}{name}: there is no such argument; {_remedy(str(name), known)}"
-            ) from None
+            remedy = _remedy(str(name), known)
+            raise SpecError(f"{where}{name}: there is no such argument; {remedy}") from None
 
 
 def _remedy(name: str, known: Sequence[str]) -> str:

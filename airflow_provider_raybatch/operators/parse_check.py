@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check, while a DAG is parsed, the arguments of a batch inference that no template decides."""
+"""Check while a DAG is parsed what no template decides of a batch inference."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ _STAND_INS = {
 """Values for unknown arguments with which no check of the known ones fails."""
 _TOGETHER = {"processor": ("engine",), "model": ("processor",), "sampling": ("engine", "processor")}
 """Arguments that can't be judged while one of the others is unknown."""
-
-
 _BY_ITEM = ("sampling", "engine_args")
 """Dictionaries whose known items are judged without the others."""
 _LOCATIONS = {"source": SOURCE_SCHEMES, "destination": DESTINATION_SCHEMES, "reuse": DESTINATION_SCHEMES}
@@ -31,16 +29,15 @@ _EXPRESSION = re.compile(r"\{[{%#]")
 _POLLS_A_LEASE = 3
 
 
-def check_known(
+def spec_of_known(
     arguments: Mapping[str, Any], unknown: Collection[str], changes: Callable[[Any], bool]
 ) -> BatchInferenceSpec:
-    """Refuse what would fail whatever the unknown arguments turn out to be.
+    """A spec with stand-ins for unknown arguments.
 
-    :param arguments: those of the batch inference that are given.
-    :param unknown: names of those that a template, an XCom or a decorated function decides, whole or in part.
-    :param changes: whether a value is decided so.
-    :return: a spec with stand-ins for what is unknown.
-    :raises SpecError: the first mistake.
+    :param arguments: those that are given.
+    :param unknown: names of those that a template, an XCom or a decorated function decides, at least in part.
+    :param changes: whether a template or an XCom decides a value.
+    :raises SpecError: the first mistake that the unknown arguments can't undo.
     """
     if not changes("/"):  # else the DAG has delimiters of its own
         for name in _LOCATIONS:
@@ -60,16 +57,15 @@ def check_known(
     if not asks and left_out.intersection(PROMPTS):
         known["prompt"] = "{row.unknown}"
     if left_out.intersection(("system_prompt", "sampling_column", *PROMPTS)):
-        known["sampling_column"] = (
-            known.get("sampling_column") or "unknown"
-        )  # a request may depend on its row
+        # A request may depend on its row.
+        known["sampling_column"] = known.get("sampling_column") or "unknown"
     if "engine" in left_out:
         known["model"] = known.get("model") or _STAND_INS["model"]
     return build_spec(known)
 
 
 def _check_starts(name: str, value: Any) -> None:
-    """Refuse a template whose folders before the first expression can't begin a location."""
+    """Refuse a template whose text before the first expression can't begin a location."""
     for text in value if isinstance(value, (list, tuple)) else (value,):
         if isinstance(text, str) and (expression := _EXPRESSION.search(text)):
             start = text[: text.rfind("/", 0, expression.start()) + 1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to run, and for which task: worked out before anything is submitted."""
+"""What is to run, and for which attempt of a task; made before anything is submitted."""
 
 from __future__ import annotations
 
@@ -23,17 +23,12 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 
 DRIVER_GRACE = 30.0
-"""Seconds that a driver which ends itself has before its follower gives it up."""
+"""Seconds after the deadline in which a driver may end itself before its follower gives up."""
 
 
 @dataclass(frozen=True)
 class TaskRun:
-    """One attempt of a task.
-
-    :param record: what all attempts of this run share.
-    :param deadline: when its job must have ended.
-    :param attempt: number of the attempt, from 1.
-    """
+    """One attempt of a task; `attempt` is its number, from 1."""
 
     task: TaskKey
     record: RunRecord
@@ -48,17 +43,17 @@ class TaskRun:
 
     @property
     def key(self) -> SubmissionKey:
-        """Whose jobs these are."""
+        """The key of this run's jobs."""
         return self.key_of(self.run_token)
 
     def key_of(self, run_token: str) -> SubmissionKey:
-        """Whose jobs those of another run of the task are."""
+        """The key of the jobs of any run of the task."""
         from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 
         return SubmissionKey(self.task, run_token)
 
     def handle(self, submission_id: str, fingerprint: str | None) -> dict[str, Any]:
-        """What the task keeps of one of its jobs while it is deferred."""
+        """What a deferred task keeps of its job."""
         return {
             "submission_id": submission_id,
             "dashboard_url": self.connection.job_page(submission_id),
@@ -68,13 +63,13 @@ class TaskRun:
 
     @property
     def mark_key(self) -> str:
-        """The run's key for the mark of a clear; empty if it can't be opened, and then no mark is made."""
+        """The key under which a clear is marked; empty if it can't be opened, so that no mark is made."""
         return open_run_key(self.record.key, self.connection.secret_seal_key) or ""
 
-    def opened_key(self) -> str:
-        """The run's key.
+    def key_of_job(self, submission_id: str) -> str:
+        """The key that one of its jobs shares with its followers.
 
-        :raises RayConnectionError: the connection's seal key does not open the run's.
+        :raises RayConnectionError: the connection's seal key does not open the run's key.
         """
         run_key = open_run_key(self.record.key, self.connection.secret_seal_key)
         if run_key is None:
@@ -82,26 +77,18 @@ class TaskRun:
                 f"Connection {self.connection.conn_id!r}, field secret_seal_key in extra: it does not open "
                 "the key of this task's run, which another one sealed; restore it, or clear the task."
             )
-        return run_key
-
-    def key_of_job(self, submission_id: str) -> str:
-        """The key that one of its jobs shares with its followers.
-
-        :raises RayConnectionError: see :meth:`opened_key`.
-        """
-        return key_of_job(self.opened_key(), submission_id)
+        return key_of_job(run_key, submission_id)
 
 
 @dataclass(frozen=True)
 class JobPlan:
-    """What an operator wants to run, validated, with nothing submitted yet.
+    """What an operator wants to run, validated.
 
     :param fingerprint: over everything that makes it another job when it changes.
     :param build: makes the request of a submission id, and uploads what it refers to.
-    :param finished: whether the result of a job that has ended can be handed over; by default, if Ray says it
-        succeeded.
-    :param control: what its follower tells the job of a submission id; ``None`` for a job that doesn't
-        listen, and doesn't know its deadline.
+    :param finished: whether an ended job has a result; by default, whether Ray says that it succeeded.
+    :param control: what a follower tells its job; ``None`` for a job that doesn't listen and doesn't know
+        its deadline.
     :param environment: for a private Ray; holds secrets.
     """
 
@@ -112,7 +99,7 @@ class JobPlan:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def followers_deadline(self, deadline: float | None) -> float | None:
-        """When a follower gives the job up: a driver that ends itself tells more about it, and goes first."""
+        """When a follower gives up: later than the driver ends itself, which tells more about the job."""
         return None if deadline is None else deadline + (0.0 if self.control is None else DRIVER_GRACE)
 
 

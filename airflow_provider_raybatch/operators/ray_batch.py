@@ -31,7 +31,7 @@ from airflow_provider_raybatch.operators.arguments import (
 from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperator
 from airflow_provider_raybatch.operators.handover import has_committed, publish_asset_events, result_of
 from airflow_provider_raybatch.operators.misplaced import check_names
-from airflow_provider_raybatch.operators.parse_check import check_known, check_lease
+from airflow_provider_raybatch.operators.parse_check import check_lease, spec_of_known
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun, fingerprint
 from airflow_provider_raybatch.operators.retry_pause import longest_pause
 from airflow_provider_raybatch.operators.set_fields import only_set
@@ -310,7 +310,7 @@ class RayBatchInferenceOperator(RayOperator):
         if type(self) is not RayBatchInferenceOperator:
             # A subclass, or a decorated function, may give the others later.
             unknown = {*unknown, *ARGUMENTS} - (given.keys() - {*unknown, "engine"})
-        spec = check_known(given, unknown, self.depends_on_run)
+        spec = spec_of_known(given, unknown, self.depends_on_run)
         if not {"orphan_timeout", "poll_interval"}.intersection(unknown):
             check_lease(spec.orphan_timeout, self.poll_interval)
         if "runtime_env" not in unknown:

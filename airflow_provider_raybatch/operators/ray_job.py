@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
 
-
 _RESERVED = {"entrypoint_num_cpus": float, "entrypoint_num_gpus": float, "entrypoint_memory": int}
 
 
@@ -82,7 +81,6 @@ class RayJobOperator(RayOperator):
         self.entrypoint_label_selector = entrypoint_label_selector
         self.metadata = metadata
         self.wait_for_completion = wait_for_completion
-
         self._check_at_parse()
 
     def check_known(self, unknown: Collection[str]) -> None:
@@ -144,16 +142,11 @@ def _amount(value: Any, name: str) -> Any:
     return None if is_absent(value) else typed(value, _RESERVED[name], name)
 
 
-def _resources(value: Any) -> dict[str, Any] | None:
+def _resources(value: Any) -> Any:
     named = given_mapping(value, "entrypoint_resources")
-    kinds = dict.fromkeys(named or (), float)
-    amounts: dict[str, Any] | None = typed_values(named, kinds, "entrypoint_resources")
-    return amounts
+    return typed_values(named, dict.fromkeys(named or (), float), "entrypoint_resources")
 
 
 def _result(handle: Mapping[str, Any], status: str) -> dict[str, Any]:
-    return {
-        "submission_id": handle["submission_id"],
-        "status": status,
-        "dashboard_url": handle["dashboard_url"],
-    }
+    job, page = handle["submission_id"], handle["dashboard_url"]
+    return {"submission_id": job, "status": status, "dashboard_url": page}

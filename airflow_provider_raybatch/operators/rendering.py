@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jinja where there is Jinja, and nowhere else: text without an expression is taken as it is."""
+"""Only text with an expression goes through Jinja."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _OF_LOGICAL_DATE = re.compile(r"'(ds|ds_nodash|ts|ts_nodash|ts_nodash_with_tz|logical_date)' is undefined")
-
-
 _STARTS = ("{{", "{%", "{#")
 _NUMBERS = (bool, int, float)
 _PLAIN = (str, bytes, int, float, type(None), os.PathLike)
@@ -28,15 +26,14 @@ _PLAIN = (str, bytes, int, float, type(None), os.PathLike)
 class LiteralTextOperator(BaseOperator):
     """Keeps text without a Jinja expression away from Jinja.
 
-    A choice of ten thousand categories or a large JSON schema then costs nothing, and text keeps its last
-    line feed and its type. Where literal text looks like an expression, wrap it in ``airflow.sdk.literal``.
+    So ten thousand categories or a large JSON schema cost nothing, and text keeps its last line feed.
     """
 
     text_fields: ClassVar[frozenset[str]] = frozenset()
-    """Template fields that are always text: where a DAG renders native objects, ``"3.10"`` stays as it is."""
+    """Template fields that stay text where a DAG renders native objects, such as ``"3.10"``."""
 
     def depends_on_run(self, value: Any) -> bool:
-        """Whether Airflow makes something else of an argument when the task runs, or of a part of it."""
+        """Whether Airflow changes an argument, or a part of it, when the task runs."""
         if value.__class__ in _NUMBERS:
             return False
         own_jinja = self.dag.jinja_environment_kwargs if self._dag is not None else None
@@ -57,7 +54,7 @@ class LiteralTextOperator(BaseOperator):
     ) -> None:
         fields = list(template_fields)
         if parent is self and self._should_render_native(self.get_dag()):
-            # The messages of a chat are texts, too; where one template makes all of them, it makes a list.
+            # The messages of a chat are texts, too, unless one template makes the whole list.
             messages = {"messages"} if isinstance(getattr(self, "messages", None), (list, tuple)) else set()
             texts = [name for name in fields if name in self.text_fields | messages]
             fields = [name for name in fields if name not in texts]
@@ -91,7 +88,7 @@ class LiteralTextOperator(BaseOperator):
                 (name for name in self.template_fields if getattr(self, name, None) is content), None
             )
             if field is None:
-                raise  # a part of a field's value: the call for the whole of it comes by here, too
+                raise  # content is only a part of a field, and the call for the whole field comes here, too
             failure = error
             if isinstance(error, TemplateError):
                 failure = RayBatchFailException(f"{field}: {_sentence(error)}", FailureClass.USER_ERROR)
@@ -101,7 +98,7 @@ class LiteralTextOperator(BaseOperator):
             raise failure from error
 
     def before_failing(self, error: BaseException, context: Context) -> None:
-        """Called with what ends an attempt before it has begun."""
+        """Called with the error that ends an attempt while its templates are rendered."""
 
 
 def _changes(value: Any, starts: tuple[str, ...], extensions: tuple[str, ...]) -> bool:

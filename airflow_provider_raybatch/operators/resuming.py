@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task comes back from the triggerer without its job's end: the job itself is asked first."""
+"""Where a task comes back from the triggerer without its job's end, the job itself is asked."""
 
 from __future__ import annotations
 

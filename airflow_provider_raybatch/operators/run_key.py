@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run key as it lies in Airflow's task state store, which users read and write by REST.
+"""The run key in Airflow's task state store, which users read and write by REST.
 
-The connection's seal key seals it, if there is one. The connection's token does not: it may be short, so that
-its guesses could be tried on what is sealed, and the next attempt may have another one.
+The connection's seal key seals it, if there is one. The connection's token does not: it may be short enough
+to guess, and the next attempt may have another one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ def is_stored_key(value: object) -> bool:
 
 
 def seal_run_key(run_key: str, seal_key: str | None) -> str:
-    """What is stored.
+    """The run key as it is stored; readable without a seal key.
 
-    :param seal_key: Fernet key; ``None`` leaves the run key readable.
     :raises SpecError: the seal key is not a Fernet key.
     """
     if seal_key is None:
@@ -32,7 +31,7 @@ def seal_run_key(run_key: str, seal_key: str | None) -> str:
 
 
 def open_run_key(stored: str, seal_key: str | None) -> str | None:
-    """The run key; ``None`` if another seal key sealed it, or none did though there is one.
+    """The run key; ``None`` if `seal_key` did not seal it.
 
     :raises SpecError: the seal key is not a Fernet key.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The run record: what all attempts of one run of a task share, kept in Airflow's task state store.
 
-It is written before anything is submitted, so that an attempt that follows a dead one finds it. Its token is
-part of every submission id: a retry keeps the token and so finds the job, a clear renews it.
+It is written before anything is submitted. Its token is part of every submission id: a retry keeps the token
+and so finds the job, a clear renews it.
 """
 
 from __future__ import annotations
@@ -82,10 +82,9 @@ class RunRecord(ContractModel):
     def goes_on_in(self, attempt: AttemptLike) -> bool:
         """Whether `attempt` belongs to this run; else a new run begins with it.
 
-        A clear raises `max_tries`, unless the task's `retries` were lowered by just as much before it. Then a
-        clear looks like a retry, and counts as one: what is finished is returned, and the next clear does
-        raise it. A finished run whose attempts are counted anew belongs to a deleted DAG run, which a store
-        outside of Airflow's database survives.
+        A clear raises `max_tries`, unless the task's `retries` were lowered by just as much before. Then it
+        counts as a retry, and the next clear raises `max_tries`. Where the attempts of a finished run are
+        counted anew, its DAG run was deleted, and a store outside of Airflow's database has kept the record.
         """
         counted_anew = self.fingerprint is not None and attempt.try_number <= self.try_number
         return self.max_tries == attempt.max_tries and not counted_anew
@@ -117,15 +116,13 @@ def current_run(
     *,
     needs_key: bool = True,
 ) -> RunRecord:
-    """The run that `attempt` belongs to: the recorded one, or a new one, which is recorded.
-
-    A batch inference whose key can't be opened can't be followed: a new run stops it and takes its rows.
+    """The run that `attempt` belongs to; a new one is recorded.
 
     :param namespace: of a task without a record; called only for one.
-    :param seal_key: the connection's.
     :param was_cleared: whether a user has cleared a run that seems to go on.
-    :param needs_key: whether its jobs can be followed only with the run's key.
-    :raises RayBatchException: the store gives no answer; nothing was submitted, and a retry makes sense.
+    :param needs_key: whether its jobs can be followed only with the run's key. If that can't be opened, a new
+        run begins, which stops the job and takes its rows.
+    :raises RayBatchException: the store gives no answer; a retry makes sense.
     :raises SpecError: the seal key is not a Fernet key.
     """
     known = recorded_run(store)
@@ -151,9 +148,9 @@ def current_run(
 
 
 def check_current(store: Store, token: str) -> None:
-    """To be asked right before a job is submitted: a process that was frozen may go on after a clear.
+    """Check, right before a job is submitted, that Airflow has not given this attempt up.
 
-    An attempt that was given up finds no record in Airflow's store, or that of the next run.
+    A process that was frozen may go on after a clear. It then finds no record, or that of the next run.
 
     :raises RayBatchException: Airflow has given this attempt up; or the store gives no answer.
     """
@@ -169,7 +166,7 @@ def check_current(store: Store, token: str) -> None:
 def record_result(
     store: Store, token: str, attempt: AttemptLike, fingerprint: str | None, result: Any
 ) -> None:
-    """Put on record what the run returned, for an attempt that follows because of what fails after this.
+    """Record what the run returned, in case that something fails after this and a retry follows.
 
     :raises RayBatchException: the store gives no answer; a retry then asks the cluster for the job.
     """
@@ -180,10 +177,7 @@ def record_result(
 
 
 def forget_earlier(store: Store, token: str) -> None:
-    """Put on record that the jobs of earlier runs have ended.
-
-    :raises RayBatchException: the store gives no answer; a retry then asks for them again.
-    """
+    """Record that the jobs of earlier runs have ended; raises as :func:`record_result`."""
     known = recorded_run(store)
     if known is not None and known.token == token:
         _write(store, known.model_copy(update={"earlier": ()}))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Template fields of a class: all of them on the class, on a task only those that are set."""
+"""Template fields: a class names all of them, a task those that are set."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from typing import Any
 
 
 def only_set(fields: Sequence[str] | Mapping[str, str]) -> Any:
-    """A class attribute with the names of template fields, or a dictionary by their names.
+    """A class attribute with the names of template fields, or with a value for each name.
 
-    Airflow writes the attribute and each field that it names into the serialised DAG, for every task. So a
-    field that has its default is not named. Mapped tasks and subclasses read the class.
-
-    :param fields: all names, or what belongs to each.
+    Airflow writes the attribute, and each field that it names, into the serialised DAG for every task. So a
+    task leaves out fields that have their defaults. Mapped tasks and subclasses read the class.
     """
     return _OnlySet(fields)
 
@@ -42,7 +40,7 @@ class _OnlySet:
 
     @cached_property
     def _defaults(self) -> dict[str, Any]:
-        """Default of each argument, by name; not a subclass's own, which may be a template."""
+        """Defaults of the arguments, without a subclass's own, which may be templates."""
         return {
             name: parameter.default
             for each in reversed(self._operator.__mro__)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An attempt submits its job, or takes the one that is there, and ends what earlier runs of its task left."""
+"""Submit the job of an attempt, or take the one that is there, and stop those of earlier runs."""
 
 from __future__ import annotations
 

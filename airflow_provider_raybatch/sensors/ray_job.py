@@ -40,17 +40,15 @@ class RayJobSensor(BaseSensorOperator):
 
     Returns ``{"submission_id", "status", "dashboard_url"}``.
 
-    :param submission_id: the job's id, or what the ``RayJobOperator`` returned that submitted it. Templated.
+    :param submission_id: the job's id, or what the ``RayJobOperator`` returned that submitted it.
     :param ray_conn_id: Airflow connection of type ``ray`` that names a cluster, default ``ray_default``.
-        Templated.
     :param deferrable: free the worker while the job runs; default is Airflow's ``[operators]
         default_deferrable``.
 
     The other parameters are those of Airflow's sensors; while deferred, `poke_interval` is the time between
-    two polls, and the driver's log lines appear in the task's log. The job goes on when the sensor times out
-    or is killed. A sensor goes by Ray's status, and doesn't keep a batch inference from its `orphan_timeout`.
-    A cluster that does not answer is tolerated until the sensor's `timeout`. While deferred, after 10 minutes
-    the attempt fails and may be retried.
+    two polls, and the driver's log lines appear in the task's log. The job goes on when the sensor ends. A
+    sensor renews no `orphan_timeout`. It tolerates a silent cluster until its `timeout`; while deferred,
+    after 10 minutes the attempt fails and may be retried.
     """
 
     template_fields: Sequence[str] = ("ray_conn_id", "submission_id", "deferrable")
@@ -126,7 +124,7 @@ class RayJobSensor(BaseSensorOperator):
         return super().resume_execution(next_method, next_kwargs, context)
 
     def _end_now(self, context: Context) -> Outcome | None:
-        """How the job ended; ``None`` while it runs, or if the cluster does not answer."""
+        """How the job ended; ``None`` while it runs or the cluster does not answer."""
         self._polled = True  # the address was right when the task deferred
         try:
             verdict = self._poll(context)
@@ -136,7 +134,7 @@ class RayJobSensor(BaseSensorOperator):
         return None if verdict is None else verdict.outcome
 
     def _poll(self, context: Context) -> Verdict | None:
-        """Poll once; ``None`` without an answer, which the sensor accepts until its own timeout."""
+        """Poll once; ``None`` if the cluster does not answer."""
         from airflow_provider_raybatch.cluster.follow.outcome import FollowState
         from airflow_provider_raybatch.cluster.follow.poll import Followed, poll_once
         from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
@@ -152,7 +150,7 @@ class RayJobSensor(BaseSensorOperator):
             async with RayJobsClient(address) as client:
                 session_name = (await client.version()).session_name
                 verdict = await poll_once(client, job, FollowState(session_name=session_name))
-                # Polls of an ended job whose log can't be read are counted, and a poke keeps no count.
+                # Such polls of an ended job are counted until one gives up its log; a poke keeps no count.
                 while (
                     verdict.outcome is None
                     and verdict.state.polls_without_log

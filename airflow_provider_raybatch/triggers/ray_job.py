@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RayJobTrigger`: follows a Ray job while its task is deferred, without blocking the event loop."""
+"""`RayJobTrigger`: follows a Ray job while its task is deferred."""
 
 from __future__ import annotations
 
@@ -44,18 +44,15 @@ _GOES_ON = {
 class RayJobTrigger(BaseTrigger):
     """Follows a job, writes its driver's lines into the task's log, and fires once, when the job has ended.
 
-    :param ray_conn_id: the connection that reaches the cluster.
-    :param submission_id: the job.
-    :param session_name: the Ray session that took it; ``None`` stands for the present one.
+    :param session_name: the Ray session that took the job; ``None`` stands for the present one.
     :param poll_interval: seconds between two polls, default 10.
     :param deadline: epoch seconds at which an unfinished job is given up; ``None`` for no deadline.
     :param cancel_on_kill: stop the job when a user marks or clears the deferred task; default yes.
     :param cancel_on_timeout: stop the job at its deadline; default yes.
-    :param deferred_at: epoch seconds; a trigger that starts much later was restarted, and doesn't write the
-        whole log again.
+    :param deferred_at: epoch seconds; a trigger that starts much later doesn't write the whole log again.
     :param handle: plain data that the operator gets back with the event.
-    :param control: of a batch inference: how to know its events and to keep its lease. The key in it is
-        secret; Airflow encrypts a trigger's arguments in its database and leaves them out of its API.
+    :param control: fields of a batch inference's ``LeaseTerms``. The key in it is secret; Airflow encrypts a
+        trigger's arguments in its database and leaves them out of its API.
     """
 
     def __init__(
@@ -88,7 +85,7 @@ class RayJobTrigger(BaseTrigger):
         self._killing: asyncio.Task[None] | None = None  # the event loop itself keeps weak references only
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments."""
+        """See Airflow's ``BaseTrigger``."""
         return (
             "airflow_provider_raybatch.triggers.ray_job.RayJobTrigger",
             {
@@ -114,13 +111,13 @@ class RayJobTrigger(BaseTrigger):
     async def on_kill(self) -> None:
         """Stop the job of a task that a user marked or cleared.
 
-        Airflow also calls this when another triggerer has taken the trigger over; the task then is still
-        deferred, or waits for a retry, and its job is left alone. If the task's state can't be read, the
-        job's lease is shortened: whoever follows it renews that, and a job that no task wants ends itself.
+        Airflow also calls this when another triggerer has taken the trigger over; the task is then deferred
+        or waits for a retry, and its job goes on. If the task's state can't be read, the job's lease is
+        shortened: a follower renews it, and a job without one ends itself.
 
         Airflow's triggerer cancels a trigger once a second until it has ended
-        (`TriggerRunner.cancel_triggers` in 3.3 and 3.4), also while this method runs. So the work runs in a
-        task of its own, which is not cancelled and which has its own time limit.
+        (`TriggerRunner.cancel_triggers` in 3.3 and 3.4), also while this method runs. So the work runs in an
+        asyncio task of its own, with a time limit.
         """
         if not self.cancel_on_kill:
             return
@@ -184,8 +181,8 @@ class RayJobTrigger(BaseTrigger):
         except RaybatchError as error:
             return Outcome("failed", error.failure_class, str(error))
         except Exception as error:
-            # Airflow would put the traceback into its database as it is. What can't be stored there ends the
-            # triggerer, and again at each start.
+            # Airflow would store the traceback as it is. Text that its database refuses ends the triggerer,
+            # at each start again.
             self.log.error("%s", clean(traceback.format_exc()))
             why = clean(f"{type(error).__name__}: {error}")
             message = f"The trigger that followed the job failed ({why})."

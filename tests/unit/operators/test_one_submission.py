@@ -263,23 +263,6 @@ def test_the_connections_namespace_wins(ray: FakeRay, run: Run, monkeypatch: pyt
     assert namespaces == ["this-airflow", "copy"]
 
 
-def test_a_job_in_flight_at_an_upgrade_is_adopted(
-    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # An older version submitted under the namespace "default".
-    ray.script = lasting(60)
-    monkeypatch.setenv("AIRFLOW_VAR_RAYBATCH_INSTALLATION_ID", "default")
-    defer(run)
-    record = run.store.values["raybatch_run"]
-    run.store.values["raybatch_run"] = {
-        "token": record["token"], "max_tries": record["max_tries"], "succeeded": False,
-    }  # fmt: skip
-    monkeypatch.setenv("AIRFLOW_VAR_RAYBATCH_INSTALLATION_ID", "new")
-    run.try_number += 1
-    defer(run)
-    assert len(ray.jobs) == 1
-
-
 @pytest.mark.parametrize(("choice", "stopped"), [("replace", True), ("adopt", False)])
 def test_changed_arguments(ray: FakeRay, run: Run, choice: Any, stopped: bool) -> None:
     ray.script = lasting(60)
