@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.sdk import ObjectStoragePath
 from pydantic_core import to_json
@@ -26,9 +26,6 @@ from airflow_provider_raybatch.contract.base import parse, shown
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.operators.misplaced import check_names
-
-if TYPE_CHECKING:
-    from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 
 ARGUMENTS = tuple(name for name in BatchInferenceSpec.model_fields if name not in NOT_ARGUMENTS)
 """The arguments that make up the spec, in the order of the documentation."""
@@ -56,63 +53,6 @@ _COLLECTIONS = ("source", "messages", *_FREE_FORM)
 """Arguments whose text is that of a list or a dictionary, where it looks like one."""
 _PATHS = (str, os.PathLike, ObjectStoragePath)
 _OBJECT_STORAGE_CONNECTION = re.compile(r"^(s3://)[^/@]*@")
-
-
-def arguments_of(task: RayBatchInferenceOperator) -> dict[str, Any]:
-    """The arguments that make up the spec, with the values that the task has by now."""
-    return {
-        "source": task.source,
-        "format": task.format,
-        "csv_options": task.csv_options,
-        "limit": task.limit,
-        "id_column": task.id_column,
-        "prompt": task.prompt,
-        "system_prompt": task.system_prompt,
-        "messages": task.messages,
-        "messages_column": task.messages_column,
-        "prompt_column": task.prompt_column,
-        "prompt_function": task.prompt_function,
-        "special_tokens_in_text": task.special_tokens_in_text,
-        "on_overlong": task.on_overlong,
-        "model": task.model,
-        "chat_template": task.chat_template,
-        "chat_template_kwargs": task.chat_template_kwargs,
-        "sampling": task.sampling,
-        "sampling_column": task.sampling_column,
-        "response_format": task.response_format,
-        "on_truncated": task.on_truncated,
-        "engine": task.engine,
-        "engine_args": task.engine_args,
-        "replicas": task.replicas,
-        "accelerator_type": task.accelerator_type,
-        "num_cpus": task.num_cpus,
-        "rows_in_flight": task.rows_in_flight,
-        "batch_size": task.batch_size,
-        "processor": task.processor,
-        "max_restarts": task.max_restarts,
-        "destination": task.destination,
-        "destination_format": task.destination_format,
-        "rows_per_part": task.rows_per_part,
-        "on_destination_owned": task.on_destination_owned,
-        "output_prefix": task.output_prefix,
-        "response_column": task.response_column,
-        "postprocess": task.postprocess,
-        "preserve_order": task.preserve_order,
-        "reuse": task.reuse,
-        "reuse_max_age": task.reuse_max_age,
-        "deduplicate": task.deduplicate,
-        "on_clear": task.on_clear,
-        "max_error_fraction": task.max_error_fraction,
-        "max_errors": task.max_errors,
-        "max_row_attempts": task.max_row_attempts,
-        "max_tokens_total": task.max_tokens_total,
-        "max_gpu_hours": task.max_gpu_hours,
-        "keep_warm": task.keep_warm,
-        "flush_interval": task.flush_interval,
-        "no_progress_timeout": task.no_progress_timeout,
-        "cluster_wait": task.cluster_wait,
-        "orphan_timeout": task.orphan_timeout,
-    }
 
 
 def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:

@@ -25,7 +25,6 @@ from airflow_provider_raybatch.operators.arguments import (
     ARGUMENTS,
     TEMPLATED,
     TEXTS,
-    arguments_of,
     build_spec,
 )
 from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperator
@@ -53,10 +52,9 @@ class RayBatchInferenceOperator(RayOperator):
 
     Arguments that no template decides are checked while the DAG is parsed, the others when the task runs. All
     but `chat_template` are template fields and take XComs. Numbers, durations, booleans, lists and
-    dictionaries may be text; ``None`` and empty text count as not given. ``{{ ... }}`` is Airflow's;
-    ``{row.name}`` and ``{row['any name']}`` are filled in on the cluster, and every other brace is text.
-    Text without an expression never goes through Jinja; wrap literal text that looks like one in
-    ``airflow.sdk.literal``.
+    dictionaries may be text; ``None`` and empty text count as not given. ``{{ ... }}`` is Airflow's, but in
+    ``airflow.sdk.literal``; ``{row.name}`` and ``{row['any name']}`` are filled in on the cluster, and every
+    other brace is text.
 
     Input:
 
@@ -66,8 +64,7 @@ class RayBatchInferenceOperator(RayOperator):
     :param csv_options: how CSV files are written: `delimiter`, `encoding`, and `header`, which is ``False``
         or a list of names where the first row is data; by default a comma, UTF-8, and names in that row.
     :param limit: only the first so many rows.
-    :param id_column: a column whose values name the rows, each once; by default a row's name is its position
-        in the input.
+    :param id_column: a column whose values name the rows; by default their positions in the input do.
 
     Request; exactly one of `prompt`, `messages`, `messages_column`, `prompt_column`, `prompt_function`:
 
@@ -76,10 +73,9 @@ class RayBatchInferenceOperator(RayOperator):
     :param messages: a chat as a list of ``{"role", "content"}``, each content a row template.
     :param messages_column: a column that holds the chat: a list of structs or maps, or that list as JSON.
     :param prompt_column: a column that holds the raw prompt; no chat template is applied.
-    :param prompt_function: ``module:function``, called with each row on the cluster; its source travels with
-        the job.
-    :param special_tokens_in_text: ``keep`` (default) special tokens of the model in a row's text, such as
-        ``<|im_end|>``, which act as turns; ``escape`` them, or count the row as an ``error``.
+    :param prompt_function: ``module:function``, called with each row on the cluster; its source travels too.
+    :param special_tokens_in_text: ``keep`` (default) special tokens in a row's text, such as ``<|im_end|>``,
+        which act as turns of the chat; ``escape`` them, or count the row as an ``error``.
     :param on_overlong: a row whose prompt leaves no room for a response is an ``error`` (default), or
         ``truncate`` cuts its longest values.
 
@@ -91,22 +87,18 @@ class RayBatchInferenceOperator(RayOperator):
     :param chat_template_kwargs: passed to the chat template.
     :param sampling: vLLM's sampling parameters, merged over the model's `generation_config`.
     :param sampling_column: a column with sampling parameters that override `sampling` per row.
-    :param response_format: ``text`` (default) or ``json_object``: a response that is not JSON counts as
-        an error.
-    :param on_truncated: what a response is that `max_tokens` or the context cut off: ``keep`` (default) it as
-        good, or count it as an ``error``.
+    :param response_format: ``text`` (default), or ``json_object``: any other response counts as an error.
+    :param on_truncated: ``keep`` (default) a truncated response, or count it as an ``error``.
 
     Engine and resources:
 
     :param engine: ``vllm`` (default), ``ray_data_llm`` or ``echo`` (a dry run without a model).
     :param engine_args: vLLM's engine arguments; for ``echo``, its own.
-    :param replicas: engines side by side, or a range ``(fewest, most)``: others join while the job runs, as
-        nodes come, and leave when no rows are left for them. By default as many as the cluster's GPUs hold,
-        one on CPUs.
+    :param replicas: engines side by side, or a range ``(fewest, most)``: others join as nodes come, and leave
+        when no rows are left for them. By default as many as the cluster's GPUs hold, one on CPUs.
     :param accelerator_type: Ray's accelerator type that a replica needs.
     :param num_cpus: CPUs that each replica reserves; by default 1, less where a GPU node has few.
-    :param rows_in_flight: rows that are in a replica's engine at once; by default a little more than its
-        `max_num_seqs`, or fewer where few are left.
+    :param rows_in_flight: rows in a replica's engine at once; by default a little more than `max_num_seqs`.
     :param batch_size: rows that are rendered and tokenised together; by default derived.
     :param processor: only ``ray_data_llm``: further fields of Ray's processor config.
     :param max_restarts: how often in a row a replica's engine may die with no row finished in between,
@@ -117,55 +109,43 @@ class RayBatchInferenceOperator(RayOperator):
     :param destination: a folder, local or ``s3://``.
     :param destination_format: ``parquet`` (default) or ``jsonl``.
     :param rows_per_part: about how many rows a file has; by default files are of about 128 MiB.
-    :param on_destination_owned: ``refuse`` (default) or ``take_over`` a folder that holds the dataset of
-        another task or run.
+    :param on_destination_owned: ``refuse`` (default) or ``take_over`` a folder with another run's dataset.
     :param output_prefix: put before the names of the output columns; default none.
-    :param response_column: what the column with the response is called, exactly as written; by default
-        ``response`` after `output_prefix`.
+    :param response_column: the column with the response; by default ``response`` after `output_prefix`.
     :param postprocess: ``module:function``, called as ``function(row, response)`` with each good row and the
         text of its response on the cluster; returns a dictionary of columns to add. Its source travels with
         the job, and changing it pays for no response.
-    :param preserve_order: a promise that the rows are in input order, which the manifest repeats as
-        `ordered`; default no.
+    :param preserve_order: whether the rows are in input order, as `ordered` in the manifest says; default no.
 
     Reuse:
 
     :param reuse: a folder, local or ``s3://``, that keeps responses by request: rows that any run with the
         same folder has paid for are taken from there, and new ones are added. By default there is none.
-    :param reuse_max_age: seconds or ``timedelta`` after which a kept response is no longer taken; by default
-        it always is.
-    :param deduplicate: ask equal requests at temperature 0 once, and give every row that asks it the answer;
-        default yes.
-    :param on_clear: what a cleared task does with the rows that it has: ``keep`` (default) those that still
-        ask the same, or ``regenerate`` all.
+    :param reuse_max_age: seconds or ``timedelta`` after which a kept response is not taken; default never.
+    :param deduplicate: ask equal requests at temperature 0 once, for all rows that ask the same; default yes.
+    :param on_clear: ``keep`` (default) a cleared task's rows that still ask the same, or ``regenerate`` all.
 
     Limits:
 
-    :param max_error_fraction: share of rows that may fail, 0 to 1; by default none may, or any share where
-        `max_errors` is given.
+    :param max_error_fraction: share of rows that may fail, 0 to 1; default 0, or 1 with `max_errors`.
     :param max_errors: how many rows may fail; where both are given, the stricter one counts.
     :param max_row_attempts: how often a row is asked that fails each time, over all attempts, default 3.
-    :param max_tokens_total: input and output tokens that all attempts together may pay for; by default any
-        number.
+    :param max_tokens_total: input and output tokens that all attempts may pay for; by default any number.
     :param max_gpu_hours: GPU hours that one attempt may hold; by default any number.
-    :param keep_warm: seconds or ``timedelta``, up to a day, for which engines stay on the cluster after the
-        job, with their GPUs, for the next task of this Airflow that wants the same engine. They end earlier
-        when others wait for their GPUs. 0 takes one that waits, and ends it after the job. By default engines
-        end with their job.
-    :param flush_interval: seconds or ``timedelta`` that a finished row waits at most until it is written,
-        default 10.
+    :param keep_warm: seconds or ``timedelta``, up to a day, for which engines stay on their GPUs after the
+        job, for the next task of this Airflow that wants the same engine, unless others wait for the GPUs.
+        0 takes a waiting engine, and ends it after the job. By default engines end with their job.
+    :param flush_interval: seconds or ``timedelta`` until a finished row is written at the latest, default 10.
     :param no_progress_timeout: seconds or ``timedelta`` in which no row finishes, no token is generated and
         no engine loads its model, before the job is given up, default 1,800.
     :param cluster_wait: seconds or ``timedelta`` to wait for nodes that are missing; by default 900 where an
         autoscaler may bring them, 300 where an earlier attempt of the run had them, and else none.
-    :param orphan_timeout: seconds or ``timedelta`` after which a job that no task follows any more writes
-        what is finished and ends itself, default 6 hours; a retry or a clear resumes it. 0 for never. At
-        least three times `poll_interval`.
+    :param orphan_timeout: seconds or ``timedelta`` after which a job without a follower writes what is
+        finished and ends itself, default 6 hours, at least three times `poll_interval`; 0 for never.
 
     Access and environment:
 
-    :param aws_conn_id: an ``aws`` connection whose credentials travel to the job; by default the cluster uses
-        its own identity.
+    :param aws_conn_id: an ``aws`` connection for the job; by default the cluster uses its own identity.
     :param hf_conn_id: a connection whose password is a Hugging Face token.
     :param runtime_env: Ray's runtime environment of the job; `working_dir` is taken.
 
@@ -244,8 +224,7 @@ class RayBatchInferenceOperator(RayOperator):
         try:
             super().__init__(**kwargs)
         except TypeError:
-            of_all = signature(BaseOperator.__init__).parameters
-            known = [*ARGUMENTS, *type(self).template_fields, *of_all]
+            known = [*ARGUMENTS, *type(self).template_fields, *signature(BaseOperator.__init__).parameters]
             check_names(kwargs, known, f"Task {kwargs.get('task_id')!r}: ")
             raise
         self.source = source
@@ -304,9 +283,35 @@ class RayBatchInferenceOperator(RayOperator):
         self.runtime_env = runtime_env
         self._check_at_parse()
 
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "source": self.source, "format": self.format, "csv_options": self.csv_options,
+            "limit": self.limit, "id_column": self.id_column, "prompt": self.prompt,
+            "system_prompt": self.system_prompt, "messages": self.messages,
+            "messages_column": self.messages_column, "prompt_column": self.prompt_column,
+            "prompt_function": self.prompt_function, "special_tokens_in_text": self.special_tokens_in_text,
+            "on_overlong": self.on_overlong, "model": self.model, "chat_template": self.chat_template,
+            "chat_template_kwargs": self.chat_template_kwargs, "sampling": self.sampling,
+            "sampling_column": self.sampling_column, "response_format": self.response_format,
+            "on_truncated": self.on_truncated, "engine": self.engine, "engine_args": self.engine_args,
+            "replicas": self.replicas, "accelerator_type": self.accelerator_type, "num_cpus": self.num_cpus,
+            "rows_in_flight": self.rows_in_flight, "batch_size": self.batch_size, "processor": self.processor,
+            "max_restarts": self.max_restarts, "destination": self.destination,
+            "destination_format": self.destination_format, "rows_per_part": self.rows_per_part,
+            "on_destination_owned": self.on_destination_owned, "output_prefix": self.output_prefix,
+            "response_column": self.response_column, "postprocess": self.postprocess,
+            "preserve_order": self.preserve_order, "reuse": self.reuse, "reuse_max_age": self.reuse_max_age,
+            "deduplicate": self.deduplicate, "on_clear": self.on_clear,
+            "max_error_fraction": self.max_error_fraction, "max_errors": self.max_errors,
+            "max_row_attempts": self.max_row_attempts, "max_tokens_total": self.max_tokens_total,
+            "max_gpu_hours": self.max_gpu_hours, "keep_warm": self.keep_warm,
+            "flush_interval": self.flush_interval, "no_progress_timeout": self.no_progress_timeout,
+            "cluster_wait": self.cluster_wait, "orphan_timeout": self.orphan_timeout,
+        }  # fmt: skip
+
     def check_known(self, unknown: Collection[str]) -> None:
         """See :meth:`RayOperator.check_known`."""
-        given = {name: value for name, value in arguments_of(self).items() if value is not None}
+        given = {name: value for name, value in self._arguments().items() if value is not None}
         if type(self) is not RayBatchInferenceOperator:
             # A subclass, or a decorated function, may give the others later.
             unknown = {*unknown, *ARGUMENTS} - (given.keys() - {*unknown, "engine"})
@@ -321,8 +326,8 @@ class RayBatchInferenceOperator(RayOperator):
         from airflow_provider_raybatch.cluster.submit.request import with_source_digest
         from airflow_provider_raybatch.hooks.credentials import as_environment, job_secrets
 
-        spec = with_source_digest(build_spec(arguments_of(self)))
-        spec = spec.model_copy(update={"deadline": run.deadline.earlier})
+        given = with_source_digest(build_spec(self._arguments()))
+        spec = given.model_copy(update={"deadline": run.deadline.earlier})
         check_lease(spec.orphan_timeout, self.poll_interval)
         if spec.has_vllm_sampling and (names := unknown_names(spec.sampling)):
             self.log.warning(
@@ -364,13 +369,12 @@ class RayBatchInferenceOperator(RayOperator):
         """See :meth:`RayOperator.control`."""
         from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
 
-        given = seconds(self.orphan_timeout, "orphan_timeout")
-        orphan_timeout = Limits().orphan_timeout if given is None else given
+        orphan_timeout = seconds(self.orphan_timeout, "orphan_timeout")
         return LeaseTerms(
             key=run.key_of_job(submission_id),
             attempt=run.attempt,
             deadline=run.deadline.earlier,
-            orphan_timeout=orphan_timeout,
+            orphan_timeout=Limits().orphan_timeout if orphan_timeout is None else orphan_timeout,
             retry_pause=longest_pause(self, run.attempt),
         )
 

@@ -294,8 +294,8 @@ MUTANTS = (
     Mutant(
         "trigger-raises",
         _TRIGGER,
-        "        except Exception as error:\n            # Airflow would put",
-        "        except MemoryError as error:\n            # Airflow would put",
+        "        except Exception as error:\n            # Airflow would store",
+        "        except MemoryError as error:\n            # Airflow would store",
         "Airflow stores the traceback as it is, and a NUL byte in it ends the triggerer.",
         ("operators/test_foreign_text.py::test_a_failure_of_the_trigger_itself",),
     ),

@@ -16,6 +16,7 @@ from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenc
 from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
 from airflow_provider_raybatch.operators.base import RayOperator
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from tests.support.batches import batch
 
 PACKAGE = Path(airflow_provider_raybatch.__file__).parent
 GOOD: dict[str, Any] = {"source": "/in", "prompt": "Say {row.x}", "model": "m", "destination": "/out"}
@@ -43,9 +44,8 @@ def test_fields_beside_the_arguments_are_in_the_spec() -> None:
     assert NOT_ARGUMENTS & set(parameters(RayOperator)) == {"deadline"}
 
 
-def test_all_arguments_but_the_chat_template_are_templated() -> None:
-    known = {*parameters(RayBatchInferenceOperator), *parameters(RayOperator)}
-    assert known - set(RayBatchInferenceOperator.template_fields) == {"chat_template"}
+def test_each_argument_is_followed_from_operator_to_spec() -> None:
+    assert tuple(batch()._arguments()) == ARGUMENTS
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from airflow.sdk import DAG
 
-from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
+from airflow_provider_raybatch.operators.arguments import build_spec
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from tests.support.airflow_tasks import Run
@@ -31,7 +31,7 @@ def test_native_objects_leave_texts_as_they_are() -> None:
     assert (operator.output_prefix, operator.response_column) == ("3.10", "20260101")
     assert (operator.limit, operator.sampling, operator.source) == (3, {"max_tokens": 3}, ["/a", "/b"])
     assert (job.entrypoint, job.deferrable) == ("20260101", True)
-    spec = build_spec({name: getattr(operator, name) for name in ARGUMENTS})
+    spec = build_spec(operator._arguments())
     assert (spec.id_column, spec.output_prefix) == (None, "3.10")
 
 
