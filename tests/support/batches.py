@@ -30,10 +30,11 @@ def left(operator: Any, **arguments: Any) -> Any:
     return operator
 
 
-def defer(run: Run) -> None:
+def defer(run: Run, **arguments: Any) -> TaskDeferred:
     """Run an attempt up to its deferral."""
-    with pytest.raises(TaskDeferred):
-        batch(deferrable=True).execute(run.context())
+    with pytest.raises(TaskDeferred) as deferred:
+        batch(deferrable=True, **arguments).execute(run.context())
+    return deferred.value
 
 
 def failing(failure_class: FailureClass, message: str = "It went wrong.") -> Any:
@@ -52,3 +53,18 @@ class Died(BaseException):
 
 def die(*args: Any, **kwargs: Any) -> Any:
     raise Died
+
+
+def die_before(step: str, run: Run, **arguments: Any) -> None:
+    """Run an attempt up to a step of the operator, such as `_follow`, at which its worker dies."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(RayBatchInferenceOperator, step, die)
+        with pytest.raises(Died):
+            batch(**arguments).execute(run.context())
+
+
+def spec_of_job(ray: FakeRay) -> dict[str, Any]:
+    """Return the spec of the only job."""
+    (job,) = ray.jobs.values()
+    spec: dict[str, Any] = ray.spec(job.body)
+    return spec

@@ -46,10 +46,7 @@ def find() -> list[str]:
         ({"source": "/in/{{ dss }}"}, "label: source: Jinja can't render it ('dss' is undefined)"),
         ({"prompt": "{% if {row.x}"}, "label: prompt: Jinja can't render it (expected token"),
         ({"timeout": "{{ 'soon' }}"}, "label: timeout: 'soon' is not a duration"),
-        (
-            {"sampling": {"guided_json": "{{ params.none }}"}},
-            "label: sampling: guided_json: vLLM has no such",
-        ),
+        ({"sampling": {"guided_json": "{{ params.none }}"}}, "label: sampling: guided_json: vLLM has no"),
         ({"prompt": None, "prompt_function": "no_such:make"}, "label: prompt_function: there is no module"),
         ({"postprocess": "no_such:parse"}, "label: postprocess: there is no module 'no_such'"),
     ],

@@ -50,7 +50,7 @@ MUTANTS = (
         '_asked(lambda: store.set(KEY, record.model_dump(mode="json"), retention=NEVER_EXPIRE))',
         '_asked(lambda: store.set(KEY, record.model_dump(mode="json")))',
         "A retry that comes after Airflow has swept its store submits a second job.",
-        ("operators/test_record_stays.py::test_a_retry_that_comes_late_finds_its_run",),
+        ("operators/test_run_record.py::test_a_retry_that_comes_late_finds_its_run",),
     ),
     Mutant(
         "clear-is-a-retry",
@@ -196,7 +196,7 @@ MUTANTS = (
         stop_earlier_runs(address, run, submitted.submission_id, log)
 """,
         "A worker that is killed in between leaves the cleared run's job running for good.",
-        ("operators/test_earlier_runs.py::test_unstopped_job_is_stopped_by_the_next_attempt",),
+        ("operators/test_one_submission.py::test_unstopped_job_is_stopped_by_the_next_attempt",),
     ),
     Mutant(
         "unstopped-runs-forgotten",
@@ -204,7 +204,7 @@ MUTANTS = (
         'may still be there: %s", error)\n        return False\n',
         'may still be there: %s", error)\n        return True\n',
         "A job that could not be stopped at once runs on for good.",
-        ("operators/test_earlier_runs.py::test_unstopped_job_is_stopped_by_the_next_attempt",),
+        ("operators/test_one_submission.py::test_unstopped_job_is_stopped_by_the_next_attempt",),
     ),
     Mutant(
         "earlier-runs-that-can-not-be-stopped-fail-the-task",
@@ -212,7 +212,7 @@ MUTANTS = (
         "    except RaybatchError as error:\n        log.warning(",
         "    except ZeroDivisionError as error:\n        log.warning(",
         "A task fails because of a job that is not its own.",
-        ("operators/test_earlier_runs.py::test_unstopped_job_is_stopped_by_the_next_attempt",),
+        ("operators/test_one_submission.py::test_unstopped_job_is_stopped_by_the_next_attempt",),
     ),
     Mutant(
         "kill-during-the-post-finds-no-id",

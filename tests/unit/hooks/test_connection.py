@@ -144,41 +144,20 @@ def test_tls_is_verified_by_default() -> None:
         ({"host": "head", "schema": "grpc"}, "field schema: 'grpc' is unknown; use http or https"),
         ({"host": "head", "extra": "{"}, "field extra: it is not a JSON object"),
         ({"host": "head", "extra": "[1]"}, "field extra: it is not a JSON object"),
-        (
-            {"host": "head", "extra": '{"verify": "maybe"}'},
-            "field verify in extra: 'maybe' is neither true nor",
-        ),
+        ({"host": "head", "extra": '{"verify": "maybe"}'}, "field verify in extra: 'maybe' is neither true"),
         ({"host": "head", "extra": '{"verify": 0}'}, "field verify in extra: 0 is neither true nor false."),
-        (
-            {"host": "head", "extra": '{"ca_bundle": "/no/such.pem"}'},
-            "field ca_bundle in extra: '/no/such.pem'",
-        ),
+        ({"host": "head", "extra": '{"ca_bundle": "/no/such.pem"}'}, "in extra: '/no/such.pem' is not a"),
         (
             {"host": "head", "extra": json.dumps({"ca_bundle": __file__, "verify": "False"})},
             "test_connection.py' contradicts verify; remove one of them.",
         ),
         ({"host": "head", "extra": '{"connect_timeout": true}'}, "True is not a positive number of seconds."),
         ({"host": "head", "extra": '{"connect_timeout": "inf"}'}, "'inf' is not a positive number"),
-        (
-            {"host": "head", "extra": '{"secret_headers": ["1234567"]}'},
-            "field secret_headers in extra: it is not a JSON object",
-        ),
-        (
-            {"host": "head", "extra": '{"secret_headers": "x"}'},
-            "field secret_headers in extra: it is not a JSON object of texts",
-        ),
-        (
-            {"host": "head", "extra": '{"secret_cookies": {"a": 1}}'},
-            "field secret_cookies in extra: it is not a JSON object of",
-        ),
-        (
-            {"host": "head", "extra": '{"connect_timeout": 0}'},
-            "field connect_timeout in extra: 0 is not a positive",
-        ),
-        (
-            {"host": "head", "extra": '{"request_timeout": "x"}'},
-            "field request_timeout in extra: 'x' is not a pos",
-        ),
+        ({"host": "head", "extra": '{"secret_headers": ["1234567"]}'}, "field secret_headers in extra: it"),
+        ({"host": "head", "extra": '{"secret_headers": "x"}'}, "field secret_headers in extra: it is not a"),
+        ({"host": "head", "extra": '{"secret_cookies": {"a": 1}}'}, "field secret_cookies in extra: it is"),
+        ({"host": "head", "extra": '{"connect_timeout": 0}'}, "field connect_timeout in extra: 0 is not a"),
+        ({"host": "head", "extra": '{"request_timeout": "x"}'}, "field request_timeout in extra: 'x' is"),
         *(
             (
                 {"host": "head", "extra": json.dumps({"dashboard_url": url})},
@@ -189,17 +168,11 @@ def test_tls_is_verified_by_default() -> None:
                 ("https://me:[1234567@people", "it carries a login"),
                 ("https://me:x/1234567@people", "it carries a login"),
                 ("me:1234567@people", "it carries a login"),
-                (
-                    "javascript:alert(1)",
-                    "'javascript:alert(1)' is not an address that a browser opens; use https",
-                ),
+                ("javascript:alert(1)", "'javascript:alert(1)' is not an address that a browser opens; use"),
                 ("people.example.com", "'people.example.com' is not an address that a browser opens"),
             ]
         ),
-        (
-            {"host": "head", "extra": '{"secret_seal_key": 1234567}'},
-            "field secret_seal_key in extra: a value of type int",
-        ),
+        ({"host": "head", "extra": '{"secret_seal_key": 1234567}'}, "field secret_seal_key in extra: a"),
     ],
 )
 def test_wrong_connection_is_one_sentence(fields: dict[str, Any], sentence: str) -> None:

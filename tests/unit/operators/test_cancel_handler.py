@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
@@ -16,7 +15,7 @@ from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.cancel_handler import CancelHandler
 from tests.support.airflow_tasks import Run
-from tests.support.batches import batch
+from tests.support.batches import batch, defer
 from tests.support.fake_ray import Answer, FakeRay, lasting
 
 
@@ -27,8 +26,7 @@ def test_a_task_that_is_killed_early_neither_submits_nor_adopts(
 ) -> None:
     ray.script = lasting(60)
     if jobs:
-        with pytest.raises(TaskDeferred):
-            batch(deferrable=True).execute(run.context())
+        defer(run)
         run.try_number += 1
     operator = batch(deferrable=deferrable)
     operator.on_kill()

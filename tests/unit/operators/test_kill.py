@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferred
+from airflow.sdk.exceptions import AirflowTaskTimeout
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_raybatch.cluster.submit import resolve
@@ -39,30 +39,28 @@ def polls(ray: FakeRay) -> list[tuple[str, str]]:
     return [request for request in ray.requests if request[1] == "/api/v0/logs/file"]
 
 
-class killed_by_sigterm:  # noqa: N801 - reads as a function
-    """Sends SIGTERM, handled as in the task runner: by the operator's `on_kill` in the main thread."""
+@contextlib.contextmanager
+def killed_by_sigterm(operator: Any, when: Any, then: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """SIGTERM, handled as in the task runner: by the operator's `on_kill` in the main thread."""
 
-    def __init__(self, operator: Any, when: Any, then: Callable[[], None] = lambda: None) -> None:
-        self._operator, self._when, self._then = operator, when, then
+    def on_term(number: int, frame: object) -> None:
+        operator.on_kill()
+        then()
 
-    def __enter__(self) -> None:
-        self._old = signal.signal(signal.SIGTERM, self._on_term)
-        self._thread = threading.Thread(target=self._kill)
-        self._thread.start()
-
-    def _on_term(self, number: int, frame: object) -> None:
-        self._operator.on_kill()
-        self._then()
-
-    def _kill(self) -> None:
+    def kill() -> None:
         end = time.monotonic() + 60
-        while not self._when() and time.monotonic() < end:
+        while not when() and time.monotonic() < end:
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def __exit__(self, *args: object) -> None:
-        self._thread.join()
-        signal.signal(signal.SIGTERM, self._old)
+    old = signal.signal(signal.SIGTERM, on_term)
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        yield
+    finally:
+        killer.join()
+        signal.signal(signal.SIGTERM, old)
 
 
 def test_sigterm_stops_the_job(ray: FakeRay, run: Run) -> None:
@@ -283,8 +281,7 @@ def test_kill_leaves_the_job_alone_if_configured(ray: FakeRay, run: Run) -> None
 
 def test_a_kill_touches_no_other_tasks_job(ray: FakeRay, run: Run) -> None:
     ray.script = lasting(60)
-    with pytest.raises(TaskDeferred):
-        batch(deferrable=True).execute(Run(task_id="another").context())
+    defer(Run(task_id="another"))
     operator = batch()
     with (
         killed_by_sigterm(operator, when=lambda: len(polls(ray)) > 3),

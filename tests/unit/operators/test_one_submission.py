@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import Asset
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_raybatch.contract.control import FollowerCommand, order_package
 from airflow_provider_raybatch.contract.failures import FailureClass
@@ -22,17 +22,13 @@ from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOpera
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 from tests.support.airflow_tasks import Run, connection
-from tests.support.batches import Died, batch, defer, die, failing, job_ids, left
+from tests.support.batches import batch, defer, die_before, failing, job_ids, left, spec_of_job
 from tests.support.fake_ray import NO_ANSWER, FakeRay, Script, committing, lasting
 
 
-def test_a_retry_adopts_the_running_job(ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_adopts_the_running_job(ray: FakeRay, run: Run) -> None:
     ray.script = lasting(600)
-    operator = batch()
-    with monkeypatch.context() as patched:
-        patched.setattr(type(operator), "_follow", die)
-        with pytest.raises(Died):
-            operator.execute(run.context())
+    die_before("_follow", run)
     first = job_ids(ray)
     ray.at_poll(2, ray.end_jobs)
     result = batch().execute(run.context())
@@ -40,14 +36,8 @@ def test_a_retry_adopts_the_running_job(ray: FakeRay, run: Run, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
-def test_a_retry_returns_what_a_finished_job_left(
-    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, deferrable: bool
-) -> None:
-    operator = batch()
-    with monkeypatch.context() as patched:
-        patched.setattr(type(operator), "_end", die)
-        with pytest.raises(Died):
-            operator.execute(run.context())
+def test_a_retry_returns_what_a_finished_job_left(ray: FakeRay, run: Run, deferrable: bool) -> None:
+    die_before("_end", run)
     run.try_number += 1
     first = batch(deferrable=deferrable).execute(run.context())
     assert first["rows"] == 2
@@ -57,17 +47,9 @@ def test_a_retry_returns_what_a_finished_job_left(
 
 
 @pytest.mark.parametrize("status", ["STOPPED", "FAILED"])
-def test_retry_returns_what_an_ended_job_had_published(
-    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, status: str
-) -> None:
-    def publishing(ray: FakeRay, body: dict[str, Any]) -> Script:
-        return Script(lines=committing(ray, body).last, status=status)
-
-    ray.script = publishing
-    with monkeypatch.context() as patched:
-        patched.setattr(RayBatchInferenceOperator, "_follow", die)
-        with pytest.raises(Died):
-            batch().execute(run.context())
+def test_retry_returns_what_an_ended_job_had_published(ray: FakeRay, run: Run, status: str) -> None:
+    ray.script = lambda ray, body: Script(lines=committing(ray, body).last, status=status)
+    die_before("_follow", run)
     run.try_number += 1
     assert batch().execute(run.context())["rows"] == 2
     assert len(ray.jobs) == 1
@@ -183,22 +165,50 @@ def test_attempt_frozen_during_a_clear_submits_nothing(
     assert job_ids(ray) == new
 
 
-def test_what_a_clear_could_not_stop_the_next_attempt_stops(
+def test_what_a_clear_could_not_stop_the_next_attempt_stops(ray: FakeRay, run: Run) -> None:
+    ray.script = lasting(60)
+    defer(run)
+    (old,) = ray.jobs
+    run.clear()
+    die_before("_submit", run)
+    run.clear()
+    ray.script = committing
+    batch().execute(run.context())
+    assert ray.jobs[old].status == "STOPPED"
+    assert run.store.values["raybatch_run"]["earlier"] == []
+
+
+def test_unstopped_job_is_stopped_by_the_next_attempt(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ray.script = lasting(60)
     defer(run)
     (old,) = ray.jobs
     run.clear()
+    answer = ray.answer
+
+    def refuses(method: str, path: str, *rest: Any) -> Any:
+        return (403, "Forbidden") if path.endswith("/stop") else answer(method, path, *rest)
+
     with monkeypatch.context() as patched:
-        patched.setattr(RayBatchInferenceOperator, "_submit", die)
-        with pytest.raises(Died):
-            batch().execute(run.context())
+        patched.setattr(ray, "answer", refuses)
+        defer(run)  # it continues with its own job
+    assert len(ray.active) == 2
+    run.try_number += 1
+    defer(run)
+    assert len(ray.jobs) == 2
+    assert old not in ray.active
+    assert len(ray.active) == 1
+
+
+def test_unstopped_job_is_stopped_by_an_attempt_that_is_refused(ray: FakeRay, run: Run) -> None:
+    """A task is cleared to run with other arguments, which are wrong."""
+    ray.script = lasting(600)
+    defer(run)
     run.clear()
-    ray.script = committing
-    batch().execute(run.context())
-    assert ray.jobs[old].status == "STOPPED"
-    assert run.store.values["raybatch_run"]["earlier"] == []
+    with pytest.raises(RayBatchFailException, match="limit"):
+        left(batch(), limit=0).execute(run.context())
+    assert not ray.active
 
 
 def test_a_cleared_success_runs_again(ray: FakeRay, run: Run) -> None:
@@ -268,8 +278,7 @@ def test_changed_arguments(ray: FakeRay, run: Run, choice: Any, stopped: bool) -
     ray.script = lasting(60)
     defer(run)
     (old,) = ray.jobs
-    with pytest.raises(TaskDeferred):
-        batch(deferrable=True, prompt="Sing {row.x}", on_stale_state=choice).execute(run.context())
+    defer(run, prompt="Sing {row.x}", on_stale_state=choice)
     assert (ray.jobs[old].status == "STOPPED") is stopped
     assert len(ray.active) == 1
 
@@ -286,10 +295,8 @@ class TestAdoption:
     def adopt(self, ray: FakeRay, run: Run, **arguments: Any) -> FollowerCommand:
         """Return the order that the next attempt gives to the job of the first one."""
         run.try_number += 1
-        with pytest.raises(TaskDeferred) as deferred:
-            batch(deferrable=True, **arguments).execute(run.context())
+        trigger = RayJobTrigger(**defer(run, **arguments).trigger.serialize()[1])
         (job,) = ray.jobs.values()
-        trigger = RayJobTrigger(**deferred.value.trigger.serialize()[1])
 
         async def first_poll() -> None:
             following = asyncio.create_task(anext(trigger.run()))
@@ -306,10 +313,8 @@ class TestAdoption:
 
     def test_brings_the_job_the_bounds_of_the_new_attempt(self, ray: FakeRay, run: Run) -> None:
         ray.script = lasting(60)
-        with pytest.raises(TaskDeferred):
-            batch(deferrable=True, timeout=100, orphan_timeout=1000).execute(run.context())
-        (job,) = ray.jobs.values()
-        first = ray.spec(job.body)
+        defer(run, timeout=100, orphan_timeout=1000)
+        first = spec_of_job(ray)
         later = self.adopt(ray, run, timeout=200, orphan_timeout=2000)
         assert later.deadline == pytest.approx(first["deadline"] + 100, abs=60)
         assert (first["orphan_timeout"], later.orphan_timeout) == (1000, 2000)
@@ -322,11 +327,8 @@ def test_followed_job_costs_two_requests_a_poll(ray: FakeRay, run: Run, deferrab
     """Two more requests come every five minutes, or ten times in a lease."""
     ray.script = lasting(600)
     ray.at_poll(8, ray.end_jobs)
-    operator = batch(deferrable=deferrable)
     if deferrable:
-        with pytest.raises(TaskDeferred) as deferred:
-            operator.execute(run.context())
-        trigger = RayJobTrigger(**deferred.value.trigger.serialize()[1])
+        trigger = RayJobTrigger(**defer(run).trigger.serialize()[1])
         ray.requests.clear()
 
         async def follow() -> None:
@@ -334,7 +336,7 @@ def test_followed_job_costs_two_requests_a_poll(ray: FakeRay, run: Run, deferrab
 
         asyncio.run(follow())
     else:
-        operator.execute(run.context())
+        batch().execute(run.context())
     asked = [path.split("/")[2] for _, path in ray.requests]
     (job,) = ray.jobs.values()
     control = [path for _, path in ray.requests if path.endswith(order_package(ray.key(job.body)))]
@@ -365,7 +367,6 @@ def test_retry_that_cannot_submit_leaves_no_orphan(ray: FakeRay, run: Run, argum
 def test_another_runtime_env_makes_another_job(ray: FakeRay, run: Run) -> None:
     ray.script = lasting(60)
     for value in "112":
-        with pytest.raises(TaskDeferred):
-            batch(deferrable=True, runtime_env={"env_vars": {"A": value}}).execute(run.context())
+        defer(run, runtime_env={"env_vars": {"A": value}})
     assert len(ray.jobs) == 2
     assert len(ray.active) == 1

@@ -42,18 +42,11 @@ def test_a_template_may_leave_nothing_for_any_of_them(ray: FakeRay, run: Run, no
     operator = batch(**dict.fromkeys(names, nothing))
     operator.render_template_fields({})
     assert operator.execute(run.context())["rows"] == 2
-    assert (operator.on_stale_state, operator.cancel_on_kill, operator.ray_conn_id) == (
-        "replace",
-        True,
-        "ray_default",
-    )
+    found = (operator.on_stale_state, operator.cancel_on_kill, operator.ray_conn_id)
+    assert found == ("replace", True, "ray_default")
     arguments = dict.fromkeys(RayJobOperator.template_fields, nothing)
-    job = RayJobOperator(**{
-        "task_id": "j",
-        **arguments,
-        "entrypoint": "x",
-        "wait_for_completion": "{{ false }}",
-    })
+    given = {"task_id": "j", "entrypoint": "x", "wait_for_completion": "{{ false }}"}
+    job = RayJobOperator(**{**arguments, **given})
     job.render_template_fields({})
     job.execute(Run(task_id="j").context())
     assert (job.poll_interval, job.timeout) == (10.0, None)

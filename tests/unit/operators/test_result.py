@@ -14,13 +14,7 @@ from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from tests.support.airflow_tasks import Run
 from tests.support.batches import batch, defer, left
-from tests.support.fake_ray import FakeRay, Script, committing, expected_result, lasting
-
-
-def test_is_small_and_complete(ray: FakeRay, run: Run) -> None:
-    result = batch().execute(run.context())
-    (submission_id,) = ray.jobs
-    assert result == expected_result(ray, submission_id)
+from tests.support.fake_ray import FakeRay, Script, committing, lasting
 
 
 def test_on_local_disk_has_no_bucket(ray: FakeRay, run: Run) -> None:

@@ -67,16 +67,14 @@ def test_own_rules_come_first() -> None:
     rule = RetryRule(exception=RayBatchException, action=RetryAction.RETRY, retry_delay=timedelta(hours=2))
     policy = ray_batch_retry_policy(rule)
     for failure_class in (FailureClass.STORAGE, FailureClass.INTERNAL):
-        assert decided(airflow_exception(RaybatchError("x", failure_class)), 3, policy)[1] == timedelta(
-            hours=2
-        )
+        error = airflow_exception(RaybatchError("x", failure_class))
+        assert decided(error, 3, policy)[1] == timedelta(hours=2)
 
 
 def test_a_long_first_delay_is_not_cut() -> None:
     policy = ray_batch_retry_policy(unavailable_delay=timedelta(hours=3))
-    assert decided(airflow_exception(RaybatchError("x", FailureClass.STORAGE)), 2, policy)[1] == timedelta(
-        hours=3
-    )
+    error = airflow_exception(RaybatchError("x", FailureClass.STORAGE))
+    assert decided(error, 2, policy)[1] == timedelta(hours=3)
 
 
 def test_retry_policy_survives_json() -> None:

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]
 
 from airflow_provider_raybatch.contract.run_token import run_number
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
@@ -149,3 +151,29 @@ def test_a_value_that_is_not_a_record_is_named(value: Any) -> None:
         with pytest.raises(RayBatchFailException, match="the value of 'raybatch_run' is not the record"):
             ask(store)
     assert store.get(KEY) == value
+
+
+class Swept(Store):
+    """A store that Airflow sweeps after each write: only values without an expiry stay."""
+
+    def set(self, key: str, value: Any, *, retention: timedelta | None = None) -> None:
+        super().set(key, value)
+        self.expires = retention != NEVER_EXPIRE
+
+    def sweep(self) -> None:
+        if self.expires:
+            self.values.clear()
+
+
+def test_a_retry_that_comes_late_finds_its_run() -> None:
+    store = Swept()
+    tokens = set()
+    for number in (1, 2, 3):
+        run = current_run(store, attempt(number, 5))
+        tokens.add(run.token)
+        forget_earlier(store, run.token)
+        if number == 2:
+            record_result(store, run.token, attempt(number, 5), "f", {"rows": 1})
+        store.sweep()
+    assert len(tokens) == 1
+    assert run.result == {"rows": 1}

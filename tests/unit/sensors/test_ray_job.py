@@ -14,6 +14,8 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
+from airflow_provider_raybatch.cluster.follow.outcome import Outcome
+from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import (
     RayBatchException,
@@ -60,9 +62,7 @@ def test_fails_for_good_when_the_job_did(ray: FakeRay, run: Run, deferrable: boo
 def test_a_finished_job_whose_log_is_out_of_reach(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, deferrable: bool
 ) -> None:
-    from airflow_provider_raybatch.cluster.jobs_api import transport
-
-    monkeypatch.setattr(transport.RetryPolicy, "wait", lambda policy, attempt: 0.0)
+    monkeypatch.setattr(RetryPolicy, "wait", lambda policy, attempt: 0.0)
     submit(ray, Script())
     answer = ray.answer
 
@@ -107,9 +107,7 @@ def test_leaves_the_job_alone_when_it_gives_up(ray: FakeRay, run: Run) -> None:
 def test_tolerates_an_unreachable_cluster(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from airflow_provider_raybatch.cluster.jobs_api import transport
-
-    monkeypatch.setattr(transport.RetryPolicy, "wait", lambda policy, attempt: 0.0)
+    monkeypatch.setattr(RetryPolicy, "wait", lambda policy, attempt: 0.0)
     submit(ray, Script(seconds=60))
     ray.down = True
     with pytest.raises(AirflowSensorTimeout):
@@ -163,25 +161,9 @@ def test_defers_without_the_right_to_stop(ray: FakeRay, run: Run) -> None:
     assert arguments["session_name"] == ray.session_name
 
 
-async def test_resumes_with_the_outcome_of_the_trigger(ray: FakeRay, run: Run) -> None:
-    submit(ray, Script(seconds=600))
-    waiting = sensor(deferrable=True)
-    with pytest.raises(TaskDeferred) as deferred:
-        waiting.execute(run.context())
-    ray.jobs[JOB].end("SUCCEEDED")
-    (event,) = [event async for event in deferred.value.trigger.run()]
-    assert waiting.execute_complete(run.context(), event.payload)["status"] == "SUCCEEDED"
-
-
 def test_a_cluster_that_stays_silent_is_worth_a_retry(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection("http://127.0.0.1:9"))
-    event = {
-        "outcome": {
-            "state": "unreachable",
-            "failure_class": FailureClass.CLUSTER_UNREACHABLE.value,
-            "message": "No answer.",
-        }
-    }
+    outcome = Outcome("unreachable", FailureClass.CLUSTER_UNREACHABLE, "No answer.")
     with pytest.raises(RayBatchException) as caught:
-        sensor().execute_complete(run.context(), event)
+        sensor().execute_complete(run.context(), {"outcome": outcome.to_json()})
     assert not isinstance(caught.value, AirflowFailException)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from airflow.jobs.triggerer_job_runner import TriggerRunner
-from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
@@ -26,7 +25,7 @@ from airflow_provider_raybatch.exceptions import RayBatchUnavailableException
 from airflow_provider_raybatch.triggers import ray_job
 from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 from tests.support.airflow_tasks import Clock, Run, connection
-from tests.support.batches import batch
+from tests.support.batches import batch, defer
 from tests.support.fake_ray import FakeRay, Script, lasting, summary
 
 CONTROL = LeaseTerms(key="ab" * 32, attempt=1)
@@ -61,17 +60,6 @@ def test_survives_serialisation(ray: FakeRay) -> None:
     assert after.serialize() == before.serialize()
 
 
-async def test_fires_when_the_job_has_ended(ray: FakeRay) -> None:
-    submit(ray, Script(["working"], seconds=0.3))
-    assert (await fired(trigger(ray))).state == "succeeded"
-
-
-async def test_hands_the_handle_back(ray: FakeRay) -> None:
-    submit(ray, Script())
-    events = [event async for event in trigger(ray, handle={"run_token": "x"}).run()]
-    assert events[0].payload["handle"] == {"run_token": "x"}
-
-
 async def test_never_blocks_the_loop(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = ray.answer
 
@@ -103,27 +91,6 @@ async def test_never_blocks_the_loop(ray: FakeRay, monkeypatch: pytest.MonkeyPat
     await beating
     assert outcome.state == "succeeded"
     assert min(beats_of_answers) > 2
-
-
-async def test_tolerates_an_unreachable_cluster_for_a_while(ray: FakeRay) -> None:
-    submit(ray, Script(seconds=600))
-    ray.at_poll(2, lambda: ray.stage("GET", "/api", (503, "no backend"), times=12))
-    ray.at_poll(2, ray.end_jobs)
-    assert (await fired(trigger(ray))).state == "succeeded"
-
-
-async def test_distinguishes_a_lost_cluster_from_a_failed_job(ray: FakeRay) -> None:
-    submit(ray, Script(seconds=60))
-    ray.at_poll(2, ray.restart)
-    outcome = await fired(trigger(ray))
-    assert (outcome.state, outcome.failure_class) == ("lost", FailureClass.CLUSTER_LOST)
-
-
-async def test_reports_a_failed_job(ray: FakeRay) -> None:
-    submit(ray, Script(status="FAILED", message="ValueError: no", error_type="JOB_ENTRYPOINT_COMMAND_ERROR"))
-    outcome = await fired(trigger(ray))
-    assert outcome.state == "failed"
-    assert "ValueError: no" in outcome.message
 
 
 @pytest.mark.parametrize("cancel", [True, False])
@@ -204,14 +171,13 @@ async def test_unusable_connection_leaves_the_job_to_a_retry(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ray.script = lasting(600)
-    with pytest.raises(TaskDeferred) as deferred:
-        batch(deferrable=True).execute(run.context())
+    following = defer(run).trigger
     bundle = tmp_path / "ca.pem"
     bundle.write_text("no certificate")
     with monkeypatch.context() as patched:
         extra = json.dumps({"ca_bundle": str(bundle)})
         patched.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection(ray.url, extra=extra))
-        (event,) = [event async for event in deferred.value.trigger.run()]
+        (event,) = [event async for event in following.run()]
     with pytest.raises(RayBatchUnavailableException, match="CA bundle"):
         batch().execute_complete(run.context(), event.payload)
     run.try_number = 2
@@ -252,9 +218,13 @@ class TestOnKill:
         killed.task_instance = ti  # type: ignore[assignment]
         return killed
 
-    def answering(self, monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+    def answering(self, monkeypatch: pytest.MonkeyPatch, *answers: Any) -> None:
+        """Let Airflow give these answers about the task's state, the last one again and again."""
+        left = list(answers)
+
         def states(**asked: Any) -> Any:
             assert asked["task_ids"] == ["t"]
+            answer = left.pop(0) if len(left) > 1 else left[0]
             if isinstance(answer, Exception):
                 raise answer
             return answer
@@ -307,15 +277,8 @@ class TestOnKill:
     async def test_asks_again_where_airflow_is_away_for_a_while(
         self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        answers: list[Any] = [ConnectionError("away"), ConnectionError("away"), {"r": {"t": "failed"}}]
-
-        def states(**asked: Any) -> Any:
-            answer = answers.pop(0)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-        monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))
+        away = ConnectionError("the API server is away")
+        self.answering(monkeypatch, away, away, {"r": {"t": "failed"}})
         await self.killed(ray).on_kill()
         assert not ray.active
 
@@ -350,11 +313,8 @@ class TestOnKill:
         runner = TriggerRunner()
         killed = self.killed(ray)
         killed.task_instance = None
-        runner.triggers[1] = {
-            "task": asyncio.create_task(runner.run_trigger(1, killed)),
-            "name": "t",
-            "events": 0,
-        }
+        running = asyncio.create_task(runner.run_trigger(1, killed))
+        runner.triggers[1] = {"task": running, "name": "t", "events": 0}
         await asyncio.sleep(0.3)
         self.slow_down(ray, monkeypatch)
         until = time.monotonic() + 20
