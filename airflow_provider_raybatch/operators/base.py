@@ -31,9 +31,9 @@ from airflow_provider_raybatch.operators.attempt import Attempt
 from airflow_provider_raybatch.operators.cancel_handler import CancelHandler
 from airflow_provider_raybatch.operators.common_arguments import COMMON, DEFERRABLE, converted
 from airflow_provider_raybatch.operators.deadline import Deadline, attempt_deadline
-from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
+from airflow_provider_raybatch.operators.plan import DRIVER_GRACE, JobPlan, TaskRun
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
-from airflow_provider_raybatch.operators.resuming import latest_handle, outcome_without_trigger, recheck_job
+from airflow_provider_raybatch.operators.resuming import latest_handle, outcome_without_trigger
 from airflow_provider_raybatch.operators.run_record import record_result, recorded_run
 from airflow_provider_raybatch.operators.submitting import submit
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
+    from airflow_provider_raybatch.cluster.follow.loop import Followed
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome
     from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo
@@ -283,18 +284,25 @@ class RayOperator(LiteralTextOperator):
 
     def _follow(self, address: ClusterAddress, run: TaskRun, plan: JobPlan, submitted: Submitted) -> Outcome:
         from airflow_provider_raybatch.cluster.follow.loop import follow_to_the_end
-        from airflow_provider_raybatch.cluster.follow.poll import Followed
 
-        job = Followed(
-            submission_id=submitted.submission_id,
-            session_name=submitted.session_name,
-            poll_interval=self.poll_interval,
-            deadline=plan.followers_deadline(run.deadline.earlier),
-            stop_at_deadline=self.cancel_on_timeout,
-            from_start=not submitted.adopted,
-            lease=self._cancel_handler.lease_of(submitted.submission_id),
-        )
+        deadline = plan.followers_deadline(run.deadline.earlier)
+        job = self._followed(submitted.submission_id, submitted.session_name, deadline, not submitted.adopted)
         return run_blocking(follow_to_the_end(address, job, self.log))
+
+    def _followed(
+        self, submission_id: str, session_name: str | None, deadline: float | None, from_start: bool
+    ) -> Followed:
+        from airflow_provider_raybatch.cluster.follow.loop import Followed
+
+        return Followed(
+            submission_id=submission_id,
+            session_name=session_name,
+            poll_interval=self.poll_interval,
+            deadline=deadline,
+            stop_at_deadline=self.cancel_on_timeout,
+            from_start=from_start,
+            lease=self._cancel_handler.lease_of(submission_id),
+        )
 
     def _defer(
         self, run: TaskRun, plan: JobPlan, submitted: Submitted, handle: Mapping[str, Any]
@@ -302,8 +310,7 @@ class RayOperator(LiteralTextOperator):
         from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 
         now, deadline = time.time(), plan.followers_deadline(run.deadline.earlier)
-        left = None if deadline is None else max(0.0, deadline - now) + _DEFERRAL_GRACE
-        left = None if left is None else min(left, _LONGEST_DEFERRAL)
+        left = max(0.0, (deadline or now) - now) + _DEFERRAL_GRACE
         self.defer(
             trigger=RayJobTrigger(
                 ray_conn_id=self.ray_conn_id,
@@ -318,30 +325,36 @@ class RayOperator(LiteralTextOperator):
                 control=None if plan.control is None else asdict(plan.control(submitted.submission_id)),
             ),
             method_name="execute_complete",
-            timeout=None if left is None else timedelta(seconds=left),
+            timeout=None if deadline is None else timedelta(seconds=min(left, _LONGEST_DEFERRAL)),
         )
 
     def _end(self, context: Context, outcome: Outcome, handle: Mapping[str, Any]) -> Any:
         self._cancel_handler.concerns_nothing()
         if outcome.failure_class is not None:
-            raise self._failure(
-                context,
-                outcome.failure_class,
-                f"Job {handle['submission_id']} {outcome.state}: {outcome.message}",
-            )
+            message = f"Job {handle['submission_id']} {outcome.state}: {outcome.message}"
+            raise self._failure(context, outcome.failure_class, message)
         return self._succeeded(context, handle, self.hand_over(outcome, handle))
 
     def _recheck(self, context: Context, known: Outcome, submission_id: str) -> Outcome:
-        return recheck_job(
-            self._attempt(context),
-            known,
-            submission_id,
-            self._cancel_handler,
-            self.control,
-            self.log,
-            poll_interval=self.poll_interval,
-            stop_at_deadline=self.cancel_on_timeout,
-        )
+        """The job's outcome; `known`, the trigger's, if the cluster doesn't answer."""
+        from airflow_provider_raybatch.cluster.follow.loop import recheck
+
+        ti, store = context["ti"], context["task_state_store"]
+        try:
+            run = self._attempt(context).recorded()
+            if run is None:
+                return known
+            address, control = run.connection.address(), partial(self.control, run)
+            self._cancel_handler.concerns(address, run.key, store, control, submission_id, run.mark_key)
+            at = run.deadline.earlier
+            # A driver that ends itself gets some seconds more.
+            deadline = None if at is None else at + DRIVER_GRACE
+            job = self._followed(submission_id, None, deadline, from_start=False)
+            retries_left = ti.try_number <= ti.max_tries
+            return run_blocking(recheck(address, job, known, self.log, leave_to_a_retry=retries_left))
+        except RaybatchError as error:
+            self.log.error("The job can't be asked how it ended: %s", error)
+            return known
 
     def _failure(self, context: Context, failure_class: FailureClass, message: str) -> RayBatchException:
         if failure_class is FailureClass.TIMEOUT:

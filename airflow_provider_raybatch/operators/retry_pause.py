@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from airflow.sdk import BaseOperator
+
+from airflow_provider_raybatch.contract.durations import seconds_of
 
 _LONGEST = 86400.0  # Airflow's MAX_RETRY_DELAY
 
@@ -16,15 +16,11 @@ def longest_pause(task: BaseOperator, try_number: int) -> float:
     With `retry_exponential_backoff`, Airflow chooses up to twice the pause that it has computed
     (`TaskInstance.next_retry_datetime`).
     """
-    pause, factor = _seconds(task.retry_delay), float(task.retry_exponential_backoff or 1)
+    pause, factor = seconds_of(task.retry_delay), float(task.retry_exponential_backoff or 1)
     if factor == 1 or factor < 0:
         return pause
     try:
         pause = min(_LONGEST, 2 * max(1.0, pause * factor ** (try_number - 1)))
     except OverflowError:
         pause = _LONGEST
-    return min(pause, _seconds(task.max_retry_delay)) if task.max_retry_delay else pause
-
-
-def _seconds(value: timedelta | float) -> float:
-    return value.total_seconds() if isinstance(value, timedelta) else float(value)
+    return min(pause, seconds_of(task.max_retry_delay)) if task.max_retry_delay else pause

@@ -37,10 +37,9 @@ def defer(run: Run, **arguments: Any) -> TaskDeferred:
     return deferred.value
 
 
-def failing(failure_class: FailureClass, message: str = "It went wrong.") -> Any:
-    return lambda ray, body: Script(
-        last=[ray.line(body, Failed(failure_class=failure_class, message=message))], status="FAILED"
-    )
+def failing(failure_class: FailureClass, message: str = "It went wrong.", seconds: float = 0.0) -> Any:
+    event = Failed(failure_class=failure_class, message=message)
+    return lambda ray, body: Script(seconds=seconds, last=[ray.line(body, event)], status="FAILED")
 
 
 def job_ids(ray: FakeRay) -> list[str]:

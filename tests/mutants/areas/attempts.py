@@ -27,16 +27,6 @@ MUTANTS = (
         (*_RECORDED, *_ONE),
     ),
     Mutant(
-        "token-stored-after-the-post",
-        _RECORD,
-        "    _write(store, minted)\n"
-        "    if recorded_run(store) != minted:\n"
-        '        raise _unreachable("it doesn\'t give back what was written")\n',
-        "    import threading\n\n    threading.Timer(0.2, _write, (store, minted)).start()\n",
-        "A worker that is killed after its POST leaves a job that its retry doesn't find.",
-        (*_RECORDED, *_ONE),
-    ),
-    Mutant(
         "store-that-forgets-is-trusted",
         _RECORD,
         "    if recorded_run(store) != minted:\n",
@@ -213,14 +203,6 @@ MUTANTS = (
         "    except ZeroDivisionError as error:\n        log.warning(",
         "A task fails because of a job that is not its own.",
         ("operators/test_one_submission.py::test_unstopped_job_is_stopped_by_the_next_attempt",),
-    ),
-    Mutant(
-        "kill-during-the-post-finds-no-id",
-        _KILLING,
-        "            self._target.submission_id, self._target.posts = submission_id, True\n",
-        "",
-        "Airflow's supervisor kills a task before its job is stopped: the job runs on.",
-        ("operators/test_cancel_handler.py::test_a_kill_during_the_post_waits_for_the_job",),
     ),
     Mutant(
         "kill-before-the-post-arrives",

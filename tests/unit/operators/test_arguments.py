@@ -198,8 +198,8 @@ WITH_A_COLUMN = "system_prompt: it has no effect together with prompt_column; wr
         ({"prompt": None, "messages": []}, "messages: list should have at least 1 item"),
         ({"prompt": None, "messages": [{"role": "user"}]}, "messages.0.content: a value is needed here"),
         (
-            {"prompt": None, "messages": [{"role": "user", "content": "x", "name": "y"}]},
-            "messages.0.name: there",
+            {"prompt": None, "messages": [{"role": "u", "content": "x", "y": "z"}]},
+            "messages.0.y: there is",
         ),
         ({"prompt": None, "prompt_column": "None"}, ONE_OF + "none is given."),
         ({"prompt": None, "prompt_function": "f"}, "prompt_function: 'f' is not an import path; write it as"),
@@ -278,7 +278,7 @@ WITH_A_COLUMN = "system_prompt: it has no effect together with prompt_column; wr
         ({"sampling": {"x": b"\xff"}}, "sampling: it can't be written as JSON"),
         (
             {"system_prompt": "a\ud800"},
-            "system_prompt: 'a\\ud800' has half a character at position 1; remove",
+            "system_prompt: 'a\\ud800' has half a character at position 1;",
         ),
         ({"sampling": {"top_p": float("nan")}}, "sampling: {'top_p': nan} has the number nan, which JSON"),
         ({"engine_args": {"x": [float("inf")]}}, "engine_args: {'x': [inf]} has the number inf, which JSON"),

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, literal, task
-from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_provider_raybatch.decorators.ray_batch import RayBatchDecoratedOperator, ray_batch_task
 from airflow_provider_raybatch.exceptions import RayBatchFailException
@@ -23,7 +22,8 @@ from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOpera
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
 from tests.support.airflow_tasks import Run
-from tests.support.fake_ray import FakeRay, lasting
+from tests.support.batches import batch, spec_of_job
+from tests.support.fake_ray import FakeRay
 
 ARGUMENTS: dict[str, Any] = {
     "source": ["s3://lake/in/{{ ds }}/"],
@@ -84,9 +84,9 @@ def test_an_xcom_in_any_argument_is_a_dependency() -> None:
     with DAG("d", schedule=None):
         first = RayJobOperator(task_id="first", entrypoint="x")
         arguments = {"max_errors": first.output, "timeout": first.output, "destination": first.output["uri"]}
-        batch = RayBatchInferenceOperator(task_id="t", **{**ARGUMENTS, **arguments})
+        first_use = RayBatchInferenceOperator(task_id="t", **{**ARGUMENTS, **arguments})
         job = RayJobOperator(task_id="j", entrypoint="x", entrypoint_memory=first.output)
-    assert (batch.upstream_task_ids, job.upstream_task_ids) == ({"first"}, {"first"})
+    assert (first_use.upstream_task_ids, job.upstream_task_ids) == ({"first"}, {"first"})
 
 
 def test_templates_of_how_a_job_is_followed(ray: FakeRay, run: Run) -> None:
@@ -97,8 +97,7 @@ def test_templates_of_how_a_job_is_followed(ray: FakeRay, run: Run) -> None:
     )  # fmt: skip
     operator.render_template_fields({**CONTEXT, "ds_nodash": "20260101", "params": {"n": 3, "none": None}})
     operator.execute(run.context())
-    (job,) = ray.jobs.values()
-    spec = ray.spec(job.body)
+    spec = spec_of_job(ray)
     assert (spec["output_prefix"], spec["max_errors"]) == ("p20260101_", 3)
     assert (operator.poll_interval, operator.timeout, operator.deferrable) == (0.3, None, False)
     assert (operator.on_stale_state, operator.cancel_on_kill) == ("adopt", True)
@@ -175,10 +174,7 @@ def test_arguments_are_never_changed(ray: FakeRay, run: Run) -> None:
 
 def test_bulk_text_never_goes_through_jinja() -> None:
     choices = [f"category {number} with a }} brace and a {{ brace\n" for number in range(100_000)]
-    operator = RayBatchInferenceOperator(
-        task_id="t", source="/in", prompt="{row.x}", model="m", destination="/out",
-        sampling={"structured_outputs": {"choice": choices}},
-    )  # fmt: skip
+    operator = batch(sampling={"structured_outputs": {"choice": choices}})
     started = time.monotonic()
     rendered(operator)
     assert time.monotonic() - started < 2  # through Jinja it takes about a minute
@@ -188,25 +184,19 @@ def test_bulk_text_never_goes_through_jinja() -> None:
 
 def test_text_like_an_expression_can_be_kept_literally() -> None:
     schema = {"pattern": "^{{.*}}$"}
-    operator = RayBatchInferenceOperator(
-        task_id="t", source="/in", prompt="{row.x}", model="m", destination="/out", sampling=literal(schema)
-    )
+    operator = batch(sampling=literal(schema))
     assert rendered(operator).sampling == schema
 
 
 def test_a_chat_template_is_left_alone() -> None:
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
-    operator = RayBatchInferenceOperator(
-        task_id="t", source="/in", prompt="{row.x}", model="m", destination="/out", chat_template=template
-    )
+    operator = batch(chat_template=template)
     assert rendered(operator).chat_template == template
 
 
 def test_line_statements_of_the_dags_own_jinja_still_work() -> None:
     with DAG("d", schedule=None, jinja_environment_kwargs={"line_statement_prefix": "%"}):
-        operator = RayBatchInferenceOperator(
-            task_id="t", source="/in", model="m", destination="/out", prompt="% if ds\nyes\n% endif\n"
-        )
+        operator = batch(prompt="% if ds\nyes\n% endif\n")
     assert rendered(operator).prompt == "yes\n"
 
 
@@ -272,8 +262,7 @@ class TestDecorator:
 
         operator = self.decorated(decide, model="m", destination="/out", sampling={"n": 5})
         result = operator.execute({**run.context(), "ds": "2026-01-01"})
-        (job,) = ray.jobs.values()
-        spec = ray.spec(job.body)
+        spec = spec_of_job(ray)
         assert result["uri"] == "/out/data/c1"
         assert spec["source"] == ["/in/2026-01-01"]
         assert spec["prompt"] == "{{ not rendered }} {row.x}"
@@ -295,24 +284,6 @@ class TestDecorator:
         with pytest.raises(RayBatchFailException, match=sentence):
             self.decorated(decide, model="m", prompt="p").execute(run.context())
         assert not ray.jobs
-
-    @pytest.mark.parametrize("returned", [["/in"], {"modell": "m"}])
-    def test_a_retry_that_returns_nothing_usable_leaves_no_job(
-        self, ray: FakeRay, run: Run, returned: Any
-    ) -> None:
-        ray.script = lasting(60)
-        answers = iter([{"source": "/in", "destination": "s3://lake/out"}, returned])
-
-        def decide() -> Any:
-            return next(answers)
-
-        operator = self.decorated(decide, prompt="{row.x}", model="m", deferrable=True)
-        with pytest.raises(TaskDeferred):
-            operator.execute(run.context())
-        run.try_number = 2
-        with pytest.raises(RayBatchFailException, match="it returned"):
-            operator.execute(run.context())
-        assert not ray.active
 
     def test_a_return_annotation_doesnt_split_the_result(self) -> None:
         def decide() -> dict[str, str]:

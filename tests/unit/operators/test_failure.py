@@ -20,7 +20,7 @@ from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from tests.support.airflow_tasks import Run, connection
 from tests.support.batches import batch, failing, left
-from tests.support.fake_ray import FakeRay, committing, lasting
+from tests.support.fake_ray import FakeRay
 
 
 @pytest.mark.parametrize("failure_class", list(FailureClass))
@@ -72,25 +72,11 @@ def test_a_traceback_tells_the_sentence_once(failure_class: FailureClass) -> Non
     assert shown.endswith("the sentence\n")
 
 
-def test_a_lost_cluster_is_worth_a_retry(ray: FakeRay, run: Run) -> None:
-    ray.script = lasting(600)
-    ray.at_poll(2, ray.restart)
-    with pytest.raises(RayBatchException, match="lost") as caught:
-        batch().execute(run.context())
-    assert caught.value.failure_class is FailureClass.CLUSTER_LOST
-    assert not isinstance(caught.value, AirflowFailException)
-    ray.script = committing
-    assert batch().execute(run.context())["rows"] == 2
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         ({"limit": 0}, "limit: it must be at least 1"),
-        (
-            {"prompt": None, "prompt_function": "no_such:make"},
-            "prompt_function: there is no module",
-        ),
+        ({"prompt": None, "prompt_function": "no_such:f"}, "prompt_function: there is no module 'no_such'"),
         ({"postprocess": "no_such:make"}, "postprocess: there is no module 'no_such'"),
     ],
 )

@@ -32,12 +32,9 @@ def parsed(**arguments: Any) -> RayBatchInferenceOperator:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"prompt": None}, "prompt: exactly one of"),
         ({"prompt_column": "c"}, "prompt: exactly one of"),
         ({"prompt": "Say it"}, "prompt: 'Say it' names no column"),
         ({"engine": "vlm"}, "engine: it must be 'vllm', 'ray_data_llm' or 'echo', but it is 'vlm'; did you"),
-        ({"max_error_fraction": 5}, "max_error_fraction: it must be at most 1, but it is 5."),
-        ({"replicas": -1}, "replicas: it must be at least 1, but it is -1."),
         ({"destination": "out"}, "destination: 'out' is relative"),
         ({"source": ["/in", "in"]}, "source: 'in' is relative"),
         ({"destination": "out/{{ ds }}/"}, "destination: 'out/' is relative, and on the cluster"),

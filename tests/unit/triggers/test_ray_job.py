@@ -134,14 +134,6 @@ async def test_a_job_that_finishes_while_it_is_stopped_counts(
     assert outcome.state == "succeeded"
 
 
-async def test_a_job_that_is_stopped_after_it_published_has_succeeded(ray: FakeRay) -> None:
-    published = summary()
-    submit(ray, Script([line(Committed(summary=published), CONTROL.key, 0)], seconds=60))
-    outcome = await fired(trigger(ray, deadline=time.time() + 0.2, control=asdict(CONTROL)))
-    assert (outcome.state, outcome.summary) == ("succeeded", published)
-    assert not ray.active
-
-
 async def test_a_wrong_token_is_an_outcome(ray: FakeRay) -> None:
     submit(ray, Script())
     ray.token = "needed"

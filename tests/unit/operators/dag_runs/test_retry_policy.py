@@ -10,20 +10,15 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, task
 
-from airflow_provider_raybatch.contract.events import Failed
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
-from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.retries import ray_batch_retry_policy
+from tests.support.batches import batch, failing
 from tests.support.fake_ray import FakeRay, Script, committing
 
 
 def failing_once(failure_class: FailureClass) -> Callable[[FakeRay, dict[str, Any]], Script]:
-    event = Failed(failure_class=failure_class, message="It went wrong.")
-
-    def script(ray: FakeRay, body: dict[str, Any]) -> Script:
-        return committing(ray, body) if ray.jobs else Script(last=[ray.line(body, event)], status="FAILED")
-
-    return script
+    fail = failing(failure_class)
+    return lambda ray, body: committing(ray, body) if ray.jobs else fail(ray, body)
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
@@ -33,10 +28,7 @@ def test_airflow_retries_a_loss_at_once_and_resumes(
     ray.script = failing_once(FailureClass.NODE_LOST)
     policy = ray_batch_retry_policy(lost_delay=timedelta(seconds=1))
     with DAG(f"lost_{deferrable}", schedule=None) as dag:
-        RayBatchInferenceOperator(
-            task_id="label", source="/in", prompt="{row.x}", model="m", destination="/out", poll_interval=0.1,
-            deferrable=deferrable, retries=3, retry_delay=timedelta(hours=5), retry_policy=policy,
-        )  # fmt: skip
+        batch(deferrable=deferrable, retries=3, retry_delay=timedelta(hours=5), retry_policy=policy)
     run = dag_test(dag)
     assert run.state == "success"
     assert [name[-2:] for name in ray.jobs] == ["-0", "-1"]

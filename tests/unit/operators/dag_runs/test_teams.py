@@ -13,7 +13,7 @@ from airflow.sdk import DAG
 
 from airflow_provider_raybatch.hooks import installation
 from airflow_provider_raybatch.hooks.installation import VARIABLE
-from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from tests.support.batches import batch
 from tests.support.fake_ray import FakeRay
 
 LOCAL_BUNDLE = "airflow.dag_processing.bundles.local.LocalDagBundle"
@@ -57,10 +57,7 @@ def run_in(
         bundle = {"name": "dags-folder", "classpath": LOCAL_BUNDLE, "kwargs": {}, "team_name": team}
         monkeypatch.setenv("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", json.dumps([bundle]))
         with DAG(f"of_{team}_{len(ray.jobs)}", schedule=None) as dag:
-            RayBatchInferenceOperator(
-                task_id="label", source="/in", prompt="{row.x}", model="m", destination="/out",
-                poll_interval=0.1,
-            )  # fmt: skip
+            batch()
         before = set(ray.jobs)
         assert dag_test(dag).state == "success"
         (job,) = ray.jobs.keys() - before
