@@ -191,7 +191,7 @@ MUTANTS = (
             if not may_come() or time.monotonic() >= deadline:
 """,
         "A killed task leaves the job whose POST arrived right after the order to stop.",
-        ("triggers/test_stop_at_once.py::test_job_submitted_after_the_stop_order_is_stopped",),
+        ("cluster/follow/test_stop_at_once.py::test_job_submitted_after_the_stop_order_is_stopped",),
     ),
     Mutant(
         "one-order-to-stop",
@@ -200,7 +200,7 @@ MUTANTS = (
         "                return True\n",
         "                return True\n",
         "Ray ignores the order to stop a pending job: a killed task leaves it.",
-        ("triggers/test_stop_at_once.py::test_pending_job_is_asked_again_to_stop",),
+        ("cluster/follow/test_stop_at_once.py::test_pending_job_is_asked_again_to_stop",),
     ),
     Mutant(
         "stops-deferred-tasks-jobs",

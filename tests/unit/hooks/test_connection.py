@@ -224,16 +224,15 @@ class TestTheTestButton:
         assert works
         assert message == f"Ray 2.60.0 answers at {ray.url}, session {ray.session_name}."
 
-    def test_reports_a_wrong_token(self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_tells_a_wrong_token_from_the_right_one(
+        self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         ray.token = "right"
         monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection(ray.url, password="wrong-token"))
         works, message = RayHook().test_connection()
         assert not works
         assert "403" in message or "token" in message
         assert "wrong-token" not in message
-
-    def test_accepts_the_right_token(self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-        ray.token = "right"
         monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection(ray.url, password="right"))
         assert RayHook().test_connection()[0]
 

@@ -36,22 +36,14 @@ def test_a_retry_adopts_the_running_job(ray: FakeRay, run: Run) -> None:
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
-def test_a_retry_returns_what_a_finished_job_left(ray: FakeRay, run: Run, deferrable: bool) -> None:
-    die_before("_end", run)
-    run.try_number += 1
-    first = batch(deferrable=deferrable).execute(run.context())
-    assert first["rows"] == 2
-    run.try_number += 1  # as after a failure in post_execute or in the XCom backend
-    assert batch(deferrable=deferrable).execute(run.context()) == first
-    assert len(ray.jobs) == 1
-
-
-@pytest.mark.parametrize("status", ["STOPPED", "FAILED"])
-def test_retry_returns_what_an_ended_job_had_published(ray: FakeRay, run: Run, status: str) -> None:
+@pytest.mark.parametrize("status", ["SUCCEEDED", "STOPPED", "FAILED"])
+def test_retry_returns_what_an_ended_job_had_published(
+    ray: FakeRay, run: Run, status: str, deferrable: bool
+) -> None:
     ray.script = lambda ray, body: Script(lines=committing(ray, body).last, status=status)
     die_before("_follow", run)
     run.try_number += 1
-    assert batch().execute(run.context())["rows"] == 2
+    assert batch(deferrable=deferrable).execute(run.context())["rows"] == 2
     assert len(ray.jobs) == 1
 
 
@@ -115,6 +107,7 @@ def test_a_lost_answer_doesnt_make_a_second_job(ray: FakeRay, run: Run) -> None:
     batch().execute(run.context())
     assert len(ray.jobs) == 1
     assert ray.requests.count(("POST", "/api/jobs/")) == 1
+    assert ("GET", "/api/jobs/") not in ray.requests  # a first submission lists no jobs
 
 
 def test_a_retry_after_a_failure_goes_on_in_the_same_run(ray: FakeRay, run: Run) -> None:
@@ -209,19 +202,6 @@ def test_unstopped_job_is_stopped_by_an_attempt_that_is_refused(ray: FakeRay, ru
     with pytest.raises(RayBatchFailException, match="limit"):
         left(batch(), limit=0).execute(run.context())
     assert not ray.active
-
-
-def test_a_cleared_success_runs_again(ray: FakeRay, run: Run) -> None:
-    first = batch().execute(run.context())
-    run.clear()
-    second = batch().execute(run.context())
-    assert first["submission_id"] != second["submission_id"]
-    assert len(ray.jobs) == 2
-
-
-def test_an_ordinary_submission_lists_no_jobs(ray: FakeRay, run: Run) -> None:
-    batch().execute(run.context())
-    assert ("GET", "/api/jobs/") not in ray.requests
 
 
 def test_nothing_is_submitted_without_the_store(ray: FakeRay, run: Run) -> None:

@@ -134,11 +134,18 @@ async def test_a_job_that_finishes_while_it_is_stopped_counts(
     assert outcome.state == "succeeded"
 
 
-async def test_a_wrong_token_is_an_outcome(ray: FakeRay) -> None:
+@pytest.mark.parametrize("proxy", [False, True])
+async def test_a_wrong_answer_is_an_outcome(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch, proxy: bool
+) -> None:
+    """A wrong token, or a proxy without its backend."""
     submit(ray, Script())
     ray.token = "needed"
+    if proxy:
+        monkeypatch.setattr(ray, "answer", lambda *arguments: (404, "default backend"))
     outcome = await fired(trigger(ray, session_name=None))
-    assert outcome.failure_class is FailureClass.USER_ERROR
+    expected = FailureClass.CLUSTER_UNREACHABLE if proxy else FailureClass.USER_ERROR
+    assert outcome.failure_class is expected
 
 
 async def test_a_connection_that_is_away_for_a_while(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,15 +183,6 @@ async def test_unusable_connection_leaves_the_job_to_a_retry(
     ray.at_poll(2, ray.end_jobs)
     assert batch().execute(run.context())["rows"] == 2
     assert len(ray.jobs) == 1
-
-
-async def test_proxy_without_a_backend_is_an_unreachable_cluster(
-    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    submit(ray, Script())
-    monkeypatch.setattr(ray, "answer", lambda *arguments: (404, "default backend"))
-    outcome = await fired(trigger(ray, session_name=None))
-    assert outcome.failure_class is FailureClass.CLUSTER_UNREACHABLE
 
 
 @pytest.mark.parametrize(("deferred_ago", "shown"), [(0.0, True), (3600.0, False)])
