@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
-    from airflow_provider_raybatch.cluster.follow.loop import Followed
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome
+    from airflow_provider_raybatch.cluster.follow.poll import Followed
     from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo
     from airflow_provider_raybatch.cluster.submit.resolve import Submitted
@@ -160,7 +160,7 @@ class RayOperator(LiteralTextOperator):
         :raises RayBatchException: the job succeeded, but has nothing to hand over.
         """
 
-    def control(self, run: TaskRun, submission_id: str) -> LeaseTerms | None:
+    def lease_terms(self, run: TaskRun, submission_id: str) -> LeaseTerms | None:
         """What the follower tells its job; ``None`` for a job that doesn't listen."""
         return None
 
@@ -292,7 +292,7 @@ class RayOperator(LiteralTextOperator):
     def _followed(
         self, submission_id: str, session_name: str | None, deadline: float | None, from_start: bool
     ) -> Followed:
-        from airflow_provider_raybatch.cluster.follow.loop import Followed
+        from airflow_provider_raybatch.cluster.follow.poll import Followed
 
         return Followed(
             submission_id=submission_id,
@@ -311,6 +311,7 @@ class RayOperator(LiteralTextOperator):
 
         now, deadline = time.time(), plan.followers_deadline(run.deadline.earlier)
         left = max(0.0, (deadline or now) - now) + _DEFERRAL_GRACE
+        terms = None if plan.lease_terms is None else plan.lease_terms(submitted.submission_id)
         self.defer(
             trigger=RayJobTrigger(
                 ray_conn_id=self.ray_conn_id,
@@ -322,7 +323,7 @@ class RayOperator(LiteralTextOperator):
                 cancel_on_timeout=self.cancel_on_timeout,
                 deferred_at=now,
                 handle=dict(handle),
-                control=None if plan.control is None else asdict(plan.control(submitted.submission_id)),
+                lease_terms=None if terms is None else asdict(terms),
             ),
             method_name="execute_complete",
             timeout=None if deadline is None else timedelta(seconds=min(left, _LONGEST_DEFERRAL)),
@@ -344,8 +345,8 @@ class RayOperator(LiteralTextOperator):
             run = self._attempt(context).recorded()
             if run is None:
                 return known
-            address, control = run.connection.address(), partial(self.control, run)
-            self._cancel_handler.concerns(address, run.key, store, control, submission_id, run.mark_key)
+            address, lease_terms = run.connection.address(), partial(self.lease_terms, run)
+            self._cancel_handler.concerns(address, run.key, store, lease_terms, submission_id, run.mark_key)
             at = run.deadline.earlier
             # A driver that ends itself gets some seconds more.
             deadline = None if at is None else at + DRIVER_GRACE

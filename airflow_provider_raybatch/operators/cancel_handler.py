@@ -35,7 +35,7 @@ class _Target:
     address: ClusterAddress
     key: SubmissionKey
     store: Store | None
-    control: Callable[[str], LeaseTerms | None] | None
+    lease_terms: Callable[[str], LeaseTerms | None] | None
     submission_id: str | None = None
     run_key: str = ""
     posts: bool = False
@@ -89,8 +89,8 @@ class _Target:
     def lease_of(self, submission_id: str) -> Lease | None:
         from airflow_provider_raybatch.cluster.follow.control import Lease
 
-        control = None if self.control is None else self.control(submission_id)
-        return None if control is None else self.leases.setdefault(submission_id, Lease(control))
+        lease_terms = None if self.lease_terms is None else self.lease_terms(submission_id)
+        return None if lease_terms is None else self.leases.setdefault(submission_id, Lease(lease_terms))
 
     async def shorten_lease(self) -> float | None:
         """Seconds after which the job now ends itself; ``None`` if no job listens."""
@@ -132,18 +132,18 @@ class CancelHandler:
         address: ClusterAddress,
         key: SubmissionKey,
         store: Store | None,
-        control: Callable[[str], LeaseTerms | None] | None = None,
+        lease_terms: Callable[[str], LeaseTerms | None] | None = None,
         submission_id: str | None = None,
         run_key: str = "",
     ) -> None:
         """From here on there may be a job, which a kill stops.
 
         :param store: has the run record; ``None`` for a job that no other attempt can follow.
-        :param control: what this attempt tells a job; ``None`` for one that doesn't listen.
+        :param lease_terms: what this attempt tells a job; ``None`` for one that doesn't listen.
         :param submission_id: of the job; by default the latest one of `key`.
         :param run_key: under which a clear is marked.
         """
-        self._target = _Target(address, key, store, control, submission_id, run_key)
+        self._target = _Target(address, key, store, lease_terms, submission_id, run_key)
         self._left_behind = None
 
     def concerns_nothing(self) -> None:

@@ -87,7 +87,7 @@ class JobPlan:
     :param fingerprint: over everything that makes it another job when it changes.
     :param build: makes the request of a submission id, and uploads what it refers to.
     :param finished: whether an ended job has a result; by default, whether Ray says that it succeeded.
-    :param control: what a follower tells its job; ``None`` for a job that doesn't listen and doesn't know
+    :param lease_terms: what a follower tells its job; ``None`` for a job that doesn't listen and doesn't know
         its deadline.
     :param environment: for a private Ray; holds secrets.
     """
@@ -95,12 +95,12 @@ class JobPlan:
     fingerprint: str
     build: Callable[[RayJobsClient, str], Awaitable[JobRequest]]
     finished: Callable[[RayJobsClient, JobInfo], Awaitable[bool]] | None = None
-    control: Callable[[str], LeaseTerms] | None = None
+    lease_terms: Callable[[str], LeaseTerms] | None = None
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def followers_deadline(self, deadline: float | None) -> float | None:
         """When a follower gives up: later than the driver ends itself, which tells more about the job."""
-        return None if deadline is None else deadline + (0.0 if self.control is None else DRIVER_GRACE)
+        return None if deadline is None else deadline + (0.0 if self.lease_terms is None else DRIVER_GRACE)
 
 
 def fingerprint(content: object) -> str:

@@ -361,12 +361,12 @@ class RayBatchInferenceOperator(RayOperator):
             fingerprint=fingerprint([spec.fingerprint, runtime_env]),
             build=build,
             finished=finished,
-            control=partial(self.control, run),
+            lease_terms=partial(self.lease_terms, run),
             environment=as_environment(secrets) if embedded else {},
         )
 
-    def control(self, run: TaskRun, submission_id: str) -> LeaseTerms:
-        """See :meth:`RayOperator.control`."""
+    def lease_terms(self, run: TaskRun, submission_id: str) -> LeaseTerms:
+        """See :meth:`RayOperator.lease_terms`."""
         from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
 
         orphan_timeout = seconds(self.orphan_timeout, "orphan_timeout")

@@ -37,7 +37,7 @@ def submit(
     from airflow_provider_raybatch.cluster.submit.resolve import FIRST_JOB
 
     kept_in = None if run.connection.embedded else store
-    cancel_handler.concerns(address, run.key, kept_in, plan.control, run_key=run.mark_key)
+    cancel_handler.concerns(address, run.key, kept_in, plan.lease_terms, run_key=run.mark_key)
     submitted = run_blocking(_submit_or_adopt(address, run, plan, store, cancel_handler, on_stale_state))
     verb = "Submitted Ray job"
     if submitted.adopted:

@@ -51,7 +51,7 @@ class RayJobTrigger(BaseTrigger):
     :param cancel_on_timeout: stop the job at its deadline; default yes.
     :param deferred_at: epoch seconds; a trigger that starts much later doesn't write the whole log again.
     :param handle: plain data that the operator gets back with the event.
-    :param control: fields of a batch inference's ``LeaseTerms``. The key in it is secret; Airflow encrypts a
+    :param lease_terms: fields of a batch inference's ``LeaseTerms``. Its key is secret; Airflow encrypts a
         trigger's arguments in its database and leaves them out of its API.
     """
 
@@ -67,7 +67,7 @@ class RayJobTrigger(BaseTrigger):
         cancel_on_timeout: bool = True,
         deferred_at: float | None = None,
         handle: Mapping[str, Any] | None = None,
-        control: Mapping[str, Any] | None = None,
+        lease_terms: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ray_conn_id = ray_conn_id
@@ -79,9 +79,9 @@ class RayJobTrigger(BaseTrigger):
         self.cancel_on_timeout = cancel_on_timeout
         self.deferred_at = deferred_at
         self.handle = dict(handle or {})
-        self.control = None if control is None else dict(control)
+        self.lease_terms = None if lease_terms is None else dict(lease_terms)
         self._address: ClusterAddress | None = None
-        self._lease = None if self.control is None else Lease(LeaseTerms(**self.control))
+        self._lease = None if self.lease_terms is None else Lease(LeaseTerms(**self.lease_terms))
         self._killing: asyncio.Task[None] | None = None  # the event loop itself keeps weak references only
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -98,7 +98,7 @@ class RayJobTrigger(BaseTrigger):
                 "cancel_on_timeout": self.cancel_on_timeout,
                 "deferred_at": self.deferred_at,
                 "handle": self.handle,
-                "control": self.control,
+                "lease_terms": self.lease_terms,
             },
         )
 

@@ -224,9 +224,7 @@ class TestTheTestButton:
         assert works
         assert message == f"Ray 2.60.0 answers at {ray.url}, session {ray.session_name}."
 
-    def test_tells_a_wrong_token_from_the_right_one(
-        self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_tells_a_wrong_token_apart(self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
         ray.token = "right"
         monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection(ray.url, password="wrong-token"))
         works, message = RayHook().test_connection()

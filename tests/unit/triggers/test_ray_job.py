@@ -28,7 +28,7 @@ from tests.support.airflow_tasks import Clock, Run, connection
 from tests.support.batches import batch, defer
 from tests.support.fake_ray import FakeRay, Script, lasting, summary
 
-CONTROL = LeaseTerms(key="ab" * 32, attempt=1)
+TERMS = LeaseTerms(key="ab" * 32, attempt=1)
 JOB = "raybatch-0123-0"
 
 
@@ -110,11 +110,11 @@ async def test_trigger_that_starts_past_its_deadline_polls_first(
     from airflow_provider_raybatch.cluster.jobs_api import transport
 
     published = summary()
-    submit(ray, Script([line(Committed(summary=published), CONTROL.key, 0)]))
+    submit(ray, Script([line(Committed(summary=published), TERMS.key, 0)]))
     monkeypatch.setattr(transport.RetryPolicy, "wait", lambda policy, attempt: 0.0)
     if silent:
         ray.stage("GET", "/api", (503, "no backend"), times=8)
-    outcome = await fired(trigger(ray, deadline=time.time() - 60, control=asdict(CONTROL)))
+    outcome = await fired(trigger(ray, deadline=time.time() - 60, lease_terms=asdict(TERMS)))
     assert (outcome.state, outcome.summary) == ("succeeded", published)
 
 
@@ -257,9 +257,9 @@ class TestOnKill:
     ) -> None:
         """Until then, another triggerer that has the trigger sends its own order, and a retry does, too."""
         self.answering(monkeypatch, ConnectionError("the API server is away"))
-        control = LeaseTerms(CONTROL.key, attempt=3, deadline=5.0, orphan_timeout=21600.0, retry_pause=60.0)
-        await self.killed(ray, control=asdict(control)).on_kill()
-        order = read_order(ray.packages[order_package(CONTROL.key)], CONTROL.key)
+        terms = LeaseTerms(TERMS.key, attempt=3, deadline=5.0, orphan_timeout=21600.0, retry_pause=60.0)
+        await self.killed(ray, lease_terms=asdict(terms)).on_kill()
+        order = read_order(ray.packages[order_package(TERMS.key)], TERMS.key)
         assert order is not None
         assert (order.attempt, order.deadline, order.orphan_timeout) == (3, 5.0, 60 + 600)
         assert ray.active
