@@ -36,22 +36,22 @@ def test_a_phase_that_comes_twice_has_both(start_up: StartUp) -> None:
     assert start_up.seconds == 18.25
 
 
-def test_the_replica_with_the_first_request_counts(start_up: StartUp) -> None:
-    reports = [
-        replica(started=1019.0, startup_seconds=60.0, first_request=1080.0),
-        replica(started=1021.25, startup_seconds=30.0, imported=1033.25, first_request=1052.0),
-        replica(started=1019.0),
-    ]
-    phases = start_up.phases(reports)
-    assert list(phases.items())[3:] == [("replica", 3.0), ("import", 12.0), ("engine", 18.0), ("rows", 0.75)]
-    assert sum(phases.values()) == 1052.0 - start_up.began
-
-
-def test_what_is_over_before_the_drivers_phases_takes_no_time(start_up: StartUp) -> None:
-    reports = [replica(started=1001.0, startup_seconds=30.0, imported=1013.0, first_request=1032.0)]
-    phases = start_up.phases(reports)
-    assert list(phases.items())[3:] == [("replica", 0.0), ("import", 0.0), ("engine", 12.75), ("rows", 1.0)]
-    assert sum(phases.values()) == 1032.0 - start_up.began
+@pytest.mark.parametrize(
+    ("started", "imported", "first_request", "seconds"),
+    [
+        (1021.25, 1033.25, 1052.0, {"replica": 3.0, "import": 12.0, "engine": 18.0, "rows": 0.75}),
+        # What is over before the driver's phases takes no time.
+        (1001.0, 1013.0, 1032.0, {"replica": 0.0, "import": 0.0, "engine": 12.75, "rows": 1.0}),
+    ],
+)
+def test_the_replica_with_the_first_request_counts(
+    start_up: StartUp, started: float, imported: float, first_request: float, seconds: dict[str, float]
+) -> None:
+    first = replica(started=started, startup_seconds=30.0, imported=imported, first_request=first_request)
+    later = replica(started=1019.0, startup_seconds=60.0, first_request=1080.0)
+    phases = start_up.phases([later, first, replica(started=1019.0)])
+    assert dict(list(phases.items())[3:]) == seconds
+    assert sum(phases.values()) == first_request - start_up.began
 
 
 def test_a_long_step_says_each_half_minute_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
