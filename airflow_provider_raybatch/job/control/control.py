@@ -12,7 +12,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.arguments.limits import Limits
@@ -181,11 +180,7 @@ def orders_for(key: str) -> Callable[[], FollowerCommand | None]:
 
 def stop_on_sigterm(control: Control) -> None:
     """Hand Ray's SIGTERM to `control`, in place of Ray's own handler."""
-
-    def stop(number: int, frame: Any) -> None:
-        control.stop()
-
-    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGTERM, lambda number, frame: control.stop())
 
 
 def seconds_to_drain() -> float:
