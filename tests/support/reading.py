@@ -22,7 +22,8 @@ from airflow_provider_raybatch.job.input.copies import Copies
 from airflow_provider_raybatch.job.input.listing import Listing, resolve
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Chunk, cut, survey
-from airflow_provider_raybatch.storage.folder import LocalFolder
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 ROWS = [
     {"id": number, "text": f'line one\nline, "two" ü {number}', "score": number / 7 if number % 3 else None}
@@ -80,6 +81,14 @@ def read_all(
     table = [row for chunk in found for row in read[chunk.ordinal].columns().to_pylist()]
     assert all(len(read[chunk.ordinal]) == chunk.rows for chunk in found)
     return found, rows, table
+
+
+def names_of(folder: Folder, *paths: str, **fields: Any) -> list[str]:
+    """Return the names of the files that paths below a folder mean as a source."""
+    credentials = folder.credentials if isinstance(folder, S3Folder) else None
+    source = [f"{folder.uri}/{path}" if path else folder.uri for path in paths]
+    files = resolve(InputArguments(source=source, **fields), credentials).files
+    return [file.uri[len(folder.uri) + 1 :] for file in files]
 
 
 def listing_of(path: Path | str, copies: Copies | None = None, **fields: Any) -> Listing:

@@ -16,6 +16,7 @@ from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.publishing import publish_rows
+from tests.support.reading import names_of
 from tests.support.s3_server import S3Server
 
 
@@ -41,11 +42,6 @@ def lake(folder: Folder) -> Folder:
     return folder
 
 
-def names(folder: Folder, *paths: str, **fields: Any) -> list[str]:
-    listing = listed(folder, [f"{folder.uri}/{path}" if path else folder.uri for path in paths], **fields)
-    return [file.uri[len(folder.uri) + 1 :] for file in listing.files]
-
-
 def listed(folder: Folder, paths: Sequence[str], **fields: Any) -> Listing:
     credentials = folder.credentials if isinstance(folder, S3Folder) else None
     return resolve(InputArguments(source=list(paths), **fields), credentials)
@@ -53,7 +49,7 @@ def listed(folder: Folder, paths: Sequence[str], **fields: Any) -> Listing:
 
 def test_folder_lists_files_by_name_without_bookkeeping(lake: Folder) -> None:
     expected = ["day1/part-0.parquet", "day1/part-1.parquet", "day1/sub/part-2.parquet"]
-    assert names(lake, "day1") == names(lake, "day1/") == expected
+    assert names_of(lake, "day1") == names_of(lake, "day1/") == expected
 
 
 @pytest.mark.parametrize(
@@ -73,18 +69,18 @@ def test_folder_lists_files_by_name_without_bookkeeping(lake: Folder) -> None:
     ],
 )
 def test_globs(lake: Folder, pattern: str, expected: list[str]) -> None:
-    assert names(lake, pattern) == expected
+    assert names_of(lake, pattern) == expected
 
 
 def test_a_file_whose_name_has_wildcards_is_meant_itself(lake: Folder) -> None:
     lake.write("sales 1.csv", b"x\n1\n")
-    assert names(lake, "sales [1].csv") == ["sales 1.csv"]
+    assert names_of(lake, "sales [1].csv") == ["sales 1.csv"]
     lake.write("sales [1].csv", b"x\n1\n")
-    assert names(lake, "sales [1].csv") == ["sales [1].csv"]
+    assert names_of(lake, "sales [1].csv") == ["sales [1].csv"]
 
 
 def test_the_order_of_the_paths_is_kept(lake: Folder) -> None:
-    assert names(lake, "day2", "day1/part-1.parquet") == ["day2/part-0.parquet", "day1/part-1.parquet"]
+    assert names_of(lake, "day2", "day1/part-1.parquet") == ["day2/part-0.parquet", "day1/part-1.parquet"]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +99,7 @@ def test_format_follows_from_the_extension(lake: Folder, path: str, kind: str) -
 
 def test_a_format_that_is_set_wins(lake: Folder) -> None:
     assert listed(lake, [f"{lake.uri}/no_extension"], format="csv").format == "csv"
-    assert "no_extension" in names(lake, "", format="csv")
+    assert "no_extension" in names_of(lake, "", format="csv")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +131,7 @@ def test_a_format_that_is_set_wins(lake: Folder) -> None:
 )
 def test_what_cannot_be_a_source_is_refused(lake: Folder, paths: list[str], sentence: str) -> None:
     with pytest.raises(PreflightError) as caught:
-        names(lake, *paths)
+        names_of(lake, *paths)
     assert str(caught.value).startswith(sentence.format(lake=lake.uri))
     assert caught.value.failure_class is FailureClass.USER_ERROR
 
@@ -143,7 +139,7 @@ def test_what_cannot_be_a_source_is_refused(lake: Folder, paths: list[str], sent
 def test_folder_without_data_names_the_known_formats(folder: Folder) -> None:
     folder.write("in/readme.txt", b"")
     with pytest.raises(PreflightError, match="no Parquet, JSONL or CSV file is in"):
-        names(folder, "in")
+        names_of(folder, "in")
 
 
 def test_local_uris_are_paths(tmp_path: Path) -> None:
@@ -214,8 +210,8 @@ def test_s3_globs_stay_in_their_bucket(s3_server: S3Server) -> None:
     place = S3Folder(s3_server.new_bucket(), "", s3_server.credentials)
     place.write("a/x.csv", b"")
     place.write("b/y.csv", b"")
-    assert names(place, "*/x.csv") == ["a/x.csv"]
-    assert names(place, "") == ["a/x.csv", "b/y.csv"]
+    assert names_of(place, "*/x.csv") == ["a/x.csv"]
+    assert names_of(place, "") == ["a/x.csv", "b/y.csv"]
 
 
 def put_raw(server: S3Server, bucket: str, *keys: str) -> None:
@@ -257,5 +253,5 @@ def test_glob_lists_no_deeper_than_it_matches(folder: Folder) -> None:
         folder.write(name, b"x\n1\n")
     assert [entry.path for entry in folder.list("in", 1)] == ["in/a.csv"]
     assert [entry.path for entry in folder.list("in", 2)] == ["in/a.csv", "in/sub/b.csv"]
-    assert names(folder, "in/*.csv") == ["in/a.csv"]
-    assert names(folder, "in/*/*.csv") == ["in/sub/b.csv"]
+    assert names_of(folder, "in/*.csv") == ["in/a.csv"]
+    assert names_of(folder, "in/*/*.csv") == ["in/sub/b.csv"]

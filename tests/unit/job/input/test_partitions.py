@@ -22,7 +22,6 @@ from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.publishing import part, publish, rows_of
 from tests.support.reading import WRITERS, listing_of, read_all
-from tests.support.s3_server import S3Server
 from tests.support.specs import spec
 
 DAY = datetime.date(2026, 1, 31)
@@ -68,18 +67,11 @@ def put(place: Folder, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "csv"])
-@pytest.mark.parametrize("where", ["disk", "s3"])
-def test_partitions_are_columns(
-    tmp_path: Path, s3_server: S3Server, kind: str, where: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    on_disk = where == "disk"
-    credentials = None if on_disk else s3_server.credentials
-    place: Folder = (
-        LocalFolder(str(tmp_path)) if on_disk else S3Folder(s3_server.new_bucket(), "", credentials)
-    )
-    put(place, kind)
-    prompt = {"prompt": "{row.text} {row.day} {row['_hour']}"}
-    source = look_at_source(spec(source=[f"{place.uri}/t"], **prompt), credentials)
+def test_partitions_are_columns(folder: Folder, kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    credentials = folder.credentials if isinstance(folder, S3Folder) else None
+    put(folder, kind)
+    prompt = "{row.text} {row.day} {row['_hour']}"
+    source = look_at_source(spec(source=[f"{folder.uri}/t"], prompt=prompt), credentials)
     assert source.columns == ["text", "day", "_hour"]
     assert source.schema.field("day").type == pa.date32()
     expected = [

@@ -14,6 +14,7 @@ from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.faulty_s3 import faulty
+from tests.support.reading import names_of
 from tests.support.s3_role import GET, LIST, Right, Role, limited
 from tests.support.s3_server import S3Server
 
@@ -24,13 +25,6 @@ SIGNS = {
     "Iceberg of Hadoop": "metadata/v3.metadata.json",
     "Iceberg, packed": f"metadata/00003-{uuid.UUID(int=7)}.gz.metadata.json",
 }
-
-
-def names(folder: Folder, *paths: str) -> list[str]:
-    credentials = folder.credentials if isinstance(folder, S3Folder) else None
-    source = [f"{folder.uri}/{path}" if path else folder.uri for path in paths]
-    files = resolve(InputArguments(source=source), credentials).files
-    return [file.uri[len(folder.uri) + 1 :] for file in files]
 
 
 @pytest.fixture
@@ -61,7 +55,7 @@ PATHS = [
 def test_table_is_refused_from_each_folder_of_it(table: Folder, sign: str, path: str) -> None:
     table.write(f"table/{SIGNS[sign]}", b"{}")
     with pytest.raises(PreflightError) as caught:
-        names(table, path)
+        names_of(table, path)
     where = f"{table.uri}/{path}" if path else table.uri
     kind = sign.split()[0].strip(",")
     assert str(caught.value) == (
@@ -75,16 +69,16 @@ def test_files_that_are_no_tables_are_read(table: Folder) -> None:
     """Files that are named one by one count as the user's choice: tables list their current files."""
     for sign in SIGNS.values():
         table.write(f"table/{sign}", b"{}")
-    assert names(table, "plain") == ["plain/x.parquet"]
-    assert names(table, "plain/*.parquet") == ["plain/x.parquet"]
-    assert names(table, "table/e.parquet") == ["table/e.parquet"]
+    assert names_of(table, "plain") == ["plain/x.parquet"]
+    assert names_of(table, "plain/*.parquet") == ["plain/x.parquet"]
+    assert names_of(table, "table/e.parquet") == ["table/e.parquet"]
 
 
 @pytest.mark.parametrize("name", ["metadata/schema.json", "metadata/x.metadata.json", "v1.metadata.json"])
 def test_other_metadata_makes_no_table(table: Folder, name: str) -> None:
     table.write(f"table/{name}", b"{}")
-    assert names(table, "table/day=1") == ["table/day=1/a.parquet", "table/day=1/b.parquet"]
-    assert names(table, "table/*.parquet") == ["table/e.parquet"]
+    assert names_of(table, "table/day=1") == ["table/day=1/a.parquet", "table/day=1/b.parquet"]
+    assert names_of(table, "table/*.parquet") == ["table/e.parquet"]
 
 
 def test_each_folder_is_asked_for_once(s3_server: S3Server) -> None:
@@ -93,7 +87,7 @@ def test_each_folder_is_asked_for_once(s3_server: S3Server) -> None:
     for day in days:
         lake.write(f"{day}/x.parquet", b"x")
     with faulty(s3_server) as proxy:
-        names(S3Folder(lake.bucket, "", proxy.api.credentials), *days)
+        names_of(S3Folder(lake.bucket, "", proxy.api.credentials), *days)
     looks = [call.target for call in proxy.calls if "_delta_log" in call.target]
     assert len(looks) == 3  # the bucket, lake and in
 
@@ -105,7 +99,7 @@ def test_a_role_that_may_not_look_above_reads_its_folder(s3_server: S3Server) ->
     below = {Right(LIST, f"{lake.bucket}/table/day=1/*"), Right(GET, f"{lake.bucket}/table/day=1/*")}
     with limited(Role(below)) as server:
         role = S3Folder(lake.bucket, "", server.credentials)
-        assert names(role, "table/day=1") == ["table/day=1/a.parquet"]
+        assert names_of(role, "table/day=1") == ["table/day=1/a.parquet"]
 
 
 def test_a_folder_above_that_may_not_be_read_is_no_table(

@@ -107,12 +107,6 @@ class TestJson:
         assert refusal(tmp_path / "x.json") == sentence
         assert 'orient="records", lines=True' in sentence
 
-    def test_lists_of_polars_and_duckdb_are_refused(self, tmp_path: Path) -> None:
-        pl.DataFrame(ROWS).write_json(tmp_path / "x.json")
-        assert "is one JSON list" in refusal(tmp_path / "x.json")
-        query = "SELECT * FROM (VALUES (1, 'a'), (2, 'b')) AS t(id, text)"
-        assert "is JSON over many lines" in refusal(duck(query, tmp_path / "y.json", "(ARRAY true)"))
-
     def test_lines_of_tools_are_read(self, tmp_path: Path) -> None:
         expected = [row["text"] for row in ROWS]
         pd.DataFrame(ROWS).to_json(tmp_path / "x.json", orient="records", lines=True)
