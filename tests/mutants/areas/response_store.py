@@ -72,7 +72,7 @@ MUTANTS = (
         "        folder.delete(made)\n",
         "        pass\n",
         "Two merges at once leave duplicate segments.",
-        (_FROZEN,),
+        (_COMPACTING,),
     ),
     Mutant(
         "slower-merge-deletes-all-the-same",
@@ -80,7 +80,7 @@ MUTANTS = (
         "    except UnusableError:\n        folder.delete(made)\n        return 0, 0\n",
         "    except UnusableError:\n        pass\n",
         "Of two merges at once, the slower deletes segments that it could not read to the end.",
-        (_FROZEN,),
+        (_COMPACTING,),
     ),
     Mutant(
         "index-read-before-data-is-listed",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,24 @@ class TestMerging:
 
 
 class TestBesideOthers:
+    def test_of_two_compactions_the_slower_takes_back_what_it_wrote(
+        self, disk: LocalFolder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answers = fill(Shop(disk), 4, rows=100)
+        monkeypatch.setattr(compaction, "ROWS_PER_SEGMENT", 130)
+        once = threading.Event()
+
+        def compact(operation: str, path: str) -> None:
+            if operation == "write" and not once.is_set():
+                once.set()
+                # The first of several segments is about to be written.
+                assert Shop(disk).store().compact().merged == 4
+
+        slower = Shop(Faulty(disk, "merged", compact)).store().compact()
+        assert (slower.merged, slower.made) == (0, 0)
+        assert Shop(disk).answers(answers) == answers
+        assert Shop(disk).store().size().rows == len(answers)
+
     def test_index_that_never_rests_is_a_retryable_error(self, disk: LocalFolder) -> None:
         fill(Shop(disk), 1)
         content = disk.read(indexed("s0"))
