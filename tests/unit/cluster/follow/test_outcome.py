@@ -215,6 +215,14 @@ def test_tail_with_a_gap_is_reported_and_keeps_events():
     assert texts(judge(observe(tail=flood[-TAIL_LINES:]), verdict.state)) == []
 
 
+def test_events_before_the_shown_lines_are_no_gap():
+    lines = [f"line {number}" for number in range(TAIL_LINES)]
+    tail = ("before", PROGRESS[1], *lines)
+    observation = replace(observe(tail=tail), tail_limit=20_000)
+    verdict = judge(observation, judge(observe(tail=["before"]), STATE).state)
+    assert texts(verdict) == ["1 of 9 rows (11.1 %)", *lines]
+
+
 def test_lines_that_no_poll_saw_are_reported():
     flood = [f"line {number}" for number in range(TAIL_LINES)]
     verdict = judge(observe(tail=flood), judge(observe(tail=["before"]), STATE).state)
