@@ -93,23 +93,18 @@ def test_a_replica_counts_what_it_has_written(
     }
 
 
+def fail(*args: object) -> None:
+    raise RuntimeError("no metrics here")
+
+
+@pytest.mark.parametrize(("owner", "name"), [(Gauge, "set"), (ray.util.metrics, "Counter")])
 def test_a_ray_whose_metrics_fail_fails_no_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: dict[str, float]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: dict[str, float], owner: object, name: str
 ) -> None:
     """Neither a metric that can't be created nor one that can't be increased."""
-
-    def fail(*args: object) -> None:
-        raise RuntimeError("no metrics here")
-
+    monkeypatch.setattr(owner, name, fail)
     place = Place(tmp_path, monkeypatch)
     place.source.write_text(lines({"text": "a"}))
-    with monkeypatch.context() as patch:
-        patch.setattr(Gauge, "set", fail)
-        assert len(do(place, place.replica())) == 1
-    place = Place(tmp_path / "again", monkeypatch)
-    place.source.parent.mkdir()
-    place.source.write_text(lines({"text": "a"}))
-    monkeypatch.setattr(ray.util.metrics, "Counter", fail)
     assert len(do(place, place.replica())) == 1
 
 
