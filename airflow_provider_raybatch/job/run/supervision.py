@@ -7,7 +7,7 @@ import contextlib
 import pickle
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import ray
@@ -52,20 +52,13 @@ class Ran:
     seconds: dict[str, float] = field(default_factory=dict)
     last_row: float = 0.0
 
-    def add(self, done: Done, at: float, in_one: bool = False) -> None:
-        """Count what was written.
-
-        :param at: epoch seconds at which it was reported.
-        :param in_one: whether reports are of single chunks and add up to that of one replica.
-        """
+    def add(self, done: Done, at: float) -> None:
+        """Count what was written, and reported at `at` epoch seconds."""
         self.parts += done.parts
         self.flushes += 1
         self.last_row = max(self.last_row, at)
-        name = ray_data_llm.NAME if in_one else done.report.replica
-        known = self.by_replica.get(name)
-        self.by_replica[name] = (
-            ray_data_llm.added(known, done.report) if in_one else _further(known, done.report)
-        )
+        name = done.report.replica
+        self.by_replica[name] = _further(self.by_replica.get(name), done.report)
         for stage, spent in done.seconds.items():
             self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
 
@@ -135,7 +128,9 @@ def run(
 
 def _processor(job: Job, plan: Plan, chunks: Sequence[WorkItem], ran: Ran) -> Pipeline:
     def take(row: Any) -> None:
-        ran.add(pickle.loads(row["done"]), time.time(), in_one=True)
+        done: Done = pickle.loads(row["done"])
+        total = ray_data_llm.added(ran.by_replica.get(ray_data_llm.NAME), done.report)
+        ran.add(replace(done, report=total), time.time())
 
     return Pipeline(lambda: ray_data_llm.dataset(job, plan, chunks), job.spec, take)
 
