@@ -97,6 +97,16 @@ def test_a_lost_borrower_does_not_keep_it() -> None:
     assert store.objects == 0
 
 
+def test_a_lost_reader_does_not_keep_it() -> None:
+    """Another one reads the piece, and puts it there again for the rest."""
+    store = Store()
+    store.asks("reader")
+    store.puts("reader")
+    store.dies("reader")
+    assert (store.objects, store.content(0)) == (0, None)
+    assert store.asks("borrower").put == {0}
+
+
 def test_what_is_given_back_comes_once_and_is_dropped() -> None:
     store = shared()
     store.fetched("borrower", {0})

@@ -162,6 +162,20 @@ def test_where_order_counts_the_rows_of_a_lost_replica_are_next() -> None:
     assert queue.pull("c", 1.0).rows.tolist() == list(range(16))
 
 
+def test_a_piece_that_comes_again_is_not_dropped_before() -> None:
+    """All of it was given, and then the replica that had borrowed the rest was lost."""
+    world = World(RowIndex([4], [1]))
+    borrower, reader = world.join(2), world.join(1)
+    world.pull(reader)
+    world.pull(borrower)
+    world.lose(borrower, engine_died=False, knows_begun=False)
+    for _ in range(20):
+        world.now += 1
+        world.pull(reader, len(world.members[reader].holds))
+    assert world.queue.is_finished
+    assert world.bytes_read == 1
+
+
 def test_suspected_rows_all_begin() -> None:
     """One that runs them alone must not keep some outside its engine."""
     world = World(RowIndex([40], [1]))
