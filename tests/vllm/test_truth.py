@@ -225,8 +225,12 @@ def test_any_choices_and_samplings_end_as_in_full(
     ]
     requests = [Request(messages=INDUSTRY, sampling=sampling) for sampling in samplings]
     filled = ours(engine, *requests)
-    monkeypatch.setattr(engine, "_fill_in", False)
-    for request, response, expected in zip(requests, filled, ours(engine, *requests), strict=True):
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_fill_in", False)
+        engine._forget_params()
+        in_full = ours(engine, *requests)
+    engine._forget_params()
+    for request, response, expected in zip(requests, filled, in_full, strict=True):
         actual = [(one.text, one.finish_reason) for one in response.completions]
         assert actual == [(one.text, one.finish_reason) for one in expected.completions], request
 

@@ -12,7 +12,7 @@ import copy
 import functools
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -100,18 +100,7 @@ class VllmEngine:
         )
         self._detokenizer = Detokenizer(tokenizer)
         self._forget_params()
-        cache = config.cache_config
-        self.info = EngineInfo(
-            effective_sampling=self._defaults,
-            sizes={
-                "max_model_len": self._max_model_len,
-                "max_num_seqs": int(config.scheduler_config.max_num_seqs),
-                "max_num_batched_tokens": int(config.scheduler_config.max_num_batched_tokens),
-                "kv_cache_tokens": int((cache.num_gpu_blocks or 0) * (cache.block_size or 0)),
-                "enforce_eager": bool(config.model_config.enforce_eager),
-            },
-            versions={"vllm": vllm_compat.installed_version()},
-        )
+        self.info = _info(config, self._defaults)
 
     @property
     def is_dead(self) -> bool:
@@ -181,8 +170,7 @@ class VllmEngine:
         params, choices = sampling_params(merged), None
         self._chat.check_sampling(params)
         params.detokenize = self._detokenizer.leaves_to_vllm(merged)
-        vllm_compat.final_output_only(params)
-        vllm_compat.without_copy(params)  # each request has its own already
+        vllm_compat.set_for_batch(params)  # each request has its own already
         if self._fill_in and not params.detokenize and not why_in_full(merged, self._spec):
             choices = self._vocabulary.choices(tuple(choices_in(merged["structured_outputs"])))
         return params, choices
@@ -263,22 +251,37 @@ class VllmEngine:
             for one in item.output.outputs
         ]
         texts = iter(self._detokenizer.decode(without_text))
-        return [
-            Response(
-                completions=tuple(
-                    _completion(item.asked, one, one.text if item.asked.params.detokenize else next(texts))
-                    for one in item.output.outputs
-                ),
-                input_tokens=len(item.output.prompt_token_ids or ()),
-                cached_tokens=int(item.output.num_cached_tokens or 0),
-                truncated_prompt_tokens=item.asked.cut,
-                has_special_tokens=item.asked.special,
-            )
-            for item in raw
-        ]
+        return [_response(item, texts) for item in raw]
 
     def close(self) -> None:
         vllm_compat.stop_engine(self._llm)
+
+
+def _info(config: Any, defaults: dict[str, Any]) -> EngineInfo:
+    cache, scheduler, model = config.cache_config, config.scheduler_config, config.model_config
+    sizes = {
+        "max_model_len": int(model.max_model_len),
+        "max_num_seqs": int(scheduler.max_num_seqs),
+        "max_num_batched_tokens": int(scheduler.max_num_batched_tokens),
+        "kv_cache_tokens": int((cache.num_gpu_blocks or 0) * (cache.block_size or 0)),
+        "enforce_eager": bool(model.enforce_eager),
+    }
+    return EngineInfo(defaults, sizes, {"vllm": vllm_compat.installed_version()})
+
+
+def _response(raw: _Raw, texts: Iterator[str]) -> Response:
+    """The response with its own texts, or the next ones of `texts` where vLLM made none."""
+    output, asked = raw.output, raw.asked
+    return Response(
+        tuple(
+            _completion(asked, one, one.text if asked.params.detokenize else next(texts))
+            for one in output.outputs
+        ),
+        input_tokens=len(output.prompt_token_ids or ()),
+        cached_tokens=int(output.num_cached_tokens or 0),
+        truncated_prompt_tokens=asked.cut,
+        has_special_tokens=asked.special,
+    )
 
 
 def _completion(asked: _Encoded, generated: Any, text: str) -> Completion:

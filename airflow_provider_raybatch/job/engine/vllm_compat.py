@@ -162,15 +162,11 @@ def as_tokens(ids: list[int]) -> Any:
     return tokens_input(ids)
 
 
-def without_copy(params: Any) -> None:
-    """Let vLLM use these parameters as they are, without a deep copy for each request."""
-    params.skip_clone = True
-
-
-def final_output_only(params: Any) -> None:
-    """Ask for one output per request instead of one per token."""
+def set_for_batch(params: Any) -> None:
+    """Let vLLM use these parameters without a deep copy, and give one output per request, not per token."""
     from vllm.sampling_params import RequestOutputKind
 
+    params.skip_clone = True
     params.output_kind = RequestOutputKind.FINAL_ONLY
 
 

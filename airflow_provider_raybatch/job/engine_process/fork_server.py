@@ -67,7 +67,7 @@ def start() -> None:
     """
     serve_spawn()
     forkserver.set_forkserver_preload([_PRELOADED])
-    with _python_path(), _own_sockets():
+    with _server_start():
         forkserver._forkserver.ensure_running()  # not the function of the module, see _Process.run
 
 
@@ -105,30 +105,23 @@ def folder_of_sockets() -> Path | None:
 
 
 @contextlib.contextmanager
-def _own_sockets() -> Iterator[None]:
-    """Let :mod:`multiprocessing` make its folder in :func:`folder_of_sockets`."""
+def _server_start() -> Iterator[None]:
+    """Let a server have its socket in :func:`folder_of_sockets`, and this process's `sys.path`.
+
+    It does not get the path by itself before Python 3.12.8.
+    """
     folder = None if _server is not None else folder_of_sockets()  # children use their parent's
-    before = tempfile.tempdir
+    path, before = os.environ.get("PYTHONPATH"), tempfile.tempdir
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     if folder is not None:
         tempfile.tempdir = str(folder)
     try:
         yield
     finally:
         tempfile.tempdir = before
-
-
-@contextlib.contextmanager
-def _python_path() -> Iterator[None]:
-    """Give the server this process's `sys.path`, which it does not get before Python 3.12.8."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+        del os.environ["PYTHONPATH"]
+        if path is not None:
+            os.environ["PYTHONPATH"] = path
 
 
 def _use(environment: Mapping[str, str]) -> None:

@@ -77,11 +77,11 @@ def serve(connection: Connection) -> None:
                 continue
             if not opens:
                 connection.send([(0, made, None)])
-                continue
-            if not _serve_engine(connection, made, loop):
+            elif _serve_engine(connection, made, loop):
+                resting = made
+                connection.send(RESTS)
+            else:
                 return
-            resting = made
-            connection.send(RESTS)
     if resting is not None:
         resting.close()
 

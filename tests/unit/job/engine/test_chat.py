@@ -177,11 +177,7 @@ def test_a_token_that_the_model_lacks_fails_its_row_alone(extended: Any) -> None
 def test_ray_stages_use_the_tokenizer_of_the_engine(adding: Any, tmp_path: Path) -> None:
     adding.save_pretrained(tmp_path)
     job = SimpleNamespace(
-        spec=spec(
-            engine="ray_data_llm",
-            engine_args={"tokenizer": str(tmp_path)},
-            model=str(MODEL),
-        )
+        spec=spec(engine="ray_data_llm", engine_args={"tokenizer": str(tmp_path)}, model=str(MODEL))
     )
     request = Request(messages=[{"role": "user", "content": "hello world"}])
     (own,) = stages._encoded(job, SimpleNamespace(needs_tokens=True), [request])  # type: ignore[arg-type]

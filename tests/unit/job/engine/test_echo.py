@@ -153,14 +153,8 @@ def test_requests_take_time_and_wait_for_slots() -> None:
             {"engine": "echo", "engine_args": {"max_num_seqs": 0}},
             "engine_args.max_num_seqs: it must be at least 1, but it is 0.",
         ),
-        (
-            {"sampling": {"max_tokens": -5}},
-            "sampling.max_tokens: it must be at least 1, but it is -5.",
-        ),
-        (
-            {"sampling": {"temperature": "hot"}},
-            "sampling.temperature: it must be a number, but it is 'hot'.",
-        ),
+        ({"sampling": {"max_tokens": -5}}, "sampling.max_tokens: it must be at least 1, but it is -5."),
+        ({"sampling": {"temperature": "hot"}}, "sampling.temperature: it must be a number, but it is 'hot'."),
     ],
 )
 def test_wrong_options_are_found_before_it_starts(fields: dict[str, Any], sentence: str) -> None:

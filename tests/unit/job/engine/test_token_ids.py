@@ -54,12 +54,7 @@ def test_tokens_that_the_model_lacks_are_named_in_their_order() -> None:
 
 @pytest.mark.parametrize(
     ("adds", "chats", "absent"),
-    [
-        (True, [[5, 6], [7]], "<bos>"),
-        (True, [[1, 6], [7]], ""),
-        (True, [], ""),
-        (False, [[5, 6]], ""),
-    ],
+    [(True, [[5, 6], [7]], "<bos>"), (True, [[1, 6], [7]], ""), (True, [], ""), (False, [[5, 6]], "")],
 )
 def test_absent_bos_of_chats_is_named(adds: bool, chats: list[list[int]], absent: str) -> None:
     """Of tokenizers that begin each text with it; Qwen's, say, do not."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,9 +13,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.job.engine import vllm_compat
-from airflow_provider_raybatch.job.engine.detokenize import Detokenizer
 from airflow_provider_raybatch.job.row import Completion, Request
-from tests.support.specs import spec
+from tests.support.vllm_engine import vllm_engine
 
 pytest.importorskip("vllm")
 transformers = pytest.importorskip("transformers")
@@ -79,15 +77,8 @@ def _known_texts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def engine_of(model: Model, fill_in: bool = True) -> Any:
     """A VllmEngine over `model`."""
-    from airflow_provider_raybatch.job.engine.chat import ChatEncoder
-    from airflow_provider_raybatch.job.engine.vllm import VllmEngine
-
-    engine: Any = VllmEngine.__new__(VllmEngine)
-    engine._llm, engine._fill_in, engine._max_model_len = model, fill_in, 500
-    engine._defaults, engine._spec = {}, spec(engine="vllm", model="m")
-    engine._forget_params()
-    engine._tokenizer, engine._numbers = TOKENIZER, itertools.count()
-    engine._detokenizer, engine._chat = Detokenizer(TOKENIZER), ChatEncoder(TOKENIZER, str)
+    engine = vllm_engine(TOKENIZER, 500, llm=model)
+    engine._fill_in = fill_in
     return engine
 
 

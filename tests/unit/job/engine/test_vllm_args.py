@@ -18,6 +18,7 @@ from airflow_provider_raybatch.job.engine.base import overlong
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.specs import spec
+from tests.support.vllm_engine import vllm_engine
 
 pytestmark = pytest.mark.slow
 
@@ -202,17 +203,7 @@ class WordsTokenizer:
 @pytest.fixture
 def engine(vllm_args: Any) -> Any:
     """A VllmEngine whose engine counts as running, to test the steps before a request."""
-    from airflow_provider_raybatch.job.engine.detokenize import Detokenizer
-    from airflow_provider_raybatch.job.engine.vllm import VllmEngine
-
-    engine = VllmEngine.__new__(VllmEngine)
-    engine._max_model_len = 8
-    engine._defaults = {"temperature": 0.6, "top_p": 0.9}
-    engine._chat = ChatEncoder(WordsTokenizer(), str)
-    engine._detokenizer = Detokenizer(WordsTokenizer())
-    engine._spec, engine._fill_in = spec(), True
-    engine._forget_params()
-    return engine
+    return vllm_engine(WordsTokenizer(), 8, {"temperature": 0.6, "top_p": 0.9})
 
 
 class TestEncode:
@@ -243,8 +234,7 @@ class TestEncode:
     def test_prompts_without_room_for_tokens_fail(self, engine: Any) -> None:
         (made,) = engine.encode([Request(prompt="a b c d e f g h")])
         assert made == RowFailure(
-            "tokenize",
-            "the prompt has 8 tokens and the context holds 8, which leaves no room for a response",
+            "tokenize", "the prompt has 8 tokens and the context holds 8, which leaves no room for a response"
         )
 
     def test_on_overlong_truncate_cuts_prompts_without_room(self, engine: Any) -> None:

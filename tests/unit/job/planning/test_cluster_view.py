@@ -61,10 +61,7 @@ def autoscaler(monkeypatch: pytest.MonkeyPatch) -> Autoscaler:
 
 @pytest.mark.parametrize(
     "plan",
-    [
-        Plan(2, 1.0, 8, "H200", 8, 2, {}),
-        Plan(1, 1.0, 16, None, 8, 2, {}, spans_nodes=True),
-    ],
+    [Plan(2, 1.0, 8, "H200", 8, 2, {}), Plan(1, 1.0, 16, None, 8, 2, {}, spans_nodes=True)],
     ids=["a node each", "over nodes"],
 )
 def test_requested_nodes_can_hold_the_replicas(autoscaler: Autoscaler, plan: Plan) -> None:

@@ -11,6 +11,9 @@ from airflow_provider_raybatch.job.planning import fit
 from airflow_provider_raybatch.job.planning.plan import Cluster
 from tests.support.clusters import DGX, H200, HEAD, LAPTOP, OVER_NODES, SMALL, autoscaled, plan
 
+OF_H200 = {"accelerator_type": "H200"}
+BY_FOUR = {"engine_args": {"tensor_parallel_size": 4}}
+
 
 class TestFit:
     @pytest.mark.parametrize(
@@ -28,12 +31,12 @@ class TestFit:
             ),
             (
                 Cluster((HEAD, DGX)),
-                {"accelerator_type": "H200"},
+                OF_H200,
                 False,
                 "never",
                 "1 replica of 1 CPU and 1 GPU and an H200 on one node each, and the cluster has room for 0",
             ),
-            (Cluster((HEAD, H200)), {"accelerator_type": "H200"}, False, "fits", ""),
+            (Cluster((HEAD, H200)), OF_H200, False, "fits", ""),
             (
                 Cluster((HEAD, H200)),
                 {"accelerator_type": "H200-141GB"},
@@ -42,28 +45,9 @@ class TestFit:
                 "; no node has accelerator_type 'H200-141GB' (they have H200; close to it: 'H200'",
             ),
             # A range fits where its fewest do.
-            (
-                Cluster((DGX,)),
-                {"replicas": (2, 20)},
-                False,
-                "fits",
-                "holds 8 of 20 replicas of 1 CPU and 1 GPU",
-            ),
-            (
-                Cluster((HEAD, H200)),
-                {"replicas": (2, 4)},
-                False,
-                "never",
-                "replicas: the job asks for 2 to 4 replicas of 1 CPU and 1 GPU on one node each, and the "
-                "cluster has room for 1 (largest node: 16 CPU and 1 GPU); ask for fewer replicas",
-            ),
-            (
-                autoscaled(HEAD, H200, groups=[(SMALL, 3)]),
-                {"replicas": (2, 20)},
-                True,
-                "wait",
-                "waiting for 1 more from the autoscaler",
-            ),
+            (Cluster((DGX,)), {"replicas": (2, 20)}, False, "fits", "holds 8 of 20 replicas of 1 CPU and 1"),
+            (Cluster((HEAD, H200)), {"replicas": (2, 4)}, False, "never", "the job asks for 2 to 4 replicas"),
+            (autoscaled(HEAD, H200, groups=[(SMALL, 3)]), {"replicas": (2, 20)}, True, "wait", "for 1 more"),
             (Cluster(()), {}, False, "never", "the cluster has room for 0 (largest node: 0 CPU)"),
             (Cluster((HEAD,)), {"replicas": 9}, True, "wait", "waiting for 1 more from the autoscaler."),
             (
@@ -100,13 +84,7 @@ class TestFit:
                 "g0 (at most 8 nodes of 4 CPU and 1 GPU), in all at most 7 nodes",
             ),
             # Few groups name the type of their accelerator; a group that names another type does not fit.
-            (
-                autoscaled(HEAD, groups=[(SMALL, 8)]),
-                {"accelerator_type": "H200"},
-                True,
-                "wait",
-                "waiting for 1 more",
-            ),
+            (autoscaled(HEAD, groups=[(SMALL, 8)]), OF_H200, True, "wait", "waiting for 1 more"),
             (
                 autoscaled(HEAD, groups=[(DGX, 8), ({"CPU": 64.0}, 8)]),
                 {"accelerator_type": "H200"},
@@ -132,22 +110,14 @@ class TestMayHold:
             # Each group counts its own nodes, and a head with GPUs belongs to no group.
             (autoscaled(HEAD, groups=[(DGX, 2), (SMALL, 3)]), {}, 19),
             (autoscaled({**DGX, **HEAD}, groups=[(SMALL, 3)]), {}, 11),
-            (
-                autoscaled(HEAD, groups=[(DGX, 2), (SMALL, 3)]),
-                {"engine_args": {"tensor_parallel_size": 4}},
-                4,
-            ),
+            (autoscaled(HEAD, groups=[(DGX, 2), (SMALL, 3)]), BY_FOUR, 4),
             # The largest nodes count first if the autoscaler limits their number.
             (autoscaled(HEAD, groups=[(SMALL, 3), (DGX, 2)], max_nodes=3), {}, 17),
             (autoscaled(HEAD, groups=[({"CPU": 64.0}, 9), (SMALL, 3)], max_nodes=3), {}, 3),
             (autoscaled(HEAD, groups=[(DGX, 9)], max_resources={"GPU": 20.0, "TPU": 0.0}), {}, 20),
             (autoscaled(HEAD, groups=[(DGX, 2), (H200, 3)]), {"accelerator_type": "H200"}, 3),
             (autoscaled(HEAD, groups=[(DGX, 2), (SMALL, 3)]), {"engine_args": OVER_NODES}, 9),
-            (
-                autoscaled(HEAD, groups=[(DGX, 1), (H200, 5)]),
-                {"engine_args": OVER_NODES, "accelerator_type": "H200"},
-                2,
-            ),
+            (autoscaled(HEAD, groups=[(DGX, 1), (H200, 5)]), {"engine_args": OVER_NODES, **OF_H200}, 2),
         ],
     )
     def test_what_the_groups_hold_is_planned(

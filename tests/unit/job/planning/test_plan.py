@@ -12,6 +12,10 @@ from airflow_provider_raybatch.job.planning.plan import Cluster
 from tests.support.clusters import DGX, H200, HEAD, LAPTOP, SMALL, autoscaled, plan
 
 
+def parallel(size: int, **further: int) -> dict[str, Any]:
+    return {"engine_args": {"tensor_parallel_size": size, **further}}
+
+
 class TestPlan:
     @pytest.mark.parametrize(
         ("cluster", "engine", "replicas", "gpus", "cpus"),
@@ -19,27 +23,15 @@ class TestPlan:
             (LAPTOP, {}, 1, 0, 1.0),
             (LAPTOP, {"engine": "echo"}, 1, 0, 1.0),
             (LAPTOP, {"num_cpus": 0.5, "replicas": 4}, 4, 0, 0.5),
-            (LAPTOP, {"engine_args": {"tensor_parallel_size": 2}}, 1, 2, 1.0),
+            (LAPTOP, parallel(2), 1, 2, 1.0),
             (LAPTOP, {"accelerator_type": "H200"}, 1, 1, 1.0),
             (Cluster((HEAD, H200)), {}, 1, 1, 1.0),
             (Cluster((HEAD, H200)), {"engine": "echo"}, 1, 0, 1.0),
             # Unless it is to take the places that vLLM would.
-            (
-                Cluster((HEAD, H200, H200)),
-                {"engine": "echo", "engine_args": {"tensor_parallel_size": 1}},
-                2,
-                1,
-                1.0,
-            ),
+            (Cluster((HEAD, H200, H200)), {"engine": "echo", **parallel(1)}, 2, 1, 1.0),
             (Cluster((HEAD, DGX)), {}, 8, 1, 1.0),
-            (Cluster((HEAD, DGX, DGX)), {"engine_args": {"tensor_parallel_size": 4}}, 4, 4, 1.0),
-            (
-                Cluster((HEAD, DGX)),
-                {"engine_args": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}},
-                2,
-                4,
-                1.0,
-            ),
+            (Cluster((HEAD, DGX, DGX)), parallel(4), 4, 4, 1.0),
+            (Cluster((HEAD, DGX)), parallel(2, pipeline_parallel_size=2), 2, 4, 1.0),
             (Cluster((HEAD, DGX, H200)), {"accelerator_type": "H200"}, 1, 1, 1.0),
             (Cluster((HEAD, DGX, H200)), {"replicas": 3}, 3, 1, 1.0),
             # A node with fewer CPUs than GPUs.
@@ -47,13 +39,7 @@ class TestPlan:
             # No GPU yet, but an autoscaler that may add some.
             (autoscaled(HEAD, groups=[(SMALL, 8)]), {}, 8, 1, 1.0),
             (autoscaled(HEAD, groups=[({"CPU": 4.0, "GPU": 8.0}, 2)]), {}, 16, 1, 0.5),
-            (
-                autoscaled(HEAD, DGX, groups=[(DGX, 8)]),
-                {"engine_args": {"tensor_parallel_size": 4}},
-                16,
-                4,
-                1.0,
-            ),
+            (autoscaled(HEAD, DGX, groups=[(DGX, 8)]), parallel(4), 16, 4, 1.0),
             (autoscaled(HEAD, groups=[(DGX, 1_000_000)]), {}, 98, 1, 1.0),
             (autoscaled(HEAD, groups=[({"CPU": 64.0}, 8)]), {}, 1, 0, 1.0),
         ],
@@ -100,13 +86,7 @@ class TestPlan:
         ("cluster", "replicas", "rows", "planned", "reason"),
         [
             (Cluster((DGX,)), (2, 4), 100_000, (2, 4), "nodes hold 8"),
-            (
-                Cluster((HEAD, H200)),
-                (1, 4),
-                100_000,
-                (1, 4),
-                "set by replicas=(1, 4), the cluster's nodes hold 1; the job starts with 1",
-            ),
+            (Cluster((HEAD, H200)), (1, 4), 100_000, (1, 4), "nodes hold 1; the job starts with 1"),
             (Cluster((HEAD, H200)), (2, 4), 100_000, (2, 4), "the job starts with 2"),
             (Cluster((DGX,)), (1, 8), 20, (1, 3), "nodes hold 8, the rows feed 3"),
             (Cluster((DGX,)), (2, 8), 0, (2, 2), "nodes hold 8, the rows feed 1"),
@@ -170,9 +150,6 @@ class TestPlan:
             "starting 8 replicas with 1 GPU each (the cluster's nodes hold 8) for 100,000 rows; 128 rows a "
             "chunk (128, as responses are long), 1,280 rows in an engine at a time"
         )
-        assert (
-            plan(Cluster((DGX,)), replicas=(2, 9))
-            .sentence(100_000)
-            .startswith("starting 2 to 9 replicas with")
-        )
+        some = plan(Cluster((DGX,)), replicas=(2, 9))
+        assert some.sentence(100_000).startswith("starting 2 to 9 replicas with")
         assert plan(LAPTOP).sentence(5).startswith("starting 1 replica on CPU (one is enough without GPUs")

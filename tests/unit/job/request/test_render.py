@@ -152,16 +152,8 @@ def test_a_server_of_ones_own_may_take_images() -> None:
         ),
         ({"chat": [{"role": "user"}]}, CHAT, "template: column 'chat' has a message without content"),
         ({"p": ""}, {"prompt_column": "p"}, "template: column 'p' is empty"),
-        (
-            {"chat": '[{"role": "user", "content": "\\ud800"}]'},
-            CHAT,
-            "template: the request is not JSON (",
-        ),
-        (
-            {"p": b"x"},
-            {"prompt_column": "p"},
-            "template: column 'p' is binary and has no text",
-        ),
+        ({"chat": '[{"role": "user", "content": "\\ud800"}]'}, CHAT, "template: the request is not JSON ("),
+        ({"p": b"x"}, {"prompt_column": "p"}, "template: column 'p' is binary and has no text"),
         (BadRow("the line is not JSON", "{"), TEMPLATE, "read: the line is not JSON"),
     ],
 )

@@ -54,15 +54,8 @@ JOBS: dict[str, dict[str, Any]] = {
         "destination_format": "jsonl",
         "output_prefix": "llm_",
     },
-    "json": {
-        "prompt_column": "text",
-        "response_format": "json_object",
-    },
-    "truncated": {
-        **ASKS,
-        "sampling": {"max_tokens": 4},
-        "on_truncated": "error",
-    },
+    "json": {"prompt_column": "text", "response_format": "json_object"},
+    "truncated": {**ASKS, "sampling": {"max_tokens": 4}, "on_truncated": "error"},
     "again": {
         "prompt": "{row.text}",
         "engine": "echo",

@@ -7,23 +7,17 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Completion, Response, RowFailure
 from airflow_provider_raybatch.job.tasks.response_check import checked
+from tests.support.specs import spec as spec_of
 
 SCHEMA = {"structured_outputs": {"json": {"type": "object"}}}
 CHOICE = {"structured_outputs": {"choice": ["a", "b"]}}
 
 
-def spec(**more: Any) -> BatchInferenceSpec:
-    content = {
-        "source": ["/in.jsonl"],
-        "prompt": "{row.x}",
-        "model": "m",
-        "destination": "/out",
-    }
-    return parse(BatchInferenceSpec, {**content, **more})
+def spec(**fields: Any) -> BatchInferenceSpec:
+    return spec_of(engine="vllm", model="m", **fields)
 
 
 def response(*texts: str, reason: str = "stop") -> Response:
@@ -56,33 +50,27 @@ def test_on_truncated_error_fails_a_row_that_is_cut_off() -> None:
     assert checked(whole, spec(on_truncated="error"), {}) is whole
 
 
-def test_every_completion_counts_and_a_cut_is_named() -> None:
-    failure = checked(response('{"a": 1}', '{"a": ', reason="length"), spec(sampling=SCHEMA), {})
-    assert isinstance(failure, RowFailure)
-    assert failure.step == "parse"
-    assert "cut off by max_tokens" in failure.reason
-    assert (failure.input_tokens, failure.output_tokens) == (1, 2)
-
-
-@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
-def test_json_that_only_python_accepts_is_refused(constant: str) -> None:
-    failure = checked(response(f'{{"a": {constant}}}'), spec(sampling=SCHEMA), {})
-    assert isinstance(failure, RowFailure)
-    assert failure.reason == (
-        f"the response is not JSON ({constant} is not a JSON value): '{{\"a\": {constant}}}'"
-    )
-
-
 def test_good_json_stays_as_it_is() -> None:
     answer = response('{"a": 1}')
     assert checked(answer, spec(sampling=SCHEMA), {}) is answer
 
 
-def test_endless_brackets_are_not_json() -> None:
-    # A model that repeats itself writes this if the grammar allows any JSON.
-    failure = checked(response("[" * 100_000), spec(sampling=SCHEMA), {})
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        (['{"a": NaN}'], "the response is not JSON (NaN is not a JSON value): '{\"a\": NaN}'"),
+        (['{"a": -Infinity}'], "the response is not JSON (-Infinity is not a JSON value)"),
+        (['{"a": 1}', '{"a": '], "the response is not JSON, cut off by max_tokens ("),
+        (["[" * 100_000], "the response is not JSON, cut off by max_tokens ("),
+    ],
+    ids=["Python's own", "negative", "the second of two", "a model that repeats itself"],
+)
+def test_what_is_not_json_fails_its_row(texts: list[str], reason: str) -> None:
+    ending = "length" if "cut off" in reason else "stop"
+    failure = checked(response(*texts, reason=ending), spec(sampling=SCHEMA), {})
     assert isinstance(failure, RowFailure)
-    assert failure.step == "parse"
+    assert (failure.step, failure.input_tokens, failure.output_tokens) == ("parse", 1, len(texts))
+    assert failure.reason.startswith(reason)
 
 
 SIZE = {"type": "object", "properties": {"size": {"type": "integer"}}, "not": {"required": ["none"]}}
