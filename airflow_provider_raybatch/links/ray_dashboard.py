@@ -43,7 +43,7 @@ class RayDashboardLink(BaseOperatorLink):
         return url if isinstance(url, str) else ""
 
     def show(self, operator: HasDashboard, task_instance: Any, url: str | None) -> None:
-        """Make the link point to `url` while the task runs; without a url there is no link."""
+        """Make the link point to `url` while the task runs; without one, no link is shown."""
         operator.dashboard_url = url or ""
         if url:
             task_instance.xcom_push(key=self.xcom_key, value=url)

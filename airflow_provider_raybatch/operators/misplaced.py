@@ -31,7 +31,7 @@ def check_names(arguments: Iterable[str], known: Sequence[str], where: str = "")
     for name in arguments:
         if name not in known:
             remedy = _remedy(str(name), known)
-            raise SpecError(f"{where}{name}: there is no such argument; {remedy}") from None
+            raise SpecError(f"{where}{name}: it is not an argument; {remedy}") from None
 
 
 def _remedy(name: str, known: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from airflow.sdk import Connection
 
 from airflow_provider_raybatch.exceptions import RayBatchUnavailableException, RayConnectionError
 from airflow_provider_raybatch.hooks.connection import read_connection
+from airflow_provider_raybatch.hooks.extras import Extras
 from airflow_provider_raybatch.hooks.ray import RayHook
 from tests.support.airflow_tasks import connection
 from tests.support.fake_ray import FakeRay
@@ -117,12 +118,9 @@ def test_a_token_loses_its_line_feed() -> None:
 
 
 def test_null_and_an_empty_text_are_not_given() -> None:
-    names = [
-        "namespace", "path_prefix", "verify", "ca_bundle", "secret_headers", "secret_cookies",
-        "connect_timeout", "request_timeout", "secret_seal_key", "dashboard_url",
-    ]  # fmt: skip
     for nothing in (None, ""):
-        assert read(host="head", extra=json.dumps(dict.fromkeys(names, nothing))) == read(host="head")
+        extra = json.dumps(dict.fromkeys(Extras.model_fields, nothing))
+        assert read(host="head", extra=extra) == read(host="head")
     assert read(host="head", extra='{"dashboard_url": " "}').dashboard_url is None
 
 

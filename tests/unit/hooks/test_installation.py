@@ -72,11 +72,14 @@ def test_a_task_of_a_team_writes_a_variable_of_the_teams_own(variables: Variable
     assert installation_id("green") == "for all teams"
 
 
+def ids_of_three_tasks() -> set[str]:
+    with ThreadPoolExecutor(3) as pool:
+        return {future.result(60) for future in [pool.submit(installation_id) for _ in range(3)]}
+
+
 def test_concurrent_first_tasks_agree_on_one_id(variables: Variables) -> None:
     variables.before_set = threading.Barrier(3).wait  # each has found none
-    with ThreadPoolExecutor(3) as pool:
-        found = {future.result(60) for future in [pool.submit(installation_id) for _ in range(3)]}
-    assert found == {variables.values[VARIABLE]}
+    assert ids_of_three_tasks() == {variables.values[VARIABLE]}
 
 
 def test_tasks_at_the_same_time_write_at_different_times(
@@ -105,9 +108,7 @@ def test_tasks_at_the_same_time_write_at_different_times(
         return []
 
     monkeypatch.setattr(variables, "keys", keys)
-    with ThreadPoolExecutor(3) as pool:
-        found = {future.result(60) for future in [pool.submit(installation_id) for _ in range(3)]}
-    assert found == {variables.values[VARIABLE]}
+    assert ids_of_three_tasks() == {variables.values[VARIABLE]}
     assert written == ["once"]
 
 

@@ -287,7 +287,7 @@ WITH_A_COLUMN = "system_prompt: it has no effect together with prompt_column; wr
         ({"max_gpu_hours": "1e999"}, "max_gpu_hours: it must be a finite number, but it is '1e999'."),
         ({"cluster_wait": 10**400}, "cluster_wait: 1000"),
         ({"cluster_wait": float("inf")}, "cluster_wait: inf is not a duration; give seconds or a timedelta."),
-        ({"samplng": {}}, "samplng: there is no such argument; did you mean 'sampling'?"),
+        ({"samplng": {}}, "samplng: it is not an argument; did you mean 'sampling'?"),
     ],
 )
 def test_every_mistake_is_one_sentence(arguments: dict[str, Any], sentence: str) -> None:

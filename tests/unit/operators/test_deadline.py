@@ -21,11 +21,6 @@ MOMENT = "2100-01-31T06:00:00+00:00"
 LATE = "the job's deadline passed; 5 of 9 rows are kept."
 
 
-def test_travels_with_the_job(ray: FakeRay, run: Run) -> None:
-    batch(timeout=3600).execute(run.context())
-    assert abs(spec_of_job(ray)["deadline"] - time.time() - 3600) < 30
-
-
 @pytest.mark.parametrize(("timeout", "hours", "counts"), [(60, 1, 60), (7200, 1, 3600), (None, 1, 3600)])
 def test_is_the_earlier_of_two(
     ray: FakeRay, run: Run, timeout: float | None, hours: int, counts: float
@@ -56,11 +51,6 @@ def test_deadline_that_cant_be_kept_is_refused(ray: FakeRay, run: Run, deadline:
     assert str(caught.value).startswith(sentence)
     assert str(caught.value).endswith(".")
     assert not ray.jobs
-
-
-def test_timeout_that_renders_empty_is_not_given(ray: FakeRay, run: Run) -> None:
-    batch(deadline="").execute(run.context())
-    assert spec_of_job(ray)["deadline"] is None
 
 
 def test_deadline_in_the_past_holds_back_no_result(ray: FakeRay, run: Run, clock: Clock) -> None:

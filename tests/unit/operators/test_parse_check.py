@@ -198,7 +198,7 @@ def test_arguments_of_other_systems_name_ours(argument: str, sentence: str) -> N
     with pytest.raises(SpecError) as caught:
         parsed(timeout=60, deadline="2100-01-01T00:00Z", **{argument: 1})
     assert caught.value.__suppress_context__, "Airflow's own refusal would be told, too"
-    assert str(caught.value) == f"Task 't': {argument}: there is no such argument; {sentence}"
-    refusal = f"^Task 'decide': {argument}: there is no such argument"
+    assert str(caught.value) == f"Task 't': {argument}: it is not an argument; {sentence}"
+    refusal = f"^Task 'decide': {argument}: it is not an argument"
     with DAG("d", schedule=None), pytest.raises(SpecError, match=refusal):
         ray_batch_task(decide, **{argument: 1})()

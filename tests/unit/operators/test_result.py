@@ -17,12 +17,6 @@ from tests.support.batches import batch, defer, left
 from tests.support.fake_ray import FakeRay, Script, committing, lasting
 
 
-def test_on_local_disk_has_no_bucket(ray: FakeRay, run: Run) -> None:
-    result = batch(destination="/out").execute(run.context())
-    assert result["uri"] == "/out/data/c1"
-    assert not {"bucket", "key_prefix"} & set(result)
-
-
 def test_goes_to_each_outlet_asset(ray: FakeRay, run: Run) -> None:
     asset = Asset("s3://lake/out/")
     result = batch(outlets=[asset]).execute(run.context())
@@ -39,6 +33,7 @@ def test_goes_to_each_outlet_alias(ray: FakeRay, run: Run) -> None:
         result = batch(outlets=[alias], destination=destination).execute(context)
         (event,) = accessor[alias].asset_alias_events
         assert event.dest_asset_key.uri == destination.rstrip("/")
+        assert ("bucket" in result) is ("key_prefix" in result) is destination.startswith("s3://")
         assert (event.extra["manifest_uri"], event.extra["rows"]) == (result["manifest_uri"], 2)
         run.clear()
 

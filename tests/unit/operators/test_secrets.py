@@ -9,6 +9,7 @@ import json
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from tests.support.batches import Died, batch, defer, die
 from tests.support.fake_ray import FakeRay, lasting
 from tests.support.refusing_s3 import answering
 
+Environments = list[dict[str, str]]
 HF = "hf_abcdefghijkl"
 ROLE = "arn:aws:iam::123456789012:role/x"
 AWS = {"login": "AKIAEXAMPLE12", "password": "aws-secret-value"}
@@ -137,43 +139,36 @@ def test_missing_amazon_provider_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
         job_secrets("aws", None)
 
 
-class PrivateRay:
-    """The fake Jobs API with the interface of a task's private Ray, which would need Ray installed."""
-
-    fake: FakeRay
-    environments: list[dict[str, str]]
-
-    def __init__(self, log: Any, env: Mapping[str, str] | None = None) -> None:
-        self.environments.append(dict(env or {}))
-
-    def __enter__(self) -> ClusterAddress:
-        return ClusterAddress(self.fake.url)
-
-    def __exit__(self, *args: object) -> None:
-        for name in self.fake.active:
-            self.fake.jobs[name].stopped = True
-
-
 @pytest.fixture
-def private_ray(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> type[PrivateRay]:
-    private = type("Private", (PrivateRay,), {"fake": ray, "environments": []})
-    monkeypatch.setattr(embedded, "embedded_cluster", private)
+def environments(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> Environments:
+    """Those of private Rays, which would need Ray installed: the fake Jobs API stands for them."""
+    made: Environments = []
+
+    @contextmanager
+    def private_ray(log: Any, env: Mapping[str, str] | None = None) -> Iterator[ClusterAddress]:
+        made.append(dict(env or {}))
+        try:
+            yield ClusterAddress(ray.url)
+        finally:
+            ray.end_jobs()
+
+    monkeypatch.setattr(embedded, "embedded_cluster", private_ray)
     monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection("local"))
-    return private
+    return made
 
 
 class TestPrivateRay:
-    def test_gets_them_as_environment(self, ray: FakeRay, private_ray: type[PrivateRay], run: Run) -> None:
+    def test_gets_them_as_environment(self, ray: FakeRay, environments: Environments, run: Run) -> None:
         batch(hf_conn_id="hf").execute(run.context())
-        assert private_ray.environments == [{"HF_TOKEN": HF}]
+        assert environments == [{"HF_TOKEN": HF}]
         assert set(private_package(ray)) == {"key"}
 
     @needs_amazon
     def test_gets_aws_under_the_names_that_libraries_read(
-        self, ray: FakeRay, private_ray: type[PrivateRay], run: Run
+        self, ray: FakeRay, environments: Environments, run: Run
     ) -> None:
         batch(aws_conn_id="aws").execute(run.context())
-        assert private_ray.environments == [
+        assert environments == [
             {
                 "AWS_ACCESS_KEY_ID": AWS["login"],
                 "AWS_SECRET_ACCESS_KEY": AWS["password"],
@@ -184,20 +179,20 @@ class TestPrivateRay:
 
     @needs_amazon
     def test_gets_what_no_variable_says_as_package(
-        self, ray: FakeRay, private_ray: type[PrivateRay], run: Run, monkeypatch: pytest.MonkeyPatch
+        self, ray: FakeRay, environments: Environments, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         extra = {"region_name": "eu-central-1", "verify": False}
         monkeypatch.setenv("AIRFLOW_CONN_AWS", json.dumps({"conn_type": "aws", **AWS, "extra": extra}))
         batch(aws_conn_id="aws").execute(run.context())
         assert travelled(ray) == b'raybatch-plain:{"aws": {"verify": false}}'
 
-    def test_always_blocks(self, ray: FakeRay, private_ray: type[PrivateRay], run: Run) -> None:
+    def test_always_blocks(self, ray: FakeRay, environments: Environments, run: Run) -> None:
         result = batch(deferrable=True).execute(run.context())
         assert (result["rows"], result["dashboard_url"]) == (2, None)
         assert run.xcoms == {}
 
     def test_is_asked_for_nothing_once_it_is_gone(
-        self, ray: FakeRay, private_ray: type[PrivateRay], run: Run, monkeypatch: pytest.MonkeyPatch
+        self, ray: FakeRay, environments: Environments, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         operator = batch()
         monkeypatch.setattr(type(operator), "_follow", die)
@@ -207,13 +202,13 @@ class TestPrivateRay:
         operator.on_kill()  # as the task runner does after an execution timeout
         assert ray.requests == []
 
-    def test_cant_outlive_its_task(self, private_ray: type[PrivateRay], run: Run) -> None:
+    def test_cant_outlive_its_task(self, environments: Environments, run: Run) -> None:
         operator = RayJobOperator(task_id="t", entrypoint="x", wait_for_completion=False)
         with pytest.raises(
             RayBatchFailException, match="wait_for_completion: connection 'ray_default' has the host 'local'"
         ):
             operator.execute(run.context())
-        assert private_ray.environments == []
+        assert environments == []
 
 
 @needs_amazon

@@ -52,10 +52,16 @@ def test_waits_for_success(ray: FakeRay, run: Run) -> None:
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
-def test_fails_for_good_when_the_job_did(ray: FakeRay, run: Run, deferrable: bool) -> None:
+@pytest.mark.parametrize(
+    ("soft", "kind", "message"),
+    [(False, RayBatchFailException, "somebody-elses failed: .*boom"), (True, AirflowSkipException, ".")],
+)
+def test_fails_for_good_or_skips_when_the_job_failed(
+    ray: FakeRay, run: Run, deferrable: bool, soft: bool, kind: Any, message: str
+) -> None:
     submit(ray, Script(status="FAILED", message="boom"))
-    with pytest.raises(RayBatchFailException, match=r"somebody-elses failed: .*boom"):
-        sensor(deferrable=deferrable).execute(run.context())
+    with pytest.raises(kind, match=message):
+        sensor(deferrable=deferrable, soft_fail=soft).execute(run.context())
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
@@ -71,13 +77,6 @@ def test_a_finished_job_whose_log_is_out_of_reach(
 
     monkeypatch.setattr(ray, "answer", without_logs)
     assert sensor(deferrable=deferrable).execute(run.context())["status"] == "SUCCEEDED"
-
-
-@pytest.mark.parametrize("deferrable", [True, False])
-def test_skips_softly_when_the_job_has_failed_already(ray: FakeRay, run: Run, deferrable: bool) -> None:
-    submit(ray, Script(status="FAILED", message="boom"))
-    with pytest.raises(AirflowSkipException):
-        sensor(deferrable=deferrable, soft_fail=True).execute(run.context())
 
 
 @pytest.mark.parametrize("deferrable", [True, False])

@@ -20,7 +20,6 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_raybatch.dataset import DatasetError, open_dataset
 from airflow_provider_raybatch.exceptions import RayConnectionError
-from airflow_provider_raybatch.hooks.credentials import job_secrets
 from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.hooks.warm_engines import main
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
@@ -100,13 +99,6 @@ def test_a_dataset_on_s3_is_opened(airflow_db: None, monkeypatch: pytest.MonkeyP
             open_dataset(f"s3://{bucket}/out", aws_conn_id="lake")
         with pytest.raises(RayConnectionError, match="the connection 'lake' doesn't exist"):
             open_dataset(f"s3://{bucket}/out", aws_conn_id="lake")
-
-
-def test_a_hugging_face_token_is_found(airflow_db: None) -> None:
-    with stored(conn_id="hf", conn_type="generic", password="hf_secret"):
-        secrets = job_secrets(None, "hf")
-    assert secrets is not None
-    assert secrets.revealed() == {"hf_token": "hf_secret"}
 
 
 def test_other_code_looks_up_as_before(stored_ray: FakeRay) -> None:
