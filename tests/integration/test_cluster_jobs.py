@@ -217,6 +217,6 @@ async def test_one_job_whatever_dies(client):
     cleared = await submit_or_adopt(client, SubmissionKey(task, "token-2"), "g", build)
     assert await stop_older(client, task.digest, cleared.submission_id) == [key.submission_id(1)]
     mine = [job for job in await client.jobs() if job.metadata.get("raybatch.task_key") == task.digest]
-    assert [job.submission_id for job in mine if job.is_active] == [cleared.submission_id]
+    assert [job.submission_id for job in mine if not job.status.is_terminal] == [cleared.submission_id]
     assert len(mine) == 3
     await client.stop_until_terminal(cleared.submission_id, 60)

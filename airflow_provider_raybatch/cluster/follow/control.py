@@ -29,12 +29,9 @@ _IN_DOUBT = 600.0
 
 @dataclass(frozen=True)
 class LeaseTerms:
-    """What one attempt of a task tells its job.
+    """What one attempt of a task tells its job, see :class:`FollowerCommand`.
 
     :param key: of the job; secret, also where a trigger keeps these fields.
-    :param attempt: number of the task's attempt; orders of the latest one win.
-    :param deadline: epoch seconds at which the job ends itself; ``None`` for no deadline.
-    :param orphan_timeout: seconds without a follower after which it ends itself; 0 for never.
     :param retry_pause: seconds until Airflow begins the task's next attempt, at most.
     """
 

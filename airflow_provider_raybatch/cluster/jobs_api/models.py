@@ -85,11 +85,6 @@ class JobInfo:
     start_time: int | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def is_active(self) -> bool:
-        """Whether the job waits or runs."""
-        return not self.status.is_terminal
-
     @classmethod
     def from_answer(cls, answer: Mapping[str, Any]) -> JobInfo:
         """Read a ``JobDetails`` document; an unknown status is a :class:`ValueError`."""

@@ -112,7 +112,8 @@ class RayHead:
         return self._try_to_start(deadline)
 
     def _try_to_start(self, deadline: float) -> ClusterAddress:
-        home = _make_home()
+        temp = tempfile.gettempdir()
+        home = Path(tempfile.mkdtemp(prefix="rb-", dir=temp if len(temp) <= _LONGEST_TEMP else "/tmp"))
         self._exit.callback(shutil.rmtree, home, ignore_errors=True)
         port, client_port = _free_ports(2)
         port = self._dashboard_port or port
@@ -223,11 +224,6 @@ async def _is_ready(client: RayJobsClient, home: Path) -> bool:
         return session is not None and (home / session).is_dir() and await client.takes_jobs()
     except ClusterError:
         return False
-
-
-def _make_home() -> Path:
-    temp = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="rb-", dir=temp if len(temp) <= _LONGEST_TEMP else "/tmp"))
 
 
 def _free_ports(count: int) -> list[int]:

@@ -219,7 +219,7 @@ async def stop_run(
     :raises StopTimeoutError: the job doesn't end.
     """
     _, latest = await latest_submission(client, key)
-    if latest is None or not latest.is_active:
+    if latest is None or latest.status.is_terminal:
         return None
     await client.stop_until_terminal(latest.submission_id, timeout)
     return latest.submission_id
@@ -246,7 +246,7 @@ async def stop_older(
     older = [
         job.submission_id
         for job in jobs
-        if job.is_active
+        if not job.status.is_terminal
         and job.submission_id not in {"", keep}
         and job.metadata.get(TASK_KEY) == task_key_digest
         and (job.start_time or 0) <= (kept.start_time or 0)

@@ -178,9 +178,9 @@ MUTANTS = (
         "stop-of-the-first-submission",
         _SUBMISSION,
         "    _, latest = await latest_submission(client, key)\n"
-        "    if latest is None or not latest.is_active:\n",
+        "    if latest is None or latest.status.is_terminal:\n",
         "    latest = await client.info(key.submission_id(0))\n"
-        "    if latest is None or not latest.is_active:\n",
+        "    if latest is None or latest.status.is_terminal:\n",
         "A clear leaves the job of the second attempt running.",
         _TESTS,
     ),

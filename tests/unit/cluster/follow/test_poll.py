@@ -224,8 +224,9 @@ async def test_commit_right_after_the_log_was_read_is_seen(ray, client):
         return read
 
     ray.stage("GET", "/api/v0/logs/file", read_and_end)
-    state = (await poll_once(client, JOB, FollowState(ray.session_name))).state
-    assert (await poll_once(client, JOB, state)).outcome.summary == SUMMARY
+    first = await poll_once(client, JOB, FollowState(ray.session_name))
+    assert first.outcome is None
+    assert (await poll_once(client, JOB, first.state)).outcome.summary == SUMMARY
 
 
 async def test_a_job_that_is_stopped_after_its_commit_was_shown(ray, client):

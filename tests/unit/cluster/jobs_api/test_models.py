@@ -31,7 +31,7 @@ def test_a_job_without_its_runtime_env():
         "something_new": 1,
     })
     assert "s3cret" not in repr(info)
-    assert (info.status, dict(info.metadata), info.is_active) == (JobStatus.FAILED, {}, False)
+    assert (info.status, dict(info.metadata)) == (JobStatus.FAILED, {})
 
 
 def test_no_text_of_a_job_is_refused_by_a_database():
