@@ -70,9 +70,7 @@ def measure(rows: int, times: int, has_store: bool) -> list[float]:
     store: Any = MostlyFull()
     found = [CachedResponses(Partitions(CachedRows, number), store, "stored")] if has_store else []
     resolver = ReuseResolver(rows, nothing, nothing, found, share=True)
-    for part, repeats in enumerate(all_repeats(own)):
-        resolver.resolve(repeats, own[part] if found else None)
-    resolver.look_up_numbered()
+    resolver.resolve(all_repeats(own), own if found else None)
     seconds, after = time.process_time() - began, process.memory_info().rss
     assert len(resolver.followers) == rows - rows // times
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
