@@ -101,6 +101,7 @@ class AtOnce:
 def in_no_actor(patch: pytest.MonkeyPatch) -> None:
     """Replace what a replica asks of the actor that it is, and the coordinator's threads."""
     patch.setattr(process_parts, "ThreadPoolExecutor", AtOnce)
+    patch.setattr(replica_module, "_actor", lambda: "replica")
     patch.setattr(replica_module, "_name", lambda: "")
     patch.setattr(replica_module, "_node", lambda: "node-1")
     patch.setattr(engine_source, "_gpus", lambda: ["3"])

@@ -163,14 +163,14 @@ class EchoEngine:
             sampling = _parse("sampling", EchoSampling, {**self._sampling, **request.sampling})
         except SpecError as error:
             return RowFailure("engine", str(error))
-        context, whole = self._options.max_model_len, len(_words(request))
+        context, words = self._options.max_model_len, _words(request)
+        whole = len(words)
         if whole >= context:
             most = most_prompt_tokens(context, sampling.max_tokens)
             cut = shortened(request, lambda one: len(_words(one)), whole, most) if self._truncates else None
             if cut is None:
                 return overlong(whole, context)
-            request = cut
-        words = _words(request)
+            request, words = cut, _words(cut)
         return _Encoded(_texts(request)[-1], " ".join(words), len(words), sampling, whole - len(words))
 
     async def generate(self, encoded: Any) -> Any:

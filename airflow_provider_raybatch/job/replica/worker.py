@@ -213,8 +213,8 @@ class ReplicaWorker:
             self._watch.add("write", start)
             # Not before: another process repeats what is not written, and counts it.
             self._report.killers += sum(row.result is self._killer for row in rows)
-            self._report.special += sum(row.result.has_special_tokens for row in rows)
-            self._report.truncated += sum(bool(row.result.truncated_prompt_tokens) for row in rows)
+            self._report.special += len([row for row in rows if row.result.has_special_tokens])
+            self._report.truncated += len([row for row in rows if row.result.truncated_prompt_tokens])
             self._report.errors += sum(part.rows - part.ok for part in written)
             self._report.written += sum(part.rows for part in written)
             self._new_parts += written

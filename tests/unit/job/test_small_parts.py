@@ -54,23 +54,25 @@ class TestUtilisation:
         ("refused", "visible"),
         [
             ("nvmlInit", "0,1"),
-            ("nvmlDeviceGetCount", "0,1"),
+            ("nvmlDeviceGetCount", None),
             ("nvmlDeviceGetHandleByIndex", "0,1"),
             ("nvmlDeviceGetUtilizationRates", "0,1"),
             ("", "-1"),
         ],
     )
     def test_a_driver_that_refuses_it_stops_nothing(
-        self, monkeypatch: pytest.MonkeyPatch, refused: str, visible: str
+        self, monkeypatch: pytest.MonkeyPatch, refused: str, visible: str | None
     ) -> None:
         assert self.measured(monkeypatch, fake_nvml(refused), visible) is None
 
     @staticmethod
     def measured(
-        monkeypatch: pytest.MonkeyPatch, nvml: SimpleNamespace, visible: str = "0,1"
+        monkeypatch: pytest.MonkeyPatch, nvml: SimpleNamespace, visible: str | None = "0,1"
     ) -> float | None:
         monkeypatch.setitem(sys.modules, "pynvml", nvml)
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         meter = GpuMeter()
         meter.sample()
         meter.sample()

@@ -180,4 +180,4 @@ class Steps:
     @property
     def record(self) -> RunRecord | None:
         data = self.store.values.get(KEY)
-        return None if data is None else RunRecord.from_json(data)
+        return None if data is None else RunRecord.model_validate(data)
