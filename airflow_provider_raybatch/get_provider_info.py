@@ -27,6 +27,7 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [_modules("hooks.ray")],
         "triggers": [_modules("triggers.ray_job")],
         "extra-links": [f"{_PACKAGE}.links.ray_dashboard.RayDashboardLink"],
+        "cli": [f"{_PACKAGE}.cli.definition.airflow_commands"],
         "task-decorators": [
             {"name": "ray_batch", "class-name": f"{_PACKAGE}.decorators.ray_batch.ray_batch_task"},
         ],

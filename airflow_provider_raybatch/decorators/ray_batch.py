@@ -64,14 +64,22 @@ class RayBatchDecoratedOperator(DecoratedOperator, RayBatchInferenceOperator):
 
     def execute(self, context: Context) -> Any:
         """Call the function, take its arguments, and go on as the operator does."""
-        context_merge(context, self.op_kwargs)
         with self._leaving_no_job(context):
-            kwargs = determine_kwargs(self.python_callable, self.op_args, context)
-            returned = self.python_callable(*self.op_args, **kwargs)
-            self._take(returned)
+            returned = self.take_arguments(context)
         if self.deferrable:
             self._keep(context, returned)
         return RayBatchInferenceOperator.execute(self, context)
+
+    def take_arguments(self, context: Context) -> Mapping[str, Any]:
+        """Call the function, and take what it returns as the task's arguments.
+
+        :raises RayBatchFailException: it returned something else.
+        """
+        context_merge(context, self.op_kwargs)
+        kwargs = determine_kwargs(self.python_callable, self.op_args, context)
+        returned: Mapping[str, Any] = self.python_callable(*self.op_args, **kwargs)
+        self._take(returned)
+        return returned
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """As the operator's, with the arguments that the function returned before the task was deferred."""

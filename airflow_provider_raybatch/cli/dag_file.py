@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Load a DAG file as Airflow does, and find its batch inference."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+
+
+def find_task(file: str, task_id: str | None) -> Any:
+    """The batch inference of a DAG file: an operator, or a mapped one.
+
+    :param task_id: with or without ``DAG_ID.`` before it; not needed where the file has one batch inference.
+    :raises SpecError: the file can't be loaded, or there is no such batch inference.
+    """
+    dags = _dags(file)
+    tasks = [task for dag in dags for task in dag.tasks]
+    named = [task for task in tasks if task_id in (None, task.task_id, f"{task.dag_id}.{task.task_id}")]
+    fitting = [task for task in named if _is_batch_inference(task)]
+    if len(fitting) == 1:
+        return fitting[0]
+    all_of_kind = [task for task in tasks if _is_batch_inference(task)]
+    names = ", ".join(_name(task, dags) for task in all_of_kind[:20]) or "no batch inference"
+    if fitting:
+        raise SpecError(f"task: {file} has several batch inferences that fit; choose one of {names}.")
+    if named and task_id is not None:
+        kind = getattr(named[0], "task_type", type(named[0]).__name__)
+        raise SpecError(
+            f"task: {task_id!r} in {file} is {_article(kind)}; name a RayBatchInferenceOperator or a "
+            f"@task.ray_batch (there: {names})."
+        )
+    if task_id is None:
+        raise SpecError(f"dag: {file} has no batch inference; name a file with a RayBatchInferenceOperator.")
+    raise SpecError(f"task: {file} has no task {task_id!r}; there: {names}.")
+
+
+def _dags(file: str) -> list[Any]:
+    path = Path(file).absolute()
+    if not path.is_file():
+        raise SpecError(f"dag: {file} is not a file; name a DAG file.")
+    from airflow.dag_processing.dagbag import DagBag
+
+    # What a DAG file prints is not part of a verb's output.
+    with contextlib.redirect_stdout(sys.stderr), importing_from(path.parent):
+        bag = DagBag(str(path), safe_mode=False)
+    if bag.import_errors:
+        error = next(iter(bag.import_errors.values())).strip().splitlines()
+        raise SpecError(
+            f"dag: {file} can't be loaded ({error[-1].strip() if error else 'unknown error'}); correct it."
+        )
+    if not bag.dags:
+        raise SpecError(f"dag: {file} has no DAG; name a file that defines one.")
+    return list(bag.dags.values())
+
+
+@contextlib.contextmanager
+def importing_from(folder: Path) -> Iterator[None]:
+    """Let a DAG file import modules beside it, as those of Airflow's DAG folder may."""
+    sys.path.append(str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+def _is_batch_inference(task: Any) -> bool:
+    kind = getattr(task, "operator_class", None) or type(task)
+    return isinstance(kind, type) and issubclass(kind, RayBatchInferenceOperator)
+
+
+def _name(task: Any, dags: list[Any]) -> str:
+    return repr(task.task_id if len(dags) == 1 else f"{task.dag_id}.{task.task_id}")
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind[:1].lower() in "aeiou" else f"a {kind}"

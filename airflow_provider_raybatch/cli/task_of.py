@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the options of a verb to one batch inference: a task of a DAG file, or the operator's arguments."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_raybatch.cli.dag_file import find_task, importing_from
+from airflow_provider_raybatch.cli.quiet import quietly
+from airflow_provider_raybatch.cli.rendering import XComs, render, run_conf, run_date, template_context
+from airflow_provider_raybatch.cluster.submit.request import with_source_digest
+from airflow_provider_raybatch.coercion import given_mapping, is_absent
+from airflow_provider_raybatch.contract.base import shown
+from airflow_provider_raybatch.contract.failures import RaybatchError, SpecError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
+from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
+
+NO_DESTINATION = str(Path(tempfile.gettempdir()) / "raybatch-no-destination")
+"""Stands for a destination that is not known: a folder that does not exist."""
+
+_OPTIONS = (
+    "source", "prompt", "system_prompt", "model", "chat_template", "sampling", "engine", "engine_args",
+    "destination", "reuse",
+)  # fmt: skip
+"""Arguments of the operator that are options of their own."""
+_CONNECTIONS = ("aws_conn_id", "hf_conn_id")
+_OPTIONAL = frozenset({"destination", "reuse"})
+"""Arguments without which a batch inference can still be looked at."""
+_FOLDERS = ("destination", "reuse")
+
+
+@dataclass(frozen=True)
+class BatchTask:
+    """A batch inference before it runs.
+
+    :param title: what it is, such as ``task 'label' of DAG 'nightly' on 2026-11-30``.
+    :param spec: its `destination` is :data:`NO_DESTINATION` where none is known.
+    :param ray_conn_id: the connection that the task would use.
+    :param notes: what could not be rendered and was left out, a sentence each; free of secrets.
+    """
+
+    title: str
+    spec: BatchInferenceSpec
+    ray_conn_id: str = DEFAULT_CONN_ID
+    aws_conn_id: str | None = None
+    hf_conn_id: str | None = None
+    runtime_env: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def has_destination(self) -> bool:
+        """Whether the destination is known."""
+        return self.spec.destination != NO_DESTINATION
+
+
+def batch_task(options: Namespace) -> BatchTask:
+    """The batch inference that :data:`~.task_options.TASK_OPTIONS` name.
+
+    The DAG file, and the function of a ``@task.ray_batch``, run in this process, as they do in Airflow.
+
+    :raises SpecError: the options, the DAG file or the task can't be used; or a template that it needs can't
+        be rendered. The sentence names the option or the argument.
+    """
+    return quietly(lambda: _batch_task(options))
+
+
+def _batch_task(options: Namespace) -> BatchTask:
+    given = _given_arguments(options)
+    if options.dag is None:
+        if options.task is not None:
+            raise SpecError("task: it is a task of a DAG file; name the file with --dag.")
+        return _made("the options", given, options, {}, ())
+    at = run_date(options.date)
+    with importing_from(Path(options.dag).absolute().parent), contextlib.redirect_stdout(sys.stderr):
+        task = find_task(options.dag, options.task)
+        index = (options.map_index or 0) if task.is_mapped else -1
+        context = template_context(task, at, XComs(options.set or ()), run_conf(options.conf), index)
+        task, failures = render(task, context)
+        if task.is_mapped:
+            raise SpecError(f"{task.task_id}: {failures[task.task_id]}")
+        _call_function(task, context, failures)
+    title = f"task {task.task_id!r} of DAG {task.dag_id!r} on {at.date().isoformat()}"
+    own = {
+        name: getattr(task, name, None) for name in (*ARGUMENTS, *_CONNECTIONS, "ray_conn_id", "runtime_env")
+    }
+    failures = {name: sentence for name, sentence in failures.items() if name in own and name not in given}
+    needed = [f"{name}: {failures[name]}" for name in failures if name in ARGUMENTS and name not in _OPTIONAL]
+    if needed:
+        raise SpecError(_masked(" ".join(needed)))
+    notes = tuple(_masked(f"{name}: {sentence}") for name, sentence in failures.items())
+    known = {name: value for name, value in own.items() if name not in failures}
+    return _made(title, {**known, **given}, options, known, notes)
+
+
+def _made(
+    title: str,
+    arguments: Mapping[str, Any],
+    options: Namespace,
+    own: Mapping[str, Any],
+    notes: tuple[str, ...],
+) -> BatchTask:
+    of_spec = {name: value for name, value in arguments.items() if name in ARGUMENTS}
+    if is_absent(of_spec.get("destination")):
+        of_spec["destination"] = NO_DESTINATION
+    return BatchTask(
+        title=title,
+        spec=with_source_digest(build_spec(of_spec)),
+        ray_conn_id=options.conn_id or own.get("ray_conn_id") or DEFAULT_CONN_ID,
+        aws_conn_id=options.aws_conn_id or own.get("aws_conn_id") or None,
+        hf_conn_id=options.hf_conn_id or own.get("hf_conn_id") or None,
+        runtime_env=given_mapping(own.get("runtime_env"), "runtime_env"),
+        notes=notes,
+    )
+
+
+def _call_function(task: Any, context: Any, failures: dict[str, str]) -> None:
+    """Take what the function of a ``@task.ray_batch`` returns."""
+    from airflow_provider_raybatch.decorators.ray_batch import RayBatchDecoratedOperator
+
+    if not isinstance(task, RayBatchDecoratedOperator):
+        return
+    unknown = [f"{name}: {failures[name]}" for name in ("op_args", "op_kwargs") if name in failures]
+    if unknown:
+        raise SpecError(_masked(" ".join(unknown)))
+    try:
+        returned = task.take_arguments(context)
+    except RaybatchError:
+        raise
+    except Exception as error:
+        raise SpecError(
+            _masked(
+                f"{task.python_callable.__name__}: the task's function failed here ({type(error).__name__}: "
+                f"{' '.join(str(error).split())}); correct it, or give what it needs."
+            )
+        ) from error
+    for name in returned:
+        failures.pop(name, None)
+
+
+def _given_arguments(options: Namespace) -> dict[str, Any]:
+    """The operator's arguments among the options."""
+    given = {name: value for name in _OPTIONS if (value := getattr(options, name, None)) is not None}
+    for text in options.argument or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise SpecError(f"argument: {text!r} gives no value; write it as NAME=VALUE.")
+        if name not in ARGUMENTS:
+            raise SpecError(f"argument: RayBatchInferenceOperator has no {shown(name)} that shapes its job.")
+        given[name] = value
+    if "source" in given:
+        sources = [given["source"]] if isinstance(given["source"], str) else given["source"]
+        given["source"] = [_absolute(source) for source in sources]
+    for name in _FOLDERS:
+        if name in given:
+            given[name] = _absolute(given[name])
+    if "model" in given and Path(given["model"]).is_dir():
+        given["model"] = _absolute(given["model"])
+    if "chat_template" in given and _is_file(given["chat_template"]):
+        given["chat_template"] = Path(given["chat_template"]).read_text(encoding="utf-8")
+    return given
+
+
+def _absolute(location: str) -> str:
+    """A path of the shell, which may be relative to where the user is."""
+    return location if "://" in location or not location else str(Path(location).expanduser().absolute())
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # too long for a path, or with a NUL character
+        return False
+
+
+def _masked(sentence: str) -> str:
+    from airflow.sdk.log import redact  # type: ignore[attr-defined]
+
+    return str(redact(sentence))

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The batch inference that options name, rendered as in a run."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raybatch.cli.task_of import BatchTask, batch_task
+from airflow_provider_raybatch.cli.task_options import TASK_OPTIONS
+from airflow_provider_raybatch.contract.failures import RaybatchError
+
+HEAD = """
+from datetime import datetime
+from airflow.sdk import DAG, Param, XComArg, task
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from airflow_provider_raybatch.operators.ray_job import RayJobOperator
+
+def batch(**given):
+    return RayBatchInferenceOperator(**{"task_id": "label", "source": "/lake/in.parquet", "model": "m",
+        "prompt": "Label {row.name}", "destination": "/lake/out", **given})
+
+"""
+
+
+@pytest.fixture
+def dag_file(tmp_path: Path) -> Callable[[str], str]:
+    def write(body: str) -> str:
+        path = tmp_path / "dags.py"
+        lines = "".join(f"    {line}\n" for line in body.splitlines())
+        path.write_text(
+            HEAD + 'with DAG("nightly", schedule="@daily", start_date=datetime(2026, 1, 1)):\n' + lines
+        )
+        return str(path)
+
+    return write
+
+
+def found(*words: str) -> BatchTask:
+    parser = ArgumentParser()
+    for option in TASK_OPTIONS:
+        parser.add_argument(*option.flags, **option.settings)
+    return batch_task(parser.parse_args(words))
+
+
+def refused(*words: str) -> str:
+    with pytest.raises(RaybatchError) as caught:
+        found(*words)
+    return str(caught.value)
+
+
+def test_rendered_for_a_date(dag_file: Callable[[str], str]) -> None:
+    file = dag_file(
+        'batch(source="/lake/{{ ds }}/", sampling={"max_tokens": "{{ 2 * 8 }}"}, ray_conn_id="gpus")'
+    )
+    task = found("--dag", file, "--date", "2026-11-02")
+    assert task.spec.source == ["/lake/2026-11-02/"]
+    assert task.spec.sampling == {"max_tokens": 16}
+    assert (task.ray_conn_id, task.has_destination) == ("gpus", True)
+    assert task.title == "task 'label' of DAG 'nightly' on 2026-11-02"
+
+
+@pytest.mark.parametrize(
+    ("given", "set_", "source"),
+    [
+        ('source="{{ ti.xcom_pull(task_ids=\'extract\') }}"', "extract=/a.csv", ["/a.csv"]),
+        ("source=\"{{ ti.xcom_pull('extract', key='k') }}\"", 'extract:k=["/a", "/b"]', ["/a", "/b"]),
+        ("source=XComArg(batch(task_id='extract'))", 'extract={"uri": "/a/"}', ["/a/"]),
+        ("source=XComArg(batch(task_id='extract'))['uri']", 'extract={"uri": "/a/"}', ["/a/"]),
+    ],
+)  # fmt: skip
+def test_xcoms_that_are_given(
+    dag_file: Callable[[str], str], given: str, set_: str, source: list[str]
+) -> None:
+    words = ["--dag", dag_file(f"batch({given})"), "--task", "label"]
+    assert found(*words, "--set", set_).spec.source == source
+    message = refused(*words)
+    assert message.startswith("source: it takes the XCom")
+    assert "add --set extract" in message
+
+
+def test_what_is_not_needed_is_left_out(dag_file: Callable[[str], str]) -> None:
+    file = dag_file("batch(destination=\"/out/{{ ti.xcom_pull('extract') }}\")")
+    task = found("--dag", file)
+    assert not task.has_destination
+    (note,) = task.notes
+    assert note.startswith("destination: it takes the XCom 'return_value' of task 'extract'")
+    assert found("--dag", file, "--destination", "/elsewhere").notes == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "task_id", "said"),
+    [
+        ("1 / 0", None, "can't be loaded (ZeroDivisionError: division by zero)"),
+        ("import nothing_of_this_name", None, "can't be loaded (ModuleNotFoundError"),
+        ("batch(source='/{{ no.such }}')", None, "source: Jinja can't render it ('no' is undefined)"),
+        ("batch(prompt='{{ row.name }}')", None, "prompt: a column stands in double braces"),
+        ("batch(); batch(task_id='other')", None, "choose one of 'label', 'other'"),
+        ("batch()", "other", "has no task 'other'; there: 'label'"),
+        ("RayJobOperator(task_id='job', entrypoint='true'); batch()", "job", "'job' in"),
+        ("RayJobOperator(task_id='job', entrypoint='true')", None, "has no batch inference"),
+        ("batch(source='{{ var.value.nothing }}')", None, "source: it can't be rendered here"),
+        ("batch(max_errors=-1)", None, "can't be loaded"),
+    ],
+)  # fmt: skip
+def test_refusals(dag_file: Callable[[str], str], body: str, task_id: str | None, said: str) -> None:
+    message = refused("--dag", dag_file(body), *(() if task_id is None else ("--task", task_id)))
+    assert said in message
+    assert "\n" not in message
+
+
+def test_a_decorated_function_is_called(dag_file: Callable[[str], str]) -> None:
+    file = dag_file(
+        "@task.ray_batch(model='some/model')\n"
+        "def label(path, ds=None):\n"
+        "    return {'source': path + ds, 'prompt': '{row.x}', 'destination': '/out', 'limit': 7}\n"
+        "label('/lake/{{ ds_nodash }}/')"
+    )
+    spec = found("--dag", file, "--date", "2026-11-02").spec
+    assert (spec.source, spec.limit) == (["/lake/20261102/2026-11-02"], 7)
+
+
+@pytest.mark.parametrize(("index", "source"), [((), "/a.csv"), (("--map-index", "1"), "/b.csv")])
+def test_an_instance_of_a_mapped_task(
+    dag_file: Callable[[str], str], index: tuple[str, ...], source: str
+) -> None:
+    file = dag_file(
+        "RayBatchInferenceOperator.partial(task_id='label', model='m', prompt='{row.x} {{ ds }}', "
+        "destination='/out').expand(source=['/a.csv', '/b.csv'])"
+    )
+    spec = found("--dag", file, "--date", "2026-11-02", *index).spec
+    assert (spec.source, spec.prompt) == ([source], "{row.x} 2026-11-02")
+
+
+def test_options_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "template.jinja").write_text("{{ messages }}")
+    task = found(
+        "--source", "a.csv", "s3://lake/b.csv", "--prompt", "{row.x}", "--model", "m",
+        "--chat-template", "template.jinja", "--sampling", '{"max_tokens": 4}', "--argument", "max_errors=3",
+    )  # fmt: skip
+    assert task.spec.source == [f"{tmp_path}/a.csv", "s3://lake/b.csv"]
+    assert task.spec.chat_template == "{{ messages }}"
+    assert (task.spec.max_errors, task.spec.sampling) == (3, {"max_tokens": 4})
+    assert not task.has_destination
+
+
+def test_options_replace_those_of_the_task(dag_file: Callable[[str], str]) -> None:
+    file = dag_file("batch(source=\"{{ ti.xcom_pull('extract') }}\")")
+    task = found("--dag", file, "--source", "/mine.csv", "--argument", "limit=5", "--conn-id", "other")
+    assert (task.spec.source, task.spec.limit, task.spec.prompt) == (["/mine.csv"], 5, "Label {row.name}")
+    assert task.ray_conn_id == "other"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--task", "label"), "name the file with --dag"),
+        (("--dag", "/nowhere.py"), "dag: /nowhere.py is not a file"),
+        (("--argument", "limit"), "write it as NAME=VALUE"),
+        (("--argument", "colour=red"), "has no 'colour'"),
+        (("--prompt", "{row.x}"), "source: a value is needed here"),
+    ],
+)
+def test_options_that_cannot_be_used(words: tuple[str, ...], said: str) -> None:
+    assert said in refused(*words)
+
+
+def test_secrets_are_masked(dag_file: Callable[[str], str]) -> None:
+    from airflow.sdk.log import mask_secret
+
+    mask_secret("hunter2-of-the-night")
+    file = dag_file("batch(source='{{ (1).x(\"hunter2-of-the-night\") }}')")
+    assert "hunter2" not in refused("--dag", file)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--date", "yesterday-ish"), "date: 'yesterday-ish' is not a date"),
+        (("--conf", "[1]"), "conf: '[1]' is not a JSON object"),
+        (("--set", "extract"), "set: 'extract' gives no value"),
+    ],
+)
+def test_runs_that_cannot_be(dag_file: Callable[[str], str], words: tuple[str, ...], said: str) -> None:
+    assert said in refused("--dag", dag_file("batch()"), *words)
+
+
+def test_params_of_the_run(dag_file: Callable[[str], str]) -> None:
+    file = dag_file(
+        "batch(prompt='{{ params.question }} {row.x}', params={'question': Param(type='string')})"
+    )
+    assert "params:" in (message := refused("--dag", file))
+    assert "--conf" in message
+    assert found("--dag", file, "--conf", '{"question": "Why?"}').spec.prompt == "Why? {row.x}"
