@@ -7,26 +7,12 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_provider_raybatch.cli.option import Option, Verb
-from airflow_provider_raybatch.cli.task_options import TASK_OPTIONS  # noqa: F401
+from airflow_provider_raybatch.cli.verbs import PROGRAM, SUMMARY, VERBS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow.cli.cli_config import CLICommand
-
-PROGRAM = "raybatch"
-SUMMARY = "Batch inference on Ray: look before a run, and at what came of it"
-
-_CONN_ID = Option(
-    "conn_id", nargs="?", metavar="CONN_ID", help="Airflow connection of type ray; by default ray_default"
-)
-_AWS_CONN_ID = Option(
-    "--aws-conn-id", metavar="ID", help="aws connection for s3://; by default the environment's identity"
-)
-
-VERBS: tuple[Verb, ...] = ()
-"""In the order of a user's way."""
 
 
 def parser() -> argparse.ArgumentParser:

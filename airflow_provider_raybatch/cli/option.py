@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+_WIDTH = 90
 
 
 class Option:
@@ -37,6 +40,11 @@ class Verb:
     description: str
     examples: tuple[str, ...]
     options: tuple[Option, ...]
+
+    @property
+    def wrapped(self) -> str:
+        """The description in lines for help."""
+        return textwrap.fill(self.description, _WIDTH)
 
     def epilog(self, program: str) -> str:
         """The examples, as help shows them."""

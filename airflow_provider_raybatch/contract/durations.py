@@ -13,6 +13,15 @@ from pydantic import BeforeValidator
 from airflow_provider_raybatch.contract.base import shown
 
 
+def in_words(seconds: float) -> str:
+    """A duration for people: ``5 s``, ``3 min 5 s``, ``2 h 10 min``."""
+    minutes, rest = divmod(int(seconds + 0.5), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
 def seconds_of(value: Any) -> float:
     """A duration in seconds, of a ``timedelta``, a finite number or the text of one."""
     if isinstance(value, timedelta):

@@ -72,7 +72,7 @@ class JobInfo:
 
     :param submission_id: empty for a driver that was not submitted through the Jobs API.
     :param error_type: Ray's ``JobErrorType`` as text, such as ``JOB_ENTRYPOINT_COMMAND_ERROR``.
-    :param start_time: epoch milliseconds.
+    :param start_time: epoch milliseconds; `end_time` too, which a job that runs does not have.
     """
 
     submission_id: str
@@ -83,6 +83,7 @@ class JobInfo:
     driver_exit_code: int | None = None
     driver_node_id: str | None = None
     start_time: int | None = None
+    end_time: int | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -98,6 +99,7 @@ class JobInfo:
             driver_exit_code=answer.get("driver_exit_code"),
             driver_node_id=answer.get("driver_node_id"),
             start_time=answer.get("start_time"),
+            end_time=answer.get("end_time"),
             metadata=dict(answer.get("metadata") or {}),
         )
 

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``raybatch engines``: the warm engines of a cluster. A job there lists them, so this needs no Ray."""
+
+from __future__ import annotations
+
+import uuid
+from argparse import Namespace
+
+from airflow_provider_raybatch.cli.connection import address_of
+from airflow_provider_raybatch.cli.printed import PRINTED
+from airflow_provider_raybatch.cluster.follow.loop import follow_to_the_end
+from airflow_provider_raybatch.cluster.follow.outcome import Outcome
+from airflow_provider_raybatch.cluster.follow.poll import Followed
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
+from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+from airflow_provider_raybatch.cluster.submit.request import build_warm_engines_request
+from airflow_provider_raybatch.contract.failures import RaybatchError
+
+_POLL = 1.0
+
+
+def show_engines(options: Namespace) -> None:
+    """List warm engines, or end them."""
+    outcome = run_blocking(_ask(address_of(options.conn_id), options.end))
+    if outcome.failure_class is not None:
+        raise RaybatchError(outcome.message, outcome.failure_class)
+
+
+async def _ask(address: ClusterAddress, end: bool) -> Outcome:
+    submission_id = f"raybatch-warm-engines-{uuid.uuid4().hex[:8]}"
+    async with RayJobsClient(address) as client:
+        await client.submit(await build_warm_engines_request(client, submission_id, end=end))
+    return await follow_to_the_end(address, Followed(submission_id, poll_interval=_POLL), PRINTED)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a file of rows has: found by the code with which the job reads it."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_raybatch.contract.arguments.input import CsvOptions, InputArguments, SourceFormat
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_provider_raybatch.contract.secrets import AwsCredentials
+    from airflow_provider_raybatch.job.input.listing import Listing
+    from airflow_provider_raybatch.job.input.survey import Surveyed
+
+_SAMPLE_ROWS = 100
+_DELIMITERS = ",;\t|"
+_HEADER_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a file has.
+
+    :param texts: names of columns with text in them.
+    :param csv_options: what the operator must be told of a CSV file.
+    :param format: what the operator must be told where the file's name doesn't.
+    """
+
+    rows: int
+    names: Sequence[str]
+    texts: Sequence[str]
+    csv_options: dict[str, Any] | None = None
+    format: SourceFormat | None = None
+
+    @property
+    def askable(self) -> list[str]:
+        """Columns for a prompt: those with text, or else all; without those that a row template can't name."""
+        return [name for name in self.texts or self.names if _has_placeholder(name)]
+
+
+def columns_of(source: str, kind: SourceFormat | None, credentials: AwsCredentials | None) -> Columns:
+    """Columns and rows of a file.
+
+    :raises SpecError: it has no rows, or no column that a prompt can name.
+    :raises RaybatchError: it is not there, or is not what its name or `kind` says; in the job's words.
+    """
+    from airflow_provider_raybatch.job.input.listing import resolve
+    from airflow_provider_raybatch.job.input.survey import survey
+
+    given = parse(InputArguments, {"source": [source], "format": kind})
+    listing = resolve(given, credentials)
+    options = _csv_options(listing, credentials) if listing.format == "csv" else None
+    if options is not None:
+        listing = resolve(given.model_copy(update={"csv_options": CsvOptions(**options)}), credentials)
+    surveyed = survey(listing, credentials)
+    if not surveyed.rows:
+        raise SpecError(f"file: {source} has no rows; give one that has some.")
+    names, texts = _names(listing, surveyed, credentials)
+    found = Columns(surveyed.rows, names, texts, options, kind)
+    if not found.askable:
+        raise SpecError(f"file: {source} has no column that a prompt can name; rename one in the file.")
+    return found
+
+
+def _names(
+    listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | None
+) -> tuple[list[str], list[str]]:
+    """All columns, and those with text."""
+    from airflow_provider_raybatch.job.input.reader import Reader
+    from airflow_provider_raybatch.job.input.survey import cut
+
+    schema = surveyed.schemas[0]
+    if listing.format == "parquet" and schema is not None:
+        return list(schema.names), [field.name for field in schema if _is_text(field.type)]
+    first = cut(surveyed, _SAMPLE_ROWS, _SAMPLE_ROWS)[0]
+    rows = [row for row in Reader(listing, None, credentials).read(first).rows if isinstance(row, dict)]
+    in_rows = dict.fromkeys(name for row in rows for name in row)
+    names = list(in_rows) if schema is None else list(schema.names)
+    return names, [name for name in names if any(_has_words(row.get(name)) for row in rows)]
+
+
+def _csv_options(listing: Listing, credentials: AwsCredentials | None) -> dict[str, Any] | None:
+    """The delimiter, where the header has several fields with another one than the file's name says."""
+    from airflow_provider_raybatch.job.input.opening import open_file
+
+    file = listing.files[0]
+    with open_file(file, credentials) as stream:
+        line = stream.readline(_HEADER_BYTES).decode("utf-8-sig", errors="replace")
+    fields = {delimiter: _fields(line, delimiter) for delimiter in _DELIMITERS}
+    best = max(fields, key=lambda delimiter: fields[delimiter])
+    return {"delimiter": best} if fields[file.delimiter] <= 1 < fields[best] else None
+
+
+def _fields(line: str, delimiter: str) -> int:
+    try:
+        return len(next(csv.reader([line], delimiter=delimiter), []))
+    except csv.Error:
+        return 0
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(value) or pa.types.is_large_string(value))
+
+
+def _has_words(value: object) -> bool:
+    return isinstance(value, str) and any(map(str.isalpha, value))
+
+
+def _has_placeholder(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return RowTemplate(placeholder(name)).columns == [name]

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``raybatch init``: a DAG file for a file of rows."""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from pathlib import Path
+
+from airflow_provider_raybatch.cli.dag_text import Question, dag_text
+from airflow_provider_raybatch.cli.file_columns import columns_of
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.dataset import s3_credentials
+
+_MOST_ASKED = 3
+"""Text columns in the prompt."""
+
+
+def write_dag(options: Namespace) -> None:
+    """Look at the file and write the DAG beside where the user is.
+
+    :raises SpecError: the file has no rows or is not data, or the DAG file exists already.
+    """
+    source = options.file if "://" in options.file else str(Path(options.file).expanduser().absolute())
+    found = columns_of(source, options.format, s3_credentials(source, options.aws_conn_id))
+    name = _name_of(source)
+    path = Path(options.output or f"{name}_dag.py")
+    question = Question(
+        name=name,
+        source=source,
+        columns=found,
+        asked=found.askable[:_MOST_ASKED],
+        destination=options.destination or _destination(source, name),
+        model=options.model,
+        conn_id=options.conn_id,
+        aws_conn_id=options.aws_conn_id,
+    )
+    text = dag_text(question)
+    try:
+        with path.open("w" if options.force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise SpecError(
+            f"output: {path} exists already; give another name, or --force to replace it."
+        ) from None
+    except OSError as error:
+        raise SpecError(f"output: {path} can't be written ({error.strerror}); give another name.") from None
+    rows = count_of(found.rows, "row")
+    print(
+        f"Wrote {path}: {rows}, {count_of(len(found.names), 'column')}; it asks about {question.asked_shown}."
+    )
+    print("Read the comments in it. Then:")
+    print(f"  airflow dags test {question.dag_id}   # once the file is in Airflow's DAG folder")
+
+
+def _name_of(source: str) -> str:
+    """A name for files and Python alike, from a file's name."""
+    stem = re.split(r"[/\\]", source.rstrip("/"))[-1].partition(".")[0]
+    return re.sub(r"[^a-z0-9]+", "_", stem.lower()).strip("_")[:60] or "rows"
+
+
+def _destination(source: str, name: str) -> str:
+    folder = source.rpartition("/")[0] if source.startswith(("/", "s3://")) else str(Path.cwd())
+    return f"{folder}/{name}_responses"

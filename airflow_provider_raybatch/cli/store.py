@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``raybatch store``: what a response store holds."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from airflow_provider_raybatch.contract.events import Notice
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.layout import STORE_MARK
+from airflow_provider_raybatch.dataset import s3_credentials
+from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
+from airflow_provider_raybatch.storage.folder import folder
+
+
+def show_store(options: Namespace) -> None:
+    """Print the figures of a store; with `compact`, merge its index before."""
+    place = folder(options.uri, s3_credentials(options.uri, options.aws_conn_id))
+    if place.head(STORE_MARK) is None:
+        raise SpecError(
+            f"uri: {options.uri} is not a response store, since it has no {STORE_MARK}; give what the task has "
+            "as reuse=."
+        )
+    store = ResponseStore(place, _tell)
+    if options.compact:
+        print(store.compact())
+    print(store.size().text())
+
+
+def _tell(notice: Notice) -> None:
+    print(notice.text())

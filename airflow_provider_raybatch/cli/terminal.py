@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows on a terminal: as a table, or as JSON Lines. Text of data or of a cluster can't steer the terminal."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from airflow_provider_raybatch.contract.text import clean
+
+Row = Mapping[str, Any]
+
+_LEAST_WIDTH = 12
+"""Characters of a column, below which other columns are left out."""
+_LONGEST_CELL = 200
+_STEERING = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What JSON leaves as it is: control characters, marks that turn text around, and halves of characters."""
+_TURNING = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def print_rows(rows: Iterable[Row], form: str, first: Sequence[str] = ()) -> None:
+    """Print rows.
+
+    :param form: ``table`` or ``jsonl``.
+    :param first: columns that a table shows before others, and even where there is no room for all.
+    """
+    if form == "jsonl":
+        for row in rows:
+            print(json_line(row))
+    else:
+        print_table(list(rows), first)
+
+
+def json_line(row: Row) -> str:
+    """A row as one line of JSON, which reads back as the same values."""
+    text = json.dumps(dict(row), ensure_ascii=False, default=_plain)
+    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def print_table(rows: Sequence[Row], first: Sequence[str] = ()) -> None:
+    """Print a table as wide as the terminal: wide values are cut, columns without room are named below it."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    width = shutil.get_terminal_size((120, 24)).columns
+    shown = _with_room(names, first, max(1, width // _LEAST_WIDTH))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for name in shown:
+        table.add_column(Text(cell(name)), overflow="ellipsis", no_wrap=True, min_width=1)
+    for row in rows:
+        table.add_row(*(Text(cell(row.get(name))) for name in shown))
+    Console(width=width, highlight=False).print(table)
+    if left := [name for name in names if name not in set(shown)]:
+        listed = ", ".join(cell(name) for name in left[:5])
+        more = "" if len(left) <= 5 else f" and {len(left) - 5:,} more"
+        print(f"Not shown: {listed}{more}; --columns NAME ... shows others, --format jsonl all.")
+
+
+def cell(value: Any) -> str:
+    """A value as one line of a table's cell."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        value = json.dumps(value, ensure_ascii=False, default=_plain)
+    text = _TURNING.sub("\ufffd", clean(value[:_LONGEST_CELL]))
+    return text.replace("\n", "\u23ce").replace("\t", " ")
+
+
+def _with_room(names: Sequence[str], first: Sequence[str], most: int) -> list[str]:
+    if len(names) <= most:
+        return list(names)
+    chosen = set(list(dict.fromkeys([*(name for name in first if name in names), *names]))[:most])
+    return [name for name in names if name in chosen]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    return str(value)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs: their options, their help, and the functions behind them."""
+
+from __future__ import annotations
+
+from airflow_provider_raybatch.cli.option import Option, Verb
+
+PROGRAM = "raybatch"
+SUMMARY = "Batch inference on Ray: look before a run, and at what came of it"
+
+_CONN_ID = Option(
+    "conn_id", nargs="?", metavar="CONN_ID", help="Airflow connection of type ray; by default ray_default"
+)
+_AWS_CONN_ID = Option(
+    "--aws-conn-id", metavar="ID", help="aws connection for s3://; by default the environment's identity"
+)
+_FORMAT = Option(
+    "--format",
+    choices=("table", "jsonl"),
+    default="table",
+    help="a table as wide as the terminal (default), or one JSON object a line, with whole values",
+)
+
+VERBS = (
+    Verb(
+        name="init",
+        function="init:write_dag",
+        summary="Write a DAG file for a CSV, JSONL or Parquet file",
+        description=(
+            "Look at a file of rows, and write a DAG that asks a question about each of them. Without "
+            "--model it is a dry run, which needs no model. Comments in the file say what to change next."
+        ),
+        examples=(
+            "init companies.csv",
+            "init reviews.parquet --model Qwen/Qwen2.5-0.5B-Instruct -o dags/reviews.py",
+        ),
+        options=(
+            Option("file", metavar="FILE", help="a CSV, JSONL or Parquet file, local or s3://"),
+            Option(
+                "--format", choices=("parquet", "jsonl", "csv"), help="where the file's name doesn't tell"
+            ),
+            Option(
+                "-o", "--output", metavar="FILE", help="the DAG file; by default NAME_dag.py in this folder"
+            ),
+            Option("--force", action="store_true", help="replace a DAG file that exists"),
+            Option("--model", metavar="NAME", help="Hugging Face id, or a folder"),
+            Option("--destination", metavar="URI", help="where responses go; by default beside the file"),
+            Option("--conn-id", default="ray_default", metavar="ID", help="connection of type ray"),
+            _AWS_CONN_ID,
+        ),
+    ),
+    Verb(
+        name="rows",
+        function="rows:show_rows",
+        summary="Show rows of a finished dataset, or its failed rows",
+        description=(
+            "Show rows of a dataset that a batch inference has committed, or the dead letters beside it, "
+            "each with the step that failed and the reason."
+        ),
+        examples=(
+            "rows s3://lake/industries/20261130T000000/",
+            "rows out/ --failed",
+            "rows out/ --columns company response --limit 5",
+            "rows out/ --failed --limit 0 --format jsonl > failed.jsonl",
+        ),
+        options=(
+            Option("dataset", metavar="URI_OR_FOLDER", help="a destination, or a manifest's uri"),
+            Option("--failed", action="store_true", help="the dead letters in place of the dataset"),
+            Option(
+                "--limit", type=int, default=20, metavar="N", help="at most N rows, default 20; 0 for all"
+            ),
+            Option("--columns", nargs="+", metavar="NAME", help="only these columns"),
+            _FORMAT,
+            _AWS_CONN_ID,
+        ),
+    ),
+    Verb(
+        name="status",
+        function="jobs:show_jobs",
+        summary="List the jobs of tasks on a cluster",
+        description=(
+            "List the jobs that tasks of any Airflow have submitted to the cluster of a connection, the "
+            "newest first, with their task, state, start in UTC, and duration."
+        ),
+        examples=("status", "status gpu_cluster --limit 0 --format jsonl"),
+        options=(
+            _CONN_ID,
+            Option(
+                "--limit", type=int, default=20, metavar="N", help="at most N jobs, default 20; 0 for all"
+            ),
+            _FORMAT,
+        ),
+    ),
+    Verb(
+        name="logs",
+        function="jobs:show_log",
+        summary="Show the log of a job",
+        description="Show the end of the log of a job's driver, as the log of its task shows it.",
+        examples=(
+            "logs raybatch-nightly-label-0123456789abcdef01234567-1",
+            "logs SUBMISSION_ID gpu_cluster --follow",
+        ),
+        options=(
+            Option("submission_id", metavar="SUBMISSION_ID", help="id of the job, which status lists"),
+            _CONN_ID,
+            Option("--lines", type=int, default=200, metavar="N", help="the last N lines, default 200"),
+            Option("--follow", action="store_true", help="show all lines, and new ones until the job ends"),
+            Option(
+                "--raw", action="store_true", help="also Ray's own lines, and the events behind sentences"
+            ),
+        ),
+    ),
+    Verb(
+        name="engines",
+        function="engines:show_engines",
+        summary="List the warm engines of a cluster, or end them",
+        description=(
+            "List the engines that keep_warm has left on the GPUs of a cluster. A job on the cluster does "
+            "it, so it takes some seconds."
+        ),
+        examples=("engines", "engines gpu_cluster --end"),
+        options=(_CONN_ID, Option("--end", action="store_true", help="end those that no job uses")),
+    ),
+    Verb(
+        name="store",
+        function="store:show_store",
+        summary="Show what a response store holds",
+        description="Show how many responses a store holds, how old they are, and the bytes of its files.",
+        examples=("store s3://lake/responses/", "store s3://lake/responses/ --compact"),
+        options=(
+            Option("uri", metavar="URI", help="what the task has as reuse="),
+            Option(
+                "--compact", action="store_true", help="first merge the index, and delete what has expired"
+            ),
+            _AWS_CONN_ID,
+        ),
+    ),
+)
+"""In the order of a user's way."""
