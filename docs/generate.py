@@ -30,7 +30,9 @@ DOCS = Path(__file__).resolve().parent
 REFERENCE = DOCS / "reference"
 sys.path.insert(0, str(DOCS.parent))
 
-from airflow_provider_raybatch.contract import failures, spec  # noqa: E402 - the line above finds it
+from airflow_provider_raybatch.cli.option import Option, Verb  # noqa: E402 - the line above finds it
+from airflow_provider_raybatch.cli.verbs import PROGRAM, VERBS  # noqa: E402
+from airflow_provider_raybatch.contract import failures, spec  # noqa: E402
 from airflow_provider_raybatch.contract.base import ContractModel  # noqa: E402
 from airflow_provider_raybatch.contract.manifest import BatchManifest  # noqa: E402
 
@@ -77,13 +79,15 @@ def _filled(page: str) -> str:
 def _region(name: str) -> str:
     """The content of a region.
 
-    :param name: ``arguments CLASS``, ``arguments CLASS / GROUP``, ``fields MODEL`` or ``failure classes``.
+    :param name: ``arguments CLASS``, ``arguments CLASS / GROUP``, ``fields MODEL``, ``failure classes`` or
+        ``verbs``.
     """
     kind, _, rest = name.partition(" ")
     tables: dict[str, Callable[[str], str]] = {
         "arguments": _arguments,
         "fields": _fields,
         "failure": lambda _: _failure_classes(),
+        "verbs": lambda _: "\n".join(line for verb in VERBS for line in _verb(verb)),
     }
     return tables[kind](rest)
 
@@ -178,6 +182,31 @@ def _documented_members(kind: type[failures.FailureClass]) -> Iterator[tuple[fai
             assert isinstance(statement.targets[0], ast.Name)
             assert isinstance(after.value, ast.Constant)
             yield kind[statement.targets[0].id], _one_line(str(after.value.value))
+
+
+# Verbs of the command line.
+
+
+def _verb(verb: Verb) -> Iterator[str]:
+    yield f"## {verb.name}\n\n{verb.description}\n\n```bash"
+    yield from (f"{PROGRAM} {example}" for example in verb.examples)
+    yield "```\n\n| option | meaning |\n| --- | --- |"
+    for option in verb.options:
+        yield f"| `{_usage(option)}` | {_cell(_sentence(option.settings['help']))} |"
+    yield ""
+
+
+def _usage(option: Option) -> str:
+    """The option as a user writes it."""
+    settings = option.settings
+    if settings.get("action") == "store_true":
+        return ", ".join(option.flags)
+    value = settings.get("metavar") or "{" + ",".join(settings.get("choices", ())) + "}"
+    if settings.get("nargs") == "+":
+        value += " ..."
+    if option.flags[0].startswith("-"):
+        return f"{', '.join(option.flags)} {value}"
+    return f"[{value}]" if settings.get("nargs") == "?" else value
 
 
 # Fields of spec and manifest.

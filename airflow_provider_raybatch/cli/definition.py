@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
         one = verbs.add_parser(
             verb.name,
             help=verb.summary,
-            description=verb.description,
+            description=verb.wrapped,
             epilog=verb.epilog(PROGRAM),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
@@ -45,7 +45,7 @@ def airflow_commands() -> list[CLICommand]:
                 ActionCommand(
                     name=verb.name,
                     help=verb.summary,
-                    description=verb.description,
+                    description=verb.wrapped,
                     epilog=verb.epilog(f"airflow {PROGRAM}"),
                     func=partial(_run, verb.function),
                     args=[Arg(option.flags, **option.settings) for option in verb.options],

@@ -42,7 +42,7 @@ class Columns:
 
     @property
     def askable(self) -> list[str]:
-        """Columns for a prompt: those with text, or else all; without those that a row template can't name."""
+        """Columns for a prompt: those with text, or else all; none that a row template can't name."""
         return [name for name in self.texts or self.names if _has_placeholder(name)]
 
 

@@ -26,7 +26,10 @@ def run_verb(function: str, options: Namespace) -> None:
         getattr(import_module(f"{__package__}.{module}"), name)(options)
         sys.stdout.flush()
     except RaybatchError as error:
-        print(_masked(str(error)), file=sys.stderr)
+        print(" ".join(_masked(str(error)).split()), file=sys.stderr)
+        sys.exit(_FAILED)
+    except ModuleNotFoundError as error:
+        print(f"{error.name}: it is not installed here; install it with pip.", file=sys.stderr)
         sys.exit(_FAILED)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)

@@ -18,8 +18,8 @@ def show_store(options: Namespace) -> None:
     place = folder(options.uri, s3_credentials(options.uri, options.aws_conn_id))
     if place.head(STORE_MARK) is None:
         raise SpecError(
-            f"uri: {options.uri} is not a response store, since it has no {STORE_MARK}; give what the task has "
-            "as reuse=."
+            f"uri: {options.uri} is not a response store, since it has no {STORE_MARK}; give what the task "
+            "has as reuse=."
         )
     store = ResponseStore(place, _tell)
     if options.compact:

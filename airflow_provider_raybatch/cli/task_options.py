@@ -43,7 +43,7 @@ TASK_OPTIONS = (
         help="any other argument of RayBatchInferenceOperator; can be repeated",
     ),
     Option("--conn-id", metavar="ID", help="Airflow connection of type ray; by default the task's"),
-    Option("--aws-conn-id", metavar="ID", help="aws connection for s3://; by default the task's"),
+    Option("--aws-conn-id", metavar="ID", help="an aws connection for s3://; by default the task's"),
     Option("--hf-conn-id", metavar="ID", help="connection with a Hugging Face token; by default the task's"),
 )
 """For verbs about one batch inference; :func:`~.task_of.batch_task` reads them."""

@@ -49,10 +49,12 @@ def print_table(rows: Sequence[Row], first: Sequence[str] = ()) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    if not rows:
+        return
     names = list(dict.fromkeys(name for row in rows for name in row))
     width = shutil.get_terminal_size((120, 24)).columns
     shown = _with_room(names, first, max(1, width // _LEAST_WIDTH))
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, show_edge=False)
     for name in shown:
         table.add_column(Text(cell(name)), overflow="ellipsis", no_wrap=True, min_width=1)
     for row in rows:

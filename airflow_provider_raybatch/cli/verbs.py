@@ -12,7 +12,7 @@ _CONN_ID = Option(
     "conn_id", nargs="?", metavar="CONN_ID", help="Airflow connection of type ray; by default ray_default"
 )
 _AWS_CONN_ID = Option(
-    "--aws-conn-id", metavar="ID", help="aws connection for s3://; by default the environment's identity"
+    "--aws-conn-id", metavar="ID", help="an aws connection for s3://; by default the environment's identity"
 )
 _FORMAT = Option(
     "--format",

@@ -156,6 +156,12 @@ def check_airflow(words: list[str]) -> None:
     get_parser().parse_args(words)  # exits if it does not understand
 
 
+def check_raybatch(words: list[str]) -> None:
+    from airflow_provider_raybatch.cli.definition import parser
+
+    parser().parse_args(words[: words.index(">")] if ">" in words else words)
+
+
 def check_pip(words: list[str]) -> None:
     assert words[0] == "install"
     known = set(metadata.metadata("airflow-provider-raybatch").get_all("Provides-Extra") or [])
@@ -189,6 +195,7 @@ CHECKS = {
     "make": check_make,
     "airflow": check_airflow,
     "pip": check_pip,
+    "raybatch": check_raybatch,
     "python": check_python,
     ".venv/bin/python": check_python,
     ".ci/checks": check_script,

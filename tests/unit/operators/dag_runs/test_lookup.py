@@ -18,10 +18,10 @@ import pytest
 from airflow.sdk import DAG, BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_raybatch.cli.definition import main
 from airflow_provider_raybatch.dataset import DatasetError, open_dataset
 from airflow_provider_raybatch.exceptions import RayConnectionError
 from airflow_provider_raybatch.hooks.ray import RayHook
-from airflow_provider_raybatch.hooks.warm_engines import main
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
 from tests.support import s3_server
@@ -69,11 +69,10 @@ def test_connection_is_found_by_several_threads(stored_ray: FakeRay) -> None:
     assert found == {stored_ray.url}
 
 
-def test_warm_engines_are_listed(stored_ray: FakeRay, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
+def test_warm_engines_are_listed(stored_ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
     stored_ray.script = lambda ray, body: Script(["no engine is kept"])
-    main(["ray_default"])
-    assert "no engine is kept" in caplog.messages
+    main(["engines", "ray_default"])
+    assert capsys.readouterr().out == "no engine is kept\n"
 
 
 def test_tasks_and_triggers_find_it(stored_ray: FakeRay, dag_test: Callable[[Any], Any]) -> None:

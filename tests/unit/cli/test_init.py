@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The DAG file that is written for a file of rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.cli.definition import main
+from airflow_provider_raybatch.contract.row_template import RowTemplate
+from airflow_provider_raybatch.job.input.listing import resolve
+from airflow_provider_raybatch.job.input.reader import Reader
+from airflow_provider_raybatch.job.input.survey import cut, survey
+from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
+
+ODD_NAMES = [
+    "__class__", "it's", 'a "quoted" name', "two\nlines", "back\\slash", "{brace}", "{{ ds }}", "{% raw %}",
+    "'); import os #", "\u202eturned", "\x1b[31mred", "a]b", "Größe", "{row.x}", '"""',
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(name: str, rows: list[dict[str, Any]]) -> str:
+    if name.endswith(".parquet"):
+        pq.write_table(pa.Table.from_pylist(rows), name)
+    else:
+        Path(name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return name
+
+
+def operator(path: str) -> Any:
+    """The operator of a DAG file, which Airflow loads."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    bag = DagBag(str(Path(path).absolute()), safe_mode=False)
+    assert not bag.import_errors
+    (dag,) = bag.dags.values()
+    (task,) = dag.tasks
+    return task
+
+
+def rendered(task: Any) -> Any:
+    """The spec of a run."""
+    from airflow_provider_raybatch.cli.rendering import XComs, render, run_date, template_context
+
+    context = template_context(task, run_date("2026-11-02"), XComs(()), {}, -1)
+    task, failures = render(task, context)
+    assert not failures
+    return build_spec({name: getattr(task, name) for name in ARGUMENTS})
+
+
+def prompts(spec: Any) -> list[str]:
+    listing = resolve(spec, None)
+    surveyed = survey(listing, None)
+    rows = [
+        row for chunk in cut(surveyed, 10, 10) for row in Reader(listing, None, None).read(chunk).rows
+    ]  # fmt: skip
+    return [RowTemplate(spec.prompt).render(row) for row in rows]  # type: ignore[arg-type]
+
+
+def test_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("My Companies.csv").write_text("number,company,city\n1,SAP,Walldorf\n2,Vestas,Aarhus\n")
+    main(["init", "My Companies.csv"])
+    shown = capsys.readouterr().out
+    assert "Wrote my_companies_dag.py: 2 rows, 3 columns; it asks about 'company', 'city'." in shown
+    spec = rendered(operator("my_companies_dag.py"))
+    assert spec.source == [f"{tmp_path}/My Companies.csv"]
+    assert spec.destination == f"{tmp_path}/my_companies_responses/20261102T000000"
+    assert spec.engine == "echo"
+    assert prompts(spec)[0] == "Describe this in one sentence.\ncompany: SAP\ncity: Walldorf"
+    text = Path("my_companies_dag.py").read_text()
+    assert "airflow connections add ray_default" in text
+    assert "'number', 'company', 'city'" in text
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
+@pytest.mark.parametrize("column", ODD_NAMES)
+def test_a_column_is_never_code(name: str, column: str) -> None:
+    main(["init", write(name, [{column: "some text"}])])
+    spec = rendered(operator("a_dag.py"))
+    assert prompts(spec)[0].endswith(": some text")
+
+
+def test_a_name_that_no_template_can_have_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["init", write("a.jsonl", [{"both ' and \"": "x", "": "y", "fine": "z"}])])
+    assert "it asks about 'fine'." in capsys.readouterr().out
+    assert prompts(rendered(operator("a_dag.py")))[0].endswith("fine: z")
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
+def test_thousands_of_columns(name: str) -> None:
+    main(["init", write(name, [{f"column {number}": f"text {number}" for number in range(3000)}])])
+    text = Path("a_dag.py").read_text()
+    assert "'column 19', and 2,980 more" in text
+    assert len(text) < 4000
+    assert prompts(rendered(operator("a_dag.py")))[0].endswith("column 2: text 2")
+
+
+def test_columns_without_text_are_asked_about(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["init", write("a.parquet", [{"x": 1, "y": 2.5}])])
+    assert prompts(rendered(operator("a_dag.py")))[0].endswith("x: 1\ny: 2.5")
+
+
+def test_another_delimiter() -> None:
+    Path("a.csv").write_text("name;city\nSAP;Walldorf\n")
+    main(["init", "a.csv"])
+    spec = rendered(operator("a_dag.py"))
+    assert spec.csv_options.delimiter == ";"
+    assert prompts(spec)[0].endswith("name: SAP\ncity: Walldorf")
+
+
+def test_with_a_model_and_connections() -> None:
+    source = write("a.jsonl", [{"x": "y"}])
+    words = ["--model", "some/model", "--conn-id", "gpus", "--destination", "s3://lake/out", "-o", "b.py"]
+    main(["init", source, *words])
+    task = operator("b.py")
+    assert (task.ray_conn_id, task.model, task.engine) == ("gpus", "some/model", "vllm")
+    assert rendered(task).destination == "s3://lake/out/20261102T000000"
+
+
+def test_a_file_is_replaced_only_by_force(capsys: pytest.CaptureFixture[str]) -> None:
+    source = write("a.jsonl", [{"x": "y"}])
+    Path("a_dag.py").write_text("mine")
+    with pytest.raises(SystemExit):
+        main(["init", source])
+    assert "output: a_dag.py exists already" in capsys.readouterr().err
+    assert Path("a_dag.py").read_text() == "mine"
+    main(["init", source, "--force"])
+    assert operator("a_dag.py").task_id == "ask"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.csv", b"", "has no rows"),
+        ("a.csv", b"name,city\n", "has no rows"),
+        ("a.jsonl", b"", "has no rows"),
+        ("a.parquet", b"", "is not a readable Parquet file"),
+        ("a.parquet", b"name,city\n", "is not Parquet but text"),
+        ("a.csv", b"%PDF-1.7\n", "is not CSV but PDF"),
+        ("a.csv", b'name\n"SAP\n', "ends inside a quoted field"),
+        ("a.csv", b"name,name\nSAP,x\n", "has the column 'name' 2 times"),
+        ("a.jsonl", b"PK\x03\x04", "is not JSON Lines but a zip archive"),
+        ("a.jsonl", b"{}\n", "has no column that a prompt can name"),
+        ("a.xlsx", b"x", "has no known extension"),
+        ("a.jsonl", None, "nothing is at"),
+        ("{{ a }}.jsonl", b'{"x": 1}\n', "still has a Jinja expression"),
+    ],
+)
+def test_what_is_no_data_is_one_sentence(
+    name: str, content: bytes | None, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        Path(name).write_bytes(content)
+    with pytest.raises(SystemExit) as caught:
+        main(["init", name])
+    assert caught.value.code == 1
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+    assert not list(Path().glob("*_dag.py"))

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of a finished dataset on a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.cli.definition import main
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.publishing import failure, part, publish, response
+
+ESCAPES = "\x1b[2J\x1b]0;owned\x07 \x9b31m \u202egnp.exe \r\n end"
+
+
+@pytest.fixture
+def show(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def shown(*words: str) -> str:
+        main(["rows", *words])
+        return capsys.readouterr().out
+
+    return shown
+
+
+def committed(path: Path, rows: list[dict[str, Any]], failed: int = 0, **arguments: Any) -> str:
+    """A destination with a dataset; its last rows failed."""
+    folder = LocalFolder(str(path))
+    results = [response(f"r{n}") for n in range(len(rows) - failed)] + [failure(reason=ESCAPES)] * failed
+    publish(folder, [part(folder, rows, results)], len(rows), **arguments)
+    return str(path)
+
+
+def test_table(tmp_path: Path, show: Callable[..., str]) -> None:
+    place = committed(tmp_path, [{"name": f"row {n}", "number": n} for n in range(30)])
+    lines = show(place, "--limit", "3").splitlines()
+    assert lines[0].split()[:3] == ["name", "number", "response"]
+    assert [line.split()[:4] for line in lines[2:5]] == [["row", str(n), str(n), f"r{n}"] for n in range(3)]
+    assert lines[-1].startswith("3 of 30 rows of ")
+    assert show(place).splitlines()[-1].startswith("20 of 30 rows")
+    assert show(place, "--limit", "0").splitlines()[-1].startswith("30 of 30 rows")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_jsonl_has_whole_values(tmp_path: Path, show: Callable[..., str], kind: str) -> None:
+    text = f"{ESCAPES}{'long ' * 1000}"
+    place = committed(tmp_path, [{"name": text, "number": 7}], destination_format=kind)
+    shown = show(place, "--format", "jsonl")
+    assert json.loads(shown)["name"] == text
+    assert not set(shown) & set("\x1b\x9b\u202e\x07\r")
+
+
+def test_nothing_steers_the_terminal(tmp_path: Path, show: Callable[..., str]) -> None:
+    place = committed(tmp_path, [{f"na{ESCAPES}me": ESCAPES}, {"name": "x"}], failed=1)
+    for words in ((), ("--failed",)):
+        shown = show(place, *words)
+        assert "end" in shown
+        assert not set(shown) & set("\x1b\x9b\u202e\x07\r")
+
+
+def test_failed_rows(tmp_path: Path, show: Callable[..., str]) -> None:
+    place = committed(tmp_path, [{"name": "a"}, {"name": "b"}, {"name": "c"}], failed=2)
+    lines = show(place, "--failed", "--format", "jsonl").splitlines()
+    assert [json.loads(line)["row"] for line in lines] == [{"name": "b"}, {"name": "c"}]
+    assert {json.loads(line)["step"] for line in lines} == {"engine"}
+    assert "2 of 2 failed rows" in show(place, "--failed")
+
+
+def test_without_failed_rows(tmp_path: Path, show: Callable[..., str]) -> None:
+    place = committed(tmp_path, [{"name": "a"}])
+    assert show(place, "--failed").startswith("0 of 0 failed rows")
+    assert show(place, "--failed", "--format", "jsonl") == ""
+
+
+def test_wide_values_are_cut(tmp_path: Path, show: Callable[..., str]) -> None:
+    place = committed(tmp_path, [{"name": "wide " * 500}])
+    assert max(map(len, show(place).splitlines()[:-1])) <= 100
+
+
+def test_the_response_is_shown_among_many_columns(tmp_path: Path, show: Callable[..., str]) -> None:
+    place = committed(tmp_path, [{f"column_{n}": n for n in range(3000)}])
+    shown = show(place)
+    assert "response" in shown.splitlines()[0]
+    assert "r0" in shown
+    assert "Not shown: column_7" in shown
+    assert len(shown) < 2000
+
+
+def test_chosen_columns(tmp_path: Path, show: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    place = committed(tmp_path, [{"a": 1, "b": 2}])
+    assert json.loads(show(place, "--columns", "b", "response", "--format", "jsonl")) == {
+        "b": 2, "response": "r0",
+    }  # fmt: skip
+    with pytest.raises(SystemExit):
+        show(place, "--columns", "c")
+    assert "columns: the dataset has no 'c'; it has 'a', 'b', 'response'" in capsys.readouterr().err
+
+
+def test_a_damaged_file_is_one_sentence(
+    tmp_path: Path, show: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = committed(tmp_path, [{"name": "a"}])
+    (file,) = (tmp_path / "data").glob("*/*.parquet")
+    content = bytearray(file.read_bytes())
+    content[4:40] = bytes(36)
+    file.write_bytes(content)
+    with pytest.raises(SystemExit):
+        show(place)
+    assert capsys.readouterr().err.count("\n") == 1
