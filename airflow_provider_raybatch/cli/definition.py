@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.cli.verbs import PROGRAM, SUMMARY, VERBS
 
@@ -37,6 +37,7 @@ def airflow_commands() -> list[CLICommand]:
     """The same verbs as ``airflow raybatch VERB``; the provider's key ``cli`` names this function."""
     from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
+    arg: Any = Arg  # which has no types
     return [
         GroupCommand(
             name=PROGRAM,
@@ -48,7 +49,7 @@ def airflow_commands() -> list[CLICommand]:
                     description=verb.wrapped,
                     epilog=verb.epilog(f"airflow {PROGRAM}"),
                     func=partial(_run, verb.function),
-                    args=[Arg(option.flags, **option.settings) for option in verb.options],
+                    args=[arg(option.flags, **option.settings) for option in verb.options],
                 )
                 for verb in VERBS
             ],

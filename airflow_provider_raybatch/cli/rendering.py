@@ -56,7 +56,7 @@ class TaskInstanceOfNoRun(RuntimeTaskInstance):
 
     _xcoms: XComs | None = None
 
-    def xcom_pull(  # type: ignore[override]
+    def xcom_pull(
         self, task_ids: Any = None, dag_id: Any = None, key: str = RETURNED, *args: Any, **kwargs: Any
     ) -> Any:
         """As Airflow's, from what was given."""
@@ -75,25 +75,26 @@ def template_context(
     """
     from airflow.sdk.api.datamodels._generated import TIRunContext
 
-    ti = TaskInstanceOfNoRun.model_construct(
-        id=uuid.uuid4(),
-        task_id=task.task_id,
-        dag_id=task.dag_id,
-        run_id=f"manual__{at.isoformat()}",
-        try_number=1,
-        map_index=map_index,
-        dag_version_id=uuid.uuid4(),
-        start_date=timezone.utcnow(),
-        task=task,
-        _ti_context_from_server=TIRunContext(dag_run=_dag_run(task.dag, at, conf), max_tries=0),
-    )
+    values: dict[str, Any] = {
+        "id": uuid.uuid4(),
+        "task_id": task.task_id,
+        "dag_id": task.dag_id,
+        "run_id": f"manual__{at.isoformat()}",
+        "try_number": 1,
+        "map_index": map_index,
+        "dag_version_id": uuid.uuid4(),
+        "start_date": timezone.utcnow(),
+        "task": task,
+        "_ti_context_from_server": TIRunContext(dag_run=_dag_run(task.dag, at, conf), max_tries=0),
+    }
+    ti = TaskInstanceOfNoRun.model_construct(**values)  # without a bundle, which templates don't need
     ti._xcoms = xcoms
     try:
-        context = ti.get_template_context()
+        context: Context = ti.get_template_context()
     except Exception as error:
         raise SpecError(f"params: {_one_line(error)}; give values with --conf.") from error
     # With it, an operator that fails to render would stop the job of its last attempt.
-    context.pop("task_state_store", None)  # type: ignore[misc]
+    context.pop("task_state_store", None)
     return context
 
 
@@ -115,6 +116,7 @@ def render(task: Any, context: Context) -> tuple[Any, dict[str, str]]:
         for name in task.template_fields:
             try:
                 task._do_render_template_fields(task, (name,), context, env, seen)
+                setattr(task, name, _without_sequences(getattr(task, name), context["ti"]))
             except Exception as error:
                 failures[name] = _one_line(error).removeprefix(f"{name}: ")
     return task, failures
@@ -161,6 +163,19 @@ def _dag_run(dag: Any, at: datetime, conf: Mapping[str, Any]) -> Any:
         consumed_asset_events=[],
         partition_key=None,
     )
+
+
+def _without_sequences(value: Any, ti: Any) -> Any:
+    """`value` with what was given for mapped tasks, for whose XComs Airflow would ask its server."""
+    from airflow.sdk.execution_time.lazy_sequence import LazyXComSequence
+
+    if isinstance(value, LazyXComSequence):
+        return ti.xcom_pull(value._xcom_arg.operator.task_id, key=value._xcom_arg.key)
+    if value.__class__ in (list, tuple):
+        return value.__class__(_without_sequences(one, ti) for one in value)
+    if value.__class__ is dict:
+        return {name: _without_sequences(one, ti) for name, one in value.items()}
+    return value
 
 
 def _json_or_text(text: str) -> Any:

@@ -135,6 +135,29 @@ def test_an_instance_of_a_mapped_task(
     assert (spec.source, spec.prompt) == ([source], "{row.x} 2026-11-02")
 
 
+def test_xcoms_of_mapped_tasks(dag_file: Callable[[str], str]) -> None:
+    file = dag_file(
+        "@task\ndef part(number): return str(number)\n"
+        "other = part.override(task_id='b').expand(number=[1])\n"
+        "batch(source=part.expand(number=[1, 2]), sampling={'stop': other})"
+    )
+    words = ("--dag", file, "--set", 'part=["/1.csv", "/2.csv"]')
+    spec = found(*words, "--set", 'b=["x"]').spec
+    assert (spec.source, spec.sampling) == (["/1.csv", "/2.csv"], {"stop": ["x"]})
+    assert "sampling: it takes the XCom 'return_value' of task 'b'" in refused(*words)
+
+
+def test_a_task_mapped_over_an_xcom(dag_file: Callable[[str], str]) -> None:
+    file = dag_file(
+        "@task\ndef files(): return []\n"
+        "RayBatchInferenceOperator.partial(task_id='label', model='m', prompt='{row.x}', destination='/out')"
+        ".expand(source=files())"
+    )
+    words = ("--dag", file, "--set", 'files=["/1.csv", "/2.csv"]')
+    assert found(*words, "--map-index", "1").spec.source == ["/2.csv"]
+    assert "files" in refused("--dag", file)
+
+
 def test_options_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "template.jinja").write_text("{{ messages }}")
