@@ -9,12 +9,13 @@ from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.layout import STORE_MARK
 from airflow_provider_raybatch.dataset import s3_credentials
-from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.storage.folder import folder
 
 
 def show_store(options: Namespace) -> None:
     """Print the figures of a store; with `compact`, merge its index before."""
+    from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
+
     place = folder(options.uri, s3_credentials(options.uri, options.aws_conn_id))
     if place.head(STORE_MARK) is None:
         raise SpecError(
