@@ -32,6 +32,16 @@ def copies(node: Resources, asked: Resources) -> int:
     return int(min((node.get(name, 0.0) + 1e-9) // amount for name, amount in asked.items()))
 
 
+def accelerator_types(node: Resources) -> list[str | None]:
+    """The types of a node's accelerators; ``None`` stands for a type without a name.
+
+    Of names like "A100" and "A100-40G", which a node may have both, the longer one counts.
+    """
+    names = [name.removeprefix(ACCELERATOR) for name in node if name.startswith(ACCELERATOR)]
+    longest = [one for one in names if not any(other.startswith(f"{one}-") for other in names)]
+    return [*longest] or [None]
+
+
 def replicas_on(nodes: Collection[tuple[Resources, int]], asked: Resources, spans_nodes: bool) -> int:
     """How many replicas fit on nodes.
 

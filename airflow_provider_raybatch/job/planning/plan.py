@@ -12,6 +12,7 @@ from airflow_provider_raybatch.job.planning.eager import Workload, why_eager
 from airflow_provider_raybatch.job.planning.node_groups import (
     AutoscalerLimits,
     Resources,
+    accelerator_types,
     copies,
     replicas_on,
     request,
@@ -118,6 +119,17 @@ class Cluster:
         groups = self.autoscaler.groups if self.autoscaler else ()
         nodes = [*self.nodes, *(group.node_for(gpu) for group in groups if group.max_nodes)]
         return max((copies(node, gpu) for node in nodes), default=0)
+
+    def gpu_types(self, accelerator_type: str | None) -> set[str | None]:
+        """Types of the GPUs that a replica may get, now or later; ``None`` stands for one without a name.
+
+        :param accelerator_type: of the job, which takes precedence.
+        """
+        if accelerator_type is not None:
+            return {accelerator_type}
+        groups = self.autoscaler.groups if self.autoscaler else ()
+        nodes = [*self.nodes, *(group.node for group in groups if group.max_nodes)]
+        return {name for node in nodes if node.get("GPU") for name in accelerator_types(node)}
 
     def may_hold(self, asked: Resources, spans_nodes: bool) -> int:
         """Replicas that fit when the autoscaler has added all it may; 0 if that is unknown."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,10 +22,13 @@ from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, prints_the_date, template_of
 from airflow_provider_raybatch.job.engine.token_ids import absent_bos, check_token_ids, surplus_tokens
 from airflow_provider_raybatch.job.failures.diagnosis import short
+from airflow_provider_raybatch.job.planning.model_fit import ModelSizes
+from airflow_provider_raybatch.job.preflight.memory_check import model_sizes
 from airflow_provider_raybatch.job.preflight.model_bucket import check_bucket, is_in_bucket
+from airflow_provider_raybatch.job.preflight.model_files import files_of
 from airflow_provider_raybatch.job.preflight.model_loader import check_loader
 from airflow_provider_raybatch.job.preflight.model_look import no_text, refuse_by_files, refuse_missing
-from airflow_provider_raybatch.job.preflight.model_version import COMMIT, model_digest
+from airflow_provider_raybatch.job.preflight.model_version import COMMIT, hub_token, model_digest
 from airflow_provider_raybatch.job.preflight.sampling_check import check_sampling, compact_json
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
@@ -53,6 +57,7 @@ class ModelCheck:
     :param absent_bos: token with which the model's texts begin, and no chat of the user's template.
     :param structured_outputs_config: engine argument for JSON without white space; empty if none is set.
     :param prints_date: whether the chat template prints the date.
+    :param sizes: what decides the memory that the model needs; ``None`` if that is not known.
     """
 
     sampled: int = 0
@@ -68,6 +73,7 @@ class ModelCheck:
     absent_bos: str = ""
     structured_outputs_config: dict[str, Any] = field(default_factory=dict)
     prints_date: bool = False
+    sizes: ModelSizes | None = None
 
 
 def check_model(
@@ -117,7 +123,18 @@ def check_model(
         surplus_tokens=tuple(surplus_tokens(tokenizer, vocabulary)),
         structured_outputs_config=compact_json(spec, requests, tokenizer),
         prints_date=prints_date,
+        sizes=_sizes(spec, config, environment),
     )
+
+
+def _sizes(spec: BatchInferenceSpec, config: Any, environment: dict[str, SecretStr]) -> ModelSizes | None:
+    """From the config as vLLM has completed it: files may leave sizes out that equal their defaults."""
+    with contextlib.suppress(
+        Exception
+    ):  # configs may be code; this is told to users, and decides nothing else
+        files = files_of(spec.model, spec.engine_args.get("revision"), hub_token(environment))
+        return model_sizes(config.hf_config.to_dict(), files, vllm_compat.installed_version())
+    return None
 
 
 def _check_prompts(

@@ -82,7 +82,7 @@ def no_text(does: str) -> str:
 
 def _problem(files: ModelFiles, args: Mapping[str, Any]) -> str | None:
     names = files.sizes
-    weights = _weights(names)
+    weights = weights_of(names)
     if not weights and _ADAPTER in names:
         base = _mapping(files, _ADAPTER).get("base_model_name_or_path")
         merge = "merge it into that model (PEFT's merge_and_unload), and give the merged one"
@@ -114,7 +114,7 @@ def _problem(files: ModelFiles, args: Mapping[str, Any]) -> str | None:
     return None if {"runner", "hf_overrides"} & set(args) else _other_task(files)
 
 
-def _weights(names: Iterable[str]) -> tuple[str, ...]:
+def weights_of(names: Iterable[str]) -> tuple[str, ...]:
     """Those of the model itself, or if it has none, those in folders, which few models have."""
     found = sorted(name for name in names if not _matches(name, _NO_WEIGHTS))
     for kind in _WEIGHTS:

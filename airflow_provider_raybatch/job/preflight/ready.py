@@ -37,6 +37,7 @@ from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.planning.eager import workload_of
 from airflow_provider_raybatch.job.preflight import known_models
 from airflow_provider_raybatch.job.preflight.input_check import Sample, check_rows, look_at_source, sample
+from airflow_provider_raybatch.job.preflight.memory_check import check_memory
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.model_files import is_on_disk
 from airflow_provider_raybatch.job.preflight.model_look import refuse_by_files, refuse_missing
@@ -161,6 +162,7 @@ def _check_model(context: JobContext, spec: BatchInferenceSpec, sampled: Sample)
     _wait_for_engine_node(spec, journal.began_before(), emit)
     context.start_up.ended("nodes")
     checked = _check_engine(spec, requests, environment, emit, launch)
+    _tell_of_memory(spec, checked, emit)
     context.refusal = check_prompts(spec, sampled, checked, context.tolerance, emit)
     _tell_of_choices(spec, checked, requests, emit)
     files = f"{checked.digests.model}-{checked.digests.tokenizer}"
@@ -245,6 +247,18 @@ def _check_engine(
         )
         emit(events.Notice(level="warning", message=text))
     return checked
+
+
+def _tell_of_memory(spec: BatchInferenceSpec, checked: ModelCheck, emit: Emit) -> None:
+    """Say what the model leaves of a GPU.
+
+    :raises PreflightError: no GPU of the cluster holds its weights.
+    """
+    if spec.engine != "vllm" or checked.sizes is None:
+        return
+    told = check_memory(spec, checked.sizes, cluster_view.view())
+    if told is not None:
+        emit(told)
 
 
 def _tell_of_choices(

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What vLLM makes of a GPU's memory: weights, what a step takes, and the KV cache. Pure.
+
+The KV cache follows vLLM's own arithmetic. What a step takes was fitted to eleven engines on an H200 with
+vLLM 0.26; the tokens of all of them are within 1 % (`benchmarks/results/kv_cache.md`). ``max_model_len``
+decides which rows fit, and takes no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_provider_raybatch.job.planning.gpus import GIB, Gpu
+from airflow_provider_raybatch.job.planning.model_shape import ModelShape
+
+DEFAULT_UTILIZATION = 0.92
+"""vLLM's own ``gpu_memory_utilization``."""
+_BLOCK = 16
+"""Tokens of a block of the KV cache."""
+_OUTSIDE_TORCH = int(0.22 * GIB)
+"""Of CUDA and NCCL: the same in all engines that were measured."""
+_STEP_BASE, _LOGITS_BASE = int(0.09 * GIB), int(0.05 * GIB)
+_HIDDEN_TOKENS = 16_384
+"""Tokens for which a step holds its hidden states three times. Fewer were not measured to hold less."""
+_HELD = 3
+"""Copies of hidden states and of a network's inner values that a compiled step holds at once."""
+_UNPREDICTED = frozenset({
+    "block_size", "data_parallel_size", "decode_context_parallel_size", "enable_lora", "hf_overrides",
+    "kv_transfer_config", "num_gpu_blocks_override", "prefill_context_parallel_size", "speculative_config",
+})  # fmt: skip
+"""Engine arguments that change the memory in ways that are not followed here; so does each of offloading."""
+_PLAIN_FORMATS = frozenset({"auto", "dummy", "hf", "runai_streamer", "safetensors"})
+
+
+@dataclass(frozen=True)
+class EngineSizes:
+    """The engine arguments that decide about memory.
+
+    :param weight_bits: into which `quantization` turns the weights of layers; ``None`` leaves them.
+    :param cache_bytes: of an element of the KV cache.
+    :param fixed_cache: bytes of the KV cache, where ``kv_cache_memory_bytes`` says so.
+    """
+
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    utilization: float = DEFAULT_UTILIZATION
+    batched_tokens: int = 8192
+    sequences: int = 256
+    max_model_len: int = 0
+    dtype_bytes: int = 2
+    cache_bytes: int = 2
+    weight_bits: float | None = None
+    fixed_cache: int | None = None
+    one_kind_of_layers: bool = False
+
+    @property
+    def gpus(self) -> int:
+        """Of one replica."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+
+@dataclass(frozen=True)
+class EngineMemory:
+    """Bytes of the fullest GPU of a replica, and the tokens that its KV cache holds.
+
+    :param step: at most, of one step's values.
+    :param graphs: of CUDA graphs, which vLLM since 0.27 sets aside before it sizes the cache.
+    :param cache: left for the KV cache; negative where the model does not fit.
+    :param tokens: as vLLM reports them ("GPU KV cache size"); 0 where the model does not fit.
+    :param sequences: of `max_model_len` tokens, which the cache holds at once.
+    """
+
+    weights: int
+    step: int
+    graphs: int
+    cache: int
+    tokens: int
+    sequences: float
+
+
+def sizes_of(engine_args: Mapping[str, Any], shape: ModelShape, gpu: Gpu | None) -> EngineSizes | None:
+    """What vLLM takes of these engine arguments.
+
+    :param gpu: whose memory decides some of vLLM's defaults.
+    :returns: ``None`` where an argument has effects that are not followed here.
+    """
+    if not _UNPREDICTED.isdisjoint(engine_args) or any("offload" in name for name in engine_args):
+        return None
+    if engine_args.get("load_format", "auto") not in _PLAIN_FORMATS:
+        return None
+    length = engine_args.get("max_model_len")
+    if length is not None and _whole(engine_args, "max_model_len", 0) == 0:  # "auto" lets vLLM choose
+        return None
+    bits, dtype, cache = _bits(engine_args, shape), _dtype(engine_args), engine_args.get("kv_cache_dtype")
+    if bits == 0 or dtype is None or not (cache in {None, "auto", "bfloat16", "float16"} or _is_fp8(cache)):
+        return None
+    large = gpu is not None and gpu.takes_large_batches
+    sequences = _whole(engine_args, "max_num_seqs", 1024 if large else 256)
+    max_model_len = _whole(engine_args, "max_model_len", shape.context)
+    tokens = _whole(engine_args, "max_num_batched_tokens", 16_384 if large else 8192)
+    utilization, fixed = engine_args.get("gpu_memory_utilization"), engine_args.get("kv_cache_memory_bytes")
+    return EngineSizes(
+        tensor_parallel=_whole(engine_args, "tensor_parallel_size", 1),
+        pipeline_parallel=_whole(engine_args, "pipeline_parallel_size", 1),
+        utilization=float(utilization) if isinstance(utilization, (int, float)) else DEFAULT_UTILIZATION,
+        batched_tokens=min(tokens, sequences * max_model_len),
+        sequences=sequences,
+        max_model_len=max_model_len,
+        dtype_bytes=dtype,
+        cache_bytes=1 if _is_fp8(cache) else dtype,
+        weight_bits=bits,
+        fixed_cache=fixed if isinstance(fixed, int) else None,
+        one_kind_of_layers=bool(engine_args.get("disable_hybrid_kv_cache_manager")),
+    )
+
+
+def weights_of_gpu(shape: ModelShape, sizes: EngineSizes, stored: int | None = None) -> int:
+    """Bytes of the weights on the fullest GPU of a replica.
+
+    :param stored: bytes of the files of weights. They count where the checkpoint is quantised, or has an
+        encoder besides: then not all weights are of one size.
+    """
+    computed = _computed_weights(shape, sizes)
+    as_stored = shape.stored_bits is not None or (shape.has_encoder and sizes.weight_bits is None)
+    if stored is None or not as_stored:
+        return computed
+    whole = _computed_weights(shape, replace(sizes, tensor_parallel=1, pipeline_parallel=1))
+    return int(stored * computed / whole)
+
+
+def cache_bytes_of_token(shape: ModelShape, sizes: EngineSizes) -> int:
+    """Bytes of the KV cache that a token takes on one GPU in all layers that keep every token.
+
+    Each GPU of a tensor parallel replica has a share of the heads, but one of them at least.
+    """
+    return _page(shape, sizes) * -(-shape.layers // sizes.pipeline_parallel) // _BLOCK
+
+
+def memory_of(
+    shape: ModelShape,
+    sizes: EngineSizes,
+    gpu_bytes: int,
+    stored: int | None = None,
+    counts_graphs: bool = False,
+) -> EngineMemory:
+    """What vLLM makes of the memory of a replica's GPUs.
+
+    :param gpu_bytes: of one GPU, as CUDA reports them.
+    :param stored: see :func:`weights_of_gpu`.
+    :param counts_graphs: whether this vLLM sets memory aside for CUDA graphs, as those after 0.26 do.
+    """
+    weights, step = weights_of_gpu(shape, sizes, stored), _step(shape, sizes)
+    graphs = _graphs(shape) if counts_graphs else 0
+    cache = int(gpu_bytes * sizes.utilization) - weights - step - _OUTSIDE_TORCH - graphs
+    cache = cache if sizes.fixed_cache is None else sizes.fixed_cache
+    group, blocks_of_sequence = _groups(shape, sizes)
+    blocks = max(0, cache) // (group * _page(shape, sizes))
+    sequences = blocks / blocks_of_sequence
+    return EngineMemory(weights, step, graphs, cache, int(sequences * sizes.max_model_len), sequences)
+
+
+def _computed_weights(shape: ModelShape, sizes: EngineSizes) -> int:
+    wide = sizes.dtype_bytes
+    small = sizes.weight_bits if sizes.weight_bits is not None else shape.stored_bits
+    bytes_of_layer = wide if small is None else min(wide, small / 8)
+    # MXFP4 is used for experts alone.
+    quantised = shape.expert_parameters if small == 4.25 else shape.layer_parameters
+    layers = quantised * bytes_of_layer + (shape.layer_parameters - quantised) * wide
+    share = -(-shape.layers // sizes.pipeline_parallel) / shape.layers
+    # The first stage has the input's embedding, the last one the output's.
+    embeddings = 1 if shape.tied or sizes.pipeline_parallel > 1 else 2
+    return int((layers * share + embeddings * shape.embedding_parameters * wide) / sizes.tensor_parallel)
+
+
+def _step(shape: ModelShape, sizes: EngineSizes) -> int:
+    inner = _HELD * shape.widest * sizes.batched_tokens
+    hidden = _HELD * shape.hidden * max(sizes.batched_tokens, _HIDDEN_TOKENS)
+    body = (inner + hidden) * sizes.dtype_bytes // sizes.tensor_parallel + _STEP_BASE
+    logits = sizes.sequences * shape.vocabulary * sizes.dtype_bytes + _LOGITS_BASE
+    return max(body, logits)
+
+
+def _graphs(shape: ModelShape) -> int:
+    """Roughly, from 0.34 GiB of a model of 270 million parameters to 1.16 GiB of one of 32 billion."""
+    return int(min(1.2, 0.3 + shape.layers * shape.hidden / 200_000) * GIB)
+
+
+def _page(shape: ModelShape, sizes: EngineSizes) -> int:
+    """Bytes of a block in one layer."""
+    elements = shape.latent or 2 * max(1, shape.kv_heads // sizes.tensor_parallel) * shape.head_dim
+    return _BLOCK * elements * sizes.cache_bytes
+
+
+def _groups(shape: ModelShape, sizes: EngineSizes) -> tuple[int, int]:
+    """Layers that share a block, and the blocks of a sequence of `max_model_len` tokens.
+
+    vLLM puts layers of a kind into groups of one size, and gives each group blocks of its own. Of a layer
+    with a sliding window a sequence keeps the window and what is computed at once.
+    """
+    layers = -(-shape.layers // sizes.pipeline_parallel)
+    whole = -(-sizes.max_model_len // _BLOCK)
+    sliding = round(shape.sliding_layers * layers / shape.layers)
+    full = layers - sliding
+    if not sliding or sizes.one_kind_of_layers:
+        return layers, whole
+    # Two steps are scheduled at a time.
+    kept = min(shape.window - 1 + 2 * sizes.batched_tokens, sizes.max_model_len)
+    in_window = -(-kept // _BLOCK) + 1
+    if not full:
+        return layers, in_window
+    few, many = sorted((full, sliding))
+    size = many if many < few * 1.5 else few
+    return size, -(-full // size) * whole + -(-sliding // size) * in_window
+
+
+def _bits(engine_args: Mapping[str, Any], shape: ModelShape) -> float | None:
+    """Into which weights are quantised as they are loaded; 0 if that is not known."""
+    method = engine_args.get("quantization")
+    if shape.stored_bits is not None:
+        return 0 if shape.stored_bits == 0 else None
+    return {None: None, "fp8": 8.0, "bitsandbytes": 4.5}.get(method, 0.0)
+
+
+def _dtype(engine_args: Mapping[str, Any]) -> int | None:
+    """Bytes of an element. By default vLLM loads weights of 32 bits in 16."""
+    names = {"auto": 2, "half": 2, "float16": 2, "bfloat16": 2, "float": 4, "float32": 4}
+    return names.get(str(engine_args.get("dtype") or "auto"))
+
+
+def _is_fp8(cache_dtype: Any) -> bool:
+    return isinstance(cache_dtype, str) and cache_dtype in {"fp8", "fp8_e4m3", "fp8_e5m2"}
+
+
+def _whole(engine_args: Mapping[str, Any], name: str, default: int) -> int:
+    given = engine_args.get(name)
+    return given if isinstance(given, int) and not isinstance(given, bool) and given >= 1 else default

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model that no GPU holds is refused before an engine starts; of others, the room for tokens is said."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.planning.model_fit import ModelSizes
+from airflow_provider_raybatch.job.planning.plan import Cluster
+from airflow_provider_raybatch.job.preflight.memory_check import check_memory, model_sizes
+from airflow_provider_raybatch.job.preflight.model_files import ModelFiles
+from tests.support.clusters import DGX, H200, HEAD, LAPTOP, SMALL, autoscaled
+from tests.support.model_configs import SHAPES
+from tests.support.specs import spec
+
+L4 = {"CPU": 8.0, "GPU": 1.0, "accelerator_type:L4": 1.0}
+A100 = {"CPU": 8.0, "GPU": 1.0, "accelerator_type:A100": 1.0}
+LARGE, MEDIUM = model_sizes(SHAPES["70B"], None, None), model_sizes(SHAPES["8B"], None, None)
+
+
+def told(model: ModelSizes | None, cluster: Cluster, **fields: Any) -> tuple[str, str] | None:
+    engine_args = {"max_model_len": 8192, **fields.pop("engine_args", {})}
+    notice = check_memory(
+        spec(engine="vllm", model="acme/large", engine_args=engine_args, **fields), model, cluster
+    )
+    return None if notice is None else (notice.level, notice.message)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "fields"),
+    [
+        pytest.param(Cluster((HEAD, DGX)), {}, id="the only type"),
+        pytest.param(Cluster((HEAD, DGX, L4)), {}, id="all types"),
+        pytest.param(Cluster((HEAD, DGX, H200)), {"accelerator_type": "L4"}, id="the type that is asked for"),
+        pytest.param(autoscaled(HEAD, groups=[(DGX, 8)]), {}, id="the type to come"),
+        pytest.param(Cluster((HEAD, {**A100, "accelerator_type:A100-40G": 1.0})), {}, id="the smaller A100"),
+    ],
+)
+def test_weights_that_no_gpu_holds_are_refused(cluster: Cluster, fields: dict[str, Any]) -> None:
+    with pytest.raises(
+        PreflightError, match=r"^model: the weights of 'acme/large' take 131\.4 GiB on one GPU"
+    ):
+        told(LARGE, cluster, **fields)
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "fields"),
+    [
+        pytest.param(None, Cluster((HEAD, DGX)), {}, id="unknown model"),
+        pytest.param(LARGE, LAPTOP, {}, id="CPUs"),
+        pytest.param(LARGE, Cluster((HEAD, SMALL)), {}, id="a GPU without a name"),
+        pytest.param(LARGE, Cluster((HEAD, DGX, SMALL)), {}, id="one of two without a name"),
+        pytest.param(LARGE, autoscaled(HEAD, DGX, groups=[(SMALL, 2)]), {}, id="a group without a name"),
+        pytest.param(LARGE, Cluster((HEAD, DGX)), {"accelerator_type": "M60"}, id="a GPU that is not known"),
+        pytest.param(
+            LARGE, Cluster((HEAD, DGX)), {"engine_args": {"cpu_offload_gb": 90}}, id="weights in main memory"
+        ),
+        pytest.param(MEDIUM, Cluster((HEAD, L4, H200)), {}, id="two types that hold it"),
+    ],
+)
+def test_nothing_is_said_of_what_is_not_known(
+    model: ModelSizes | None, cluster: Cluster, fields: dict[str, Any]
+) -> None:
+    assert told(model, cluster, **fields) is None
+
+
+def test_nodes_that_may_join_may_be_larger() -> None:
+    said = told(LARGE, Cluster((HEAD, DGX)), cluster_wait=60.0)
+    assert said is not None
+    assert said[0] == "warning"
+
+
+def test_the_room_for_tokens_is_said() -> None:
+    assert told(MEDIUM, Cluster((HEAD, H200))) == (
+        "info",
+        "memory: the weights take 15.0 GiB and a step 1.8 GiB; of 0.92 x 139.8 GiB of H200, 111.7 GiB are left "
+        "for a KV cache of about 915,000 tokens, or 111.7 rows of 8,192 tokens (max_model_len)",
+    )
+
+
+def test_a_context_that_vllm_will_refuse_is_a_warning() -> None:
+    said = told(MEDIUM, Cluster((HEAD, L4)), engine_args={"max_model_len": 131_072})
+    assert said is not None
+    assert said[0] == "warning"
+    assert (
+        "does not hold one row of 131,072 tokens (max_model_len): set max_model_len to at most 3" in said[1]
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "counts"),
+    [(None, False), ("0.26.0", False), ("0.27.0", True), ("0.29.0+cpu", True), ("1.0", True), ("dev", False)],
+)
+def test_graphs_count_by_the_version_of_vllm(version: str | None, counts: bool) -> None:
+    sizes = model_sizes(SHAPES["8B"], None, version)
+    assert sizes is not None
+    assert sizes.counts_graphs is counts
+
+
+INDEX = "model.safetensors.index.json"
+OF_IMAGES = {"model_type": "gemma3", "text_config": SHAPES["270M"]}
+
+
+def files(sizes: dict[str, int | None], index: object = None) -> ModelFiles:
+    return ModelFiles({**sizes, INDEX: 9}, lambda _: json.dumps(index).encode())
+
+
+@pytest.mark.parametrize(
+    ("config", "found", "stored"),
+    [
+        pytest.param(
+            OF_IMAGES, files({"model-1.safetensors": 5, "model-2.safetensors": 6}), 11, id="a folder"
+        ),
+        pytest.param(
+            OF_IMAGES,
+            files({"model-1.safetensors": None}, {"metadata": {"total_size": 12}}),
+            12,
+            id="the hub, by its index",
+        ),
+        pytest.param(OF_IMAGES, files({"model.safetensors": None}, {"metadata": {}}), None, id="no total"),
+        pytest.param(OF_IMAGES, files({"model.safetensors": None}, ["x"]), None, id="no index"),
+        pytest.param(OF_IMAGES, None, None, id="no files"),
+        pytest.param(SHAPES["8B"], files({"model.safetensors": 5}), None, id="needs no files"),
+    ],
+)
+def test_files_of_weights_count_where_parameters_do_not(
+    config: dict[str, Any], found: ModelFiles | None, stored: int | None
+) -> None:
+    sizes = model_sizes(config, found, None)
+    assert sizes is not None
+    assert sizes.stored == stored
+
+
+def test_a_config_that_tells_too_little_gives_nothing() -> None:
+    assert model_sizes({"model_type": "llama"}, None, None) is None
