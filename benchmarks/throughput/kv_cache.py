@@ -61,7 +61,11 @@ def llama(
     }
 
 
-QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_position_embeddings": 32_768}
+QWEN2: dict[str, Any] = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "max_position_embeddings": 32_768,
+}
 SHAPES: dict[str, dict[str, Any]] = {
     "270M": {
         "architectures": ["Gemma3ForCausalLM"],

@@ -4,7 +4,7 @@
 Memory is what CUDA reports as total, from which vLLM takes its share: less than the product's name says, and
 less still with error correction (L4, A10G, T4). Sources: H200 measured (`benchmarks/results/kv_cache.md`).
 L4 23,034 MiB and A10G 23,028 MiB by ``nvidia-smi`` in github.com/NVIDIA/TensorRT-LLM/issues/2398 and
-github.com/vllm-project/vllm/issues/9373, of which CUDA reports 0.45 GiB less; T4 14.58 GiB in
+github.com/vllm-project/vllm/issues/9373 (CUDA reports 0.45 GiB less); T4 14.58 GiB in
 github.com/datawhalechina/self-llm/issues/162; L40S 44.53 GiB in github.com/Wan-Video/Wan2.1/issues/205. The
 others, links and FP8 by NVIDIA's data sheets (FP8 since compute capability 8.9).
 

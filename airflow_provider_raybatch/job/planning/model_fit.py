@@ -54,7 +54,7 @@ class ModelFit:
     :param parallel: the parallel sizes that fit with the fewest GPUs, as engine arguments; empty where
         one GPU is enough, and where none does.
     :param reasons: one sentence for each of ``model``, ``parallel``, ``quantization``, ``kv_cache_dtype``,
-        ``replicas`` and ``fractional_gpus`` of which there is something to say.
+        ``replicas`` and ``fractional_gpus`` for which there is something to say.
     """
 
     fits: bool | None
@@ -127,7 +127,7 @@ def refusal(
 
 def tokens_in_words(tokens: int) -> str:
     """A number of tokens with three digits that count: an estimate knows no more."""
-    return f"{int(float(f'{tokens:.3g}')):,}"
+    return count_of(int(float(f"{tokens:.3g}")), "token")
 
 
 def _starts(memory: EngineMemory, sizes: EngineSizes) -> bool:
@@ -182,7 +182,7 @@ def _of_model(model: ModelSizes, memory: EngineMemory, sizes: EngineSizes, gpu: 
     longest = f"{count_of(sizes.max_model_len, 'token')} (max_model_len)"
     text = (
         f"the weights take {weights} and a step {_gib(memory.step)}; of {share}, {_gib(memory.cache)} are "
-        f"left for a KV cache of {about} {tokens_in_words(memory.tokens)} tokens"
+        f"left for a KV cache of {about} {tokens_in_words(memory.tokens)}"
     )
     if not _starts(memory, sizes):
         most = tokens_in_words(int(0.95 * memory.tokens))
@@ -212,13 +212,14 @@ def _of_quantisation(
     tokens = model.memory(replace(sizes, weight_bits=_FP8), gpu.memory).tokens
     if not gpu.has_fp8 or tokens < _DOUBLE * memory.tokens:
         return ""
-    return f"quantization='fp8' would leave room for about {tokens_in_words(tokens)} tokens"
+    return f"quantization='fp8' would leave room for about {tokens_in_words(tokens)}"
 
 
 def _of_cache(sizes: EngineSizes, gpu: Gpu, memory: EngineMemory) -> str:
     if not gpu.has_fp8 or sizes.cache_bytes == 1 or memory.tokens <= 0:
         return ""
-    return f"kv_cache_dtype='fp8' would hold {sizes.cache_bytes} times the tokens, with other responses"
+    times = "twice" if sizes.cache_bytes == 2 else "four times"
+    return f"kv_cache_dtype='fp8' would hold {times} the tokens, with other responses"
 
 
 def _of_replicas(sizes: EngineSizes, gpus_of_a_node: int, fits: bool) -> str:

@@ -148,7 +148,7 @@ def test_an_argument_of_unknown_effect_ends_all_claims(engine_args: dict[str, An
     assert sizes_of(engine_args, shaped(SHAPES["8B"]), gpu("H200")) is None
 
 
-def test_a_checkpoint_quantised_in_an_unknown_way_ends_all_claims() -> None:
+def test_an_unknown_quantisation_ends_all_claims() -> None:
     config = {**SHAPES["8B"], "quantization_config": {"quant_method": "of_tomorrow"}}
     assert sizes_of({}, shaped(config), gpu("H200")) is None
 

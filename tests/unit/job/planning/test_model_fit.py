@@ -130,7 +130,7 @@ def test_stages_only_where_the_heads_can_not_be_shared() -> None:
             "which converts weights in each step on this GPU, with which",
         ),
         ("8B", "L4", ROWS, "quantization", "quantization='fp8' would leave room for about 85,800 tokens"),
-        ("8B", "L4", ROWS, "kv_cache_dtype", "kv_cache_dtype='fp8' would hold 2 times the tokens"),
+        ("8B", "L4", ROWS, "kv_cache_dtype", "kv_cache_dtype='fp8' would hold twice the tokens"),
         ("8B", "H100", ROWS, "replicas", "8 replicas of 1 GPU a node of 8 GPUs"),
         ("70B", "H200", {**ROWS, TENSOR: 2}, "replicas", "4 replicas of 2 GPUs a node of 8 GPUs"),
         ("0.5B", "H200", ROWS, "fractional_gpus", "half a GPU would be enough (gpu_memory_utilization=0.46)"),
@@ -228,7 +228,8 @@ def test_a_refusal_has_the_sum_and_what_would_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "text"), [(891_824, "892,000"), (24_690, "24,700"), (512, "512"), (0, "0")]
+    ("tokens", "text"),
+    [(891_824, "892,000 tokens"), (24_690, "24,700 tokens"), (512, "512 tokens"), (1, "1 token")],
 )
 def test_tokens_in_words(tokens: int, text: str) -> None:
     assert tokens_in_words(tokens) == text

@@ -15,12 +15,20 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.job.preflight import known_models, model_check, model_version
+from airflow_provider_raybatch.job.preflight.memory_check import model_sizes
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.model_version import Version
 from airflow_provider_raybatch.job.row import Request, RowFailure
+from tests.support.model_configs import SHAPES
 from tests.support.specs import spec
 
-FOUND = ModelCheck(sampled=1, longest=7, context=400, generation_defaults={"temperature": 0.6, "top_k": 20})
+FOUND = ModelCheck(
+    sampled=1,
+    longest=7,
+    context=400,
+    generation_defaults={"temperature": 0.6, "top_k": 20},
+    sizes=model_sizes(SHAPES["8B"], None, None),
+)
 
 
 class Checks:

@@ -77,8 +77,8 @@ def test_nodes_that_may_join_may_be_larger() -> None:
 def test_the_room_for_tokens_is_said() -> None:
     assert told(MEDIUM, Cluster((HEAD, H200))) == (
         "info",
-        "memory: the weights take 15.0 GiB and a step 1.8 GiB; of 0.92 x 139.8 GiB of H200, 111.7 GiB are left "
-        "for a KV cache of about 915,000 tokens, or 111.7 rows of 8,192 tokens (max_model_len)",
+        "memory: the weights take 15.0 GiB and a step 1.8 GiB; of 0.92 x 139.8 GiB of H200, 111.7 GiB are "
+        "left for a KV cache of about 915,000 tokens, or 111.7 rows of 8,192 tokens (max_model_len)",
     )
 
 

@@ -15,11 +15,18 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.layout import JOURNAL
+from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.output.journal import Journal
+from airflow_provider_raybatch.job.planning.plan import Cluster
+from airflow_provider_raybatch.job.preflight.input_check import Sample
+from airflow_provider_raybatch.job.preflight.memory_check import model_sizes
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.storage.folder import Folder, folder
+from tests.support.clusters import DGX
+from tests.support.model_configs import SHAPES
 from tests.support.specs import spec, submitted
 
 ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
@@ -111,6 +118,49 @@ def test_what_may_spoil_responses_is_a_warning(
     notices: list[Notice] = []
     ready._check_engine(spec(engine="vllm", model="acme/tiny"), [], {}, notices.append, launch=None)
     assert [(notice.level, notice.message) for notice in notices] == [("warning", text)]
+
+
+class LaunchLog:
+    """Records whether engines were let start."""
+
+    def __init__(self) -> None:
+        self.loads = 0
+
+    def early(self, *_: Any) -> None:
+        pass
+
+    def load(self, model: Any) -> None:
+        self.loads += 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "engine", "refused", "loads"),
+    [
+        ("70B", "vllm", True, 0),
+        ("8B", "vllm", False, 1),
+        ("70B", "ray_data_llm", False, 1),
+        (None, "vllm", False, 1),
+    ],
+)
+def test_no_engine_starts_for_a_model_that_no_gpu_holds(
+    monkeypatch: pytest.MonkeyPatch, shape: str | None, engine: str, refused: bool, loads: int
+) -> None:
+    sizes = None if shape is None else model_sizes(SHAPES[shape], None, None)
+    monkeypatch.setattr(ready, "_checked_model", lambda *_: ModelCheck(context=400, sizes=sizes))
+    monkeypatch.setattr(ready, "_wait_for_engine_node", lambda *_: None)
+    monkeypatch.setattr(ready.cluster_view, "view", lambda: Cluster((DGX,)))
+    job, notices = spec(engine=engine, model="acme/large"), []
+    context = ready.JobContext(job, Secrets(), notices.append, launch=LaunchLog())
+    context.source = SimpleNamespace(rows=5)
+    context.journal = SimpleNamespace(folder=None, began_before=lambda: False)
+    context.tolerance = Tolerance(job, 5)
+    if refused:
+        with pytest.raises(PreflightError, match=r"^model: the weights of 'acme/large' take 131\.4 GiB"):
+            ready._check_model(context, job, Sample([], [], 0))
+    else:
+        ready._check_model(context, job, Sample([], [], 0))
+    assert context.launch.loads == loads
+    assert [notice.message[:8] for notice in notices] == (["memory: "] if shape == "8B" else [])
 
 
 def claimed_the_day_before(destination: Folder, at: float) -> None:
