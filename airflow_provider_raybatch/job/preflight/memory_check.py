@@ -12,7 +12,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.planning import plan
 from airflow_provider_raybatch.job.planning.gpus import known_gpus
-from airflow_provider_raybatch.job.planning.model_fit import ModelSizes, fit_of, refusal
+from airflow_provider_raybatch.job.planning.model_fit import ModelFit, ModelSizes, fit_of, refusal
 from airflow_provider_raybatch.job.planning.model_shape import shape_of
 from airflow_provider_raybatch.job.planning.plan import Cluster
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles
@@ -48,10 +48,8 @@ def check_memory(spec: BatchInferenceSpec, model: ModelSizes | None, cluster: Cl
     may_grow = spec.accelerator_type is None and spec.cluster_wait and cluster.autoscaler is None
     if not may_grow and (why := refusal(model, spec.model, spec.engine_args, gpus, of_a_node)):
         raise PreflightError(why)
-    if len(gpus) != 1:
-        return None
-    fit = fit_of(model, spec.engine_args, gpus[0], of_a_node)
-    if fit.fits is None:
+    fit = expected_fit(spec, model, cluster)
+    if len(gpus) != 1 or fit.fits is None:
         return None
     level = "info" if fit.fits else "warning"
     # Without the remedy where it fits: other sizes are a choice, and `raybatch plan` shows them.
@@ -59,6 +57,17 @@ def check_memory(spec: BatchInferenceSpec, model: ModelSizes | None, cluster: Cl
     return Notice(
         level=level, message=f"memory: {'; '.join(fit.reasons[one] for one in named if one in fit.reasons)}"
     )
+
+
+def expected_fit(spec: BatchInferenceSpec, model: ModelSizes | None, cluster: Cluster) -> ModelFit:
+    """Whether the model fits the cluster's GPUs, with the reason of each choice.
+
+    :param model: ``None`` if nothing is known of it.
+    :returns: of the GPU with the least memory, where the cluster has several types.
+    """
+    gpus = known_gpus(cluster.gpu_types(spec.accelerator_type))
+    of_a_node = cluster.gpus_of_a_node(spec.accelerator_type)
+    return fit_of(model, spec.engine_args, gpus[0] if gpus else None, of_a_node)
 
 
 def _stored(files: ModelFiles) -> int | None:

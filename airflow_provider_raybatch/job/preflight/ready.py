@@ -162,7 +162,7 @@ def _check_model(context: JobContext, spec: BatchInferenceSpec, sampled: Sample)
     _wait_for_engine_node(spec, journal.began_before(), emit)
     context.start_up.ended("nodes")
     checked = _check_engine(spec, requests, environment, emit, launch)
-    _tell_of_memory(spec, checked, emit)
+    tell_of_memory(spec, checked, emit)
     context.refusal = check_prompts(spec, sampled, checked, context.tolerance, emit)
     _tell_of_choices(spec, checked, requests, emit)
     files = f"{checked.digests.model}-{checked.digests.tokenizer}"
@@ -249,7 +249,7 @@ def _check_engine(
     return checked
 
 
-def _tell_of_memory(spec: BatchInferenceSpec, checked: ModelCheck, emit: Emit) -> None:
+def tell_of_memory(spec: BatchInferenceSpec, checked: ModelCheck, emit: Emit) -> None:
     """Say what the model leaves of a GPU.
 
     :raises PreflightError: no GPU of the cluster holds its weights.

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.planning.model_fit import ModelSizes
 from airflow_provider_raybatch.job.planning.plan import Cluster
-from airflow_provider_raybatch.job.preflight.memory_check import check_memory, model_sizes
+from airflow_provider_raybatch.job.preflight.memory_check import check_memory, expected_fit, model_sizes
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles
 from tests.support.clusters import DGX, H200, HEAD, LAPTOP, SMALL, autoscaled
 from tests.support.model_configs import SHAPES
@@ -89,6 +89,19 @@ def test_a_context_that_vllm_will_refuse_is_a_warning() -> None:
     assert (
         "does not hold one row of 131,072 tokens (max_model_len): set max_model_len to at most 3" in said[1]
     )
+
+
+def test_the_smallest_of_several_gpus_decides_what_fits() -> None:
+    job = spec(engine="vllm", model="acme/large", engine_args={"max_model_len": 8192})
+    assert (
+        expected_fit(job, MEDIUM, Cluster((HEAD, L4, H200)))
+        .reasons["model"]
+        .endswith(
+            "of 0.92 x 22.0 GiB of L4, 4.0 GiB are left for a KV cache of about 32,500 tokens, or 4.0 rows of 8,192 "
+            "tokens (max_model_len)"
+        )
+    )
+    assert expected_fit(job, MEDIUM, Cluster((HEAD, SMALL))).fits is None
 
 
 @pytest.mark.parametrize(
