@@ -93,14 +93,8 @@ def test_a_context_that_vllm_will_refuse_is_a_warning() -> None:
 
 def test_the_smallest_of_several_gpus_decides_what_fits() -> None:
     job = spec(engine="vllm", model="acme/large", engine_args={"max_model_len": 8192})
-    assert (
-        expected_fit(job, MEDIUM, Cluster((HEAD, L4, H200)))
-        .reasons["model"]
-        .endswith(
-            "of 0.92 x 22.0 GiB of L4, 4.0 GiB are left for a KV cache of about 32,500 tokens, or 4.0 rows of 8,192 "
-            "tokens (max_model_len)"
-        )
-    )
+    reason = expected_fit(job, MEDIUM, Cluster((HEAD, L4, H200))).reasons["model"]
+    assert "of 0.92 x 22.0 GiB of L4, 4.0 GiB are left for a KV cache of about 32,500 tokens" in reason
     assert expected_fit(job, MEDIUM, Cluster((HEAD, SMALL))).fits is None
 
 
