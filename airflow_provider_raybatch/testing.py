@@ -16,15 +16,15 @@ from airflow.sdk.execution_time import macros
 from jinja2 import TemplateSyntaxError
 
 from airflow_provider_raybatch.cluster.submit.function_source import package_of_source
-from airflow_provider_raybatch.coercion import is_absent
 from airflow_provider_raybatch.contract.failures import RaybatchError, SpecError
 from airflow_provider_raybatch.contract.location import plain
+from airflow_provider_raybatch.contract.names import is_import_path
 from airflow_provider_raybatch.operators.base import RayOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-_FUNCTIONS = ("prompt_function", "postprocess")
+_FUNCTIONS = ("prompt_function", "postprocess", "response_format")
 _UNDEFINED = re.compile(r"'(\w+)' is undefined")
 _ONLY_IN_A_RUN = frozenset({
     "ti", "task_instance", "task_instance_key_str", "task_state_store", "map_index_template", "var", "conn",
@@ -96,7 +96,7 @@ def _check(operator: RayOperator, context: Any, whose: str, destinations: dict[s
     operator.check_known(unknown)
     for name in _FUNCTIONS:
         value = getattr(operator, name, None)
-        if name not in unknown and isinstance(value, str) and not is_absent(value):
+        if name not in unknown and isinstance(value, str) and is_import_path(value):
             package_of_source(value, name)
     destination = getattr(operator, "destination", None)
     if "destination" in unknown or not isinstance(destination, str):

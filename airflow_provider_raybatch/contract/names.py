@@ -42,8 +42,13 @@ def checked_column_name(name: str) -> str:
     return name
 
 
+def is_import_path(value: object) -> bool:
+    """Whether `value` is written as ``package.module:name``."""
+    return isinstance(value, str) and _IMPORT_PATH.fullmatch(value) is not None
+
+
 def _checked_import_path(value: str) -> str:
-    if not _IMPORT_PATH.fullmatch(value):
+    if not is_import_path(value):
         raise ValueError(f"{value!r} is not an import path; write it as 'package.module:function'")
     return value
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import model_validator
@@ -13,6 +14,11 @@ from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
 from airflow_provider_raybatch.contract.arguments.output import OutputArguments
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments, check_placeholders
+from airflow_provider_raybatch.contract.arguments.response_schema import (
+    check_names,
+    constrained,
+    properties_of,
+)
 from airflow_provider_raybatch.contract.arguments.reuse import ReuseArguments
 from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
 from airflow_provider_raybatch.contract.digest import json_digest
@@ -28,7 +34,7 @@ NOT_ARGUMENTS = frozenset({
     "schema_version",  # of the document
     "submission",  # who runs it
     "model_task",  # there is one kind so far
-    "prompt_function_digest", "postprocess_digest",  # taken from the source at submission
+    "prompt_function_digest", "postprocess_digest", "response_format_digest",  # taken from the source
     "template_time",  # filled in by the job
     "deadline",  # an argument of every operator; the job gets it in epoch seconds
 })  # fmt: skip
@@ -56,7 +62,7 @@ _SIZING_ARGS = frozenset({
     "fail_pattern",
     "request_log",
 })
-_YOUNG = ("csv_options", *_LATER_CHOICES)
+_YOUNG = ("csv_options", "response_format_digest", *_LATER_CHOICES)
 """Arguments that came after specs were submitted: left out of the fingerprint where they are not given."""
 _MODEL_FOLDERS = ("model", "tokenizer", "hf_config_path", "generation_config", "download_dir")
 """The model, and the engine arguments that may name a folder."""
@@ -106,9 +112,49 @@ class BatchInferenceSpec(
 
     @model_validator(mode="after")
     def _no_reasoning_before_json(self) -> BatchInferenceSpec:
-        if self.response_format == "json_object" or self.sampling.get("structured_outputs"):
+        if self.response_format != "text" or self.sampling.get("structured_outputs"):
             check_reasoning(self.reasoning_parser)
         return self
+
+    @model_validator(mode="after")
+    def _typed_columns_have_a_place(self) -> BatchInferenceSpec:
+        if self.response_format in ("text", "json_object"):
+            return self
+        if not self.has_vllm_sampling:
+            raise ValueError(
+                f"response_format: processor {self.processor['config']!r} takes no schema from here; use engine "
+                "'vllm', or give the schema by the server's own parameter in sampling"
+            )
+        if self.response_schema is not None:
+            self._check_typed(self.response_schema)
+        return self
+
+    def _check_typed(self, schema: Mapping[str, Any]) -> None:
+        read = [*self.column_arguments(), self.sampling_column or "", self.id_column or ""]
+        known = "which the source has already; set output_prefix, for example to 'llm_'"
+        taken = {name.lower(): known for name in filter(None, read)}
+        try:
+            check_names(properties_of(schema), self.output_prefix, {**taken, **self.own_columns})
+        except ValueError as error:
+            raise ValueError(f"response_format: {error}") from None
+
+    def with_response_schema(self, schema: Mapping[str, Any]) -> BatchInferenceSpec:
+        """This spec, once the schema of the Pydantic model in `response_format` is known.
+
+        :raises ValueError: its properties can't be columns; one sentence, with the argument's name.
+        """
+        self._check_typed(schema)
+        return self.model_copy(update={"sampling": constrained(self.sampling, schema)})
+
+    @property
+    def functions(self) -> dict[str, str]:
+        """The user's functions and classes that travel with the job, by the argument that names each."""
+        named = {
+            "prompt_function": self.prompt_function,
+            "postprocess": self.postprocess,
+            "response_format": self.response_model,
+        }
+        return {argument: path for argument, path in named.items() if path is not None}
 
     @model_validator(mode="after")
     def _warm_engines_are_not_rays(self) -> BatchInferenceSpec:
@@ -200,7 +246,10 @@ class BatchInferenceSpec(
         """What :attr:`response_digest` is over, by the arguments' names; `engine` with its own arguments."""
         groups = (PromptArguments, ModelArguments, SamplingArguments)
         deciding = {name for group in groups for name in group.model_fields}
-        content = self.model_dump(mode="json", include=deciding - {"template_time", *self._unset})
+        left_out = {"template_time", "response_format_digest", *self._unset}
+        content = self.model_dump(mode="json", include=deciding - left_out)
+        if self.response_schema is not None:
+            content["response_format"] = "text"  # `sampling` has the schema, as users may write it there
         content["engine"] = [self.engine, self.numerics, self.processor_numerics]
         if self.model_task != GENERATE:
             content["model_task"] = self.model_task

@@ -48,7 +48,9 @@ _NEEDED = {
 }
 """What must be given, each with how."""
 _TYPED = {"sampling": SAMPLING_TYPES, "engine_args": ENGINE_ARG_TYPES}
-_FREE_FORM = ("csv_options", "sampling", "engine_args", "processor", "chat_template_kwargs")
+_FREE_FORM = (
+    "csv_options", "sampling", "engine_args", "processor", "chat_template_kwargs", "response_format",
+)  # fmt: skip
 _COLLECTIONS = ("source", "messages", *_FREE_FORM)
 """Arguments whose text is that of a list or a dictionary, where it looks like one."""
 _PATHS = (str, os.PathLike, ObjectStoragePath)

@@ -20,6 +20,8 @@ _STAND_INS = {
     "model": "unknown/model",
 }
 """Values for unknown arguments with which no check of the known ones fails."""
+_COLUMN = "not_known_while_parsing"
+"""A column that no source has."""
 _TOGETHER = {"processor": ("engine",), "model": ("processor",), "sampling": ("engine", "processor")}
 """Arguments that can't be judged while one of the others is unknown."""
 _BY_ITEM = ("sampling", "engine_args")
@@ -55,10 +57,10 @@ def spec_of_known(
     known |= {name: value for name, value in _STAND_INS.items() if name in left_out}
     asks = any(known.get(name) is not None for name in PROMPTS)
     if not asks and left_out.intersection(PROMPTS):
-        known["prompt"] = "{row.unknown}"
+        known["prompt"] = f"{{row.{_COLUMN}}}"
     if left_out.intersection(("system_prompt", "sampling_column", *PROMPTS)):
         # A request may depend on its row.
-        known["sampling_column"] = known.get("sampling_column") or "unknown"
+        known["sampling_column"] = known.get("sampling_column") or _COLUMN
     if "engine" in left_out:
         known["model"] = known.get("model") or _STAND_INS["model"]
     return build_spec(known)

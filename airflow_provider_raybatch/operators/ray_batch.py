@@ -87,7 +87,9 @@ class RayBatchInferenceOperator(RayOperator):
     :param chat_template_kwargs: passed to the chat template.
     :param sampling: vLLM's sampling parameters, merged over the model's `generation_config`.
     :param sampling_column: a column with sampling parameters that override `sampling` per row.
-    :param response_format: ``text`` (default), or ``json_object``: any other response counts as an error.
+    :param response_format: ``text`` (default), or ``json_object``: any other response counts as an error. Or a
+        JSON schema, or a Pydantic model as ``module:Model``, whose source travels with the job: vLLM
+        generates only what fits, and the dataset has a typed column for each property beside the text.
     :param on_truncated: ``keep`` (default) a truncated response, or count it as an ``error``.
 
     Engine and resources:
@@ -184,7 +186,7 @@ class RayBatchInferenceOperator(RayOperator):
         chat_template_kwargs: Mapping[str, Any] | None = None,
         sampling: Mapping[str, Any] | None = None,
         sampling_column: str | None = None,
-        response_format: Literal["text", "json_object"] | None = None,
+        response_format: Mapping[str, Any] | str | None = None,
         on_truncated: Literal["keep", "error"] | None = None,
         engine: Literal["vllm", "ray_data_llm", "echo"] = "vllm",
         engine_args: Mapping[str, Any] | None = None,

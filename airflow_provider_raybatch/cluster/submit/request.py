@@ -25,9 +25,6 @@ from airflow_provider_raybatch.contract.layout import KEY_FILE, SECRETS_FILE, SP
 from airflow_provider_raybatch.contract.secrets import Secrets, seal
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
-_FUNCTIONS = ("prompt_function", "postprocess")
-"""Arguments that name a function of the user's."""
-
 _WHEELS = ("obstore",)
 """Distributions, installed here, that the job needs besides Ray and vLLM."""
 
@@ -36,7 +33,7 @@ WARM_ENGINES = "python -m airflow_provider_raybatch.job.warm_engines"
 
 
 def with_source_digest(spec: BatchInferenceSpec) -> BatchInferenceSpec:
-    """`spec` with the hashes of its functions' source, if it has any: before the fingerprint is taken."""
+    """`spec` with the hashes of its functions' and its model's source, before the fingerprint is taken."""
     sources = _sources(spec)
     return spec.model_copy(update={f"{name}_digest": source.digest for name, source in sources.items()})
 
@@ -108,7 +105,7 @@ def _packages(spec: BatchInferenceSpec) -> list[Package]:
                 f"{name}: its source changed while the job was being submitted; the task's next try "
                 "takes the new one."
             )
-    # Both functions may lie in one package.
+    # They may lie in one package.
     return _own_packages() + list({source.digest: source for source in sources.values()}.values())
 
 
@@ -118,8 +115,7 @@ def _own_packages() -> list[Package]:
 
 def _sources(spec: BatchInferenceSpec) -> dict[str, Package]:
     """The source of each function of the user's, by the argument that names it."""
-    paths = {name: path for name in _FUNCTIONS if (path := getattr(spec, name)) is not None}
-    return {name: package_of_source(path, name) for name, path in paths.items()}
+    return {name: package_of_source(path, name) for name, path in spec.functions.items()}
 
 
 async def _upload_private(

@@ -14,6 +14,11 @@ from airflow_provider_raybatch.contract.names import ColumnName, ImportPath
 OutputFormat = Literal["parquet", "jsonl"]
 
 REUSED_COLUMN = "reused_from"
+OUTPUT_COLUMNS = (
+    "response", "finish_reason", "input_tokens", "cached_tokens", "output_tokens", "truncated_prompt_tokens",
+    "completions", REUSED_COLUMN,
+)  # fmt: skip
+"""Of text generation, before `output_prefix`; the last three are not in every dataset."""
 
 
 class OutputArguments(ContractModel):
@@ -34,3 +39,12 @@ class OutputArguments(ContractModel):
     postprocess: ImportPath | None = None
     postprocess_digest: str | None = None
     preserve_order: bool = False
+
+    @property
+    def own_columns(self) -> dict[str, str]:
+        """Columns that a dataset may have of its own, in lower case, each with what to do for another's."""
+        names = [self.output_prefix + name for name in OUTPUT_COLUMNS]
+        names[0] = self.response_column or names[0]
+        remedy = {name.lower(): "which the dataset has of its own; rename the property" for name in names}
+        remedy[names[0].lower()] = "which has the text of the response; set response_column"
+        return remedy

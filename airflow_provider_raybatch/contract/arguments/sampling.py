@@ -7,9 +7,15 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from airflow_provider_raybatch.contract.arguments.response_schema import (
+    constrained,
+    properties_of,
+    unwrapped,
+)
 from airflow_provider_raybatch.contract.base import ContractModel, shown
+from airflow_provider_raybatch.contract.names import is_import_path
 
 NOT_KEPT = frozenset({
     "logprobs", "prompt_logprobs", "flat_logprobs", "logprob_token_ids", "prompt_logprob_token_ids",
@@ -27,25 +33,48 @@ _CONSTRAINING = frozenset({
 
 
 class SamplingArguments(ContractModel):
-    """How the model answers, and what a good response is."""
+    """How the model answers, and what a good response is.
+
+    :param response_format: where it is a JSON schema, `sampling` has it, too.
+    :param response_format_digest: hash of the source of a Pydantic model that travels with the job, set at
+        submission, so that a changed model is a changed job.
+    """
 
     sampling: dict[str, Any] = Field(default_factory=dict)
     sampling_column: str | None = None
-    response_format: Literal["text", "json_object"] = "text"
+    response_format: str | dict[str, Any] = "text"
     on_truncated: Literal["keep", "error"] = "keep"
+    response_format_digest: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _schema_constrains(cls, data: Any) -> Any:
+        """Put the schema of `response_format` where engines, checks and request keys read it."""
+        given = data.get("response_format") if isinstance(data, Mapping) else None
+        if not isinstance(given, Mapping) or not given:
+            if is_import_path(given) and isinstance(sampling := data.get("sampling"), Mapping):
+                constrained(sampling, {})  # refuses another constraint
+            return data
+        try:
+            if isinstance(schema := unwrapped(given), str):
+                return {**data, "response_format": schema}
+            properties_of(_checked_schema(schema))
+        except ValueError as error:
+            raise ValueError(f"response_format: {error}") from None
+        sampling = data.get("sampling") or {}
+        if isinstance(sampling, Mapping):
+            sampling = constrained(sampling, schema)
+        return {**data, "sampling": sampling, "response_format": dict(schema)}
 
     @field_validator("response_format", mode="before")
     @classmethod
-    def _openais_form(cls, value: Any) -> Any:
-        kind = value.get("type") if isinstance(value, dict) else None
-        if kind in ("text", "json_object"):
-            return kind
-        if kind == "json_schema":
-            raise ValueError(
-                "'json_schema' is OpenAI's; write sampling={'structured_outputs': {'json': {...}}} with the "
-                "schema itself"
-            )
-        return value
+    def _known_format(cls, value: Any) -> Any:
+        if value in ("text", "json_object") or is_import_path(value) or (value and isinstance(value, dict)):
+            return value
+        raise ValueError(
+            "it must be 'text', 'json_object', a JSON schema (such as Model.model_json_schema()) or a Pydantic "
+            f"model as 'package.module:Model', but it is {shown(value)}"
+        )
 
     @field_validator("sampling")
     @classmethod
@@ -61,7 +90,20 @@ class SamplingArguments(ContractModel):
     @property
     def needs_json(self) -> bool:
         """Whether a good response must parse as JSON."""
-        return self.response_format == "json_object" or asks_json(self.sampling)
+        return self.response_format != "text" or asks_json(self.sampling)
+
+    @property
+    def response_model(self) -> str | None:
+        """The Pydantic model of `response_format`, as ``module:Model``."""
+        return self.response_format if is_import_path(self.response_format) else None  # type: ignore[return-value]
+
+    @property
+    def response_schema(self) -> Mapping[str, Any] | None:
+        """The JSON schema whose properties are columns; that of a Pydantic model once the job knows it."""
+        if self.response_format in ("text", "json_object"):
+            return None
+        found: Mapping[str, Any] | None = (self.sampling.get("structured_outputs") or {}).get("json")
+        return found
 
 
 def asks_json(sampling: Mapping[str, Any]) -> bool:
@@ -80,23 +122,29 @@ def schema_of(structured: Any) -> Any:
         return (
             {"type": "object"} if isinstance(structured, Mapping) and structured.get("json_object") else None
         )
-    field = "structured_outputs: json"
+    try:
+        return _checked_schema(given)
+    except ValueError as error:
+        raise ValueError(f"structured_outputs: json: {error}") from None
+
+
+def _checked_schema(given: Any) -> Mapping[str, Any]:
     try:
         schema = json.loads(given) if isinstance(given, str) else given
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{field}: the text is not JSON ({error}); give a JSON schema") from None
+        raise ValueError(f"the text is not JSON ({error}); give a JSON schema") from None
     if not isinstance(schema, Mapping):
-        raise ValueError(f"{field}: it must be a JSON schema, an object, but it is {shown(schema)}")
+        raise ValueError(f"it must be a JSON schema, an object, but it is {shown(schema)}")
     constrains = not _CONSTRAINING.isdisjoint(schema)
     wraps = any(isinstance(schema.get(name), Mapping) for name in ("schema", "json_schema"))
     if wraps and (not constrains or schema.get("type") == "json_schema"):
         raise ValueError(
-            f"{field}: it wraps a schema, as OpenAI's response_format does, and constrains nothing itself; "
+            "it wraps a schema, as OpenAI's response_format does, and constrains nothing itself; "
             "give the schema alone, which is the object under 'schema'"
         )
     if not constrains:
         raise ValueError(
-            f"{field}: {shown(dict(schema))} has no keyword that constrains a value; add 'type' and "
+            f"{shown(dict(schema))} has no keyword that constrains a value; add 'type' and "
             "'properties', or use json_object=True for any object"
         )
     return schema

@@ -25,9 +25,10 @@ VLLM_SAMPLING = frozenset({
 })  # fmt: skip
 """Of vLLM 0.26 and newer, https://docs.vllm.ai/en/latest/api/vllm/sampling_params/."""
 
-_CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+"""What `structured_outputs` may have one of."""
 _FLAGS = ("json_object", "disable_any_whitespace", "disable_additional_properties")
-_INSIDE = frozenset({*_CONSTRAINTS, *_FLAGS, "whitespace_pattern", "disable_fallback"})
+_INSIDE = frozenset({*CONSTRAINTS, *_FLAGS, "whitespace_pattern", "disable_fallback"})
 _CLOSE = 0.85
 
 _STRUCTURED = "sampling={{'structured_outputs': {{'{0}': ...}}}}"
@@ -50,9 +51,7 @@ OTHER_SYSTEMS: Mapping[str, str] = {
     "random_seed": "sampling={'seed': ...}",
     "do_sample": "sampling={'temperature': 0} for the likeliest tokens",
     "extra_body": "its items in sampling",
-    "response_format": (
-        "the argument response_format='json_object', or for a schema " + _STRUCTURED.format("json")
-    ),
+    "response_format": "the argument response_format='json_object', or with a JSON schema",
     "chat_template_kwargs": "the argument chat_template_kwargs={...}",
     "enable_thinking": "the argument chat_template_kwargs={'enable_thinking': ...}",
     **dict.fromkeys(("system", "instructions"), "the argument system_prompt"),
@@ -101,11 +100,11 @@ def _check_structured(structured: Any) -> None:
     for name in given.keys() - _INSIDE:
         if close := difflib.get_close_matches(str(name), sorted(_INSIDE), n=1):
             raise ValueError(f"there is no {name!r}; did you mean {close[0]!r}?")
-    kinds = [name for name in _CONSTRAINTS if name in given]
+    kinds = [name for name in CONSTRAINTS if name in given]
     if len(kinds) > 1:
         raise ValueError(f"{' and '.join(kinds)} are given together; keep one of them")
     if not kinds and _INSIDE.issuperset(given):
-        raise ValueError(f"no constraint is given; give one of {', '.join(_CONSTRAINTS)}")
+        raise ValueError(f"no constraint is given; give one of {', '.join(CONSTRAINTS)}")
     for name, value in given.items():
         if requirement := _refused(name, value):
             raise ValueError(f"{name}: it must be {requirement}, but it is {shown(value)}")

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field
 
+from airflow_provider_raybatch.contract.arguments.response_schema import followed
 from airflow_provider_raybatch.contract.base import ContractModel, Model, parse
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -261,7 +262,8 @@ def _complete(asked: _Encoded, number: int) -> Completion:
     schema = structured.get("json")
     if isinstance(schema, str):
         schema = json.loads(schema)
-    if isinstance(schema, dict) and schema.get("properties"):
+    top, _ = followed(schema, schema)
+    if isinstance(top, dict) and top.get("properties"):
         rng = random.Random(f"{number}-{asked.prompt}")
         text = json.dumps(fitting(schema, rng, asked.prompt.split() or ["echo"]), ensure_ascii=False)
         return Completion(text, "stop", max(1, len(text.split())))

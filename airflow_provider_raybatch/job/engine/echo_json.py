@@ -7,28 +7,58 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from airflow_provider_raybatch.contract.arguments.response_schema import followed
+
+_DEEPEST = 8
+"""Levels of nesting, after which a list is empty and anything else null: schemas may refer to themselves."""
+
 
 def fitting(schema: Any, rng: Random, words: Sequence[str]) -> Any:
-    """Knows types, enums, properties, items and the bounds of texts and numbers; all else is ignored.
+    """Knows types, enums, properties, items, references, the first option of a union, and the bounds of texts
+    and numbers; all else is ignored.
 
     :param rng: decides what the schema leaves open.
     :param words: texts are made of these; at least one.
     """
-    if not isinstance(schema, dict):
-        return None
-    if schema.get("enum"):
-        return rng.choice(schema["enum"])
-    kinds = schema.get("type", "object" if "properties" in schema else "null")
-    kind = kinds[0] if isinstance(kinds, list) and kinds else kinds
-    if kind == "object":
-        return {name: fitting(inner, rng, words) for name, inner in schema.get("properties", {}).items()}
-    if kind == "array":
-        return [fitting(schema.get("items"), rng, words) for _ in range(max(1, schema.get("minItems", 1)))]
-    if kind == "string":
-        text = " ".join(rng.choices(words, k=8))
-        return text.ljust(schema.get("minLength", 0), ".")[: schema.get("maxLength")]
-    if kind in {"integer", "number"}:
-        least = schema.get("minimum", min(0, schema.get("maximum", 0)))
-        most = schema.get("maximum", least + 9)
-        return rng.randint(int(least), int(most)) if kind == "integer" else rng.uniform(least, most)
-    return rng.random() < 0.5 if kind == "boolean" else None
+    return _Fitting(schema, rng, words).value(schema, _DEEPEST)
+
+
+class _Fitting:
+    def __init__(self, root: Any, rng: Random, words: Sequence[str]) -> None:
+        self._root, self._rng, self._words = root, rng, words
+
+    def value(self, part: Any, depth: int) -> Any:
+        schema, _ = followed(part, self._root)
+        if not isinstance(schema, dict):
+            return None
+        if schema.get("enum"):
+            return self._rng.choice(schema["enum"])
+        if "const" in schema:
+            return schema["const"]
+        options = schema.get("anyOf") or schema.get("oneOf")
+        if options and "type" not in schema and "properties" not in schema:
+            return self.value(options[0], depth)
+        kinds = schema.get("type", "object" if "properties" in schema else "null")
+        kind = kinds[0] if isinstance(kinds, list) and kinds else kinds
+        if kind in {"object", "array"}:
+            return self._nested(kind, schema, depth - 1)
+        return self._scalar(kind, schema)
+
+    def _nested(self, kind: str, schema: dict[str, Any], depth: int) -> Any:
+        if kind == "array":
+            items = max(1, schema.get("minItems", 1)) if depth > 0 else 0
+            return [self.value(schema.get("items"), depth) for _ in range(items)]
+        if depth < 0:
+            return None
+        return {name: self.value(inner, depth) for name, inner in schema.get("properties", {}).items()}
+
+    def _scalar(self, kind: Any, schema: dict[str, Any]) -> Any:
+        if kind == "string":
+            text = " ".join(self._rng.choices(self._words, k=8))
+            return text.ljust(schema.get("minLength", 0), ".")[: schema.get("maxLength")]
+        if kind in {"integer", "number"}:
+            least = schema.get("minimum", min(0, schema.get("maximum", 0)))
+            most = schema.get("maximum", least + 9)
+            is_whole = kind == "integer"
+            return self._rng.randint(int(least), int(most)) if is_whole else self._rng.uniform(least, most)
+        return self._rng.random() < 0.5 if kind == "boolean" else None

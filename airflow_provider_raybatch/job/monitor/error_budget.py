@@ -78,15 +78,17 @@ class Tolerance:
         if self.exceeded(failed):
             raise self._too_many(f"{count_of(failed, 'row')} failed, more than {self._rule}.")
 
-    def postprocessed(self, failed: int, describe: Callable[[], str]) -> None:
-        """Check the count after the user's function was called with each response.
+    def while_published(self, failed: int, when: str, describe: Callable[[], str]) -> None:
+        """Check the count after columns were made of the responses.
+
+        :param when: in the message.
 
         :param describe: describes the failed rows; called only if there are too many.
         :raises RaybatchError: too many rows failed; nothing is published.
         """
         if self.exceeded(failed):
             raise self._too_many(
-                f"{count_of(failed, 'row')} failed once postprocess was called, more than {self._rule}; "
+                f"{count_of(failed, 'row')} failed once {when}, more than {self._rule}; "
                 f"{describe()}."
             )
 

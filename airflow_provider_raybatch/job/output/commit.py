@@ -77,7 +77,7 @@ def prepare(
         data=f"{layout.DATA}/{name}",
         dead_letter=f"{layout.DEAD_LETTER}/{name}",
         format=spec.destination_format,
-        inputs=input_types(seen.values(), source, task_of(spec).names.values()),
+        inputs=input_types(seen.values(), source, task_of(spec).column_names),
         task=task_of(spec),
         own_parts=own_parts,
         run=journal.submission.run_id,

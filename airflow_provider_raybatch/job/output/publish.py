@@ -72,7 +72,7 @@ class Target:
         outputs = [(names[column.name], column.type) for column in self.task.output_type]
         reused = [(names[REUSED_COLUMN], pa.string())] if REUSED_COLUMN in names else []
         added = self.postprocess.types.items() if self.postprocess else ()
-        return pa.schema([*self.inputs.items(), *outputs, *reused, *added])
+        return pa.schema([*self.inputs.items(), *outputs, *reused, *self.task.derived.items(), *added])
 
 
 @dataclass
@@ -177,14 +177,17 @@ def postprocess(range_: Range, target: Target) -> dict[str, Seen]:
         name: _input_column(inputs, good.num_rows, name, kind) for name, kind in target.inputs.items()
     })
     responses = pc.struct_field(good["output"], target.task.output_type[0].name)
-    taken = frozenset(name.lower() for name in (*target.inputs, *target.task.names.values()))
+    taken = frozenset(name.lower() for name in (*target.inputs, *target.task.column_names))
     made = list(apply(rows, responses, load(target.postprocess.function), taken))
     path = target.postprocess.path(range_.number)
     return note(target.folder, path, good["ordinal"].to_pylist(), made)
 
 
 def _select(range_: Range, target: Target) -> pa.Table:
-    """The rows of the range, one per ordinal: good before failed, then of the part with the last path."""
+    """The rows of the range, one per ordinal: good before failed, then of the part with the last path.
+
+    A row that the task can't derive its columns of has failed.
+    """
     tables = []
     for age, part in enumerate(sorted(range_.parts, key=lambda part: part.path)):
         rows = _typed(read_between(target.folder, part, range_.first, range_.stop), target)
@@ -200,7 +203,7 @@ def _select(range_: Range, target: Target) -> pa.Table:
         table, sort_keys=[("ordinal", "ascending"), ("ok", "descending"), ("age", "descending")]
     ).to_numpy()
     _, first_of_each = np.unique(table["ordinal"].to_numpy()[order], return_index=True)
-    return table.take(pa.array(order[first_of_each]))
+    return target.task.with_derived(table.take(pa.array(order[first_of_each])))
 
 
 def _typed(rows: pa.Table, target: Target) -> pa.Table:
@@ -266,6 +269,7 @@ def _flatten(table: pa.Table, target: Target) -> pa.Table:
     if REUSED_COLUMN in target.task.names:
         stored = pc.equal(table["origin"], "stored")
         columns.append(pc.if_else(stored, table["paid_by"], pa.scalar(None, pa.string())))
+    columns += members(table["derived"]).values() if target.task.derived else ()
     if target.postprocess is not None:
         columns += members(table["added"]).values() if target.postprocess.types else ()
     return pa.table(columns, schema=target.schema)

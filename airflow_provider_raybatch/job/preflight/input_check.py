@@ -196,7 +196,7 @@ def _check_braces(spec: BatchInferenceSpec, source: Source) -> None:
 
 
 def _check_collisions(spec: BatchInferenceSpec, source: Source) -> None:
-    chosen, names = spec.response_column, task_of(spec).names.values()
+    chosen, names = spec.response_column, task_of(spec).column_names
     if chosen is not None and [name.lower() for name in names].count(chosen.lower()) > 1:
         raise PreflightError(
             f"response_column: {chosen!r} is also the name of another output column (they are "

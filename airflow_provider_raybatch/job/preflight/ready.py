@@ -42,6 +42,7 @@ from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.model_files import is_on_disk
 from airflow_provider_raybatch.job.preflight.model_look import refuse_by_files, refuse_missing
 from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_prompts
+from airflow_provider_raybatch.job.preflight.response_model import with_model
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.reuse.asked import Asked, asked_by
@@ -67,7 +68,8 @@ Environment = dict[str, SecretStr]
 class JobContext:
     """What the phases of a job share. Each sets what it finds.
 
-    :param spec: as it was submitted; `job.spec` is as it was checked.
+    :param spec: as it was submitted, with the schema of its Pydantic model once that was imported; `job.spec`
+        is as it was checked.
     :param secrets: credentials that travelled with the job.
     :ivar journal: of the destination.
     :ivar refusal: too many of the first rows fail, unless they have an answer; no engine starts before.
@@ -123,8 +125,9 @@ def make_ready(context: JobContext, submission: Submission) -> BatchManifest | N
     if (committed := context.journal.committed()) is not None:
         return committed
     context.journal.check_owner()
+    context.spec = with_model(spec)
     sampled = _check_input(context)
-    spec = _with_time(spec, context.journal)
+    spec = _with_time(context.spec, context.journal)
     context.checked = _check_model(context, spec, sampled)
     _look_back(context, spec)
     texts = [prefixes.text_of(request) for request in sampled.requests]

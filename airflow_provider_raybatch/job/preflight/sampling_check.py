@@ -26,6 +26,7 @@ def check_sampling(spec: BatchInferenceSpec) -> Any:
     """
     from airflow_provider_raybatch.job.engine.vllm_args import sampling_params
 
+    typed = spec.response_schema is not None
     try:
         params = sampling_params({"max_tokens": None, **spec.sampling})
     except ValueError as error:
@@ -40,7 +41,8 @@ def check_sampling(spec: BatchInferenceSpec) -> Any:
     except Exception as error:  # the grammar libraries raise classes of their own
         shown = json.dumps(spec.sampling["structured_outputs"], ensure_ascii=False, default=str)[:200]
         raise PreflightError(
-            f"sampling: structured_outputs {shown} does not compile: {short(error)}."
+            f"{'response_format' if typed else 'sampling'}: structured_outputs {shown} does not compile: "
+            f"{short(error)}."
         ) from error
     return params
 

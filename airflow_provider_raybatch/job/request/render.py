@@ -119,10 +119,13 @@ def _function_renderer(path: str, system: Callable[[Mapping[str, Any]], list[dic
     return render
 
 
-def load_function(path: str, argument: str = "prompt_function") -> Callable[..., Any]:
+def load_function(
+    path: str, argument: str = "prompt_function", what: str = "function"
+) -> Callable[..., Any]:
     """Import a user's function.
 
     :param argument: the operator's argument that names it.
+    :param what: it should be.
     :raises PreflightError: the module can't be imported, or has no such function.
     """
     module_name, _, name = path.partition(":")
@@ -136,7 +139,7 @@ def load_function(path: str, argument: str = "prompt_function") -> Callable[...,
     function = getattr(module, name, None)
     if not callable(function):
         raise PreflightError(
-            f"{argument}: module {module_name!r} has no function {name!r}; check the import path."
+            f"{argument}: module {module_name!r} has no {what} {name!r}; check the import path."
         )
     return function  # type: ignore[no-any-return]  # callable() narrows Any only to Any
 

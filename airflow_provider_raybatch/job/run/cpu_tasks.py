@@ -25,10 +25,10 @@ def apart_if_users_code(spec: BatchInferenceSpec, function: Callable[..., T]) ->
 
     A user's code must not reach the job's key in the driver's memory, nor write into the job's log.
     """
-    if spec.prompt_function is None and spec.postprocess is None:
+    if not spec.functions:
         return function
     task = ray.remote(**on_this_node())(function)
-    code = users_code(prompt_function=spec.prompt_function, postprocess=spec.postprocess)
+    code = users_code(**spec.functions)
 
     def call(*arguments: Any) -> T:
         try:

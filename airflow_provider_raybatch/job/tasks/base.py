@@ -90,6 +90,20 @@ class Task(ABC):
         return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=pc.is_null(found))
 
     @property
+    def derived(self) -> dict[str, pa.DataType]:
+        """Columns that publishing makes of outputs, by their names in the dataset; by default none."""
+        return {}
+
+    def with_derived(self, table: pa.Table) -> pa.Table:
+        """Rows of parts with the :attr:`derived` columns as ``derived``; a row that has none fails."""
+        return table
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of all columns of the dataset that are not the input's."""
+        return [*self.names.values(), *self.derived]
+
+    @property
     def names(self) -> dict[str, str]:
         """The name of each output column in the dataset, by its own name, in the order of the dataset."""
         own = [column.name for column in self.output_type]
@@ -112,7 +126,7 @@ class Task(ABC):
         :raises PreflightError: a user's function can't be imported.
         """
         base = renderer(self.spec)
-        outputs = {name.lower() for name in self.names.values()}  # warehouses take `Response` for `response`
+        outputs = {name.lower() for name in self.column_names}  # warehouses take `Response` for `response`
 
         def render(row: Mapping[str, Any]) -> Request:
             # JSONL has no header, so a later row may have a column that preflight could not see.

@@ -5,14 +5,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_raybatch.job.input.json_types import Kind
 from airflow_provider_raybatch.job.row import Response, RowFailure
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
-from airflow_provider_raybatch.job.tasks.response_check import checked
+from airflow_provider_raybatch.job.tasks.failed_rows import with_failures
+from airflow_provider_raybatch.job.tasks.response_check import PARSE, checked
+from airflow_provider_raybatch.job.tasks.typed_columns import (
+    arrow_types,
+    column_kinds,
+    typed,
+    unfit,
+    values_of,
+)
 
 COMPLETION = pa.struct([("text", pa.string()), ("finish_reason", pa.string()), ("output_tokens", pa.int64())])
 
@@ -71,7 +81,35 @@ class Generate(Task):
         }
 
     def check(self, response: Response, row_sampling: Mapping[str, Any]) -> Response | RowFailure:
-        return checked(response, self.spec, row_sampling)
+        made = checked(response, self.spec, row_sampling)
+        if not self._kinds or isinstance(made, RowFailure):
+            return made
+        try:
+            for completion in response.completions:
+                values_of(completion.text, self._kinds)
+        except ValueError as error:
+            reason = unfit(error, completion.text)
+            return RowFailure(PARSE, reason, response.input_tokens, response.output_tokens)
+        return made
+
+    @cached_property
+    def _kinds(self) -> dict[str, Kind]:
+        """Of the typed columns, by the names of their properties."""
+        schema = self.spec.response_schema
+        return {} if schema is None else column_kinds(schema)
+
+    @property
+    def derived(self) -> dict[str, pa.DataType]:
+        return {self.spec.output_prefix + name: kind for name, kind in arrow_types(self._kinds).items()}
+
+    def with_derived(self, table: pa.Table) -> pa.Table:
+        if not self._kinds:
+            return table
+        texts: list[str | None] = [None] * table.num_rows
+        if "output" in table.schema.names:
+            texts = pc.if_else(table["ok"], pc.struct_field(table["output"], "response"), None).to_pylist()
+        columns, reasons = typed(texts, self._kinds)
+        return with_failures(table.append_column("derived", columns), pa.array(reasons, pa.string()), PARSE)
 
     def totals(self, outputs: pa.StructArray | pa.ChunkedArray) -> Totals:
         reasons = pc.struct_field(outputs, "finish_reason")

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.base import shown
@@ -29,6 +28,7 @@ from airflow_provider_raybatch.job.input.reader import parquet_rows
 from airflow_provider_raybatch.job.input.table import KINDS, as_parquet, kinds_of, members, restored, table_of
 from airflow_provider_raybatch.job.request.render import load_function
 from airflow_provider_raybatch.job.row import RowFailure
+from airflow_provider_raybatch.job.tasks.failed_rows import with_failures
 from airflow_provider_raybatch.storage.checksum import checked, with_checksum
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder
@@ -176,8 +176,7 @@ def with_added(table: pa.Table, folder: Folder, postprocess: Postprocess, number
     if columns:
         struct = pa.StructArray.from_arrays(columns, names=list(postprocess.types))
         table = table.append_column("added", struct.take(of_row))
-    reasons = noted["reason"].combine_chunks().take(of_row)
-    return table if reasons.null_count == len(reasons) else _with_failures(table, reasons)
+    return with_failures(table, noted["reason"].combine_chunks().take(of_row), STEP)
 
 
 def _noted(folder: Folder, path: str) -> pa.Table:
@@ -189,17 +188,6 @@ def _noted(folder: Folder, path: str) -> pa.Table:
             f"destination: {folder.uri}/{path} was damaged after it was written ({error}); a retry of the "
             "task calls the function again, and keeps all responses."
         ) from error
-
-
-def _with_failures(table: pa.Table, reasons: pa.Array) -> pa.Table:
-    failures = [
-        failure if reason is None else {"step": STEP, "reason": reason, "request": ""}
-        for failure, reason in zip(table["failure"].to_pylist(), reasons.to_pylist(), strict=True)
-    ]
-    place = table.schema.get_field_index("failure")
-    table = table.set_column(place, "failure", pa.array(failures, table.schema.field(place).type))
-    ok = pc.and_(table["ok"], pc.is_null(reasons))
-    return table.set_column(table.schema.get_field_index("ok"), "ok", ok)
 
 
 def _called(

@@ -13,6 +13,8 @@ from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.request.json_schema import misfit
 from airflow_provider_raybatch.job.row import Completion, Response, RowFailure
 
+PARSE = "parse"
+"""The step of a response that is not what was asked for."""
 _BROKEN = frozenset({"error", "abort"})
 """Finish reasons of requests that vLLM gave up; their text is incomplete."""
 _OTHER_BACKEND = (
@@ -46,17 +48,21 @@ def checked(
         cut = f"the response was cut off after {count_of(tokens, 'token')}"
         return _failed("length", f"{cut}; raise sampling.max_tokens or the context", response)
     structured = sampling["structured_outputs"] if asks_json(sampling) else None
-    if structured is None and spec.response_format != "json_object":
+    if structured is None and spec.response_format == "text":
         return response
+    schemas = [] if structured is None else [structured]
+    if spec.response_schema is not None and (structured or {}).get("json") != spec.response_schema:
+        schemas.append({"json": spec.response_schema})  # a row's own sampling asked for something else
     for completion in response.completions:
         try:
             value = json.loads(completion.text, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
-            return _failed("parse", _no_json(completion, error, structured is not None), response)
+            return _failed(PARSE, _no_json(completion, error, structured is not None), response)
         # An echo knows simple schemas, and stands for a model that knows them all.
-        if structured is not None and spec.engine != "echo" and (why := misfit(value, structured)):
+        why = "" if spec.engine == "echo" else next(filter(None, (misfit(value, one) for one in schemas)), "")
+        if why:
             reason = f"the response does not fit the JSON schema ({why}): {completion.text[:200]!r}"
-            return _failed("parse", reason, response)
+            return _failed(PARSE, reason, response)
     return response
 
 

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON schema of `response_format`, whose properties become columns of the dataset.
+
+Here is what both sides need of it: the object at its top, and whether its names can be columns. Python's
+types stand for JSON's; whether it is a valid schema is checked on the cluster.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from airflow_provider_raybatch.contract.arguments.vllm_sampling import CONSTRAINTS
+from airflow_provider_raybatch.contract.base import shown
+from airflow_provider_raybatch.contract.names import checked_column_name
+from airflow_provider_raybatch.contract.text import count_of
+
+MOST_PROPERTIES = 2000
+"""As many columns as `postprocess` may add."""
+
+
+def unwrapped(value: Mapping[str, Any]) -> Any:
+    """`value` without OpenAI's forms around it: its ``text`` and ``json_object``, or the schema alone.
+
+    :raises ValueError: it wraps no schema.
+    """
+    kind = value.get("type")
+    if kind in ("text", "json_object") and set(value) == {"type"}:
+        return kind
+    if kind != "json_schema":
+        return value
+    inner = value.get("json_schema", value)
+    schema = inner.get("schema") if isinstance(inner, Mapping) else None
+    if not isinstance(schema, Mapping):
+        raise ValueError(
+            f"{shown(dict(value))} is OpenAI's form without a schema in it; put one under 'json_schema', "
+            "'schema', or give the schema alone"
+        )
+    return schema
+
+
+def followed(part: Any, root: Any, seen: frozenset[str] = frozenset()) -> tuple[Any, frozenset[str]]:
+    """The schema that `part` stands for by a ``$ref``, or by an ``allOf`` of one.
+
+    :param root: the document that references begin in.
+    :param seen: references around `part`.
+    :returns: ``None`` for a reference that leads back to itself or elsewhere; and all references so far.
+    """
+    while isinstance(part, Mapping):
+        others = {name: value for name, value in part.items() if name not in ("$ref", "allOf")}
+        together = part.get("allOf")
+        if isinstance(name := part.get("$ref"), str):
+            target = _target(name, root)
+            if name in seen or not isinstance(target, Mapping):
+                return None, seen
+            seen |= {name}
+            part = {**target, **others}
+        elif isinstance(together, list) and len(together) == 1 and isinstance(together[0], Mapping):
+            part = {**together[0], **others}
+        else:
+            break
+    return part, seen
+
+
+def _target(reference: str, root: Any) -> Any:
+    if not reference.startswith("#"):
+        return None
+    found = root
+    for step in unquote(reference[1:]).split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def properties_of(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of each property of the object at the top.
+
+    :raises ValueError: there is no object at the top, or it has no properties that can be columns.
+    """
+    top, _ = followed(schema, schema)
+    if not isinstance(top, Mapping):
+        raise ValueError(f"'$ref' at the top of {shown(dict(schema))} leads to no schema in it; correct it")
+    kind, properties = top.get("type", "object"), top.get("properties")
+    if kind != "object" or ("type" not in top and properties is None):
+        allowed = f"'type': {kind!r}" if "type" in top else shown(dict(top))
+        raise ValueError(
+            f"the schema has {allowed} at its top, and only an object has properties that become columns; "
+            "wrap it: {'type': 'object', 'properties': {'items': ...}, 'required': ['items']}"
+        )
+    if not isinstance(properties, Mapping) or not properties:
+        raise ValueError(
+            "the schema has no 'properties' at its top, so it gives no columns; name each with its type, "
+            "or write response_format='json_object' for any object"
+        )
+    if len(properties) > MOST_PROPERTIES:
+        raise ValueError(
+            f"the schema has {count_of(len(properties), 'property', 'properties')}, and a dataset may have "
+            f"{MOST_PROPERTIES:,} columns; put some into one object"
+        )
+    for name, inner in properties.items():
+        if not isinstance(name, str) or not isinstance(inner, (Mapping, bool)):
+            raise ValueError(f"properties: {shown(name)} is {shown(inner)}; give a text and a JSON schema")
+    return dict(properties)
+
+
+def check_names(properties: Iterable[str], prefix: str, taken: Mapping[str, str]) -> None:
+    """Check that each property can be a column.
+
+    :param prefix: put before the properties' names.
+    :param taken: what has a column already, by its name in lower case, as a clause.
+    :raises ValueError: names the first property that can't.
+    """
+    names: dict[str, str] = {}
+    for name in properties:
+        try:
+            column = checked_column_name(prefix + name)
+        except ValueError as error:
+            raise ValueError(f"a property can't be a column: {error}") from None
+        if (other := names.setdefault(column.lower(), column)) != column:
+            raise ValueError(
+                f"properties {other!r} and {column!r} differ by case alone, and many warehouses take them "
+                "for one column; rename one"
+            )
+        if (whose := taken.get(column.lower())) is not None:
+            raise ValueError(f"property {name!r} would be the column {column!r}, {whose}")
+
+
+def constrained(sampling: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling parameters that constrain responses to `schema`, as a user would write them.
+
+    :raises ValueError: they have another constraint.
+    """
+    given = sampling.get("structured_outputs") or {}
+    if not isinstance(given, Mapping):
+        raise ValueError("sampling: structured_outputs is set by response_format; remove it")
+    for name in CONSTRAINTS:
+        if (value := given.get(name)) is not None and not (name == "json" and _is_same(value, schema)):
+            raise ValueError(
+                f"sampling: structured_outputs has {name!r}, and response_format sets another constraint; "
+                "keep one of both"
+            )
+    return {**sampling, "structured_outputs": {**given, "json": dict(schema)}}
+
+
+def _is_same(value: Any, schema: Mapping[str, Any]) -> bool:
+    try:
+        return bool((json.loads(value) if isinstance(value, str) else value) == schema)
+    except ValueError:
+        return False
