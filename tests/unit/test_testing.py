@@ -48,6 +48,7 @@ def find() -> list[str]:
         ({"timeout": "{{ 'soon' }}"}, "label: timeout: 'soon' is not a duration"),
         ({"sampling": {"guided_json": "{{ params.none }}"}}, "label: sampling: guided_json: vLLM has no"),
         ({"prompt": None, "prompt_function": "no_such:make"}, "label: prompt_function: there is no module"),
+        ({"response_format": "no_such:Model"}, "label: response_format: there is no module 'no_such'"),
         ({"postprocess": "no_such:parse"}, "label: postprocess: there is no module 'no_such'"),
     ],
 )

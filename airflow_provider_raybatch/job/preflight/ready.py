@@ -42,7 +42,7 @@ from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.model_files import is_on_disk
 from airflow_provider_raybatch.job.preflight.model_look import refuse_by_files, refuse_missing
 from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_prompts
-from airflow_provider_raybatch.job.preflight.response_model import with_model
+from airflow_provider_raybatch.job.preflight.response_model import schema_of_model, with_model
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.reuse.asked import Asked, asked_by
@@ -125,7 +125,7 @@ def make_ready(context: JobContext, submission: Submission) -> BatchManifest | N
     if (committed := context.journal.committed()) is not None:
         return committed
     context.journal.check_owner()
-    context.spec = with_model(spec)
+    context.spec = with_model(spec, apart_if_users_code(spec, schema_of_model))
     sampled = _check_input(context)
     spec = _with_time(context.spec, context.journal)
     context.checked = _check_model(context, spec, sampled)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel
@@ -12,19 +13,19 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.request.render import load_function
-from airflow_provider_raybatch.job.run.cpu_tasks import apart_if_users_code
 
 _FIELD = "response_format"
 
 
-def with_model(spec: BatchInferenceSpec) -> BatchInferenceSpec:
+def with_model(spec: BatchInferenceSpec, load: Callable[[str], dict[str, Any]]) -> BatchInferenceSpec:
     """`spec` with the schema of its Pydantic model, if it names one.
 
+    :param load: calls :func:`schema_of_model`.
     :raises PreflightError: the model can't be imported, or its properties can't be columns.
     """
     if spec.response_model is None:
         return spec
-    schema = apart_if_users_code(spec, schema_of_model)(spec.response_model)
+    schema = load(spec.response_model)
     try:
         return spec.with_response_schema(schema)
     except ValueError as error:

@@ -38,8 +38,13 @@ class TestFingerprint:
     def test_later_argument_leaves_other_jobs_digests(self) -> None:
         """A job that was submitted before the update is still the same job."""
         fields = spec().model_dump(mode="json", exclude={"submission", "template_time", *Limits.model_fields})
-        later = {name: fields.pop(name) for name in ("csv_options", "special_tokens_in_text", "on_overlong")}
-        assert later == {"csv_options": None, "special_tokens_in_text": "keep", "on_overlong": "error"}
+        later = {
+            "csv_options": None,
+            "special_tokens_in_text": "keep",
+            "on_overlong": "error",
+            "response_format_digest": None,
+        }
+        assert later == {name: fields.pop(name) for name in later}
         assert spec().fingerprint == json_digest(fields)
 
     def test_the_order_of_keys_does_not_matter(self) -> None:

@@ -58,7 +58,7 @@ def test_every_argument_finds_its_place() -> None:
     }  # fmt: skip
     not_given = dict.fromkeys((
         "messages", "messages_column", "prompt_column", "prompt_function", "prompt_function_digest",
-        "template_time", "postprocess_digest", "deadline", "keep_warm",
+        "template_time", "postprocess_digest", "deadline", "keep_warm", "response_format_digest",
     ))  # fmt: skip
     plain = build_spec(given).model_dump(exclude={"submission", "schema_version"})
     assert plain == {**given, **converted, **not_given, "model_task": "generate"}
@@ -247,8 +247,8 @@ WITH_A_COLUMN = "system_prompt: it has no effect together with prompt_column; wr
         ({"no_progress_timeout": 0}, "no_progress_timeout: it must be more than 0, but it is 0."),
         ({"cluster_wait": -5}, "cluster_wait: it must be at least 0, but it is -5."),
         ({"engine": "ecko", "model": None}, "engine: it must be 'vllm', 'ray_data_llm' or 'echo', but it is"),
-        ({"response_format": "xml"}, "response_format: it must be 'text' or 'json_object', but it is 'xml'."),
-        ({"response_format": {}}, "response_format: it must be 'text' or 'json_object', but it is {}."),
+        ({"response_format": "xml"}, "response_format: it must be 'text', 'json_object', a JSON"),
+        ({"response_format": {}}, "response_format: it must be 'text', 'json_object', a JSON"),
         ({"on_truncated": "drop"}, "on_truncated: it must be 'keep' or 'error', but it is 'drop'."),
         ({"max_errors": -1}, "max_errors: it must be at least 0, but it is -1."),
         ({"max_row_attempts": 0}, "max_row_attempts: it must be at least 1"),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -87,8 +88,12 @@ def test_sampling_that_vllm_refuses_is_found_before_a_job(sampling: Any, sentenc
 
 
 def test_openais_response_format_names_ours() -> None:
-    with pytest.raises(SpecError, match=r"^response_format: 'json_schema' is OpenAI's; write"):
-        spec(response_format={"type": "json_schema", "json_schema": {"schema": {}}})
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    wrapped = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    for given in (wrapped, schema, str(schema), json.dumps(wrapped)):
+        assert spec(response_format=given).response_schema == schema
+    with pytest.raises(SpecError, match=r"^response_format: .* is OpenAI's form without a schema in it; put"):
+        spec(response_format={"type": "json_schema", "json_schema": {"name": "x"}})
     assert spec(response_format={"type": "json_object"}).response_format == "json_object"
 
 

@@ -103,16 +103,16 @@ async def test_each_submission_has_a_secrets_package_of_its_own(ray, client):
     assert spec.submission.secrets_package is None
 
 
-@pytest.mark.parametrize("argument", ["prompt_function", "postprocess"])
+@pytest.mark.parametrize("argument", ["prompt_function", "postprocess", "response_format"])
 async def test_changed_source_is_a_changed_job(client, folder, argument):
     (folder / "labels.py").write_text("def function(*row): return {}\n")
-    prompt = {"prompt_function": "labels:function"} if argument == "prompt_function" else None
-    plain = spec_of(prompt, postprocess=None if prompt else "labels:function")
+    named = {argument: "labels:function"}
+    plain = spec_of(named) if argument == "prompt_function" else spec_of(**named)
     before = with_source_digest(plain)
     (folder / "labels.py").write_text("def function(*row): return {'a': 1}\n")
     after = with_source_digest(plain)
     assert len({plain.fingerprint, before.fingerprint, after.fingerprint}) == 3
-    assert (before.response_digest == after.response_digest) is (argument == "postprocess")
+    assert (before.response_digest == after.response_digest) is (argument != "prompt_function")
     with pytest.raises(SpecError, match=f"^{argument}: its source changed while the job was being submitted"):
         await build_batch_request(client, before, key=KEY)
 
