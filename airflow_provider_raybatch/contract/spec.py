@@ -122,8 +122,8 @@ class BatchInferenceSpec(
             return self
         if not self.has_vllm_sampling:
             raise ValueError(
-                f"response_format: processor {self.processor['config']!r} takes no schema from here; use engine "
-                "'vllm', or give the schema by the server's own parameter in sampling"
+                f"response_format: processor {self.processor['config']!r} takes no schema from here; use "
+                "engine 'vllm', or give the schema by the server's own parameter in sampling"
             )
         if self.response_schema is not None:
             self._check_typed(self.response_schema)

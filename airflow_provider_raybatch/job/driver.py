@@ -255,7 +255,11 @@ def _publish(context: JobContext, control: Control) -> BatchManifest:
         spec, journal, ledger, source.rows, figures, source.schema, job.part_folder, publish_over_the_cluster
     )
     if spec.postprocess is not None or spec.response_schema is not None:
-        when = "the columns of response_format were made" if spec.postprocess is None else "postprocess was called"
+        when = (
+            "the columns of response_format were made"
+            if spec.postprocess is None
+            else "postprocess was called"
+        )
         tolerance.while_published(manifest.counts.error, when, lambda: failures_of(job.folder, manifest))
     with control.uninterrupted():
         commit(journal, manifest)

@@ -87,8 +87,8 @@ class RayBatchInferenceOperator(RayOperator):
     :param chat_template_kwargs: passed to the chat template.
     :param sampling: vLLM's sampling parameters, merged over the model's `generation_config`.
     :param sampling_column: a column with sampling parameters that override `sampling` per row.
-    :param response_format: ``text`` (default), or ``json_object``: any other response counts as an error. Or a
-        JSON schema, or a Pydantic model as ``module:Model``, whose source travels with the job: vLLM
+    :param response_format: ``text`` (default), or ``json_object``: any other response counts as an error. Or
+        a JSON schema, or a Pydantic model as ``module:Model``, whose source travels with the job: vLLM
         generates only what fits, and the dataset has a typed column for each property beside the text.
     :param on_truncated: ``keep`` (default) a truncated response, or count it as an ``error``.
 

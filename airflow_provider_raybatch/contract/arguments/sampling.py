@@ -72,8 +72,8 @@ class SamplingArguments(ContractModel):
         if value in ("text", "json_object") or is_import_path(value) or (value and isinstance(value, dict)):
             return value
         raise ValueError(
-            "it must be 'text', 'json_object', a JSON schema (such as Model.model_json_schema()) or a Pydantic "
-            f"model as 'package.module:Model', but it is {shown(value)}"
+            "it must be 'text', 'json_object', a JSON schema (such as Model.model_json_schema()) or a "
+            f"Pydantic model as 'package.module:Model', but it is {shown(value)}"
         )
 
     @field_validator("sampling")

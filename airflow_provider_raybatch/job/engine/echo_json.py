@@ -14,8 +14,9 @@ _DEEPEST = 8
 
 
 def fitting(schema: Any, rng: Random, words: Sequence[str]) -> Any:
-    """Knows types, enums, properties, items, references, the first option of a union, and the bounds of texts
-    and numbers; all else is ignored.
+    """Knows types, enums, properties, items, references, a union's first option, bounds of texts and numbers.
+
+    All else is ignored.
 
     :param rng: decides what the schema leaves open.
     :param words: texts are made of these; at least one.

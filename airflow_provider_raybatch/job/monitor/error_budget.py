@@ -88,8 +88,7 @@ class Tolerance:
         """
         if self.exceeded(failed):
             raise self._too_many(
-                f"{count_of(failed, 'row')} failed once {when}, more than {self._rule}; "
-                f"{describe()}."
+                f"{count_of(failed, 'row')} failed once {when}, more than {self._rule}; {describe()}."
             )
 
     @property

@@ -40,7 +40,8 @@ def schema_of_model(path: str) -> dict[str, Any]:
     model = load_function(path, _FIELD, "class")
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         raise PreflightError(
-            f"{_FIELD}: {path!r} is not a Pydantic model; derive the class from pydantic.BaseModel (version 2)."
+            f"{_FIELD}: {path!r} is not a Pydantic model; derive the class from pydantic.BaseModel "
+            "(version 2)."
         )
     try:
         schema: dict[str, Any] = json.loads(json.dumps(model.model_json_schema()))

@@ -119,9 +119,7 @@ def _function_renderer(path: str, system: Callable[[Mapping[str, Any]], list[dic
     return render
 
 
-def load_function(
-    path: str, argument: str = "prompt_function", what: str = "function"
-) -> Callable[..., Any]:
+def load_function(path: str, argument: str = "prompt_function", what: str = "function") -> Callable[..., Any]:
     """Import a user's function.
 
     :param argument: the operator's argument that names it.

@@ -50,9 +50,7 @@ def column_kinds(schema: Mapping[str, Any]) -> dict[str, Kind]:
     :data:`~airflow_provider_raybatch.job.input.json_types.TEXT`, which stands for JSON text here.
     """
     _, seen = followed(schema, schema)
-    return {
-        name: _Kinds(schema).of(part, seen, _DEEPEST) for name, part in properties_of(schema).items()
-    }
+    return {name: _Kinds(schema).of(part, seen, _DEEPEST) for name, part in properties_of(schema).items()}
 
 
 class _Kinds:
@@ -150,7 +148,6 @@ def _scalar(value: Any, kind: str, where: str) -> Any:
     if kind == FLOAT and is_number and abs(value) <= _LARGEST:
         return float(value)
     raise ValueError(f"{where} is {shown(value)}, and its column holds {_HOLDS[kind]}")
-
 
 
 def _whole(text: str) -> str:

@@ -32,14 +32,14 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def spec_of(prompt=None, submitted=True, postprocess=None):
+def spec_of(prompt=None, submitted=True, **fields):
     submission = Submission(task=TASK, run_token="token", submission_id="raybatch-x-0") if submitted else None
     return BatchInferenceSpec.model_validate({
         "source": ["/in.jsonl"],
         **(prompt or {"prompt": "{row.a}"}),
         "model": "m",
         "destination": "/out",
-        "postprocess": postprocess,
+        **fields,
         "submission": submission,
     })
 

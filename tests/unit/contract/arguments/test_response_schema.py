@@ -63,7 +63,10 @@ def test_openais_other_forms_mean_ours() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"type": "array", "items": INVOICE}, "the schema has 'type': 'array' at its top, and only an object"),
+        (
+            {"type": "array", "items": INVOICE},
+            "the schema has 'type': 'array' at its top, and only an object",
+        ),
         ({"type": ["object", "null"]}, "the schema has 'type': ['object', 'null'] at its top, and only"),
         ({"anyOf": [INVOICE, {"type": "null"}]}, "the schema has {'anyOf': [{'type': 'object', 'properties'"),
         ({"type": "object"}, "the schema has no 'properties' at its top, so it gives no columns; name each"),
@@ -73,7 +76,10 @@ def test_openais_other_forms_mean_ours() -> None:
         ({"$ref": "#"}, "'$ref' at the top of {'$ref': '#'} leads to no schema in it; correct it."),
         ({"$ref": "https://example.com/s"}, "'$ref' at the top of {'$ref': 'https://example.com/s'} leads"),
         ({"schema": INVOICE}, "it wraps a schema, as OpenAI's response_format does"),
-        ({"type": "json_schema", "json_schema": {"name": "x"}}, "{'type': 'json_schema', 'json_schema': {'na"),
+        (
+            {"type": "json_schema", "json_schema": {"name": "x"}},
+            "{'type': 'json_schema', 'json_schema': {'na",
+        ),
         ({"number": "string"}, "{'number': 'string'} has no keyword that constrains a value; add 'type'"),
         (of(*map(str, range(2001))), "the schema has 2,001 properties, and a dataset may have 2,000 columns"),
         (of("a\nb"), "a property can't be a column: 'a\\nb' has the control character '\\n'; remove it."),
@@ -81,9 +87,18 @@ def test_openais_other_forms_mean_ours() -> None:
         (of(""), "a property can't be a column: a column's name is empty; give it at least one letter."),
         (of("Name", "name"), "properties 'Name' and 'name' differ by case alone, and many warehouses take"),
         (of("response"), "property 'response' would be the column 'response', which has the text of the"),
-        (of("Reused_From"), "property 'Reused_From' would be the column 'Reused_From', which the dataset has"),
-        (of("text"), "property 'text' would be the column 'text', which the source has already; set output_pr"),
-        ("xml", "it must be 'text', 'json_object', a JSON schema (such as Model.model_json_schema()) or a Py"),
+        (
+            of("Reused_From"),
+            "property 'Reused_From' would be the column 'Reused_From', which the dataset has",
+        ),
+        (
+            of("text"),
+            "property 'text' would be the column 'text', which the source has already; set output_pr",
+        ),
+        (
+            "xml",
+            "it must be 'text', 'json_object', a JSON schema (such as Model.model_json_schema()) or a Py",
+        ),
         (BatchInferenceSpec, "it must be 'text', 'json_object', a JSON schema (such as Model.model_json_sch"),
         ({}, "it must be 'text', 'json_object', a JSON schema (such as Model.model_json_schema()) or a Py"),
     ],
@@ -96,7 +111,9 @@ def test_names_of_columns_follow_output_prefix() -> None:
     assert spec(response_format=of("text"), output_prefix="llm_").response_schema == of("text")
     assert spec(response_format=of("response"), response_column="answer").response_schema == of("response")
     error = spec_error(response_format=of("lm_x"), output_prefix="l", response_column="LLM_X")
-    assert error.startswith("response_format: property 'lm_x' would be the column 'llm_x', which has the text")
+    assert error.startswith(
+        "response_format: property 'lm_x' would be the column 'llm_x', which has the text"
+    )
 
 
 def test_our_columns_are_those_of_a_dataset() -> None:

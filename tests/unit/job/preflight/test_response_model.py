@@ -80,10 +80,16 @@ def refused(path: str) -> str:
     [
         ("Gone", "module 'users_models' has no class 'Gone'; check the import path."),
         ("Plain", "'users_models:Plain' is not a Pydantic model; derive the class from pydantic.BaseModel"),
-        ("FUNCTION", "'users_models:FUNCTION' is not a Pydantic model; derive the class from pydantic.BaseMo"),
+        (
+            "FUNCTION",
+            "'users_models:FUNCTION' is not a Pydantic model; derive the class from pydantic.BaseMo",
+        ),
         ("State", "'users_models:State' is not a Pydantic model; derive the class from pydantic.BaseModel"),
         ("Code", "'users_models:Code' has no JSON schema ("),
-        ("Text", "property 'text' would be the column 'text', which the source has already; set output_prefi"),
+        (
+            "Text",
+            "property 'text' would be the column 'text', which the source has already; set output_prefi",
+        ),
         ("Items", "the schema has 'type': 'array' at its top, and only an object has properties that become"),
         ("Nothing", "the schema has no 'properties' at its top, so it gives no columns"),
     ],
@@ -95,7 +101,10 @@ def test_other_classes_are_refused_in_a_sentence(module: Path, name: str, senten
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("import airflow_that_is_not_there", "ModuleNotFoundError: No module named 'airflow_that_is_not_there'"),
+        (
+            "import airflow_that_is_not_there",
+            "ModuleNotFoundError: No module named 'airflow_that_is_not_there'",
+        ),
         ("raise SystemExit(1)", "SystemExit: 1"),
         ("class Invoice(", "SyntaxError: "),
     ],

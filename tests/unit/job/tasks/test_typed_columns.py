@@ -38,8 +38,8 @@ class Line(BaseModel):
 
 class Tree(BaseModel):
     name: str
-    children: list["Tree"] = []
-    parent: "Tree | None" = None
+    children: list[Tree] = []
+    parent: Tree | None = None
 
 
 class Everything(BaseModel):
@@ -107,7 +107,10 @@ DOUBLING = {
         ({"properties": {"a": {"type": "integer"}}}, pa.struct([("a", LONG)])),
         ({"type": "object"}, TEXT),
         ({"type": "object", "properties": {"a": {}}, "additionalProperties": True}, TEXT),
-        ({"type": "object", "properties": {"a": {}}, "additionalProperties": False}, pa.struct([("a", TEXT)])),
+        (
+            {"type": "object", "properties": {"a": {}}, "additionalProperties": False},
+            pa.struct([("a", TEXT)]),
+        ),
         ({"type": "object", "properties": {"": {}}}, TEXT),
         ({"type": "array"}, TEXT),
         ({"type": "array", "items": {}}, pa.list_(TEXT)),
@@ -164,7 +167,10 @@ def test_values_of_a_response(text: str, values: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"n": 9223372036854775808}', "$.n is 9223372036854775808, and its column holds whole numbers of 64"),
+        (
+            '{"n": 9223372036854775808}',
+            "$.n is 9223372036854775808, and its column holds whole numbers of 64",
+        ),
         ('{"n": 1.5}', "$.n is 1.5, and its column holds whole numbers of 64 bits"),
         ('{"n": true}', "$.n is True, and its column holds whole numbers of 64 bits"),
         ('{"n": 1e999}', "$.n is inf, and its column holds whole numbers of 64 bits"),
@@ -320,7 +326,9 @@ def test_a_column_of_the_source_is_not_covered(place: EchoPlace) -> None:
     late = [{"text": "a"}] * 1100 + rows
     manifest = place.job(1, late, response_format=INVOICE, max_errors=1, batch_size=200, rows_per_part=2000)
     assert manifest.counts.errors_by_step == {"template": 1}
-    assert "the row has a column 'State', which is also an output column" in place.letters(manifest)[0]["reason"]
+    assert (
+        "the row has a column 'State', which is also an output column" in place.letters(manifest)[0]["reason"]
+    )
 
 
 def test_recursive_model_runs_with_the_echo_engine(place: EchoPlace) -> None:
