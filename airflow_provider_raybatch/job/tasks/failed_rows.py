@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 
 def with_failures(table: pa.Table, reasons: pa.Array, step: str) -> pa.Table:
-    """Rows of parts, of which those with a reason have failed.
+    """Rows of parts, where those with a reason have failed.
 
     :param reasons: null for a row that stays as it is.
     """
