@@ -105,11 +105,11 @@ class Generate(Task):
     def with_derived(self, table: pa.Table) -> pa.Table:
         if not self._kinds:
             return table
-        texts: list[str | None] = [None] * table.num_rows
+        texts = pa.nulls(table.num_rows, pa.string())
         if "output" in table.schema.names:
-            texts = pc.if_else(table["ok"], pc.struct_field(table["output"], "response"), None).to_pylist()
+            texts = pc.if_else(table["ok"], pc.struct_field(table["output"], "response"), None)
         columns, reasons = typed(texts, self._kinds)
-        return with_failures(table.append_column("derived", columns), pa.array(reasons, pa.string()), PARSE)
+        return with_failures(table.append_column("derived", columns), reasons, PARSE)
 
     def totals(self, outputs: pa.StructArray | pa.ChunkedArray) -> Totals:
         reasons = pc.struct_field(outputs, "finish_reason")
