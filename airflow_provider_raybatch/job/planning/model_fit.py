@@ -112,8 +112,7 @@ def refusal(
         return None
     share = sizes.utilization if sizes.fixed_cache is None else 1.0
     weights, room = weights_of_gpu(model.shape, sizes, model.stored), share * largest.largest
-    is_a_sum = model.shape.stored_bits is None and not model.shape.has_encoder
-    if weights <= room * (1 if is_a_sum else _CLEARLY):
+    if weights <= room * (_CLEARLY if model.shape.needs_files else 1):
         return None
     whole = replace(largest, memory=largest.largest)
     remedies = [*_remedies(model, sizes, whole, gpus_of_a_node), "choose a smaller model or larger GPUs"]

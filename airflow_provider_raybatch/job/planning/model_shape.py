@@ -63,6 +63,11 @@ class ModelShape:
     has_encoder: bool = False
 
     @property
+    def needs_files(self) -> bool:
+        """Whether weights are of several sizes, or of parts not counted here, so that files tell more."""
+        return self.stored_bits is not None or self.has_encoder
+
+    @property
     def embedding_parameters(self) -> int:
         """Of one embedding."""
         return self.vocabulary * self.hidden

@@ -29,8 +29,7 @@ def model_sizes(config: Mapping[str, Any], files: ModelFiles | None, vllm: str |
     shape = shape_of(config)
     if shape is None:
         return None
-    needs_files = shape.stored_bits is not None or shape.has_encoder
-    stored = _stored(files) if needs_files and files is not None else None
+    stored = _stored(files) if shape.needs_files and files is not None else None
     return ModelSizes(shape, stored, counts_graphs=_counts_graphs(vllm))
 
 

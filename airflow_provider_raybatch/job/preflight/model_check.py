@@ -129,12 +129,14 @@ def check_model(
 
 def _sizes(spec: BatchInferenceSpec, config: Any, environment: dict[str, SecretStr]) -> ModelSizes | None:
     """From the config as vLLM has completed it: files may leave sizes out that equal their defaults."""
-    with contextlib.suppress(
-        Exception
-    ):  # configs may be code; this is told to users, and decides nothing else
-        files = files_of(spec.model, spec.engine_args.get("revision"), hub_token(environment))
-        return model_sizes(config.hf_config.to_dict(), files, vllm_compat.installed_version())
-    return None
+    found = None
+    with contextlib.suppress(Exception):  # configs may be code, and each store raises its own
+        completed, version = config.hf_config.to_dict(), vllm_compat.installed_version()
+        found = model_sizes(completed, None, version)
+        if found is not None and found.shape.needs_files:  # the hub is asked for them
+            files = files_of(spec.model, spec.engine_args.get("revision"), hub_token(environment))
+            found = model_sizes(completed, files, version)
+    return found
 
 
 def _check_prompts(
