@@ -8,7 +8,8 @@ import dataclasses
 import io
 import json
 import tempfile
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ import ray
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import Engine
-from airflow_provider_raybatch.job.input.survey import Source
+from airflow_provider_raybatch.job.input.survey import Chunk, Source
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress, Reporter
 from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.planning import plan
@@ -37,13 +38,45 @@ from airflow_provider_raybatch.job.request.repetitions import Repetitions
 from airflow_provider_raybatch.job.row_order import buckets, regroup
 from airflow_provider_raybatch.job.row_order.grouping import Grouping
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input, input_of
+from airflow_provider_raybatch.job.scheduling.messages import Assignment, Begun, PullRequest
 from airflow_provider_raybatch.job.warm_engines import source as engine_source
 from airflow_provider_raybatch.job.work import CheckedModel, Done, Job
 from airflow_provider_raybatch.job.work import work as work_of
-from airflow_provider_raybatch.storage.folder import LocalFolder
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.specs import asking, submitted
 
 CLUSTER = Cluster(({"CPU": 2.0},))
+
+
+class Board(Coordinator):
+    """Has given out one piece of rows."""
+
+    def __init__(self, rows: int, fewest: int = 1, folder: Folder | None = None) -> None:
+        super().__init__(folder or LocalFolder("/nowhere"))
+        self.begin(one_piece(rows), "parts", fewest, ())
+
+    def starts(self, name: str) -> bool:
+        """An actor's process starts. Returns whether it opens its engine."""
+        self.start(name, name)
+        return self.is_needed(name)
+
+    def ready(self, *names: str, slots: int = 4) -> None:
+        """The engines of processes are ready."""
+        for name in names:
+            self.start(name, name)
+            self.join(name, slots)
+
+    def asks(self, name: str, finished: Sequence[int] | np.ndarray = ()) -> Assignment:
+        """A process asks for rows, and reports those that it has finished."""
+        rows = np.array(finished, np.int64)
+        return self.pull(name, PullRequest(answered=len(rows), finished=rows))
+
+    def dies(self, name: str, engine_died: bool = False, begun: Sequence[int] | np.ndarray = ()) -> None:
+        self.lost(name, engine_died, Begun(np.array(begun, np.int64)), PullRequest(), None)
+
+
+def one_piece(rows: int, size: int = 1) -> Input:
+    return Input([Chunk(0, 0, rows, 0, 0, rows)], [size], np.packbits(np.zeros(rows, np.bool_)))
 
 
 class Handle:
@@ -183,6 +216,15 @@ class Place:
     def report(self) -> ReplicaProgress:
         (report,) = self.coordinator.snapshot()
         return report
+
+
+def eventually(ask: Callable[[], Any]) -> Any:
+    """Wait for at most a minute until an answer counts as true; return it."""
+    until = time.monotonic() + 60
+    while not (found := ask()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return found
 
 
 async def until(condition: Callable[[], Any]) -> None:

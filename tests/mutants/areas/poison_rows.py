@@ -9,7 +9,6 @@ _COORDINATOR, _MEMBERSHIP = "job/replica/coordinator.py", "job/replica/membershi
 _POISON_ROWS = "job/scheduling/poison_search.py"
 _TESTS = ("job/replica/test_poison_rows.py",)
 _LOST = "job/replica/test_lost_replicas.py"
-_WORKER_TESTS = "job/replica/test_worker.py"
 _MODEL = "model/test_search.py"
 
 MUTANTS = (
@@ -59,7 +58,7 @@ MUTANTS = (
         "min(now - self._looked, _LONGEST_PAUSE)",
         "now - self._looked",
         "After a pause of the whole cluster all replicas count as lost, and their rows are paid for again.",
-        (f"{_WORKER_TESTS}::test_rows_of_a_silent_replica_go_to_the_others",),
+        (f"{_LOST}::test_a_silent_replica_that_lives_still_has_no_say",),
     ),
     Mutant(
         "silence-never-ends",
@@ -67,7 +66,7 @@ MUTANTS = (
         "if self._living[process].silence > SILENT]",
         "if self._living[process].silence > 1e9]",
         "The rows of a lost node wait until Ray starts its replica again, if ever.",
-        (f"{_WORKER_TESTS}::test_rows_of_a_silent_replica_go_to_the_others",),
+        (f"{_LOST}::test_a_silent_replica_that_lives_still_has_no_say",),
     ),
     Mutant(
         "killer-proves-the-engine",

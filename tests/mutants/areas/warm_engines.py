@@ -38,7 +38,7 @@ MUTANTS = (
         "gives_way or now >= self._ends_at",
         "now >= self._ends_at",
         "A job waits for the GPUs of an engine that no job uses.",
-        (f"{_LEASE_TESTS}::test_engine_makes_room_after_a_while_of_rest",),
+        (f"{_LEASE_TESTS}::test_each_phase_has_its_longest",),
     ),
     Mutant(
         "gone-before-its-like-could-take-it",
@@ -46,7 +46,7 @@ MUTANTS = (
         "is_wanted and now - self._since >= SHORTEST_REST",
         "is_wanted",
         "A job that waits for a warm engine makes it end.",
-        (f"{_LEASE_TESTS}::test_engine_makes_room_after_a_while_of_rest",),
+        (f"{_LEASE_TESTS}::test_each_phase_has_its_longest",),
     ),
     Mutant(
         "warm-for-a-dead-holder",
@@ -54,7 +54,7 @@ MUTANTS = (
         'return "kill" if now - self._heard > (LONGEST_START if self._waits else SILENT) else "stay"',
         'return "stay"',
         "An engine whose job was killed holds its GPUs without end.",
-        (f"{_LEASE_TESTS}::test_a_silent_holder_is_dead",),
+        (f"{_LEASE_TESTS}::test_each_phase_has_its_longest",),
     ),
     Mutant(
         "warm-though-its-return-hangs",
@@ -62,7 +62,7 @@ MUTANTS = (
         'return "kill" if now - self._heard > self._longest_return else "stay"',
         'return "stay"',
         "An engine that does not come to rest holds its GPUs without end.",
-        (f"{_LEASE_TESTS}::test_a_return_that_hangs_is_ended",),
+        (f"{_LEASE_TESTS}::test_each_phase_has_its_longest",),
     ),
     Mutant(
         "taken-before-it-rests",
@@ -246,7 +246,7 @@ MUTANTS = (
         "        for actor in self._made.values():\n            ray.kill(actor)\n",
         "",
         "After a job that waited for a GPU, an engine without a job takes it.",
-        (f"{_POOL_TESTS}::test_what_waits_for_room_ends_with_its_job",),
+        (f"{_POOL_TESTS}::test_what_waits_for_room_ends_with_what_it_is_for",),
     ),
     Mutant(
         "waits-for-room-without-its-replica",
@@ -254,6 +254,6 @@ MUTANTS = (
         "            ray.kill(self._made.pop(name))\n",
         "            pass\n",
         "A job that needs fewer engines than it began keeps the others waiting for GPUs.",
-        (f"{_POOL_TESTS}::test_what_waits_for_room_ends_with_the_waiting_replica",),
+        (f"{_POOL_TESTS}::test_what_waits_for_room_ends_with_what_it_is_for",),
     ),
 )

@@ -4,44 +4,22 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import numpy as np
 import pytest
 
-from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
-from airflow_provider_raybatch.job.scheduling.messages import SILENT, Assignment, Begun, PullRequest, no_rows
+from airflow_provider_raybatch.job.scheduling.messages import SILENT
 from airflow_provider_raybatch.job.warm_engines.source import EnginePool, EngineSource
 from airflow_provider_raybatch.job.work import CheckedModel
 from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.replicas import Board, one_piece
 from tests.support.specs import spec
 
-
-class Board(Coordinator):
-    """Of one piece of rows."""
-
-    def __init__(self, rows: int, fewest: int, folder: str = "/nowhere") -> None:
-        super().__init__(LocalFolder(folder))
-        todo = np.packbits(np.zeros(rows, np.bool_))
-        self.begin(Input([Chunk(0, 0, rows, 0, 0, rows)], [rows], todo), "parts", fewest, ())
-
-    def starts(self, name: str) -> bool:
-        """An actor's process starts. Returns whether it opens its engine."""
-        self.start(name, name)
-        return self.is_needed(name)
-
-    def ready(self, name: str, slots: int = 4) -> None:
-        self.start(name, name)
-        self.join(name, slots)
-
-    def asks(self, name: str, assignment: Assignment | None = None) -> Assignment:
-        """Ask, with all rows of an earlier order finished."""
-        rows = no_rows() if assignment is None else assignment.rows
-        return self.pull(name, PullRequest(answered=len(rows), finished=rows))
+NOTHING = Input([], [], np.zeros(0, np.uint8))
 
 
 def test_before_the_rows_are_known_each_replica_is_needed() -> None:
@@ -52,7 +30,7 @@ def test_before_the_rows_are_known_each_replica_is_needed() -> None:
     assert coordinator.report(ReplicaProgress("first", "node")) == (False, False)
     assert coordinator.start("actor", "second") == 0  # one death may be the node's
     assert coordinator.start("actor", "third") == 1
-    coordinator.begin(Input([], [], np.zeros(0, np.uint8)), "parts", 1, "the job")
+    coordinator.begin(NOTHING, "parts", 1, "the job")
     assert coordinator.job() == "the job"
     assert not coordinator.is_needed("third")
 
@@ -115,7 +93,7 @@ def test_a_replica_is_needed_while_rows_are_free() -> None:
     coordinator.ready("first")
     assert len(coordinator.asks("first").rows) == 10
     assert coordinator.starts("another")  # it will get some of the rows that the first holds beyond its slots
-    coordinator.lost("first", False, Begun(no_rows()), PullRequest(), None)
+    coordinator.dies("first")
     assert coordinator.starts("a third one")
 
 
@@ -144,10 +122,8 @@ def test_one_that_was_not_needed_counts_no_longer() -> None:
 
 def test_suspected_rows_need_a_replica() -> None:
     coordinator = Board(rows=4, fewest=1)
-    coordinator.ready("first")
-    coordinator.ready("second")
-    rows = coordinator.asks("first").rows
-    coordinator.lost("first", True, Begun(rows), PullRequest(), None)
+    coordinator.ready("first", "second")
+    coordinator.dies("first", True, coordinator.asks("first").rows)
     assert coordinator.starts("third")
     assert not coordinator.asks("second").leaves
 
@@ -156,8 +132,7 @@ def test_suspected_rows_need_a_replica() -> None:
 def test_nothing_is_needed_when_all_is_done_or_the_job_drains(fewest: int) -> None:
     coordinator = Board(rows=4, fewest=fewest)
     coordinator.ready("first")
-    assignment = coordinator.asks("first")
-    assert coordinator.asks("first", assignment).is_finished
+    assert coordinator.asks("first", coordinator.asks("first").rows).is_finished
     assert not coordinator.starts("second")
     draining = Board(rows=400, fewest=fewest)
     draining.drain()
@@ -166,31 +141,23 @@ def test_nothing_is_needed_when_all_is_done_or_the_job_drains(fewest: int) -> No
 
 def test_idle_replicas_leave_down_to_the_fewest() -> None:
     coordinator = Board(rows=4, fewest=2)
-    names = ["first", "second", "third", "fourth"]
-    for name in names:
-        coordinator.ready(name)
-    assignments: dict[str, Any] = {name: coordinator.asks(name) for name in names}
-    assert sum(len(one.rows) for one in assignments.values()) == 4
-    busy = next(name for name in names if len(assignments[name].rows))
-    for name in names:
-        if name != busy and len(assignments[name].rows):
-            assignments[name] = coordinator.asks(name, assignments[name])
-    left = [
-        name for name in names if name != busy and (assignments[name].leaves or coordinator.asks(name).leaves)
-    ]
-    assert len(left) == 2
+    coordinator.ready("busy")
+    rows = coordinator.asks("busy").rows
+    idle = ["second", "third", "fourth"]
+    coordinator.ready(*idle)
+    assert [coordinator.asks(name).leaves for name in idle] == [True, True, False]
     assert coordinator.news()[3]
-    coordinator.leave(left[0])  # as it does when it ends
-    last = coordinator.asks(busy, assignments[busy])
+    coordinator.leave("second")  # as it does when it ends
+    last = coordinator.asks("busy", rows)
     assert last.is_finished
     assert not last.leaves
 
 
 def test_a_replica_stays_while_another_can_give_rows_back() -> None:
     coordinator = Board(rows=16, fewest=1)
-    coordinator.ready("first", slots=4)
+    coordinator.ready("first")
     rows = coordinator.asks("first").rows
-    coordinator.ready("second", slots=4)
+    coordinator.ready("second")
     assert not coordinator.asks("second").leaves
     _, asks_now = coordinator.report(ReplicaProgress("first", "n"))
     assert asks_now
@@ -201,6 +168,17 @@ def test_a_replica_stays_while_another_can_give_rows_back() -> None:
     assignment = coordinator.asks("second")
     assert len(assignment.rows)
     assert not assignment.leaves
+
+
+def test_reports_are_the_latest_of_each_process() -> None:
+    """One that another process has replaced is not waited for."""
+    coordinator = Coordinator(LocalFolder("/nowhere"))
+    for process, rows in (("r-1", 1), ("s-1", 1), ("r-1", 2)):
+        coordinator.report(ReplicaProgress(process, "n", state="ready", rows=rows))
+    for process in ("r-1", "r-2"):
+        coordinator.start("r", process)
+    found = sorted((one.replica, one.rows, one.state) for one in coordinator.snapshot())
+    assert found == [("r-1", 2, "ended"), ("s-1", 1, "ready")]
 
 
 class Engines(EngineSource, EnginePool):
@@ -239,9 +217,8 @@ def test_engines_still_start_for_the_next_job_when_all_is_done(ends: str, most: 
     model = CheckedModel(spec(engine="echo"))
     coordinator.load(model)
     if ends != "before it begins":
-        pieces = [Chunk(0, 0, 1, 0, 0, 1)] if ends == "rows left" else []
-        rows = [1 for _ in pieces]
-        coordinator.begin(Input(pieces, rows, np.zeros(len(rows), np.uint8)), "parts", 2, "the job")
+        todo = one_piece(1) if ends == "rows left" else NOTHING
+        coordinator.begin(todo, "parts", 2, "the job")
     if ends == "stopped":
         coordinator.drain()
     assert coordinator.close() is False

@@ -5,28 +5,26 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import cast
 
 import numpy as np
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
-from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.replica import coordinator as coordinator_module
-from airflow_provider_raybatch.job.replica.coordinator import Coordinator
-from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.scheduling.messages import (
     SILENT,
     Begun,
-    PullRequest,
     StaleReplicaError,
     no_rows,
 )
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import Folder
+from tests.support.replicas import Board, eventually
 
 ROWS = 8
 
@@ -52,8 +50,8 @@ class Storage:
         return self.entries
 
 
-def rows_of(coordinator: Coordinator, process: str) -> list[int]:
-    return sorted(coordinator.pull(process, PullRequest()).rows.tolist())
+def rows_of(coordinator: Board, process: str) -> list[int]:
+    return sorted(coordinator.asks(process).rows.tolist())
 
 
 @pytest.fixture
@@ -64,43 +62,32 @@ def storage() -> Iterator[Storage]:
 
 
 @pytest.fixture
-def coordinator(storage: Storage) -> Coordinator:
+def coordinator(storage: Storage) -> Board:
     """With one replica that has all rows, and another one that waits."""
-    folder: Any = storage
-    made = Coordinator(folder)
-    todo = np.packbits(np.zeros(ROWS, np.bool_))
-    made.begin(Input([Chunk(0, 0, ROWS, 0, 0, ROWS)], [ROWS], todo), "parts", 1, ())
-    made.start("a", "a-1")
-    made.join("a-1", ROWS)
+    made = Board(ROWS, folder=cast(Folder, storage))
+    made.ready("a-1", slots=ROWS)
     assert rows_of(made, "a-1") == list(range(ROWS))
-    made.start("b", "b-1")
-    made.join("b-1", ROWS)
+    made.ready("b-1", slots=ROWS)
     return made
 
 
-def eventually(ask: Callable[[], Any]) -> Any:
-    until = time.monotonic() + 30
-    while not (found := ask()):
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    return found
+def restarted(coordinator: Board) -> bool:
+    return coordinator.start("a-1", "a-2", Begun(no_rows())) is not None
 
 
-def restarted(coordinator: Coordinator) -> bool:
-    return coordinator.start("a", "a-2", Begun(no_rows())) is not None
-
-
-def silent(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the first replica be silent for too long."""
-    clock, passed = time.monotonic, 0.0
+def silent(coordinator: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the first replica be silent for too long; the driver's own pauses don't count."""
+    clock, passed = time.monotonic, 3600.0
     monkeypatch.setattr(coordinator_module.time, "monotonic", lambda: clock() + passed)
-    while passed < SILENT + 2:
+    coordinator.news()
+    assert "a-1" in coordinator._membership
+    while passed < 3600 + SILENT + 2:
         passed += 1.0
         coordinator.report(ReplicaProgress("b-1", "n"))
         coordinator.news()
 
 
-def test_the_coordinator_answers_while_storage_is_away(coordinator: Coordinator, storage: Storage) -> None:
+def test_the_coordinator_answers_while_storage_is_away(coordinator: Board, storage: Storage) -> None:
     assert not restarted(coordinator)
     assert coordinator.news()[2:] == (False, True)
     assert rows_of(coordinator, "b-1") == []  # they may be in parts that are not found yet
@@ -110,7 +97,7 @@ def test_the_coordinator_answers_while_storage_is_away(coordinator: Coordinator,
     assert rows_of(coordinator, "b-1") == list(range(ROWS))
 
 
-def test_what_it_had_written_is_done_when_storage_is_back(coordinator: Coordinator, storage: Storage) -> None:
+def test_what_it_had_written_is_done_when_storage_is_back(coordinator: Board, storage: Storage) -> None:
     written = "parts/a-1-000001.10.0-2.3.3.parquet"
     storage.entries = [Entry(written, 10, ""), Entry("parts/b-1-000001.10.7-7.1.1.parquet", 10, "")]
     assert not restarted(coordinator)
@@ -121,7 +108,7 @@ def test_what_it_had_written_is_done_when_storage_is_back(coordinator: Coordinat
 
 
 def test_a_silent_replica_is_told_as_storage_while_that_is_away(
-    coordinator: Coordinator, storage: Storage, monkeypatch: pytest.MonkeyPatch
+    coordinator: Board, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Again at each call: its rows stay with it, and its name is known no more."""
     silent(coordinator, monkeypatch)
@@ -142,18 +129,18 @@ def test_a_silent_replica_is_told_as_storage_while_that_is_away(
 
 
 def test_a_silent_replica_that_lives_still_has_no_say(
-    coordinator: Coordinator, storage: Storage, monkeypatch: pytest.MonkeyPatch
+    coordinator: Board, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent(coordinator, monkeypatch)
     for call in (
-        lambda: coordinator.pull("a-1", PullRequest(finished=np.arange(3))),
+        lambda: coordinator.asks("a-1", range(3)),
         lambda: coordinator.give_back("a-1", np.arange(3)),
         lambda: coordinator.join("a-1", 4),
     ):
         with pytest.raises(StaleReplicaError):
             call()
     coordinator.leave("a-1")
-    coordinator.lost("a-1", True, Begun(np.arange(3)), PullRequest(), None)
+    coordinator.dies("a-1", True, range(3))
     assert rows_of(coordinator, "b-1") == []
     assert not restarted(coordinator)
     storage.is_back.set()
@@ -161,16 +148,15 @@ def test_a_silent_replica_that_lives_still_has_no_say(
     assert rows_of(coordinator, "b-1") == [0, 1, 2, 3]  # suspected ones, the first half
 
 
-def test_others_stay_for_rows_that_are_not_free_yet(coordinator: Coordinator, storage: Storage) -> None:
+def test_others_stay_for_rows_that_are_not_free_yet(coordinator: Board, storage: Storage) -> None:
     assert not restarted(coordinator)
-    assert not coordinator.pull("b-1", PullRequest()).leaves
-    coordinator.start("c", "c-1")
-    assert coordinator.is_needed("c-1")
+    assert not coordinator.asks("b-1").leaves
+    assert coordinator.starts("c-1")
     storage.is_back.set()
 
 
-def test_a_replica_without_rows_has_nothing_to_look_for(coordinator: Coordinator, storage: Storage) -> None:
-    assert coordinator.start("b", "b-2") == 0
-    coordinator.pull("a-1", PullRequest(answered=ROWS, finished=np.arange(ROWS)))
-    assert coordinator.start("a", "a-2") == 0
+def test_a_replica_without_rows_has_nothing_to_look_for(coordinator: Board, storage: Storage) -> None:
+    assert coordinator.start("b-1", "b-2") == 0
+    coordinator.asks("a-1", range(ROWS))
+    assert coordinator.start("a-1", "a-2") == 0
     assert coordinator.news()[2:] == (True, False)

@@ -4,47 +4,28 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 import numpy as np
 
-from airflow_provider_raybatch.job.input.survey import Chunk
-from airflow_provider_raybatch.job.replica.coordinator import Coordinator
-from airflow_provider_raybatch.job.row_order.rows_to_do import Input
-from airflow_provider_raybatch.job.scheduling.messages import Assignment, Begun, PullRequest, no_rows
-from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.replicas import Board
 
 
 class Reference:
     """Stands for a reference to an object: the store keeps the object as long as one is there."""
 
 
-class Store(Coordinator):
+class Store(Board):
     """Of one piece of 24 rows: "reader" gets the first 12, and "borrower" the rest."""
 
     def __init__(self) -> None:
-        super().__init__(LocalFolder("/nowhere"))
-        todo = np.packbits(np.zeros(24, np.bool_))
-        self.begin(Input([Chunk(0, 0, 24, 0, 0, 24)], [24], todo), "parts", 1, ())
+        super().__init__(rows=24)
         self._objects: weakref.WeakSet[Reference] = weakref.WeakSet()
-        for name in ("reader", "borrower"):
-            self.enters(name)
-
-    def enters(self, name: str, slots: int = 4) -> None:
-        self.start(name, name)
-        self.join(name, slots)
-
-    def asks(self, name: str, finished: Any = ()) -> Assignment:
-        rows = np.array(finished, dtype=np.int64)
-        return self.pull(name, PullRequest(answered=len(rows), finished=rows))
+        self.ready("reader", "borrower")
 
     def puts(self, name: str) -> None:
         reference = Reference()
         self._objects.add(reference)
         self.share(name, {0: [reference]})
-
-    def dies(self, name: str) -> None:
-        self.lost(name, False, Begun(no_rows()), PullRequest(), None)
 
     @property
     def objects(self) -> int:
@@ -88,8 +69,7 @@ def test_a_lost_borrower_does_not_keep_it() -> None:
     store = shared()
     store.dies("borrower")
     assert store.objects == 0
-    for name in ("second", "third"):
-        store.enters(name)
+    store.ready("second", "third")
     assert store.asks("second").put == {0}
     store.puts("second")
     assert (store.asks("third").borrow, store.objects) == ({0}, 1)

@@ -5,22 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
-from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.parts.part import Part, listed
-from airflow_provider_raybatch.job.replica import coordinator as coordinator_module
 from airflow_provider_raybatch.job.replica import prefetcher
 from airflow_provider_raybatch.job.replica import replica as replica_module
-from airflow_provider_raybatch.job.scheduling.messages import Begun, PullRequest, StaleReplicaError, no_rows
+from airflow_provider_raybatch.job.scheduling.messages import PullRequest
 from tests.support.replicas import Place, do, lines, meanwhile, until, work, written
 from tests.support.scripted import ProcessEndedError, Scripted
 
@@ -175,33 +171,6 @@ def test_two_replicas_share_one_row_group(place: Place, monkeypatch: pytest.Monk
     assert sum(rows) == 400
     assert min(rows) > 100
     assert len(store) == 1
-
-
-def test_rows_of_a_silent_replica_go_to_the_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver's own pauses don't count: a replica is silent only while the driver listens."""
-    place.write(*map(str, range(10)))
-    replica = place.replica()
-    coordinator = place.coordinator
-    coordinator.join(replica.process, 4)
-    coordinator.pull(replica.process, PullRequest())
-    now = [time.monotonic()]
-    monkeypatch.setattr(coordinator_module.time, "monotonic", lambda: now[0])
-    coordinator.news()
-    now[0] += 3600
-    assert coordinator.news()[3]
-    for _ in range(40):
-        now[0] += 1
-        coordinator.report(ReplicaProgress(replica.process, ""))
-        assert coordinator.news()[3]
-    for _ in range(40):
-        now[0] += 1
-        coordinator.news()
-    assert not coordinator.news()[3]
-    with pytest.raises(StaleReplicaError):
-        coordinator.pull(replica.process, PullRequest())
-    coordinator.start("another", "another-1")
-    coordinator.join("another-1", 10)
-    coordinator.lost("another-1", True, Begun(no_rows()), PullRequest(finished=np.empty(0, np.int64)), None)
 
 
 def test_a_replica_leaves_rows_for_one_that_starts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from airflow_provider_raybatch.job.warm_engines.actor import WarmEngineActor
 from airflow_provider_raybatch.job.warm_engines.demand import Bundle, Node, PendingDemand, units
 from airflow_provider_raybatch.job.warm_engines.lease import GivenAwayError, Holder
 from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineState
+from tests.support.replicas import eventually
 from tests.support.specs import spec
 
 FIRST, SECOND = Holder("actor 1", "process 1"), Holder("actor 2", "process 2")
@@ -156,14 +157,6 @@ def answers(engine: WarmEngineActor, holder: Holder) -> Any:
     return pickle.loads(eventually(lambda: engine.receive(holder).messages)[0])
 
 
-def eventually(ask: Callable[[], Any]) -> Any:
-    until = time.monotonic() + 60
-    while not (found := ask()):
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    return found
-
-
 def rest(
     engine: WarmEngineActor,
     seconds: float = 60.0,
@@ -188,9 +181,8 @@ def test_the_next_holder_has_the_same_engine(engine: WarmEngineActor) -> None:
     assert engine.state().ends_in == 60
     assert engine.take(SECOND)
     engine.begin(SECOND, {}, of_vllm=False)
-    for call in (engine.receive, lambda holder: engine.give_back(holder, 60, is_open=True)):
-        with pytest.raises(GivenAwayError):
-            call(FIRST)
+    with pytest.raises(GivenAwayError):
+        engine.give_back(FIRST, 60, is_open=True)
     assert open_echo(engine, SECOND) == pid
 
 
@@ -209,10 +201,21 @@ def test_questions_do_not_go_to_the_engine_that_rests(engine: WarmEngineActor) -
     eventually(lambda: not psutil.pid_exists(asked))
 
 
-def test_who_only_asked_leaves_the_engine_to_the_next(engine: WarmEngineActor) -> None:
+@pytest.mark.parametrize(
+    "leaves",
+    [
+        lambda engine: engine.give_back(SECOND, 60, is_open=False),
+        lambda engine: engine.open_alone(SECOND, 60, "other files", order()),
+    ],
+    ids=["given back", "opened for the next"],
+)
+def test_who_only_asked_leaves_the_engine_to_the_next(
+    engine: WarmEngineActor, leaves: Callable[[WarmEngineActor], None]
+) -> None:
     pid = taken_over(engine)
     pid_of(engine, SECOND)
-    engine.give_back(SECOND, 60, is_open=False)
+    leaves(engine)
+    eventually(lambda: engine.state().is_free)
     assert engine.take(FIRST)
     assert open_echo(engine) == pid
 
@@ -261,15 +264,6 @@ def test_engine_is_opened_though_its_holder_has_no_time_to(engine: WarmEngineAct
     assert open_echo(engine, SECOND) == pid
 
 
-def test_one_that_rests_already_is_not_opened(engine: WarmEngineActor) -> None:
-    pid = taken_over(engine)
-    pid_of(engine, SECOND)
-    engine.open_alone(SECOND, 60, "other files", order())
-    eventually(lambda: engine.state().is_free)
-    assert engine.take(FIRST)
-    assert open_echo(engine) == pid
-
-
 @pytest.mark.parametrize(
     ("comes_to", "leaves"),
     [
@@ -293,11 +287,17 @@ def test_engine_ends_with_its_use(
     assert cluster.killed.wait(60)
 
 
-def test_people_end_one_that_still_starts(engine: WarmEngineActor, cluster: Cluster) -> None:
-    engine.open_alone(FIRST, 60, "echo", order(startup_seconds=60))
-    assert not engine.state().is_used
+@pytest.mark.parametrize("still_starts", [False, True])
+def test_people_end_one_without_a_holder(
+    engine: WarmEngineActor, cluster: Cluster, still_starts: bool
+) -> None:
+    if still_starts:
+        engine.open_alone(FIRST, 60, "echo", order(startup_seconds=60))
+    else:
+        rest(engine)
     assert engine.end_if_free()
     assert not engine.end_if_free()
+    assert not engine.take(SECOND)
     assert cluster.killed.wait(60)
 
 
@@ -333,16 +333,6 @@ def test_what_the_holder_still_waits_for_comes_first(
     assert open_echo(engine, FIRST, identity="other files")
 
 
-def test_engine_ends_at_its_time(engine: WarmEngineActor, cluster: Cluster) -> None:
-    rest(engine)
-    cluster.clock.now += 59
-    cluster.clock.look()
-    assert not cluster.killed.is_set()
-    cluster.clock.now += 1
-    assert cluster.killed.wait(60)
-    assert not engine.take(SECOND)
-
-
 def test_engine_without_a_holder_makes_room(engine: WarmEngineActor, cluster: Cluster) -> None:
     cluster.waits = True
     cluster.clock.look()
@@ -368,10 +358,7 @@ def test_what_it_can_not_look_at_leaves_its_limits_in_force(
 
 def test_engine_ends_with_a_silent_holder(engine: WarmEngineActor, cluster: Cluster) -> None:
     open_echo(engine)
-    cluster.clock.now += lease.SILENT
-    cluster.clock.look()
-    assert not cluster.killed.is_set()
-    cluster.clock.now += 1
+    cluster.clock.now += lease.SILENT + 1
     assert cluster.killed.wait(60)
 
 
@@ -399,13 +386,6 @@ def test_only_its_holder_can_abandon_it(engine: WarmEngineActor, cluster: Cluste
     assert engine.state().is_used
     assert not engine.end_if_free()
     engine.abandon(FIRST)
-    assert cluster.killed.wait(60)
-
-
-def test_people_end_one_that_is_free(engine: WarmEngineActor, cluster: Cluster) -> None:
-    rest(engine)
-    assert engine.end_if_free()
-    assert not engine.take(SECOND)
     assert cluster.killed.wait(60)
 
 

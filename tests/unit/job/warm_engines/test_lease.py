@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from airflow_provider_raybatch.job.warm_engines.lease import (
@@ -30,10 +32,32 @@ def used(lease: EngineLease, now: float = 100.0) -> EngineLease:
     return lease
 
 
-def rested(lease: EngineLease, seconds: float = 60.0, now: float = 100.0) -> EngineLease:
-    used(lease, now).give_back(FIRST, seconds, now)
-    lease.set_idle(now)
+def returned(lease: EngineLease, now: float = 100.0) -> EngineLease:
+    used(lease, now).give_back(FIRST, 60.0, now)
     return lease
+
+
+def rested(lease: EngineLease, now: float = 100.0) -> EngineLease:
+    returned(lease, now).set_idle(now)
+    return lease
+
+
+@pytest.mark.parametrize(
+    ("comes_to", "is_wanted", "seconds", "verdict"),
+    [
+        pytest.param(lambda lease: lease, False, UNUSED, "end", id="never taken"),
+        pytest.param(rested, False, 60.0, "end", id="its time is over"),
+        pytest.param(rested, True, SHORTEST_REST, "end", id="makes room"),
+        pytest.param(used, True, SILENT + 1, "kill", id="a silent holder is dead"),
+        pytest.param(returned, True, LONGEST_RETURN + 1, "kill", id="its return hangs"),
+    ],
+)
+def test_each_phase_has_its_longest(
+    lease: EngineLease, comes_to: Callable[..., EngineLease], is_wanted: bool, seconds: float, verdict: str
+) -> None:
+    comes_to(lease)
+    assert lease.verdict(100.0 + seconds - 1, is_wanted) == "stay"
+    assert lease.verdict(100.0 + seconds, is_wanted) == verdict
 
 
 def test_one_holder_at_a_time(lease: EngineLease) -> None:
@@ -49,11 +73,6 @@ def test_one_holder_at_a_time(lease: EngineLease) -> None:
             call(FIRST, 103.0)
 
 
-def test_a_new_one_waits_for_its_first_holder(lease: EngineLease) -> None:
-    assert lease.verdict(100.0 + UNUSED - 1, is_wanted=False) == "stay"
-    assert lease.verdict(100.0 + UNUSED, is_wanted=False) == "end"
-
-
 def test_a_new_one_is_its_makers_alone(lease: EngineLease) -> None:
     """That job ends it without asking when it needs it no more."""
     assert lease.reserved_for == OWN
@@ -64,7 +83,7 @@ def test_a_new_one_is_its_makers_alone(lease: EngineLease) -> None:
 
 
 def test_one_that_is_declined_waits_on(lease: EngineLease) -> None:
-    rested(lease, 60.0, now=200.0)
+    rested(lease, now=200.0)
     assert lease.take(SECOND, OTHER, 210.0)
     lease.decline(FIRST)
     assert not lease.is_free
@@ -73,47 +92,22 @@ def test_one_that_is_declined_waits_on(lease: EngineLease) -> None:
     assert lease.rests(220.0) == (20.0, 40.0)
 
 
-def test_engine_rests_for_its_time(lease: EngineLease) -> None:
-    rested(lease, 60.0, now=200.0)
-    assert lease.rests(210.0) == (10.0, 50.0)
-    assert lease.verdict(259.0, is_wanted=False) == "stay"
-    assert lease.verdict(260.0, is_wanted=False) == "end"
-
-
-def test_engine_makes_room_after_a_while_of_rest(lease: EngineLease) -> None:
-    rested(lease)
-    assert lease.verdict(100.0 + SHORTEST_REST - 1, is_wanted=True) == "stay"
-    assert lease.verdict(100.0 + SHORTEST_REST, is_wanted=True) == "end"
-    assert used(lease).verdict(100.0 + SHORTEST_REST, is_wanted=True) == "stay"
-
-
-def test_a_silent_holder_is_dead(lease: EngineLease) -> None:
-    used(lease).hear(FIRST, 110.0)
-    assert lease.verdict(110.0 + SILENT, is_wanted=False) == "stay"
-    assert lease.verdict(111.0 + SILENT, is_wanted=False) == "kill"
-
-
 def test_a_holder_that_waits_for_it_is_not_silent(lease: EngineLease) -> None:
     used(lease).begin_wait(FIRST, 100.0)
     assert lease.verdict(100.0 + LONGEST_START, is_wanted=False) == "stay"
     assert lease.verdict(101.0 + LONGEST_START, is_wanted=False) == "kill"
     lease.end_wait(FIRST, 150.0)
-    assert lease.verdict(151.0 + SILENT, is_wanted=False) == "kill"
+    lease.hear(FIRST, 155.0)
+    assert lease.verdict(155.0 + SILENT, is_wanted=False) == "stay"
+    assert lease.verdict(156.0 + SILENT, is_wanted=False) == "kill"
 
 
 def test_the_wait_of_one_holder_is_not_the_next_ones(lease: EngineLease) -> None:
     used(lease).begin_wait(FIRST, 100.0)
-    lease.give_back(FIRST, 60.0, 100.0)
-    lease.set_idle(100.0)
+    rested(lease)
     assert lease.take(SECOND, OWN, 100.0)
     lease.end_wait(FIRST, 100.0)
     assert lease.verdict(101.0 + SILENT, is_wanted=False) == "kill"
-
-
-def test_a_return_that_hangs_is_ended(lease: EngineLease) -> None:
-    used(lease).give_back(FIRST, 3600.0, 100.0)
-    assert lease.verdict(100.0 + LONGEST_RETURN, is_wanted=True) == "stay"
-    assert lease.verdict(101.0 + LONGEST_RETURN, is_wanted=False) == "kill"
 
 
 def test_one_that_is_opened_for_the_next_has_longer(lease: EngineLease) -> None:

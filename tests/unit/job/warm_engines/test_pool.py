@@ -7,7 +7,6 @@ How it finds, makes and ends them on a real Ray is shown by ``tests/integration/
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -24,6 +23,7 @@ from airflow_provider_raybatch.job.warm_engines.lease import Holder
 from airflow_provider_raybatch.job.warm_engines.pool import WarmEnginePool
 from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineState
 from airflow_provider_raybatch.job.work import CheckedModel
+from tests.support.replicas import eventually
 from tests.support.specs import spec
 
 Pools = Callable[..., WarmEnginePool]
@@ -94,14 +94,6 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pools]:
     yield make
     for one in made:
         one.close()
-
-
-def eventually(ask: Callable[[], Any]) -> Any:
-    until = time.monotonic() + 30
-    while not (found := ask()):
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    return found
 
 
 def test_idle_engines_count_until_their_replicas_join(pool: Pools, cluster: Cluster) -> None:
@@ -235,20 +227,20 @@ def full(monkeypatch: pytest.MonkeyPatch) -> FullCluster:
     return made
 
 
-def test_what_waits_for_room_ends_with_its_job(pool: Pools, full: FullCluster) -> None:
+@pytest.mark.parametrize(
+    ("ends", "waiting"),
+    [
+        pytest.param(lambda pool: pool.close(CheckedModel(spec(engine="echo"))), 0, id="the job"),
+        pytest.param(lambda pool: pool.gone(FIRST.process), 1, id="a waiting replica"),
+    ],
+)
+def test_what_waits_for_room_ends_with_what_it_is_for(
+    pool: Pools, full: FullCluster, ends: Callable[[WarmEnginePool], None], waiting: int
+) -> None:
     """Ray would keep it, and load a model with no one to use it when there is room."""
     asked = pool(most=2)
     for holder in (FIRST, SECOND):
         assert asked.engine_for(holder, "node") is None
     eventually(lambda: len(full.waiting) == 2)
-    asked.close(CheckedModel(spec(engine="echo")))
-    assert not full.waiting
-
-
-def test_what_waits_for_room_ends_with_the_waiting_replica(pool: Pools, full: FullCluster) -> None:
-    asked = pool(most=2)
-    for holder in (FIRST, SECOND):
-        assert asked.engine_for(holder, "node") is None
-    eventually(lambda: len(full.waiting) == 2)
-    asked.gone(FIRST.process)
-    eventually(lambda: len(full.waiting) == 1)
+    ends(asked)
+    eventually(lambda: len(full.waiting) == waiting)
