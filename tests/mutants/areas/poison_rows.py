@@ -90,7 +90,7 @@ MUTANTS = (
         "        if len(group.rows) < 2:\n            return group\n",
         "        if len(group.rows) < 2:\n            return Group(group.rows)\n",
         "A row that makes the system kill the engine is never found.",
-        (f"{_TESTS[0]}::test_row_that_makes_the_system_kill_the_engine_is_found",),
+        (f"{_TESTS[0]}::test_one_row_is_found_within_the_bound",),
     ),
     Mutant(
         "on_probation-replicas-not-marked",

@@ -112,7 +112,7 @@ MUTANTS = (
         "        if not any(isinstance(one, EngineDeadError) for one in prepared):\n",
         "        if True:\n",
         "A row that kills the front end while it is tokenised fails the job.",
-        (f"{_POISON[0]}::test_one_that_kills_while_it_is_tokenised_is_found",),
+        (f"{_POISON[0]}::test_one_row_is_found_within_the_bound",),
     ),
     Mutant(
         "dead-engine-writes-nothing",

@@ -17,15 +17,16 @@ from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOpera
 from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 from tests.support.airflow_tasks import OutletEvents
 
-from .judging import Judged
+from .jobs_api import Driver
 from .process import Gone, Process, Wrong
+from .steps import Steps
 
 HEARTBEAT_TIMEOUT, TRIGGERER_TIMEOUT, RETRY_DELAY = 300.0, 30.0, 30.0
 TASK = {"dag_id": "d", "task_id": "t", "run_id": "r", "map_index": -1}
 
 
-class Airflow(Judged):
-    """Runs the operator and its trigger."""
+class Airflow(Steps):
+    """Runs the operator and its trigger; checks each start of a job, each stop, and each result."""
 
     def play(self) -> None:
         """Play until the task has ended."""
@@ -137,6 +138,48 @@ class Airflow(Judged):
         if self.silent or self.step("task state") is not None:
             raise ConnectionError("the API server is away")
         return {"r": {"t": "restarting" if self.restarting else self.state}}
+
+    def tokens(self) -> set[str]:
+        record = self.record
+        return {driver.token for driver in self.ray.drivers} | ({record.token} if record else set())
+
+    # What must hold at every instant.
+
+    def check(self) -> None:
+        drivers = self.ray.drivers
+        for index in range(self.judged, len(drivers)):
+            self._judge_start(drivers[index], drivers[:index])
+        self.judged = len(drivers)
+        for driver in self.ray.stops[self.stops :]:
+            self._judge_stop(driver)
+        self.stops = len(self.ray.stops)
+
+    def _judge_start(self, driver: Driver, earlier: list[Driver]) -> None:
+        record = self.record
+        for one in earlier:
+            if one.known and one.token == driver.token and (one.active or one.committed):
+                raise Wrong(f"{driver.name} was submitted though {one.name} {one.status}")
+        if not self.is_heard and self.frozen_at.startswith("POST"):
+            # It had read the store before the clear. The destination's fence or the lease ends a cleared
+            # run's job.
+            self.straggling.add(driver.name)
+        elif record is None or driver.token != record.token:
+            raise Wrong(f"{driver.name} is not of the run on record")
+
+    def _judge_stop(self, driver: Driver) -> None:
+        record = self.record
+        if self.process is self.evicted or driver.name in self.stopped_by_user:
+            return
+        if record is not None and driver.token != record.token:
+            return
+        raise Wrong(f"{driver.name} was stopped, and no user wanted that")
+
+    def _judge_result(self) -> None:
+        token = str(self.result["uri"]).rpartition("/")[2]
+        if token in self.old_tokens:
+            raise Wrong("the result of an older run was handed over")
+        if token not in self.ray.commits:
+            raise Wrong("what was handed over was never committed")
 
 
 def _fresh(operator: RayBatchInferenceOperator) -> RayBatchInferenceOperator:

@@ -23,7 +23,7 @@ from airflow_provider_raybatch.job.scheduling.messages import StaleReplicaError
 from .clock import Clock
 from .exploring import Choose
 from .search_checks import Checked
-from .search_listings import Listings
+from .search_memory import Listings
 from .search_replica import Ended, Stepped, Waits, modelled
 from .search_scope import Scope
 from .search_state import frozen, of_replica

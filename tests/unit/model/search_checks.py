@@ -17,7 +17,7 @@ from airflow_provider_raybatch.job.replica.worker import _KILLER
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 
-from .search_begun import BegunInMemory
+from .search_memory import BegunInMemory
 from .search_replica import Stepped
 from .search_scope import Scope
 

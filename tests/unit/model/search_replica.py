@@ -31,7 +31,7 @@ from airflow_provider_raybatch.job.scheduling.messages import StaleReplicaError
 from airflow_provider_raybatch.job.warm_engines import source as engine_source
 from airflow_provider_raybatch.job.warm_engines.source import EngineAccess
 
-from .search_begun import BegunInMemory
+from .search_memory import BegunInMemory
 from .stepped_loop import AT_ONCE, SteppedLoop
 
 if TYPE_CHECKING:

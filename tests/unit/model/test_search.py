@@ -12,8 +12,7 @@ from functools import partial
 
 import pytest
 
-from .exploring import STRIDE, explore
-from .graph import Graph
+from .exploring import STRIDE, Graph, explore
 from .search import World, searching
 from .search_scope import Scope
 

@@ -55,20 +55,17 @@ def test_steps_are_of_one_size(share: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "at_once"),
+    ("limits", "most", "at_once"),
     [
-        ([1024] * 300, 300),  # equally long: none may wait
-        (range(900, 1200), 300),  # nearly
-        ([1024] + [16] * 400, 256),  # fewer would make no step shorter
-        ([16, 1024] * 2000, MOST),  # so many that full steps pay
+        ([1024] * 300, MOST, 300),  # equally long: none may wait
+        ([1024] * 300, 200, 200),  # no more than the engine takes
+        (range(900, 1200), MOST, 300),  # nearly
+        ([1024] + [16] * 400, MOST, 256),  # fewer would make no step shorter
+        ([16, 1024] * 2000, MOST, MOST),  # so many that full steps pay
     ],
 )
-def test_extremes(limits: Sequence[int], at_once: int) -> None:
-    assert level(limits).rows(EXPECTED, MOST) == at_once
-
-
-def test_never_more_than_the_engine_takes() -> None:
-    assert level([1024] * 300).rows(EXPECTED, 200) == 200
+def test_extremes(limits: Sequence[int], most: int, at_once: int) -> None:
+    assert level(limits).rows(EXPECTED, most) == at_once
 
 
 def test_the_number_stays_while_the_longest_run() -> None:

@@ -97,6 +97,16 @@ def test_a_replica_is_needed_while_rows_are_free() -> None:
     assert coordinator.starts("a third one")
 
 
+def test_a_replica_leaves_rows_for_one_that_starts() -> None:
+    """It stops doing so once that process is lost."""
+    coordinator = Board(rows=100)
+    coordinator.ready("first", slots=40)
+    assert coordinator.starts("second")
+    assert len(coordinator.asks("first").rows) == 50
+    coordinator._bury("second")
+    assert len(coordinator.asks("first").rows) == 50
+
+
 def test_no_replica_is_needed_for_rows_that_are_all_in_engines() -> None:
     coordinator = Board(rows=4, fewest=2)
     coordinator.ready("first")

@@ -93,22 +93,21 @@ def write(world: World, place: int, how: str) -> None:
     world.place.write(*(f"{how if number == place else 'row'} {number}" for number in range(ROWS)))
 
 
-@pytest.mark.parametrize("place", range(0, 24, 3))
-def test_row_that_kills_the_process_is_found_in_its_engine(world: World, place: int) -> None:
-    Deadly.seconds = 0.05
-    write(world, place, "kill")
+@pytest.mark.parametrize(
+    ("how", "place", "begun"),
+    [
+        *(("kill", place, IN_FLIGHT) for place in range(0, 24, 3)),
+        # Rows that were prepared together die once more before they are halved.
+        *(("crash", place, 2 * 4 * IN_FLIGHT) for place in (0, 13, 40)),
+    ],
+)
+def test_row_that_kills_the_process_is_found(world: World, how: str, place: int, begun: int) -> None:
+    """In its engine, or while it is tokenised."""
+    Deadly.seconds = 0.05 if how == "kill" else 0.0
+    write(world, place, how)
     world.run()
     assert world.place.written() == {number: number != place for number in range(ROWS)}
-    assert world.deaths <= math.ceil(math.log2(IN_FLIGHT)) + 1 + BLAMED_AFTER
-
-
-@pytest.mark.parametrize("place", [0, 13, 40])
-def test_row_that_kills_the_process_in_tokenising_is_found(world: World, place: int) -> None:
-    write(world, place, "crash")
-    world.run()
-    assert world.place.written() == {number: number != place for number in range(ROWS)}
-    # Rows that were prepared together die once more before they are halved.
-    assert world.deaths <= math.ceil(math.log2(4 * IN_FLIGHT)) + 2 + BLAMED_AFTER
+    assert world.deaths <= math.ceil(math.log2(begun)) + 1 + BLAMED_AFTER
 
 
 def test_row_whose_user_function_ends_the_process_is_found(
@@ -201,25 +200,22 @@ def test_full_disk_does_not_stop_the_replica(tmp_path: Path, monkeypatch: pytest
 class TestAnothersFile:
     """Anyone on the node can tell the file's name beforehand, and put something there."""
 
-    def test_a_link_is_not_followed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("is_link", [True, False])
+    def test_it_is_neither_read_nor_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_link: bool
+    ) -> None:
         theirs, path = tmp_path / "theirs", tmp_path / "begun"
         theirs.write_bytes(np.int64(5).tobytes())
-        path.symlink_to(theirs)
-        assert left_by_the_last(path) is None
+        if is_link:
+            path.symlink_to(theirs)
+            assert left_by_the_last(path) is None
+        else:
+            theirs.rename(path)
         monkeypatch.setattr(Path, "unlink", refuse)  # as in /tmp, whose sticky bit keeps others' files there
         rows = CrashLog(path)
         rows.begin(1)
-        assert theirs.read_bytes() == np.int64(5).tobytes()
+        assert path.read_bytes() == np.int64(5).tobytes()
         assert rows.now().in_engine.tolist() == [1]
-
-    def test_a_file_that_was_put_there_is_not_written(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        path = tmp_path / "begun"
-        path.write_bytes(b"")
-        monkeypatch.setattr(Path, "unlink", refuse)
-        CrashLog(path).begin(1)
-        assert path.read_bytes() == b""
 
     def test_one_of_another_user_or_kind_tells_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,24 +6,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_provider_raybatch.job.engine import vllm_compat
-from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.parts.part import paid_tokens
-from airflow_provider_raybatch.job.replica import replica as replica_module
-from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.storage.errors import StorageError
-from tests.support.replicas import Place, do, lines, work, written
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    return Place(tmp_path, monkeypatch)
+from tests.support.replicas import Place, do, lines, meanwhile, until, work, written
+from tests.support.scripted import Scripted
 
 
 def test_every_step_that_can_fail_fails_its_row_alone(place: Place) -> None:
@@ -130,31 +122,22 @@ def test_replica_reports_what_it_is_and_what_it_did(place: Place) -> None:
     assert place.report.first_request > 0
 
 
-def test_failures_are_counted_as_they_are_written(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_are_counted_as_they_are_written(place: Place) -> None:
     """Failures of a process that ends before its report are counted by the next process."""
+    place.source.write_text(lines({"text": "wait"}, {"text": None}, {"text": "far too many words to fit"}))
+    fields = {"engine": "echo", "engine_args": {"max_model_len": 5}}
+    first = place.replica(**fields)
 
-    class Endless(EchoEngine):
-        async def generate(self, encoded: Any) -> Any:
-            asked.set()
-            await asyncio.Event().wait()
-
-    async def ends_while_it_asks(replica: Replica) -> None:
-        working = asyncio.ensure_future(work(replica))
-        await asked.wait()
+    async def ends_while_it_asks() -> None:
+        working = asyncio.ensure_future(work(first))
+        await until(lambda: Scripted.asked)
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
 
-    place.source.write_text(lines({"text": "a"}, {"text": None}, {"text": "far too many words to fit"}))
-    fields = {"engine": "echo", "engine_args": {"max_model_len": 5}}
-    asked = asyncio.Event()
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            replica_module, "open_engine", lambda spec, spans_nodes, *_: Endless(spec, spans_nodes)
-        )
-        first = place.replica(**fields)
-        asyncio.run(ends_while_it_asks(first))
+    asyncio.run(ends_while_it_asks())
+    Scripted.events.clear()
     second = place.replica(**fields)
-    do(place, second)
+    meanwhile(second, lambda: Scripted.events, lambda: Scripted.events["wait"].set())
     counted = [(one.report.written, one.report.errors) for one in (first, second)]
     assert counted == [(0, 0), (3, 2)]
 

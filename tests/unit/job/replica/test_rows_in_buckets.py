@@ -7,7 +7,6 @@ import asyncio
 import itertools
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,19 +16,20 @@ from airflow_provider_raybatch.job.replica.inflight import Row
 from airflow_provider_raybatch.job.replica.process_parts import PartWriter
 from airflow_provider_raybatch.job.row_order.grouping import ByPrefix
 from tests.support.replicas import Place, do, lines, until, work, written
+from tests.support.scripted import Scripted
 
 ROWS = 400
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(place: Place) -> Place:
     """Four rows on each of 100 documents, in random order."""
-    found = Place(tmp_path, monkeypatch, batch=16)
+    place.batch = 16
     texts = [f"{document:08d} question {number}" for document in range(100) for number in range(4)]
     random.Random(7).shuffle(texts)
-    found.source.write_text(lines(*({"id": number, "text": text} for number, text in enumerate(texts))))
-    found.grouping = ByPrefix(8, buckets=3)
-    return found
+    place.source.write_text(lines(*({"id": number, "text": text} for number, text in enumerate(texts))))
+    place.grouping = ByPrefix(8, buckets=3)
+    return place
 
 
 def check(rows: list[dict[str, Any]]) -> None:
@@ -46,16 +46,11 @@ def test_rows_keep_their_ordinals(place: Place) -> None:
     check(written(place, *done))
 
 
-def test_rows_of_a_document_go_into_the_engine_together(tmp_path: Path, place: Place) -> None:
-    log = tmp_path / "requests"
-    fields = {"engine_args": {"request_log": str(log), "max_num_seqs": 1, "seconds_per_token": 0.0001}}
-    do(place, place.replica(engine="echo", rows_in_flight=8, **fields))
-    (file,) = log.iterdir()
-    prompts = [
-        line.partition('"prompt": "')[2][:8] for line in file.read_text().splitlines() if "start" in line
-    ]
-    changes = sum(one != other for one, other in itertools.pairwise(prompts))
-    assert len(prompts) == ROWS
+def test_rows_of_a_document_go_into_the_engine_together(place: Place) -> None:
+    do(place, place.replica(engine="echo", rows_in_flight=8))
+    documents = [prompt[:8] for prompt in Scripted.asked]
+    changes = sum(one != other for one, other in itertools.pairwise(documents))
+    assert len(documents) == ROWS
     assert changes <= 110
 
 

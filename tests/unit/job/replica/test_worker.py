@@ -14,15 +14,24 @@ import pytest
 
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.parts.part import Part, listed
-from airflow_provider_raybatch.job.replica import prefetcher
 from airflow_provider_raybatch.job.replica import replica as replica_module
-from airflow_provider_raybatch.job.scheduling.messages import PullRequest
-from tests.support.replicas import Place, do, lines, meanwhile, until, work, written
+from tests.support.replicas import Place, do, meanwhile, until, work, written
 from tests.support.scripted import ProcessEndedError, Scripted
 
 
 def parts(place: Place) -> list[Part]:
     return listed(place.out.list("parts/0"))
+
+
+def write_tables(place: Place, *tables: dict[str, Any]) -> None:
+    place.source = place.source.parent / "in"
+    place.source.mkdir()
+    for number, table in enumerate(tables):
+        pq.write_table(pa.table(table), place.source / f"{number:02d}.parquet")
+
+
+def engine_events(folder: Path) -> list[str]:
+    return [json.loads(line)["event"] for file in folder.iterdir() for line in file.open()]
 
 
 def test_slow_row_delays_the_others_by_flush_interval_only(place: Place) -> None:
@@ -44,11 +53,7 @@ def test_many_answers_are_written_while_the_engine_has_the_rest(place: Place) ->
 
 def test_rows_of_many_files_are_one_part(place: Place) -> None:
     """Also if they are in many files: here 40 Parquet files of a row each."""
-    folder = place.source.parent / "in"
-    folder.mkdir()
-    for number in range(40):
-        pq.write_table(pa.table({"text": [f"row {number}"], "n": [number]}), folder / f"{number:02d}.parquet")
-    place.source = folder
+    write_tables(place, *({"text": [f"row {number}"], "n": [number]} for number in range(40)))
     (done,) = do(place, place.replica())
     assert len(done.parts) == 1
     assert [(row["ordinal"], row["input"]["n"]) for row in written(place, done)] == [
@@ -57,12 +62,8 @@ def test_rows_of_many_files_are_one_part(place: Place) -> None:
 
 
 def test_rows_with_other_columns_get_parts_of_their_own(place: Place) -> None:
-    folder = place.source.parent / "in"
-    folder.mkdir()
-    for number in range(6):
-        column = pa.array([number], pa.int64() if number % 2 else pa.int32())
-        pq.write_table(pa.table({"text": ["a"], "n": column}), folder / f"{number}.parquet")
-    place.source = folder
+    columns = [pa.array([number], pa.int64() if number % 2 else pa.int32()) for number in range(6)]
+    write_tables(place, *({"text": ["a"], "n": column} for column in columns))
     done = do(place, place.replica())
     found = {row["ordinal"]: row["input"]["n"] for row in written(place, *done)}
     assert found == {number: number for number in range(6)}
@@ -98,13 +99,13 @@ def test_dead_engine_leaves_finished_rows_and_names_the_others(place: Place) -> 
     assert [row["ordinal"] for row in written(place, done)] == [0, 2, 4, 5]
 
 
+def dies(*_: object) -> None:
+    raise EngineDeadError("the process of vLLM's front end ended (exit code -11).")
+
+
 def test_front_end_that_dies_with_answers_repeats_them(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.write("a", "b")
     replica = place.replica()
-
-    def dies(*_: object) -> None:
-        raise EngineDeadError("the process of vLLM's front end ended (exit code -11).")
-
     with monkeypatch.context() as patch:
         patch.setattr(Scripted, "decode", dies)
         with pytest.raises(asyncio.CancelledError):
@@ -118,10 +119,6 @@ def test_front_end_that_dies_with_answers_repeats_them(place: Place, monkeypatch
 
 def test_engine_that_dies_at_its_start_gets_one_more(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.write("a")
-
-    def dies(*_: object) -> None:
-        raise EngineDeadError("the process of vLLM's front end ended (exit code -11).")
-
     monkeypatch.setattr(replica_module, "open_engine", dies)
     with pytest.raises(ProcessEndedError):
         place.replica()
@@ -141,54 +138,7 @@ def test_a_replica_that_was_taken_for_lost_ends(place: Place) -> None:
         meanwhile(replica, lambda: Scripted.asked, is_lost)
 
 
-def test_two_replicas_share_one_row_group(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first one takes no more than it can begin, and the other gets its content from the first."""
-    folder = place.source.parent / "in"
-    folder.mkdir()
-    pq.write_table(pa.table({"text": [f"row {number}" for number in range(400)]}), folder / "x.parquet")
-    place.source = folder
-    store: list[Any] = []
-    monkeypatch.setattr(
-        prefetcher, "_put", lambda contents: store.append(1) or {p: [c] for p, c in contents.items()}
-    )
-    fields = {
-        "engine": "echo",
-        "rows_in_flight": 20,
-        "replicas": 2,
-        "engine_args": {"seconds_per_token": 0.02},
-    }
-    first = place.replica(**fields)
-    second = place.replica(actor="another", **fields)
-
-    async def story() -> None:
-        working = asyncio.ensure_future(work(first))
-        await until(lambda: first.report.rows)
-        await asyncio.gather(working, work(second))
-
-    asyncio.run(story())
-    assert place.coordinator._queue.is_finished
-    rows = [replica.report.rows for replica in (first, second)]
-    assert sum(rows) == 400
-    assert min(rows) > 100
-    assert len(store) == 1
-
-
-def test_a_replica_leaves_rows_for_one_that_starts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stops doing so once that process is lost."""
-    place.write(*map(str, range(100)))
-    fields = {"engine": "echo", "rows_in_flight": 10, "replicas": 2}
-    first = place.replica(**fields)
-    second = place.replica(actor="another", **fields)
-    coordinator = place.coordinator
-    coordinator.join(first.process, 40)
-    assert len(coordinator.pull(first.process, PullRequest()).rows) == 50
-    coordinator._bury(second.process)
-    assert len(coordinator.pull(first.process, PullRequest()).rows) == 50
-
-
-def test_a_replica_without_rows_leaves_and_closes_its_engine(
-    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_replica_without_rows_leaves_and_closes_its_engine(place: Place, tmp_path: Path) -> None:
     """It returns its ticket, and at once each one that it gets then."""
     texts = ["wait", *map(str, range(20))]
     place.write(*texts)
@@ -208,17 +158,14 @@ def test_a_replica_without_rows_leaves_and_closes_its_engine(
         await working
 
     asyncio.run(story())
-    events = [json.loads(line)["event"] for file in (tmp_path / "log").iterdir() for line in file.open()]
-    assert events.count("close") == 1
+    assert engine_events(tmp_path / "log").count("close") == 1
     assert first.report.rows + second.report.rows == 21
     assert sum(part.rows for part in parts(place)) == 21
     assert place.coordinator._queue.is_finished
 
 
-def test_a_replica_that_comes_too_late_opens_no_engine(
-    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    place.source.write_text(lines({"text": "wait"}, *({"text": str(number)} for number in range(8))))
+def test_a_replica_that_comes_too_late_opens_no_engine(place: Place, tmp_path: Path) -> None:
+    place.write("wait", *map(str, range(8)))
     fields = {"replicas": (1, 2), "rows_in_flight": 20, "engine_args": {"request_log": str(tmp_path / "log")}}
     first = place.replica(engine="echo", **fields)
 
@@ -233,5 +180,4 @@ def test_a_replica_that_comes_too_late_opens_no_engine(
         await working
 
     asyncio.run(story())
-    events = [json.loads(line)["event"] for file in (tmp_path / "log").iterdir() for line in file.open()]
-    assert events.count("open") == 1
+    assert engine_events(tmp_path / "log").count("open") == 1

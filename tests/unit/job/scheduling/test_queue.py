@@ -200,25 +200,23 @@ def test_speed_is_that_of_a_full_engine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("all_rows", "starting", "rows", "has_share"), [(100, 1, 50, True), (1000, 0, 80, False)]
+    ("all_rows", "size", "slots", "starting", "rows", "has_share"),
+    [
+        (100, 1, 20, 1, 50, True),  # its share, also where others have not taken theirs yet
+        (1000, 1, 20, 0, 80, False),  # more rows come
+        (400, 1, 100, 1, 200, True),
+        (400, 1, 100, 7, 100, True),  # what its engine can run; the rest is for those that start
+        (4000, 4000, 200, 0, 800, False),
+        (4000, 4000 * 2**20, 200, 0, 400, False),  # large rows are not held ahead
+    ],
 )
-def test_a_replica_knows_whether_more_rows_come(
-    all_rows: int, starting: int, rows: int, has_share: bool
+def test_first_replica_gets_what_it_can_use(
+    all_rows: int, size: int, slots: int, starting: int, rows: int, has_share: bool
 ) -> None:
-    """It has its share of all that are left, also where others have not taken theirs yet."""
-    queue = PullQueue(RowIndex([all_rows], [1]))
-    queue.starting = starting
-    queue.join("first", 20, 0.0)
-    assignment = queue.pull("first", 0.0)
-    assert (len(assignment.rows), assignment.has_share) == (rows, has_share)
-
-
-@pytest.mark.parametrize(("starting", "rows"), [(1, 200), (7, 100)])
-def test_first_replica_leaves_rows_for_those_that_start(starting: int, rows: int) -> None:
-    """It always gets the rows that its engine can run, but few beyond them."""
-    world = World(RowIndex([400], [1]))
+    world = World(RowIndex([all_rows], [size]))
     world.queue.starting = starting
-    assert len(world.pull(world.join(100)).rows) == rows
+    assignment = world.pull(world.join(slots))
+    assert (len(assignment.rows), assignment.has_share) == (rows, has_share)
 
 
 def test_one_that_is_about_to_join_finds_its_share() -> None:
@@ -230,12 +228,6 @@ def test_one_that_is_about_to_join_finds_its_share() -> None:
     queue.coming = 0
     queue.join("second", 64, 1.0)
     assert len(queue.pull("second", 1.0).rows) == 20
-
-
-@pytest.mark.parametrize(("size", "rows"), [(4000 * 2**20, 400), (4000, 800)])
-def test_large_rows_are_not_held_ahead(size: int, rows: int) -> None:
-    world = World(RowIndex([4000], [size]))
-    assert len(world.pull(world.join(200)).rows) == rows
 
 
 def test_a_replica_that_was_given_up_must_end() -> None:

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows that processes have begun, kept for each node."""
+"""In memory: which rows processes have begun, and listings of what lost ones have written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -38,3 +41,19 @@ class BegunInMemory(CrashLog):
     def left(place: tuple[dict[str, BegunInMemory], str]) -> Begun | None:
         known = place[0].pop(place[1], None)
         return None if known is None else known.now()
+
+
+class Listings:
+    """Stands for threads: each listing is answered in a step of its own, in any order."""
+
+    def __init__(self, threads: int, thread_name_prefix: str) -> None:
+        self.awaited: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        answer = Future[Any]()
+        self.awaited.append((answer, partial(function, *arguments)))
+        return answer
+
+    def answer(self, number: int) -> None:
+        answer, function = self.awaited.pop(number)
+        answer.set_result(function())
