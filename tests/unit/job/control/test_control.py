@@ -69,7 +69,7 @@ def test_a_new_attempt_brings_its_own_deadline() -> None:
     assert goes_on(it)
 
 
-def test_job_without_a_follower_ends_itself() -> None:
+def test_orphan_timeout_ends_a_job_without_a_follower() -> None:
     clock = Clock()
     it, unlimited = control(clock, orphan_timeout=100), control(clock, orphan_timeout=0)
     clock.now += 99

@@ -201,7 +201,7 @@ class TestAnothersFile:
     """Anyone on the node can tell the file's name beforehand, and put something there."""
 
     @pytest.mark.parametrize("is_link", [True, False])
-    def test_it_is_neither_read_nor_written(
+    def test_a_file_is_neither_read_nor_written(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_link: bool
     ) -> None:
         theirs, path = tmp_path / "theirs", tmp_path / "begun"
