@@ -3,7 +3,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import pytest
+
 from airflow_provider_raybatch.job.preflight import model_check
+from tests.support.model_configs import SHAPES
+from tests.support.specs import spec
 
 
 class Resolved(str):
@@ -15,3 +22,34 @@ def test_a_commit_is_plain_text() -> None:
     found = model_check._commit("acme/tiny", commit, Resolved(commit), "config.json")
     assert found == commit
     assert type(found) is str
+
+
+class Config:
+    """Stands for vLLM's config of a model."""
+
+    def __init__(self, config: dict[str, Any] | None) -> None:
+        self.hf_config = self
+        self._config = config
+
+    def to_dict(self) -> dict[str, Any]:
+        if self._config is None:
+            raise RuntimeError("the model's own code")
+        return self._config
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "stored"),
+    [
+        (SHAPES["8B"], "llama", None),
+        ({"model_type": "gemma3", "text_config": SHAPES["270M"]}, "gemma3_text", 7),
+        ({"model_type": "of_tomorrow"}, None, None),
+        (None, None, None),
+    ],
+)
+def test_sizes_come_from_the_config_that_vllm_completed(
+    tmp_path: Path, config: dict[str, Any] | None, kind: str | None, stored: int | None
+) -> None:
+    """Files are looked at only where they tell more."""
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    found = model_check._sizes(spec(engine="vllm", model=str(tmp_path)), Config(config), {})
+    assert (found.shape.kind if found else None, found.stored if found else None) == (kind, stored)
