@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
 from enum import Enum
 from pathlib import Path
@@ -15,10 +16,12 @@ from pydantic import BaseModel
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest, Digests
+from airflow_provider_raybatch.dataset import open_dataset
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
 from airflow_provider_raybatch.job.tasks.generate import Generate
 from airflow_provider_raybatch.job.tasks.typed_columns import arrow_types, column_kinds, typed
+from tests.support.documents import blocks
 from tests.support.echo_place import EchoPlace
 from tests.support.specs import spec
 from tests.support.whole_job import without_cluster
@@ -338,3 +341,21 @@ def test_recursive_model_runs_with_the_echo_engine(place: EchoPlace) -> None:
     assert row["x_colour"] in ("red", "blue")
     assert row["x_lines"][0]["sku"]
     assert place.rows(place.job(1, ROWS, response_format=Tree.model_json_schema()))[0]["name"]
+
+
+def test_recipe_reads_typed_columns(place: EchoPlace) -> None:
+    """Its schema makes a dataset, and its downstream task, without Airflow around it, reads that."""
+    (text,) = (block.text for block in blocks("python") if "INVOICE = {" in block.text)
+    nodes = {getattr(node, "name", ""): node for node in ast.walk(ast.parse(text))}
+    reader = nodes["total"]
+    assert isinstance(reader, ast.FunctionDef)
+    reader.decorator_list = []
+    schema = next(node for node in ast.parse(text).body if isinstance(node, ast.Assign))
+    found: dict[str, Any] = {"open_dataset": lambda result, aws_conn_id: open_dataset(result)}
+    exec(compile(ast.Module([schema, reader], []), "recipe", "exec"), found)
+    manifest = place.job(0, ROWS, response_format=found["INVOICE"])
+    rows = place.rows(manifest)
+    wanted = sum(row["total"] for row in rows if row["state"] == "open")
+    result = {"uri": manifest.uri, "manifest_uri": manifest.manifest_uri, "format": manifest.format}
+    assert found["total"](result) == pytest.approx(wanted)
+    assert rows[0]["lines"][0].keys() == {"article", "amount"}
