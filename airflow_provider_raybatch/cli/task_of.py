@@ -8,7 +8,7 @@ import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class BatchTask:
     """A batch inference before it runs.
 
     :param title: what it is, such as ``task 'label' of DAG 'nightly' on 2026-11-30``.
+    :param names: ids of DAG and task; empty without a DAG file.
     :param spec: its `destination` is :data:`NO_DESTINATION` where none is known.
     :param ray_conn_id: the connection that the task would use.
     :param notes: what could not be rendered and was left out, a sentence each; free of secrets.
@@ -54,6 +55,7 @@ class BatchTask:
     hf_conn_id: str | None = None
     runtime_env: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = field(default=())
+    names: tuple[str, str] = ("", "")
 
     @property
     def has_destination(self) -> bool:
@@ -97,7 +99,8 @@ def _batch_task(options: Namespace) -> BatchTask:
         raise SpecError(_masked(" ".join(needed)))
     notes = tuple(_masked(f"{name}: {sentence}") for name, sentence in failures.items())
     known = {name: value for name, value in own.items() if name not in failures}
-    return _made(title, {**known, **given}, options, known, notes)
+    made = _made(title, {**known, **given}, options, known, notes)
+    return replace(made, names=(task.dag_id, task.task_id))
 
 
 def _made(

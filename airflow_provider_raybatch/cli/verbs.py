@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from airflow_provider_raybatch.cli.option import Option, Verb
+from airflow_provider_raybatch.cli.preview_verbs import PREVIEW_VERBS
 
 PROGRAM = "raybatch"
 SUMMARY = "Batch inference on Ray: look before a run, and at what came of it"
@@ -49,6 +50,7 @@ VERBS = (
             _AWS_CONN_ID,
         ),
     ),
+    *PREVIEW_VERBS,
     Verb(
         name="rows",
         function="rows:show_rows",

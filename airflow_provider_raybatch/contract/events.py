@@ -16,6 +16,7 @@ from airflow_provider_raybatch.contract.base import ContractModel
 from airflow_provider_raybatch.contract.control import is_signed, sign
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary
+from airflow_provider_raybatch.contract.preview import PlanReport, Preview, PreviewRow
 from airflow_provider_raybatch.contract.text import clean, count_of, cut_to
 
 MARKER = "::raybatch:: "
@@ -142,7 +143,40 @@ class Committed(_Event):
         return f"; {count_of(one.tokens_paid, 'token')} paid, {one.tokens_saved or 0:,} saved{gpus}"
 
 
-Event = Phase | Notice | Progress | Failed | Committed
+class RowPreviewed(_Event):
+    """A row of a preview."""
+
+    event: Literal["row_previewed"] = "row_previewed"
+    row: PreviewRow
+
+    def text(self) -> str:
+        """For people."""
+        return f"row {self.row.ordinal:,}: {self.row.failure or 'can be asked'}"
+
+
+class Previewed(_Event):
+    """All rows of a preview were reported; the last event."""
+
+    event: Literal["previewed"] = "previewed"
+    preview: Preview
+
+    def text(self) -> str:
+        """For people."""
+        return f"{count_of(self.preview.rows_shown, 'row')} shown; nothing was written"
+
+
+class Planned(_Event):
+    """The sizes of a job are known; the last event of a preview job."""
+
+    event: Literal["planned"] = "planned"
+    report: PlanReport
+
+    def text(self) -> str:
+        """For people."""
+        return f"{count_of(self.report.rows or 0, 'row')} planned; nothing was written"
+
+
+Event = Phase | Notice | Progress | Failed | Committed | RowPreviewed | Previewed | Planned
 JobEvent = Annotated[Event, Field(discriminator="event")]
 _ADAPTER: TypeAdapter[Event] = TypeAdapter(JobEvent)
 

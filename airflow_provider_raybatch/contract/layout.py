@@ -72,6 +72,8 @@ STORE_WHOLE = "_whole"
 # Packages that travel to the cluster.
 
 SPEC_FILE = "spec.json"
+REQUEST_FILE = "preview.json"
+"""Beside the spec of a preview job: what it reports."""
 KEY_FILE, SECRETS_FILE = "key", "secrets"
 """Members of the private package: the job's key, and the credentials as they were sealed."""
 

@@ -50,7 +50,7 @@ def seen(address: str, folder: Path) -> dict[str, Any]:
     # The echo engine requests no GPU, and vLLM would need a real one.
     plan._gpus = lambda *_: (1, "set by the test")
     plan._ROWS_FOR_A_NODE = 30
-    ready._vllm_is_here = lambda: False
+    ready.vllm_is_here = lambda: False
     before = cluster_view.gpu_node(None)
     ready._wait_for_engine_node(spec(folder, "vllm", str(MODEL)), False, emit)
     checked_on = cluster_view.gpu_node(None)

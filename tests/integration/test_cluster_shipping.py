@@ -13,9 +13,15 @@ from cryptography.fernet import Fernet
 
 from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
 from airflow_provider_raybatch.cluster.follow.poll import Followed, follow
+from airflow_provider_raybatch.cluster.follow.preview import run_preview
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.submit import request as request_module
-from airflow_provider_raybatch.cluster.submit.request import build_batch_request, with_source_digest
+from airflow_provider_raybatch.cluster.submit.request import (
+    build_batch_request,
+    build_preview_request,
+    with_source_digest,
+)
+from airflow_provider_raybatch.contract.preview import PreviewRequest
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission, TaskKey
@@ -75,12 +81,16 @@ def spec_of(submission_id):
     })
 
 
-async def probe(cluster, tmp_path, monkeypatch, seal_key=None, wheel="obstore"):
+def write_prompts(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(request_module, "_WHEELS", (wheel,))
     (tmp_path / "team_prompts").mkdir()
     (tmp_path / "team_prompts/__init__.py").write_text("")
     (tmp_path / "team_prompts/build.py").write_text("def prompt(row): return 'prompt of ' + str(row['a'])\n")
+
+
+async def probe(cluster, tmp_path, monkeypatch, seal_key=None, wheel="obstore"):
+    monkeypatch.setattr(request_module, "_WHEELS", (wheel,))
+    write_prompts(tmp_path, monkeypatch)
     env_vars = {"LEVEL": "9", **({"RAYBATCH_SEAL_KEY": seal_key} if seal_key else {})}
     async with RayJobsClient(cluster.address) as client:
         request = await build_batch_request(
@@ -127,6 +137,29 @@ async def test_sealed(ray_cluster, tmp_path, monkeypatch):
         *await probe(ray_cluster, tmp_path, monkeypatch, Fernet.generate_key().decode()),
         wheel_from="/site-packages/obstore/",
     )
+
+
+async def test_a_preview_runs_the_shipped_function(ray_cluster, tmp_path, monkeypatch):
+    """In a task of its own, and leaves no trace."""
+    write_prompts(tmp_path, monkeypatch)
+    rows, out = tmp_path / "in.jsonl", tmp_path / "out"
+    rows.write_text("".join(f'{{"a": {number}}}\n' for number in range(30)))
+    fields = {"source": [str(rows)], "engine": "echo", "destination": str(out)}
+
+    async def report(**wanted):
+        name = f"test-{uuid.uuid4().hex[:12]}"
+        spec = with_source_digest(spec_of(name)).model_copy(update=fields)
+        async with RayJobsClient(ray_cluster.address) as client:
+            request = await build_preview_request(client, spec, PreviewRequest(**wanted), key=KEY)
+            return await run_preview(client, request, KEY, timeout=120)
+
+    *shown, end = await report(verb="preview", rows=2)
+    assert [event.row.messages[0].text for event in shown] == ["prompt of 0", "prompt of 1"]
+    assert (end.preview.rows, end.preview.refusals) == (30, ())
+    (planned,) = await report(verb="plan")
+    assert (planned.report.prompt_tokens.rows, planned.report.prompt_tokens.total) == (30, 90)
+    assert {size.name for size in planned.report.sizes} >= {"replicas", "rows_per_chunk"}
+    assert not out.exists()
 
 
 @pytest.mark.turn(2)

@@ -146,8 +146,13 @@ def test_chats_are_rendered_as_vllm_renders_them(llm: Any, engine: Any) -> None:
     before = copy.deepcopy(requests)
     for request, encoded in zip(requests, engine.encode(requests), strict=True):
         assert encoded.ids == theirs(llm, request).prompt_token_ids
-    assert_equal(llm, engine, *requests, Request(prompt="What is 3 + 4?", sampling=LONG))
-    assert requests == before
+    requests.append(Request(prompt="What is 3 + 4?", sampling=LONG))
+    responses = assert_equal(llm, engine, *requests)
+    assert requests[:-1] == before
+    from airflow_provider_raybatch.job.preview.tokens import VllmCounter
+
+    counted = VllmCounter(spec()).count(requests)  # a preview counts without an engine
+    assert [one.sent for one in counted] == [one.input_tokens for one in responses]
 
 
 def test_texts_end_where_vllm_ends_them(llm: Any, engine: Any) -> None:

@@ -21,14 +21,17 @@ from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 from airflow_provider_raybatch.cluster.submit.runtime_env import upload_runtime_env, with_packages
 from airflow_provider_raybatch.contract.control import STOP_GRACE, STOP_GRACE_VARIABLE
 from airflow_provider_raybatch.contract.failures import SpecError
-from airflow_provider_raybatch.contract.layout import KEY_FILE, SECRETS_FILE, SPEC_FILE
+from airflow_provider_raybatch.contract.layout import KEY_FILE, REQUEST_FILE, SECRETS_FILE, SPEC_FILE
+from airflow_provider_raybatch.contract.preview import PreviewRequest
 from airflow_provider_raybatch.contract.secrets import Secrets, seal
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.submission import Submission
 
 _WHEELS = ("obstore",)
 """Distributions, installed here, that the job needs besides Ray and vLLM."""
 
 ENTRYPOINT = f"python -m airflow_provider_raybatch.job {SPEC_FILE}"
+PREVIEW = f"python -m airflow_provider_raybatch.job.preview {SPEC_FILE} {REQUEST_FILE}"
 WARM_ENGINES = "python -m airflow_provider_raybatch.job.warm_engines"
 
 
@@ -60,24 +63,64 @@ async def build_batch_request(
     :raises SpecError: the spec has no submission, the runtime env or the seal key is wrong.
     :raises PackageError: something can't be shipped.
     """
-    submission = spec.submission
-    if submission is None:
+    submission = _submission_of(spec)
+    env = await _ship(client, spec, {}, key, secrets, seal_key, runtime_env)
+    whose = SubmissionKey(submission.task, submission.run_token)
+    return JobRequest(
+        entrypoint=ENTRYPOINT,
+        submission_id=submission.submission_id,
+        runtime_env=env,
+        metadata=whose.metadata(spec.fingerprint),
+    )
+
+
+async def build_preview_request(
+    client: RayJobsClient,
+    spec: BatchInferenceSpec,
+    wanted: PreviewRequest,
+    *,
+    key: str,
+    secrets: Secrets | None = None,
+    seal_key: str | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
+) -> JobRequest:
+    """A preview job; it ships what the batch inference would, and runs no engine.
+
+    It has no metadata, so that it never counts as a submission of the task.
+
+    :param wanted: what it reports. The others, and errors, are those of :func:`build_batch_request`.
+    """
+    files = {REQUEST_FILE: wanted.model_dump_json().encode()}
+    env = await _ship(client, spec, files, key, secrets, seal_key, runtime_env)
+    return JobRequest(PREVIEW, _submission_of(spec).submission_id, runtime_env=env)
+
+
+def _submission_of(spec: BatchInferenceSpec) -> Submission:
+    if spec.submission is None:
         raise SpecError("submission: it must be filled before the job's request is built.")
+    return spec.submission
+
+
+async def _ship(
+    client: RayJobsClient,
+    spec: BatchInferenceSpec,
+    files: Mapping[str, bytes],
+    key: str,
+    secrets: Secrets | None,
+    seal_key: str | None,
+    runtime_env: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Upload the spec, `files` beside it, and all code; return the job's runtime env."""
+    submission = _submission_of(spec)
     users = _with_grace(await upload_runtime_env(client, runtime_env))
     with_packages(users, working_dir="", py_modules=[])  # refuses before anything of ours is uploaded
     packages = await asyncio.to_thread(_packages, spec)
     modules = [await ensure_package(client, package) for package in packages]
     name = await _upload_private(client, key, secrets, seal_key)
     spec = spec.model_copy(update={"submission": submission.model_copy(update={"secrets_package": name})})
-    document = spec.model_dump_json().encode()
-    working_dir = await ensure_package(client, Package({SPEC_FILE: document}))
-    whose = SubmissionKey(submission.task, submission.run_token)
-    return JobRequest(
-        entrypoint=ENTRYPOINT,
-        submission_id=submission.submission_id,
-        runtime_env=with_packages(users, working_dir=working_dir, py_modules=modules),
-        metadata=whose.metadata(spec.fingerprint),
-    )
+    content = {SPEC_FILE: spec.model_dump_json().encode(), **files}
+    working_dir = await ensure_package(client, Package(content))
+    return with_packages(users, working_dir=working_dir, py_modules=modules)
 
 
 async def build_warm_engines_request(client: RayJobsClient, submission_id: str, *, end: bool) -> JobRequest:

@@ -164,14 +164,14 @@ class EchoEngine:
             sampling = _parse("sampling", EchoSampling, {**self._sampling, **request.sampling})
         except SpecError as error:
             return RowFailure("engine", str(error))
-        context, words = self._options.max_model_len, _words(request)
+        context, words = self._options.max_model_len, words_of(request)
         whole = len(words)
         if whole >= context:
             most = most_prompt_tokens(context, sampling.max_tokens)
-            cut = shortened(request, lambda one: len(_words(one)), whole, most) if self._truncates else None
+            cut = shortened(request, lambda one: len(words_of(one)), whole, most) if self._truncates else None
             if cut is None:
                 return overlong(whole, context)
-            request, words = cut, _words(cut)
+            request, words = cut, words_of(cut)
         return _Encoded(_texts(request)[-1], " ".join(words), len(words), sampling, whole - len(words))
 
     async def generate(self, encoded: Any) -> Any:
@@ -250,7 +250,8 @@ def _texts(request: Request) -> list[str]:
     return [text_of(message.get("content")) for message in request.messages]
 
 
-def _words(request: Request) -> list[str]:
+def words_of(request: Request) -> list[str]:
+    """The words of a request, which count as tokens."""
     return " ".join(_texts(request)).split()
 
 

@@ -34,6 +34,7 @@ from airflow_provider_raybatch.job.tasks.registry import task_of
 
 _SAMPLE_ROWS = 1000
 _SAMPLE_CHUNK = 128
+_SHOWN_COLUMNS = 20
 
 
 class Sample(NamedTuple):
@@ -57,17 +58,23 @@ def look_at_source(
     :param copies: see :func:`~airflow_provider_raybatch.job.input.listing.resolve`.
     :raises PreflightError: it is missing, or not what the spec describes.
     """
+    source = read_source(spec, credentials, copies)
+    for check in SOURCE_CHECKS:
+        check(spec, source)
+    return source
+
+
+def read_source(
+    spec: BatchInferenceSpec, credentials: AwsCredentials | None, copies: Copies | None = None
+) -> Source:
+    """As :func:`look_at_source`, without :data:`SOURCE_CHECKS`."""
     listing = resolve(spec, credentials, copies)
     surveyed = survey(listing, credentials)
     files = zip(listing.files, surveyed.contents, strict=True)
     listing = replace(listing, files=tuple(replace(file, content=content) for file, content in files))
     rows = surveyed.rows if spec.limit is None else min(spec.limit, surveyed.rows)
     schema = _with_partitions(_schema(listing, surveyed, credentials), partitions(listing))
-    source = Source(listing, surveyed, list(schema.names), schema, rows)
-    _check_columns(spec, source)
-    _check_braces(spec, source)
-    _check_collisions(spec, source)
-    return source
+    return Source(listing, surveyed, list(schema.names), schema, rows)
 
 
 def check_rows(
@@ -179,7 +186,11 @@ def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:
 def _missing(field: str, name: str, columns: list[str], where: str) -> str:
     near = difflib.get_close_matches(name, columns, n=1, cutoff=0.6)
     meant = f"; did you mean {near[0]!r}" if near else ""
-    return f"{field}: {where} has no column {name!r}{meant} (its columns: {', '.join(columns) or 'none'})."
+    shown, others = columns[:_SHOWN_COLUMNS], len(columns) - _SHOWN_COLUMNS
+    more = f" and {others:,} more" if others > 0 else ""
+    return (
+        f"{field}: {where} has no column {name!r}{meant} (its columns: {', '.join(shown) or 'none'}{more})."
+    )
 
 
 def _check_braces(spec: BatchInferenceSpec, source: Source) -> None:
@@ -213,3 +224,7 @@ def _check_collisions(spec: BatchInferenceSpec, source: Source) -> None:
             f"{field}: the source has a column {double!r} already, which is also an output column{case}; "
             f"{remedy}."
         )
+
+
+SOURCE_CHECKS = (_check_columns, _check_braces, _check_collisions)
+"""Whether the spec fits the source; each raises :class:`PreflightError`."""

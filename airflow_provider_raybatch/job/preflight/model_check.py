@@ -102,10 +102,8 @@ def check_model(
     _check_chat(spec, tokenizer, requests)
     chats = _Chats(spec, config, tokenizer)
     _check_reasoning(spec, chats, requests)
-    template = str(spec.chat_template or getattr(tokenizer, "chat_template", None) or "")
-    encoder = ChatEncoder(
-        tokenizer, chats.renderer(), template, spec.special_tokens_in_text, spec.on_overlong, vocabulary
-    )
+    template = _template_text(spec, tokenizer)
+    encoder = _encoder(spec, tokenizer, config, chats)
     found = _check_prompts(spec, config, tokenizer, encoder, requests)
     prints_date = prints_the_date(spec, tokenizer)
     revisions = _revisions(args, config)
@@ -137,6 +135,35 @@ def _sizes(spec: BatchInferenceSpec, config: Any, environment: dict[str, SecretS
             files = files_of(spec.model, spec.engine_args.get("revision"), hub_token(environment))
             found = model_sizes(completed, files, version)
     return found
+
+
+def prompt_encoder(spec: BatchInferenceSpec) -> tuple[ChatEncoder, int, dict[str, Any]]:
+    """What turns requests into the tokens that the engine gets, without an engine.
+
+    :returns: it, tokens of the context, and the model's sampling parameters.
+    :raises PreflightError: the model can't be loaded.
+    """
+    _check_version()
+    from airflow_provider_raybatch.job.engine.vllm_args import engine_args
+
+    tokenizer, config = _tokenizer_and_config(engine_args(spec))
+    encoder = _encoder(spec, tokenizer, config, _Chats(spec, config, tokenizer))
+    return encoder, int(config.max_model_len), vllm_compat.sampling_defaults(config)
+
+
+def _encoder(spec: BatchInferenceSpec, tokenizer: Any, config: Any, chats: _Chats) -> ChatEncoder:
+    return ChatEncoder(
+        tokenizer,
+        chats.renderer(),
+        _template_text(spec, tokenizer),
+        spec.special_tokens_in_text,
+        spec.on_overlong,
+        vllm_compat.vocabulary_size(config),
+    )
+
+
+def _template_text(spec: BatchInferenceSpec, tokenizer: Any) -> str:
+    return str(spec.chat_template or getattr(tokenizer, "chat_template", None) or "")
 
 
 def _check_prompts(

@@ -127,7 +127,7 @@ def make_ready(context: JobContext, submission: Submission) -> BatchManifest | N
     context.journal.check_owner()
     context.spec = with_model(spec, apart_if_users_code(spec, schema_of_model))
     sampled = _check_input(context)
-    spec = _with_time(context.spec, context.journal)
+    spec = with_time(context.spec, context.journal)
     context.checked = _check_model(context, spec, sampled)
     _look_back(context, spec)
     texts = [prefixes.text_of(request) for request in sampled.requests]
@@ -164,12 +164,12 @@ def _check_model(context: JobContext, spec: BatchInferenceSpec, sampled: Sample)
     launch.early(spec, environment, journal.folder, context.source.rows, workload_of(spec, requests))
     _wait_for_engine_node(spec, journal.began_before(), emit)
     context.start_up.ended("nodes")
-    checked = _check_engine(spec, requests, environment, emit, launch)
+    checked = check_engine(spec, requests, environment, emit, launch)
     tell_of_memory(spec, checked, emit)
     context.refusal = check_prompts(spec, sampled, checked, context.tolerance, emit)
-    _tell_of_choices(spec, checked, requests, emit)
+    tell_of_choices(spec, checked, requests, emit)
     files = f"{checked.digests.model}-{checked.digests.tokenizer}"
-    context.model = CheckedModel(_as_checked(spec, checked), files)
+    context.model = CheckedModel(as_checked(spec, checked), files)
     if context.refusal is None:
         launch.load(context.model)
     context.start_up.ended("model")
@@ -183,7 +183,7 @@ def _look_back(context: JobContext, spec: BatchInferenceSpec) -> None:
     config_digest = request_config_digest(spec, journal.submission, keyer)
     run_folder = layout.run_folder(journal.submission, config_digest, source.listing.digest)
     context.job = Job(
-        spec=_as_checked(spec, checked),
+        spec=as_checked(spec, checked),
         listing=source.listing,
         folder=journal.folder,
         part_folder=layout.driver_folder(run_folder, journal.submission.submission_id),
@@ -211,21 +211,26 @@ def _wait_for_engine_node(spec: BatchInferenceSpec, held_before: bool, emit: Emi
 
     :raises PreflightError: the cluster can't add such a node, or did not in time.
     """
-    if spec.engine == "echo" or not engine_is_here(spec) or _vllm_is_here():
+    if spec.engine == "echo" or not engine_is_here(spec) or vllm_is_here():
         return
     one = replace(plan.make(spec, 1, cluster_view.view()), replicas=1, fewest_replicas=None)
     if one.gpus and cluster_view.gpu_node(spec.accelerator_type) is None:
         cluster_view.wait_for(one, spec.cluster_wait, held_before, emit)
 
 
-def _vllm_is_here() -> bool:
+def vllm_is_here() -> bool:
     """Whether the driver's node has vLLM."""
     return importlib.util.find_spec("vllm") is not None
 
 
-def _check_engine(
+def check_engine(
     spec: BatchInferenceSpec, requests: list[Request], environment: Environment, emit: Emit, launch: Launch
 ) -> ModelCheck:
+    """Check arguments, sampling and model of the engine.
+
+    :param launch: replicas that have started may be asked.
+    :raises RaybatchError: one sentence about the first problem found.
+    """
     if spec.engine == "echo":
         echo.check_echo(spec)
         if unchecked := echo.check_names(spec):
@@ -264,7 +269,7 @@ def tell_of_memory(spec: BatchInferenceSpec, checked: ModelCheck, emit: Emit) ->
         emit(told)
 
 
-def _tell_of_choices(
+def tell_of_choices(
     spec: BatchInferenceSpec, checked: ModelCheck, requests: Sequence[Request], emit: Emit
 ) -> None:
     """Say once that responses may have more tokens than `max_tokens`; the echo engine cuts no choice."""
@@ -296,21 +301,30 @@ def _checked_model(
     checked: ModelCheck | None = launch.ask(check, spec, requests, environment)
     if checked is not None:
         return checked
+    options = beside_the_model(node)
+    made: ModelCheck = ray.get(ray.remote(check).options(**options).remote(spec, requests, environment))
+    return made
+
+
+def beside_the_model(node: str | None) -> dict[str, Any]:
+    """Ray's options for a task that needs the model's files, but no GPU.
+
+    :param node: id of one with the accelerator, if there is one.
+    """
     options: dict[str, Any] = {"num_cpus": 0, "max_retries": 1}
     if node is not None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
-    made: ModelCheck = ray.get(ray.remote(check).options(**options).remote(spec, requests, environment))
-    return made
+    return options
 
 
-def _with_time(spec: BatchInferenceSpec, journal: Journal) -> BatchInferenceSpec:
+def with_time(spec: BatchInferenceSpec, journal: Journal) -> BatchInferenceSpec:
     """Let chat templates print the run's date, so that a retry makes the same requests."""
     return spec.model_copy(update={"template_time": journal.run_began() or time.time()})
 
 
-def _as_checked(spec: BatchInferenceSpec, checked: ModelCheck) -> BatchInferenceSpec:
+def as_checked(spec: BatchInferenceSpec, checked: ModelCheck) -> BatchInferenceSpec:
     """Pin the model version that was checked, and how JSON is written.
 
     Ray's processor uses vLLM's async engine, which ignores the model's `generation_config`.

@@ -31,7 +31,7 @@ def in_a_small_context(patch: pytest.MonkeyPatch) -> list[Any]:
     """The model's check finds two prompts too long. Returns what engines are told to load."""
     loaded: list[Any] = []
     load = Launch.load
-    patch.setattr(ready, "_check_engine", lambda *_: SMALL)
+    patch.setattr(ready, "check_engine", lambda *_: SMALL)
     patch.setattr(Launch, "load", lambda launch, model: (loaded.append(model), load(launch, model)))
     return loaded
 

@@ -36,11 +36,11 @@ COMMIT = "a" * 40
 def test_the_engine_loads_the_revision_that_was_checked() -> None:
     asked = spec(engine="vllm", engine_args={"revision": "main", "max_num_seqs": 5})
     checked = ModelCheck(revisions={"revision": COMMIT, "tokenizer_revision": COMMIT})
-    loaded = ready._as_checked(asked, checked)
+    loaded = ready.as_checked(asked, checked)
     assert loaded.engine_args == {"max_num_seqs": 5, **checked.revisions}
-    assert ready._as_checked(asked, ModelCheck()) == asked
+    assert ready.as_checked(asked, ModelCheck()) == asked
     compact = {"backend": "xgrammar", "disable_any_whitespace": True}
-    loaded = ready._as_checked(asked, ModelCheck(structured_outputs_config=compact))
+    loaded = ready.as_checked(asked, ModelCheck(structured_outputs_config=compact))
     assert loaded.engine_args == {**asked.engine_args, "structured_outputs_config": compact}
 
 
@@ -116,7 +116,7 @@ def test_what_may_spoil_responses_is_a_warning(
 ) -> None:
     monkeypatch.setattr(ready, "_checked_model", lambda *_: ModelCheck(context=400, **found))
     notices: list[Notice] = []
-    ready._check_engine(spec(engine="vllm", model="acme/tiny"), [], {}, notices.append, launch=None)
+    ready.check_engine(spec(engine="vllm", model="acme/tiny"), [], {}, notices.append, launch=None)
     assert [(notice.level, notice.message) for notice in notices] == [("warning", text)]
 
 
@@ -178,7 +178,7 @@ def test_the_date_of_a_run_is_that_of_its_first_claim(tmp_path: Path) -> None:
     destination = folder(str(tmp_path), None)
     journal = Journal(destination, first.submission, take_over=False)
     assert journal.run_began() is None
-    assert ready._with_time(first, journal).template_time >= before
+    assert ready.with_time(first, journal).template_time >= before
     journal.claim()
 
     retry = Journal(destination, submitted(1, "token").submission, take_over=False)
@@ -189,7 +189,7 @@ def test_the_date_of_a_run_is_that_of_its_first_claim(tmp_path: Path) -> None:
     claimed_the_day_before(destination, began)
     retry.claim()
     assert retry.run_began() == began
-    timed = ready._with_time(first, retry)
+    timed = ready.with_time(first, retry)
     assert timed.template_time == began
     assert (timed.response_digest, timed.fingerprint) == (first.response_digest, first.fingerprint)
     # Another run of the task has a date of its own.
@@ -203,7 +203,7 @@ def test_one_line_says_that_choices_are_whole() -> None:
     def tell(spec: BatchInferenceSpec, *sampling: dict[str, Any]) -> list[str]:
         told.clear()
         requests = [Request(prompt="x", sampling=one) for one in sampling]
-        ready._tell_of_choices(spec, ModelCheck(), requests, lambda event: told.append(event.message))
+        ready.tell_of_choices(spec, ModelCheck(), requests, lambda event: told.append(event.message))
         return told
 
     line = (

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``raybatch plan``: each size of a job with its reason, and how long its prompts are."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+
+from rich.console import Console
+from rich.text import Text
+
+from airflow_provider_raybatch.cli.preview_job import run_preview_job
+from airflow_provider_raybatch.cli.tables import console, show_findings, show_table
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.events import Planned
+from airflow_provider_raybatch.contract.preview import PlanReport, PreviewRequest, PromptTokens
+from airflow_provider_raybatch.contract.text import clean, count_of
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def show_plan(options: Namespace) -> None:
+    """Look at sizes, and write them."""
+    wanted = parse(PreviewRequest, {"verb": "plan", "seed": options.seed, "all_rows": options.all_rows})
+    task, events = run_preview_job(options, wanted)
+    report = next(event.report for event in events if isinstance(event, Planned))
+    if options.json:
+        document = {"task": task.title, "notes": task.notes, **report.model_dump(mode="json")}
+        print(json.dumps(document, ensure_ascii=False))
+        return
+    to = console()
+    to.print(Text(clean(f"{task.title}: {_source(report)}"), style="bold"))
+    if report.prompt_tokens is not None:
+        _show_tokens(to, report.prompt_tokens)
+    if report.sizes:
+        show_table(to, "Sizes", ("size", "value", "reason"), _sizes(report), numbers=(1,))
+    show_findings(to, report, task.notes)
+
+
+def _source(report: PlanReport) -> str:
+    if report.rows is None:
+        return "the source could not be read"
+    left = "" if report.remaining == report.rows else f", {report.remaining:,} left to ask"
+    return (
+        f"{count_of(report.rows, 'row')}{left} in {count_of(report.files, 'file')} of {_bytes(report.bytes)}"
+    )
+
+
+def _bytes(amount: float) -> str:
+    unit = _UNITS[0]
+    for unit in _UNITS:
+        if amount < 1024 or unit == _UNITS[-1]:
+            break
+        amount /= 1024
+    return f"{amount:,.0f} {unit}" if unit == "B" else f"{amount:,.1f} {unit}"
+
+
+def _sizes(report: PlanReport) -> list[tuple[str, str, str]]:
+    return [(size.name, size.value, size.reason) for size in report.sizes]
+
+
+def _show_tokens(to: Console, tokens: PromptTokens) -> None:
+    which = "a random sample of" if tokens.is_sample else "all"
+    response = "the room that is left" if tokens.max_tokens is None else count_of(tokens.max_tokens, "token")
+    failed = f"; {tokens.failed:,} of them fail" if tokens.failed else ""
+    figures = (
+        ("P50", tokens.p50), ("P95", tokens.p95), ("P99", tokens.p99), ("longest", tokens.longest),
+        ("total", tokens.total), ("context", tokens.context),
+    )  # fmt: skip
+    show_table(
+        to,
+        f"Tokens of prompts, over {which} {count_of(tokens.rows, 'row')}{failed}",
+        [name for name, _ in figures],
+        [[f"{value:,}" for _, value in figures]],
+        numbers=range(len(figures)),
+    )
+    if tokens.cut_offs:
+        cuts = [(one.max_model_len, one.failed, one.shortened) for one in tokens.cut_offs]
+        show_table(
+            to,
+            f"What a smaller max_model_len would cut off; a response has at most {response}",
+            ("max_model_len", "rows without room", "responses without all their room"),
+            [[f"{value:,}" for value in cut] for cut in cuts],
+            numbers=(0, 1, 2),
+        )

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `preview` and `plan` share: a preview job reports on the batch inference that the options name."""
+
+from __future__ import annotations
+
+import secrets as random_tokens
+import sys
+from argparse import Namespace
+from contextlib import AbstractContextManager, nullcontext
+
+from airflow_provider_raybatch.cli.quiet import quietly
+from airflow_provider_raybatch.cli.task_of import BatchTask, batch_task
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+from airflow_provider_raybatch.contract.events import Event
+from airflow_provider_raybatch.contract.preview import PreviewRequest
+from airflow_provider_raybatch.contract.submission import Submission, TaskKey
+
+
+def run_preview_job(options: Namespace, wanted: PreviewRequest) -> tuple[BatchTask, list[Event]]:
+    """Run a preview job over the connection of the task; return its rows and its last event.
+
+    :raises RaybatchError: the options can't be used, the cluster can't be reached, or the job failed.
+    """
+    task = batch_task(options)
+    return task, quietly(lambda: _looked(task, wanted, options.timeout))
+
+
+def _looked(task: BatchTask, wanted: PreviewRequest, timeout: float) -> list[Event]:
+    from airflow_provider_raybatch.cluster.follow.preview import run_preview
+    from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
+    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+    from airflow_provider_raybatch.cluster.submit.request import build_preview_request
+    from airflow_provider_raybatch.hooks.credentials import as_environment, job_secrets
+    from airflow_provider_raybatch.hooks.ray import RayHook
+
+    connection = RayHook(task.ray_conn_id).read()
+    secrets = job_secrets(task.aws_conn_id, task.hf_conn_id)
+    travels = secrets.for_no_environment() if secrets and connection.embedded else secrets
+    name, key = f"raybatch-{wanted.verb}-{random_tokens.token_hex(4)}", random_tokens.token_hex(32)
+    dag_id, task_id = task.names
+    anyone = TaskKey(dag_id=dag_id, run_id="", task_id=task_id)
+    submission = Submission(task=anyone, run_token=name, submission_id=name)
+    spec = task.spec.model_copy(update={"submission": submission})
+
+    async def ask(address: ClusterAddress) -> list[Event]:
+        async with RayJobsClient(address) as client:
+            request = await build_preview_request(
+                client,
+                spec,
+                wanted,
+                key=key,
+                secrets=travels,
+                seal_key=connection.secret_seal_key,
+                runtime_env=task.runtime_env,
+            )
+            return await run_preview(client, request, key, timeout)
+
+    place: AbstractContextManager[ClusterAddress]
+    if connection.embedded:
+        from airflow_provider_raybatch.cluster.local.cluster import embedded_cluster
+
+        place = embedded_cluster(log=_say, env=as_environment(secrets))
+    else:
+        place = nullcontext(connection.address())
+    with place as address:
+        return run_blocking(ask(address))
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

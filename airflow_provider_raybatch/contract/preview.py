@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a preview job reports: rows as they would be asked, and the sizes that a job would have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from airflow_provider_raybatch.contract.base import ContractModel
+from airflow_provider_raybatch.contract.text import clean, cut_to
+
+MOST_ROWS = 100
+"""Rows of one preview, at most."""
+MOST_CHARACTERS = 8_000
+"""Of a row's texts, so that a row stays one event."""
+_LONGEST_SENTENCE = 2_000
+
+Answered = Literal["earlier job", "earlier input", "response store"]
+"""Where a row has an answer: earlier jobs of this run, the task's parts of another input, the store."""
+
+
+def _shown(value: object) -> object:
+    # Before the check of types, which refuses lone surrogates.
+    return clean(value) if isinstance(value, str) else value
+
+
+def _sentence(value: object) -> object:
+    return cut_to(_LONGEST_SENTENCE, clean(value)) if isinstance(value, str) else value
+
+
+Shown = Annotated[str, BeforeValidator(_shown)]
+"""Text of a row or a name, fit for a terminal."""
+Sentence = Annotated[str, BeforeValidator(_sentence)]
+"""For people: fit for a terminal, and cut to 2,000 characters."""
+
+
+class PreviewRequest(ContractModel):
+    """What is wanted; it travels beside the spec.
+
+    :param verb: ``preview`` or ``plan``.
+    :param rows: of a preview, 1 to 100.
+    :param seed: of a random sample of rows; ``None`` for the first rows.
+    :param all_rows: whether `plan` counts the tokens of all rows, however many there are.
+    """
+
+    verb: Literal["preview", "plan"]
+    rows: int = Field(default=10, ge=1, le=MOST_ROWS)
+    seed: int | None = None
+    all_rows: bool = False
+
+
+class ShownMessage(ContractModel):
+    """A message of a chat, or a raw prompt (`role` empty)."""
+
+    role: Shown
+    text: Shown
+
+
+class PreviewRow(ContractModel):
+    """A row as it would be asked.
+
+    :param ordinal: its position in the input, from 0.
+    :param row_id: value of the id column, if one is declared.
+    :param messages: as they are rendered; together at most 8,000 characters, the rest is cut with a mark.
+    :param sampling: the row's own parameters, as JSON; empty if it has none.
+    :param tokens: of the prompt, chat template included; ``None`` if they could not be counted.
+    :param cut_tokens: of them, how many are cut off by ``on_overlong='truncate'``.
+    :param key: the request key, 32 hex digits; ``None`` if the row makes no request, or the model could not
+        be checked.
+    :param answered: where the row has an answer already, so it is not asked.
+    :param same_as: position of the earlier row, among those shown, that asks the same.
+    :param failure: step and reason, if the row would be a dead letter.
+    """
+
+    ordinal: int = Field(ge=0)
+    row_id: Shown | None = None
+    messages: tuple[ShownMessage, ...] = ()
+    sampling: Shown = ""
+    tokens: int | None = None
+    cut_tokens: int = 0
+    key: str | None = None
+    answered: Answered | None = None
+    same_as: int | None = None
+    failure: Sentence | None = None
+
+
+class Findings(ContractModel):
+    """What `preview` and `plan` both report.
+
+    :param rows: of the input, `limit` applied; ``None`` if the source could not be read.
+    :param refusals: why the job would be refused, a sentence each; empty if it would run.
+    :param notices: what else the job would say, and what a preview can't tell.
+    """
+
+    rows: int | None = None
+    refusals: tuple[Sentence, ...] = ()
+    notices: tuple[Sentence, ...] = ()
+
+
+class Preview(Findings):
+    """The end of a preview. `rows_shown` rows were reported before."""
+
+    rows_shown: int = 0
+
+
+class CutOff(ContractModel):
+    """What a context of `max_model_len` tokens would do to the rows that were counted.
+
+    :param failed: rows whose prompt leaves no room for a response: dead letters, or cut by ``on_overlong``.
+    :param shortened: rows whose prompt fits, but not with `max_tokens` more.
+    """
+
+    max_model_len: int
+    failed: int
+    shortened: int
+
+
+class PromptTokens(ContractModel):
+    """How long prompts are, chat template included.
+
+    :param rows: that were counted.
+    :param failed: of them, those that make no request that fits; they are in no other figure but `longest`.
+    :param is_sample: whether other rows were not counted.
+    :param total: what the manifest of the job has as input tokens, if no row fails later.
+    :param longest: before prompts are cut.
+    :param context: tokens that prompt and response may have together.
+    :param max_tokens: of a response, at most, over the rows; ``None`` if it may fill the context.
+    """
+
+    rows: int
+    failed: int = 0
+    is_sample: bool = False
+    total: int = 0
+    p50: int = 0
+    p95: int = 0
+    p99: int = 0
+    longest: int = 0
+    context: int = 0
+    max_tokens: int | None = None
+    cut_offs: tuple[CutOff, ...] = ()
+
+
+class Size(ContractModel):
+    """A size of the job and its reason."""
+
+    name: str
+    value: Sentence
+    reason: Sentence = ""
+
+
+class PlanReport(Findings):
+    """What a job would take, as the cluster is now.
+
+    :param files: of the source; `bytes` as they are stored.
+    :param remaining: rows that would be asked: without those that have an answer, or ask what another asks.
+    :param prompt_tokens: ``None`` if they could not be counted.
+    :param sizes: each value that is derived, or set by an argument.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    remaining: int | None = None
+    prompt_tokens: PromptTokens | None = None
+    sizes: tuple[Size, ...] = ()

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the checks of preflight that need no writing, starting or claiming of anything."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from airflow_provider_raybatch.contract import layout
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.manifest import Digests
+from airflow_provider_raybatch.contract.secrets import Secrets
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.submission import Submission
+from airflow_provider_raybatch.job.control import private_package as credentials
+from airflow_provider_raybatch.job.input.copies import Copies
+from airflow_provider_raybatch.job.input.survey import Source
+from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.output.journal import Journal
+from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask, look_back
+from airflow_provider_raybatch.job.planning import cluster_view, fit, plan
+from airflow_provider_raybatch.job.planning.eager import workload_of
+from airflow_provider_raybatch.job.preflight.input_check import (
+    SOURCE_CHECKS,
+    Sample,
+    check_rows,
+    read_source,
+    sample,
+)
+from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
+from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_prompts
+from airflow_provider_raybatch.job.preflight.ready import (
+    as_checked,
+    check_engine,
+    request_config_digest,
+    tell_of_choices,
+    tell_of_memory,
+    vllm_is_here,
+    with_time,
+)
+from airflow_provider_raybatch.job.preflight.response_model import schema_of_model, with_model
+from airflow_provider_raybatch.job.preflight.row_ids import check_ids
+from airflow_provider_raybatch.job.preview.refusals import Refusals
+from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.reuse.response_store import StoredResponses
+from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
+from airflow_provider_raybatch.job.run.cpu_tasks import apart_if_users_code
+from airflow_provider_raybatch.job.run.launch import Launch
+from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
+from airflow_provider_raybatch.job.run.ray_data_llm.variants import engine_is_here
+from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.storage.folder import folder
+
+NOT_TRIED = "not tried, since nothing is written: whether destination and response store can be written"
+
+
+@dataclass
+class Inspected:
+    """What was found; ``None`` where an earlier refusal or the cluster leaves it unknown.
+
+    :param spec: as the job would have it when it began now.
+    :param sampled: requests of the first rows.
+    :param checked: what the check of engine and model found.
+    :param refusal: of the first rows, unless they have an answer.
+    :param no_tokens: why tokens can't be counted, if they can't.
+    :param job: as the job's driver would hand it to replicas.
+    :param earlier: what earlier jobs of the run finished of these requests.
+    :param store: the response store, if the job would search it.
+    """
+
+    spec: BatchInferenceSpec
+    secrets: Secrets
+    source: Source | None = None
+    sampled: Sample | None = None
+    checked: ModelCheck | None = None
+    refusal: Refusal | None = None
+    no_tokens: str = ""
+    job: Job | None = None
+    earlier: Ledger | None = None
+    store: StoredResponses | None = None
+
+    def asked(self) -> Job:
+        """The job; where the model is not checked, one whose keys say nothing.
+
+        :raises ValueError: there is no source.
+        """
+        if self.job is not None:
+            return self.job
+        if self.source is None:
+            raise ValueError("asked: the source could not be read")
+        return Job(
+            spec=self.spec,
+            listing=self.source.listing,
+            folder=folder(self.spec.destination, self.secrets.aws),
+            part_folder="",
+            keyer=Keyer(self.spec, {}, Digests()),
+            credentials=self.secrets.aws,
+            environment=credentials.environment(self.secrets),
+        )
+
+    @property
+    def unfinished(self) -> int:
+        """Rows without an answer of an earlier job of the run."""
+        if self.source is None:
+            return 0
+        done = 0 if self.earlier is None else self.earlier.rows
+        return self.source.rows - done
+
+
+def inspect(spec: BatchInferenceSpec, secrets: Secrets, refusals: Refusals) -> Inspected:
+    """Look at cluster, destination, source, first rows, engine and model.
+
+    :param refusals: gets a sentence for each problem found.
+    """
+    found = Inspected(spec, secrets)
+    submission = spec.submission
+    if submission is None:
+        raise SpecError("submission: it must be filled before a job is inspected.")
+    refusals.note(NOT_TRIED)
+    with refusals.caught():
+        cluster_view.check_versions()
+    if spec.engine == ray_data_llm.NAME:
+        with refusals.caught():
+            ray_data_llm.check_processor(spec)
+    journal = _journal(spec, submission, secrets)
+    with refusals.caught():
+        journal = _of_the_owner(journal, spec, secrets, refusals)
+        journal.check_owner()
+        found.spec = with_time(spec, journal)
+    found.spec = found.spec.model_copy(
+        update={
+            "submission": journal.submission,
+            "template_time": found.spec.template_time or time.time(),
+        }
+    )
+    if not refusals.passes(_take_model, found):
+        return found
+    tolerance = _look_at_rows(found, refusals)
+    if found.sampled is not None and found.sampled.requests and tolerance is not None:
+        _look_at_model(found, tolerance, refusals)
+    if found.checked is not None:
+        with refusals.caught():
+            _look_back(found, journal, refusals)
+    if found.refusal is not None and found.source is not None:
+        no_rows: RowMask = np.zeros(found.source.rows, np.bool_)
+        with refusals.caught():
+            found.refusal.unless(no_rows if found.earlier is None else found.earlier.good)
+    return found
+
+
+def _journal(spec: BatchInferenceSpec, submission: Submission, secrets: Secrets) -> Journal:
+    take_over = spec.on_destination_owned == "take_over"
+    return Journal(folder(spec.destination, secrets.aws), submission, take_over, spec.fingerprint)
+
+
+def _of_the_owner(
+    journal: Journal, spec: BatchInferenceSpec, secrets: Secrets, refusals: Refusals
+) -> Journal:
+    """As the task that owns the destination, if it may be the previewed one: a preview has no run."""
+    asked, last = journal.submission.task, journal.last()
+    if last is None or (asked.dag_id, asked.task_id) not in {
+        ("", ""),
+        (last.owner.dag_id, last.owner.task_id),
+    }:
+        return journal
+    refusals.note(
+        f"destination: it belongs to {last.owner}; what has an answer is shown as for that run, and another "
+        "run is refused unless on_destination_owned='take_over' is set"
+    )
+    owner = {"task": last.owner, "run_token": last.run_token, "submission_id": last.submission_id}
+    return _journal(spec, journal.submission.model_copy(update=owner), secrets)
+
+
+def scratch() -> str:
+    """Where this process keeps copies of sources; the caller of :func:`inspect` removes it."""
+    return f"{tempfile.gettempdir()}/raybatch-preview-{os.getpid()}"
+
+
+def _take_model(found: Inspected) -> None:
+    """Take the JSON schema of a Pydantic model that `response_format` names."""
+    found.spec = with_model(found.spec, apart_if_users_code(found.spec, schema_of_model))
+
+
+def _look_at_rows(found: Inspected, refusals: Refusals) -> Tolerance | None:
+    spec, aws = found.spec, found.secrets.aws
+    with refusals.caught():
+        # A job keeps copies of sources without a version beside its dataset.
+        found.source = read_source(spec, aws, Copies(folder(scratch()), "0" * 16))
+    source = found.source
+    if source is None:
+        return None
+    has_columns, *_ = [refusals.passes(check, spec, source) for check in SOURCE_CHECKS]
+    if spec.id_column is not None and spec.id_column in source.columns:
+        with refusals.caught():
+            check_ids(source, spec.id_column, aws)
+    if not has_columns:
+        return None
+    tolerance = Tolerance(spec, source.rows)
+    with refusals.caught():
+        found.sampled = sampled = apart_if_users_code(spec, sample)(spec, source, aws)
+        check_rows(spec, lambda: sampled, tolerance, refusals.emit)
+    return tolerance
+
+
+def _look_at_model(found: Inspected, tolerance: Tolerance, refusals: Refusals) -> None:
+    spec, sampled = found.spec, found.sampled
+    if sampled is None:
+        return
+    found.no_tokens = _why_unseen(spec)
+    if found.no_tokens:
+        refusals.note(found.no_tokens)
+        return
+    environment = credentials.environment(found.secrets)
+    with refusals.caught():
+        checked = check_engine(spec, sampled.requests, environment, refusals.emit, Launch())
+        found.checked = checked
+        with refusals.caught():
+            tell_of_memory(spec, checked, refusals.emit)
+        found.refusal = check_prompts(spec, sampled, checked, tolerance, refusals.emit)
+        tell_of_choices(spec, checked, sampled.requests, refusals.emit)
+    if spec.engine == ray_data_llm.NAME and not engine_is_here(spec):
+        found.no_tokens = "tokens are not counted: another server has the tokenizer"
+
+
+def _why_unseen(spec: BatchInferenceSpec) -> str:
+    """Why the model can't be checked now, though the job might run; empty if it can be."""
+    if spec.engine == "echo" or not engine_is_here(spec) or vllm_is_here():
+        return ""
+    if cluster_view.gpu_node(spec.accelerator_type) is not None:
+        return ""
+    cluster = cluster_view.view()
+    one = plan.make(spec, 1, cluster)
+    seconds = fit.longest_wait(spec.cluster_wait, cluster.autoscaler is not None, False)
+    if not one.gpus or fit.assess(one, cluster, seconds > 0).verdict != "wait":
+        return ""
+    return (
+        "the model was not checked and tokens are not counted: no node that runs now has vLLM; the job would "
+        "wait for one"
+    )
+
+
+def _look_back(found: Inspected, journal: Journal, refusals: Refusals) -> None:
+    submission = journal.submission
+    spec, source, checked = found.spec, found.source, found.checked
+    if source is None or checked is None:
+        return
+    keyer = Keyer(spec, checked.generation_defaults, checked.digests)
+    config_digest = request_config_digest(spec, submission, keyer)
+    run_folder = layout.run_folder(submission, config_digest, source.listing.digest)
+    found.job = Job(
+        spec=as_checked(spec, checked),
+        listing=source.listing,
+        folder=journal.folder,
+        part_folder=layout.driver_folder(run_folder, submission.submission_id),
+        keyer=keyer,
+        credentials=found.secrets.aws,
+        environment=credentials.environment(found.secrets),
+    )
+    found.earlier = look_back(journal.folder, run_folder, source.rows)
+    regenerates = spec.on_clear == "regenerate" and journal.is_cleared()
+    if spec.reuse is not None and not regenerates:
+        place = folder(spec.reuse, found.secrets.aws)
+        found.store = StoredResponses(ResponseStore(place, refusals.emit, spec.reuse_max_age))
+
+
+def sized(found: Inspected, rows: int, refusals: Refusals) -> plan.Plan | None:
+    """The plan for so many rows on the cluster as it is now, and whether that holds it."""
+    if found.source is None or found.sampled is None:
+        return None
+    spec = found.spec
+    cluster = cluster_view.view()
+    sizing = plan.make(spec, rows, cluster, workload_of(spec, found.sampled.requests))
+    seconds = fit.longest_wait(spec.cluster_wait, cluster.autoscaler is not None, False)
+    verdict = fit.assess(sizing, cluster, cluster.autoscaler is not None or seconds > 0)
+    if verdict.verdict == "never":
+        refusals.refuse(verdict.sentence)
+    elif verdict.verdict == "wait":
+        refusals.note(verdict.sentence)
+    return sizing

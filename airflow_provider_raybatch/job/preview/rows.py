@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Some rows as a job would ask them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from airflow_provider_raybatch.contract.preview import (
+    MOST_CHARACTERS,
+    Answered,
+    Preview,
+    PreviewRequest,
+    PreviewRow,
+    ShownMessage,
+)
+from airflow_provider_raybatch.contract.text import clean, cut_to
+from airflow_provider_raybatch.job.preview import tokens
+from airflow_provider_raybatch.job.preview.answered import answered
+from airflow_provider_raybatch.job.preview.inspection import Inspected, sized
+from airflow_provider_raybatch.job.preview.picked import ROWS_PER_RUN, picked_rows
+from airflow_provider_raybatch.job.preview.refusals import Refusals
+from airflow_provider_raybatch.job.preview.tokens import Counted, PromptLength, Question
+from airflow_provider_raybatch.job.replica.request_builder import PreparedRow
+from airflow_provider_raybatch.job.request import keys
+from airflow_provider_raybatch.job.request.render import text_of
+from airflow_provider_raybatch.job.row import RenderError, Request, RowFailure
+
+_MOST_MESSAGES = 64
+
+
+def preview(found: Inspected, wanted: PreviewRequest, refusals: Refusals) -> tuple[list[PreviewRow], Preview]:
+    """The rows, and what else was found.
+
+    :param found: by :func:`~airflow_provider_raybatch.job.preview.inspection.inspect`.
+    """
+    rows: list[PreviewRow] = []
+    if found.source is not None and found.sampled is not None:
+        chunks = found.source.chunks(ROWS_PER_RUN)
+        picked = picked_rows(chunks, found.source.rows, wanted.rows, wanted.seed)
+        question = Question(found.asked(), picked, counts=not found.no_tokens, keeps=True)
+        counted = Counted()
+        with refusals.caught():
+            counted = tokens.ask(question)
+        if counted.problem:
+            refusals.refuse(counted.problem)
+        rows = _shown(found, counted, is_first=wanted.seed is None, refusals=refusals)
+    with refusals.caught():
+        sized(found, found.unfinished, refusals)
+    end = Preview(
+        rows=None if found.source is None else found.source.rows,
+        refusals=tuple(refusals.sentences),
+        notices=tuple(refusals.notices),
+        rows_shown=len(rows),
+    )
+    return rows, end
+
+
+def _shown(found: Inspected, counted: Counted, is_first: bool, refusals: Refusals) -> list[PreviewRow]:
+    own = _keys(found, counted, is_first) if found.job is not None else {}
+    known: dict[int, Answered] = {}
+    if found.job is not None and found.earlier is not None:
+        with refusals.caught():
+            known = answered(found.job, found.earlier, found.store, own)
+    first: dict[bytes, int] = {}
+    rows = []
+    for place, (ordinal, row) in enumerate(zip(counted.ordinals, counted.prepared, strict=True)):
+        length = counted.lengths[place] if counted.lengths else PromptLength()
+        key = own.get(ordinal)
+        same = None if key is None or not found.spec.deduplicate else first.setdefault(key, ordinal)
+        rows.append(_row(ordinal, row, length, key, known.get(ordinal), None if same == ordinal else same))
+    return rows
+
+
+def _keys(found: Inspected, counted: Counted, is_first: bool) -> dict[int, bytes]:
+    """Request keys by ordinal. Repeated sampled requests are numbered where all rows before are known."""
+    if found.job is None:
+        return {}
+    places = [place for place, row in enumerate(counted.prepared) if row.key is not None]
+    made = [key for place in places if (key := counted.prepared[place].key) is not None]
+    if is_first and made:
+        asked = [counted.prepared[place].request for place in places]
+        sampled = [isinstance(one, Request) and not found.job.keyer.is_greedy(one) for one in asked]
+        numbers = keys.repetitions(keys.as_array(made), np.array(sampled, np.bool_))
+        made = [keys.nth(key, int(number)) for key, number in zip(made, numbers, strict=True)]
+    return {counted.ordinals[place]: key for place, key in zip(places, made, strict=True)}
+
+
+def _row(
+    ordinal: int,
+    row: PreparedRow,
+    length: PromptLength,
+    key: bytes | None,
+    known: Answered | None,
+    same_as: int | None,
+) -> PreviewRow:
+    failure = length.failure or (row.request if isinstance(row.request, RowFailure) else None)
+    request = row.request if isinstance(row.request, Request) else None
+    return PreviewRow(
+        ordinal=ordinal,
+        row_id=None if row.row_id is None else cut_to(200, clean(row.row_id)),
+        messages=() if request is None else _messages(request),
+        sampling=_sampling(request),
+        tokens=length.whole if length.whole >= 0 else None,
+        cut_tokens=max(0, length.whole - length.sent) if length.sent >= 0 else 0,
+        key=None if key is None else key.hex(),
+        answered=known,
+        same_as=same_as,
+        failure=None if failure is None else f"{failure.step}: {failure.reason}",
+    )
+
+
+def _sampling(request: Request | None) -> str:
+    if request is None or not request.sampling:
+        return ""
+    return cut_to(1_000, clean(json.dumps(dict(request.sampling), ensure_ascii=False, default=str)))
+
+
+def _messages(request: Request) -> tuple[ShownMessage, ...]:
+    """Its texts, the earlier ones first, until the room for a row is used up."""
+    if request.messages is None:
+        return (ShownMessage(role="", text=cut_to(MOST_CHARACTERS, clean(request.prompt or ""))),)
+    shown, room = [], MOST_CHARACTERS
+    for message in request.messages[:_MOST_MESSAGES]:
+        text = cut_to(max(100, room), clean(_text(message)))
+        room -= len(text)
+        shown.append(ShownMessage(role=cut_to(100, clean(str(message.get("role", "")))), text=text))
+    left = len(request.messages) - len(shown)
+    return (*shown, ShownMessage(role="", text=f"[{left:,} more messages]")) if left else tuple(shown)
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    try:
+        text = text_of(message.get("content"))
+    except RenderError:  # it is for another server
+        text = json.dumps(message.get("content"), ensure_ascii=False, default=str)
+    calls: Sequence[Any] = message.get("tool_calls") or ()
+    return f"{text}{json.dumps(calls, ensure_ascii=False, default=str)}" if calls else text

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sizes that a job would have, each with its reason, and how long its prompts are."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from airflow_provider_raybatch.contract.preview import PlanReport, PreviewRequest, PromptTokens, Size
+from airflow_provider_raybatch.job.input.survey import Source
+from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.planning import cluster_view
+from airflow_provider_raybatch.job.planning.plan import Plan
+from airflow_provider_raybatch.job.preflight.memory_check import expected_fit
+from airflow_provider_raybatch.job.preview import tokens
+from airflow_provider_raybatch.job.preview.inspection import Inspected, sized
+from airflow_provider_raybatch.job.preview.lengths import prompt_tokens
+from airflow_provider_raybatch.job.preview.picked import MOST_COUNTED, ROWS_PER_RUN, picked_runs
+from airflow_provider_raybatch.job.preview.refusals import Refusals
+from airflow_provider_raybatch.job.preview.tokens import Counted, Question
+from airflow_provider_raybatch.job.reuse.reuse import plan_reuse
+from airflow_provider_raybatch.job.run.cpu_tasks import keys_over_the_cluster
+
+_SEED = 0
+
+
+def plan_report(found: Inspected, request: PreviewRequest, refusals: Refusals) -> PlanReport:
+    """The report.
+
+    :param found: by :func:`~airflow_provider_raybatch.job.preview.inspection.inspect`.
+    """
+    source = found.source
+    counted: PromptTokens | None = None
+    remaining = found.unfinished
+    sizing: Plan | None = None
+    if source is not None and found.sampled is not None:
+        with refusals.caught():
+            counted = _counted(found, request, refusals)
+        if counted is not None and not counted.is_sample:
+            with refusals.caught():
+                remaining = _remaining(found, refusals)
+        elif found.spec.reuse is not None:
+            refusals.note("the response store was not searched for all rows, so more rows may be left")
+        with refusals.caught():
+            sizing = sized(found, remaining, refusals)
+    return PlanReport(
+        rows=None if source is None else source.rows,
+        refusals=tuple(refusals.sentences),
+        notices=tuple(refusals.notices),
+        files=0 if source is None else len(source.listing.files),
+        bytes=0 if source is None else sum(file.size for file in source.listing.files),
+        remaining=None if source is None else remaining,
+        prompt_tokens=counted,
+        sizes=() if sizing is None else (*_sizes(sizing), *_of_memory(found, sizing)),
+    )
+
+
+def _counted(found: Inspected, request: PreviewRequest, refusals: Refusals) -> PromptTokens | None:
+    """How long the prompts are; ``None`` where that can't be told."""
+    source = found.source
+    if source is None or found.no_tokens or not source.rows:
+        return None
+    chunks = source.chunks(ROWS_PER_RUN)
+    picked = picked_runs(chunks, None if request.all_rows else MOST_COUNTED, request.seed or _SEED)
+    made = tokens.ask(Question(found.asked(), picked))
+    if made.problem:
+        refusals.refuse(made.problem)
+        return None
+    is_sample = len(picked) < len(chunks)
+    if not is_sample:
+        with refusals.caught():
+            _refuse_failures(found, source, made, refusals)
+    return prompt_tokens(made.lengths, made.context, is_sample)
+
+
+def _refuse_failures(found: Inspected, source: Source, made: Counted, refusals: Refusals) -> None:
+    """:raises RaybatchError: more rows would fail than the job allows, by what all rows show."""
+    failures = [
+        (ordinal, one.failure)
+        for ordinal, one in zip(made.ordinals, made.lengths, strict=True)
+        if one.failure is not None and not (found.earlier and found.earlier.good[ordinal])
+    ]
+    tolerance = Tolerance(found.spec, source.rows)
+    if tolerance.exceeded(len(failures)):
+        refusals.withdraw("max_error_fraction:", "max_errors:")
+    tolerance.before(failures, source.rows)
+
+
+def _remaining(found: Inspected, refusals: Refusals) -> int:
+    """Rows that would be asked."""
+    if found.job is None or found.earlier is None or found.source is None:
+        return found.unfinished
+    resolved = found.earlier.good | found.earlier.given_up(found.spec.max_row_attempts)
+    reuse = plan_reuse(
+        found.job, found.source, found.earlier, resolved, found.store, keys_over_the_cluster, refusals.emit
+    )
+    if reuse.notice:
+        refusals.note(reuse.notice)
+    return int(np.count_nonzero(~(resolved | reuse.rows)))
+
+
+def _sizes(sizing: Plan) -> list[Size]:
+    """As the log and the manifest of the job would have them."""
+    found = []
+    for name, shown in sizing.shown().items():
+        if isinstance(shown, dict):
+            found.append(Size(name=name, value=str(shown["value"]), reason=str(shown["reason"])))
+    return found
+
+
+def _of_memory(found: Inspected, sizing: Plan) -> list[Size]:
+    """What the model leaves of a GPU, and what else would fit."""
+    checked = found.checked
+    if checked is None or found.spec.engine != "vllm" or not sizing.gpus:
+        return []
+    fit = expected_fit(found.spec, checked.sizes, cluster_view.view())
+    fits = {True: "fits", False: "does not fit", None: ""}[fit.fits]
+    values = {"model": fits, "parallel": ", ".join(f"{name}={size}" for name, size in fit.parallel.items())}
+    return [Size(name=name, value=values.get(name, ""), reason=why) for name, why in fit.reasons.items()]

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Renders rows and counts their tokens as a replica would, in a task beside the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import ray
+
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.control.private_package import set_environment
+from airflow_provider_raybatch.job.engine.echo import EchoEngine, check_echo, words_of
+from airflow_provider_raybatch.job.engine.sampling_values import whole_number
+from airflow_provider_raybatch.job.input.reader import Reader
+from airflow_provider_raybatch.job.input.survey import Chunk
+from airflow_provider_raybatch.job.planning import cluster_view
+from airflow_provider_raybatch.job.preflight.model_check import prompt_encoder
+from airflow_provider_raybatch.job.preflight.ready import beside_the_model
+from airflow_provider_raybatch.job.replica.request_builder import PreparedRow, RequestBuilder, read_columns
+from airflow_provider_raybatch.job.row import Request, RowFailure
+from airflow_provider_raybatch.job.run.cpu_tasks import on_this_node, users_code
+from airflow_provider_raybatch.job.work import Job
+
+_MOST_KINDS = 1024
+
+
+@dataclass(frozen=True)
+class PromptLength:
+    """Tokens of one prompt.
+
+    :param whole: before it is cut; -1 if it makes no tokens.
+    :param sent: that the engine gets; -1 if the row fails.
+    :param max_tokens: of its response; -1 if the context alone limits it.
+    """
+
+    whole: int = -1
+    sent: int = -1
+    max_tokens: int = -1
+    failure: RowFailure | None = None
+
+
+class Counter(Protocol):
+    """Counts tokens of prompts without an engine."""
+
+    context: int
+
+    def count(self, requests: Sequence[Request]) -> list[PromptLength]:
+        """A length for each request."""
+
+
+class EchoCounter:
+    """Of the echo engine, where words count as tokens."""
+
+    def __init__(self, spec: BatchInferenceSpec) -> None:
+        quick = {"startup_seconds": 0.0, "startup_spread": 0.0, "request_log": None}
+        self._engine = EchoEngine(spec.model_copy(update={"engine_args": {**spec.engine_args, **quick}}))
+        self._sampling = spec.sampling
+        self.context = check_echo(spec).max_model_len
+
+    def count(self, requests: Sequence[Request]) -> list[PromptLength]:
+        """See :class:`Counter`."""
+        found = []
+        for request, encoded in zip(requests, self._engine.encode(requests), strict=True):
+            whole, most = len(words_of(request)), _most(self._sampling, request)
+            if isinstance(encoded, RowFailure):
+                found.append(PromptLength(whole, -1, most, encoded))
+            else:
+                found.append(PromptLength(whole, encoded.words, most))
+        return found
+
+
+class VllmCounter:
+    """Of vLLM: the model's chat template and tokenizer.
+
+    :raises PreflightError: the model can't be loaded.
+    """
+
+    def __init__(self, spec: BatchInferenceSpec) -> None:
+        self._encoder, self.context, defaults = prompt_encoder(spec)
+        self._sampling = {**defaults, **spec.sampling}
+        self._refused: dict[str, RowFailure | None] = {}
+
+    def count(self, requests: Sequence[Request]) -> list[PromptLength]:
+        """See :class:`Counter`."""
+        found = []
+        for request, ids in zip(requests, self._encoder.encode(requests), strict=True):
+            most = _most(self._sampling, request)
+            if isinstance(ids, RowFailure):
+                found.append(PromptLength(-1, -1, most, ids))
+                continue
+            fitted = self._encoder.fitted(request, ids, self.context, None if most < 0 else most)
+            failure = fitted if isinstance(fitted, RowFailure) else self._refusal(request)
+            sent = -1 if isinstance(fitted, RowFailure) or failure else len(fitted)
+            found.append(PromptLength(len(ids), sent, most, failure))
+        return found
+
+    def _refusal(self, request: Request) -> RowFailure | None:
+        """Why vLLM refuses the row's own sampling parameters; ``None`` if it takes them."""
+        if not request.sampling:
+            return None
+        kind = json.dumps(dict(request.sampling), sort_keys=True, default=str)
+        if kind not in self._refused:
+            if len(self._refused) >= _MOST_KINDS:
+                self._refused.clear()
+            self._refused[kind] = self._tried(request.sampling)
+        return self._refused[kind]
+
+    def _tried(self, sampling: Mapping[str, Any]) -> RowFailure | None:
+        from airflow_provider_raybatch.job.engine.forced import whole
+        from airflow_provider_raybatch.job.engine.vllm_args import sampling_params
+
+        try:
+            params = sampling_params({"max_tokens": None, **whole({**self._sampling, **sampling})})
+            self._encoder.check_sampling(params)
+        except (ValueError, RaybatchError) as error:
+            return RowFailure.of("engine", error)
+        return None
+
+
+def _most(sampling: Mapping[str, Any], request: Request) -> int:
+    most = whole_number({**sampling, **request.sampling}.get("max_tokens"))
+    return most if isinstance(most, int) else -1
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which rows are to be rendered, and counted if `counts`. Picklable.
+
+    :param picked: chunks, with the positions of the rows in each.
+    :param keeps: whether the rows themselves are wanted, and not only their lengths.
+    """
+
+    job: Job
+    picked: Sequence[tuple[Chunk, Sequence[int]]]
+    counts: bool = True
+    keeps: bool = False
+
+
+@dataclass
+class Counted:
+    """The answer.
+
+    :param ordinals: of the rows.
+    :param prepared: the rows, if they are wanted.
+    :param lengths: of each row; none if nothing was counted.
+    :param problem: why not.
+    """
+
+    ordinals: list[int] = field(default_factory=list)
+    prepared: list[PreparedRow] = field(default_factory=list)
+    lengths: list[PromptLength] = field(default_factory=list)
+    context: int = 0
+    problem: str = ""
+
+
+def ask(question: Question) -> Counted:
+    """Render and count in a task: on a node with the model, and users' code apart from this process."""
+    job = question.job
+    node = cluster_view.gpu_node(job.spec.accelerator_type) if job.spec.engine != "echo" else None
+    options = on_this_node() if node is None else beside_the_model(node)
+    try:
+        made: Counted = ray.get(ray.remote(counted).options(**options).remote(question))
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, RaybatchError):
+            raise error.cause from None
+        raise
+    except ray.exceptions.WorkerCrashedError as error:
+        code = users_code(prompt_function=job.spec.prompt_function)
+        raise RaybatchError(
+            f"{code or 'source'}: the process that renders the rows ended each time; let a function raise "
+            "an exception instead, and see that the node has memory for the longest rows."
+        ) from error
+    return made
+
+
+def counted(question: Question) -> Counted:
+    """See :func:`ask`; in this process."""
+    job, found = question.job, Counted()
+    set_environment(job.environment)
+    counter: Counter | None = None
+    if question.counts:
+        try:
+            counter = EchoCounter(job.spec) if job.spec.engine == "echo" else VllmCounter(job.spec)
+            found.context = counter.context
+        except RaybatchError as error:
+            found.problem = str(error)
+    for chunk, positions, prepared in _rows(question):
+        found.ordinals += [chunk.ordinal + position for position in positions]
+        if question.keeps:
+            found.prepared += prepared
+        if counter is not None:
+            found.lengths += _lengths(counter, prepared)
+    return found
+
+
+def _rows(question: Question) -> Iterator[tuple[Chunk, Sequence[int], list[PreparedRow]]]:
+    job = question.job
+    columns = read_columns(job.spec)
+    reader = Reader(job.listing, columns, job.credentials, whole=False, texts=job.spec.text_columns())
+    builder = RequestBuilder(job.spec, job.task.renderer(), job.keyer)
+    for chunk, positions in question.picked:
+        rows = reader.rows(chunk, reader.content(chunk), positions).rows
+        yield chunk, positions, builder.ask(rows)
+
+
+def _lengths(counter: Counter, prepared: Sequence[PreparedRow]) -> list[PromptLength]:
+    requests = [row.request for row in prepared if isinstance(row.request, Request)]
+    made = iter(counter.count(requests))
+    return [
+        next(made) if isinstance(row.request, Request) else PromptLength(failure=row.request)
+        for row in prepared
+    ]

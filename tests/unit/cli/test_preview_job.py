@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs `preview` and `plan`, over a fake Jobs API."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.cli.definition import main
+from airflow_provider_raybatch.contract import events
+from airflow_provider_raybatch.contract.preview import (
+    CutOff,
+    PlanReport,
+    Preview,
+    PreviewRow,
+    PromptTokens,
+    ShownMessage,
+    Size,
+)
+from tests.support.fake_ray import FakeRay, Script
+
+OPTIONS = ("--source", "/in.jsonl", "--prompt", "Say {row.a}", "--model", "m", "--destination", "/out")
+ROWS = (
+    PreviewRow(
+        ordinal=0,
+        row_id="x",
+        messages=(ShownMessage(role="user", text="Say [bold]a[/bold] :smile:"),),
+        tokens=7,
+        key="0123456789abcdef" * 2,
+        answered="response store",
+    ),
+    PreviewRow(ordinal=5, tokens=90, failure="tokenize: too long", same_as=0),
+)
+REPORT = PlanReport(
+    rows=1200,
+    files=2,
+    bytes=5_000_000,
+    remaining=1000,
+    refusals=("destination: it belongs to another task.",),
+    prompt_tokens=PromptTokens(
+        rows=1200,
+        failed=1,
+        total=99_000,
+        p50=80,
+        p95=300,
+        p99=900,
+        longest=4000,
+        context=8192,
+        max_tokens=16,
+        cut_offs=(CutOff(max_model_len=1024, failed=11, shortened=3),),
+    ),
+    sizes=(Size(name="replicas", value="4", reason="the cluster's nodes hold 4"),),
+)
+
+
+def reporting(ray: FakeRay, *reported: events.Event) -> None:
+    def script(ray: FakeRay, body: dict[str, Any]) -> Script:
+        return Script(lines=[ray.line(body, event, number) for number, event in enumerate(reported)])
+
+    ray.script = script
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    main([*words, *OPTIONS])
+    return capsys.readouterr().out
+
+
+def preview_of(ray: FakeRay) -> None:
+    rows = [events.RowPreviewed(row=row) for row in ROWS]
+    end = Preview(rows=6, rows_shown=2, refusals=("id_column: no.",), notices=("not tried",))
+    reporting(ray, *rows, events.Previewed(preview=end))
+
+
+def test_rows_are_shown_as_text(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
+    """No row's text is taken for markup."""
+    preview_of(ray)
+    lines = [line.rstrip() for line in printed(capsys, "preview").splitlines()]
+    assert lines == [
+        "the options: the first 2 of 6 rows",
+        "",
+        "row 0 | id x | 7 tokens | key 0123456789abcdef | answered by the response store",
+        "  user: Say [bold]a[/bold] :smile:",
+        "",
+        "row 5 | 90 tokens | asks what row 0 asks | FAILS in step tokenize: too long",
+        "",
+        "The job would be refused:",
+        " - id_column: no.",
+        "",
+        "To know:",
+        " - not tried",
+    ]
+
+
+def test_sizes_are_shown_with_reasons(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
+    reporting(ray, events.Planned(report=REPORT))
+    text = printed(capsys, "plan")
+    cells = [[cell.strip() for cell in line.split("\u2502")] for line in text.splitlines()]
+    assert text.startswith("the options: 1,200 rows, 1,000 left to ask in 2 files of 4.8 MiB\n")
+    assert ["80", "300", "900", "4,000", "99,000", "8,192"] in cells
+    assert ["1,024", "11", "3"] in cells
+    assert ["replicas", "4", "the cluster's nodes hold 4"] in cells
+    assert " - destination: it belongs to another task." in [line.rstrip() for line in text.splitlines()]
+
+
+def test_json_has_it_all(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
+    preview_of(ray)
+    document = json.loads(printed(capsys, "preview", "--json"))
+    assert [row["ordinal"] for row in document["shown"]] == [0, 5]
+    assert document["refusals"] == ["id_column: no."]
+    reporting(ray, events.Planned(report=REPORT))
+    assert json.loads(printed(capsys, "plan", "--json"))["prompt_tokens"]["p99"] == 900
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("preview", "--rows", "101"), "rows: it must be at most 100, but it is 101."),
+        (("preview", "--rows", "0"), "rows: it must be at least 1, but it is 0."),
+    ],
+)
+def test_wrong_numbers_are_refused(
+    ray: FakeRay, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], sentence: str
+) -> None:
+    with pytest.raises(SystemExit, match="1"):
+        main([*words, *OPTIONS])
+    assert capsys.readouterr().err.strip() == sentence
+    assert not ray.jobs
