@@ -165,7 +165,7 @@ def test_each_size_has_its_reason(tmp_path: Path, report_of: ReportOf) -> None:
     assert (report.rows, report.files, report.bytes) == (50, 1, Path(source).stat().st_size)
 
 
-def test_a_model_that_fits_no_gpu_is_refused_with_what_would_fit(
+def test_a_model_that_no_gpu_holds_is_refused(
     tmp_path: Path, report_of: ReportOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked = ModelCheck(sizes=model_sizes(SHAPES["70B"], None, None))
