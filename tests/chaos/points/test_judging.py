@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,11 +60,26 @@ class FakeRun:
         return "log"
 
 
-def outcome(do: Callable[[dict[str, Any]], None], tmp_path: Path, *statuses: str, aim: Aim = AIM) -> Any:
-    """Return the harness's outcome of a run in which `do` happened.
+def outcome(
+    tmp_path: Path,
+    *statuses: str,
+    aim: Aim = AIM,
+    hits: Sequence[str] | None = None,
+    then: Callable[[dict[str, Any]], object] = lambda params: None,
+    **how: Any,
+) -> Any:
+    """Return the harness's outcome of a run that is struck, publishes its rows, and does more.
 
     :param statuses: the statuses of its jobs.
+    :param hits: the points at which it is struck; by default all that are aimed at.
+    :param how: arguments of `published`.
     """
+
+    def do(params: dict[str, Any]) -> None:
+        struck(params, *(aim.points if hits is None else hits))
+        published(params, **how)
+        then(params)
+
     jobs = [{"status": status} for status in statuses or ("FAILED", "FAILED")]
     world = SimpleNamespace(
         airflow=SimpleNamespace(api=SimpleNamespace(trigger=lambda dag_id, **params: FakeRun(params, do))),
@@ -106,20 +121,12 @@ def published(params: dict[str, Any], rows: int = ROWS, token: str = "token", ti
 
 
 def test_a_good_run(tmp_path):
-    def do(params):
-        struck(params, *AIM.points)
-        published(params)
-
-    assert outcome(do, tmp_path).flaws == ()
+    assert outcome(tmp_path).flaws == ()
     assert not [*tmp_path.iterdir()]
 
 
 def test_a_point_that_was_never_hit(tmp_path):
-    def do(params):
-        struck(params, "reported")
-        published(params)
-
-    assert outcome(do, tmp_path).flaws == ("never struck at manifest_named",)
+    assert outcome(tmp_path, hits=["reported"]).flaws == ("never struck at manifest_named",)
     assert [*tmp_path.iterdir()]  # the evidence
 
 
@@ -131,67 +138,49 @@ def test_a_point_that_was_never_hit(tmp_path):
     ],
 )
 def test_rows_that_are_lost_or_asked_twice(how, flaw, tmp_path):
-    def do(params):
-        struck(params, *AIM.points)
-        published(params, **how)
-
-    assert flaw in outcome(do, tmp_path).flaws
+    assert flaw in outcome(tmp_path, **how).flaws
 
 
 @pytest.mark.parametrize(("process", "most"), [(1, ROWS), (2, 2 * ROWS)])
 def test_what_a_killed_replica_had_written_is_not_asked_again(process, most, tmp_path):
-    def do(params):
-        struck(params, "last_part")
-        published(params, times=2)
+    def rename(params):
         (part,) = Path(params["destination"]).glob("_raybatch/parts/**/*.parquet")
         part.rename(part.with_name(f"actor-{process}-abcdef01-000001.{part.name.partition('.')[2]}"))
 
     aim = Aim(("last_part",), "blocking", "disk")
-    flaws = outcome(do, tmp_path, "SUCCEEDED", aim=aim).flaws
+    flaws = outcome(tmp_path, "SUCCEEDED", aim=aim, then=rename, times=2).flaws
     assert flaws == (() if most == 2 * ROWS else (f"generated={2 * ROWS} of {ROWS} to {most}",))
 
 
 def test_a_second_commit_and_an_old_copy(tmp_path):
-    def do(params):
-        struck(params, *AIM.points)
-        published(params)
+    def commit_again(params):
         copy = Path(params["destination"], "manifest.json")
         old = copy.read_bytes()
         published(params, token="other")
         copy.write_bytes(old)
 
-    flaws = outcome(do, tmp_path).flaws
+    flaws = outcome(tmp_path, then=commit_again).flaws
     assert "manifest.json is not the journal's manifest" in flaws
     assert "commits=2" in flaws
 
 
 def test_a_job_that_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(f"{Strike.__module__}._JOBS_END", 0.1)
-
-    def do(params):
-        struck(params, *AIM.points)
-        published(params)
-
-    assert outcome(do, tmp_path, "RUNNING").flaws == ("a job is left running",)
+    assert outcome(tmp_path, "RUNNING").flaws == ("a job is left running",)
 
 
 def test_a_second_job_where_the_first_was_not_struck(tmp_path):
     aim = Aim(("posted",), "blocking", "disk")
-
-    def do(params):
-        struck(params, "posted")
-        published(params)
-
-    assert outcome(do, tmp_path, "SUCCEEDED", aim=aim).flaws == ()
-    flaws = outcome(do, tmp_path, "SUCCEEDED", "SUCCEEDED", aim=aim).flaws
+    assert outcome(tmp_path, "SUCCEEDED", aim=aim).flaws == ()
+    flaws = outcome(tmp_path, "SUCCEEDED", "SUCCEEDED", aim=aim).flaws
     assert flaws == ("jobs=2, though no driver was struck",)
 
 
 def test_what_breaks_in_the_harness_is_a_flaw_of_the_run(tmp_path):
-    def do(params):
+    def fail(params):
         raise RuntimeError("no answer\nfrom it")
 
-    flaws = outcome(do, tmp_path).flaws
+    flaws = outcome(tmp_path, hits=(), then=fail).flaws
     assert "RuntimeError: no answer" in flaws
     assert "never struck at manifest_named, reported" in flaws
 
@@ -233,11 +222,7 @@ def test_every_point_is_frozen_within_some_turns():
 
 
 def test_the_page_shows_cells_and_flaws(tmp_path):
-    def do(params):
-        struck(params, "reported")
-        published(params)
-
-    line = {"commit": "abc123", **asdict(outcome(do, tmp_path / "flawed"))}
+    line = {"commit": "abc123", **asdict(outcome(tmp_path / "flawed", hits=["reported"]))}
     text = "\n".join(page([line]))
     assert "1 runs of commit abc123, 1 of them with flaws." in text
     assert "FLAWED (1 of 1)" in text

@@ -37,20 +37,15 @@ def failed(failure_class, message="The bucket is gone."):
 
 
 FAILED = failed(FailureClass.STORAGE)
-
-
-@pytest.mark.parametrize("status", ["PENDING", "RUNNING"])
-def test_an_active_job_goes_on(status):
-    assert judge(observe(status), STATE).outcome is None
-
-
+KEPT = events.line(events.Progress(done=1500, total=3000, kept=1455), KEY, 4)
 COMMAND_ERROR = {
     "error_type": "JOB_ENTRYPOINT_COMMAND_ERROR",
     "driver_exit_code": 1,
     "message": "exit code 1",
 }
 NODE_ERROR = {"error_type": "JOB_SUPERVISOR_ACTOR_DIED", "message": "gone"}
-DONE = "3 of 4 rows committed at /o (1 failed)"
+DONE = "3 of 4 rows committed at /o (1 failed); manifest /m"
+GONE = "The bucket is gone."
 OUTSIDE = "The job was stopped outside of this task."
 
 
@@ -62,11 +57,11 @@ OUTSIDE = "The job was stopped outside of this task."
         # A committed dataset stands, whatever follows.
         (observe("FAILED", [FAILED, COMMITTED, "Segmentation fault"]), "succeeded", None, DONE),
         (observe("STOPPED", [COMMITTED, FAILED]), "succeeded", None, DONE),
-        (observe("FAILED", [FAILED, "x"], **COMMAND_ERROR), "failed", FailureClass.STORAGE, "The bucket is"),
+        (observe("FAILED", [KEPT, FAILED, "x"], **COMMAND_ERROR), "failed", FailureClass.STORAGE, GONE),
         (observe("FAILED", ["x"], **NODE_ERROR), "failed", FailureClass.NODE_LOST, "The job failed: gone"),
         (observe("STOPPED"), "stopped", FailureClass.CANCELLED, OUTSIDE),
-        (observe("STOPPED", [failed(FailureClass.TIMEOUT)]), "failed", FailureClass.TIMEOUT, "The bucket"),
-        (observe("STOPPED", [failed(FailureClass.CANCELLED)]), "stopped", FailureClass.CANCELLED, "The buck"),
+        (observe("STOPPED", [KEPT, failed(FailureClass.TIMEOUT)]), "failed", FailureClass.TIMEOUT, GONE),
+        (observe("STOPPED", [KEPT, failed(FailureClass.CANCELLED)]), "stopped", FailureClass.CANCELLED, GONE),
         # A failure in a driver that is being stopped is no reason for a retry.
         (observe("STOPPED", [FAILED]), "stopped", FailureClass.CANCELLED, OUTSIDE),
         (observe("STOPPED", PROGRESS), "stopped", FailureClass.CANCELLED, OUTSIDE),
@@ -75,7 +70,7 @@ OUTSIDE = "The job was stopped outside of this task."
 def test_how_a_job_ended(end, state, failure_class, message):
     outcome = judge(end, STATE).outcome
     assert (outcome.state, outcome.failure_class) == (state, failure_class)
-    assert outcome.message.startswith(message)
+    assert outcome.message == message
     assert outcome.summary == (SUMMARY if message is DONE else None)
 
 
@@ -99,9 +94,6 @@ def test_failure_before_the_driver_has_its_key_is_retried():
 def test_an_unknown_job_is_deleted_or_lost(known, session, state, failure_class):
     outcome = judge(Observation(at=1, session_name=session), FollowState(session_name=known)).outcome
     assert (outcome.state, outcome.failure_class) == (state, failure_class)
-
-
-KEPT = events.line(events.Progress(done=1500, total=3000, kept=1455), KEY, 4)
 
 
 @pytest.mark.parametrize(
@@ -132,19 +124,6 @@ def test_a_last_line_that_is_an_event_is_told_by_its_sentence(code):
     error = {**COMMAND_ERROR, "driver_exit_code": code, "message": message}
     told = judge(observe("FAILED", [KEPT], **error), STATE).outcome.message
     assert ": 1,500 of 3,000 rows (50.0 %); 1,455 of 3,000 rows are kept" in told
-
-
-@pytest.mark.parametrize(
-    ("status", "failure_class"),
-    [
-        ("FAILED", FailureClass.STORAGE),
-        ("STOPPED", FailureClass.CANCELLED),
-        ("STOPPED", FailureClass.TIMEOUT),
-    ],
-)
-def test_what_the_driver_told_of_its_end_stays_as_it_is(status, failure_class):
-    told = observe(status, [KEPT, failed(failure_class)], **COMMAND_ERROR)
-    assert judge(told, STATE).outcome.message == "The bucket is gone."
 
 
 def test_silence_is_tolerated_for_a_limited_time():
@@ -180,10 +159,10 @@ def test_the_deadline():
 def test_each_line_is_logged_once():
     first = judge(observe(tail=["a", PROGRESS[0]]), STATE)
     second = judge(observe(tail=["a", PROGRESS[0], "b", PROGRESS[1]]), first.state)
-    third = judge(observe(tail=["a", PROGRESS[0], "b", PROGRESS[1]]), second.state)
+    copied = judge(observe(tail=["a", PROGRESS[0], "b", PROGRESS[1], PROGRESS[0]]), second.state)
     assert texts(first) == ["a", "0 of 9 rows (0.0 %)"]
     assert texts(second) == ["b", "1 of 9 rows (11.1 %)"]
-    assert texts(third) == []
+    assert texts(copied) == []
 
 
 def test_restarted_follower_logs_only_the_last_progress():
@@ -325,9 +304,3 @@ def test_a_job_without_a_key_has_no_events():
     verdict = judge(observe("FAILED", [COMMITTED], message="boom"), STATE, key=None)
     assert (verdict.outcome.state, verdict.outcome.failure_class) == ("failed", FailureClass.INTERNAL)
     assert texts(verdict) == [COMMITTED]
-
-
-def test_a_copy_of_an_event_is_passed_over():
-    first = judge(observe(tail=PROGRESS), STATE)
-    second = judge(observe(tail=[*PROGRESS, PROGRESS[0], "x"]), first.state)
-    assert texts(second) == ["x"]

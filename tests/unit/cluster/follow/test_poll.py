@@ -7,6 +7,8 @@ import random
 import time
 from types import SimpleNamespace
 
+import pytest
+
 from airflow_provider_raybatch.cluster.follow import poll
 from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
 from airflow_provider_raybatch.cluster.follow.outcome import FollowState
@@ -38,6 +40,13 @@ async def followed(client, ray, story, **options):
     outcome = await follow(client, job, lines.extend)
     await advancing
     return outcome, [line.text for line in lines]
+
+
+@pytest.fixture
+async def job(client, ray):
+    """Job x, which runs."""
+    await client.submit(JobRequest("true", "x"))
+    return ray.jobs["x"]
 
 
 async def shown(client, state):
@@ -100,15 +109,14 @@ async def test_the_deadline_is_kept_between_two_polls(ray, client, monkeypatch):
     assert ray.jobs["x"].status == "RUNNING"
 
 
-async def test_a_flood_of_lines_is_caught_up_with(ray, client):
-    await client.submit(JobRequest("true", "x"))
-    ray.jobs["x"].lines = ["before"]
+async def test_a_flood_of_lines_is_caught_up_with(ray, client, job):
+    job.lines = ["before"]
     _, state = await shown(client, FollowState(ray.session_name))
-    ray.jobs["x"].lines += [f"line {number}" for number in range(3500)]
+    job.lines += [f"line {number}" for number in range(3500)]
     (note, *lines), state = await shown(client, state)
     assert "2,500 lines of the driver's log left out" in note
-    assert lines == ray.jobs["x"].lines[-1000:]
-    ray.jobs["x"].lines.append("after")
+    assert lines == job.lines[-1000:]
+    job.lines.append("after")
     assert (await shown(client, state))[0] == ["after"]
 
 
@@ -122,57 +130,53 @@ async def test_a_pending_job_has_no_node_to_read_a_log_from(ray, client):
     assert (await shown(client, pending.state))[0] == ["reading"]
 
 
-async def test_poll_requests_little_more_than_the_new_lines(ray, client):
+async def test_poll_requests_little_more_than_the_new_lines(ray, client, job):
     """Ray returns only the end of a log, so each poll asks for as many lines as it needs."""
-    await client.submit(JobRequest("true", "x"))
-    ray.jobs["x"].lines = [f"line {number}" for number in range(900)]
+    job.lines = [f"line {number}" for number in range(900)]
     _, state = await shown(client, FollowState())
     _, state = await shown(client, state)
     ray.bytes_of_logs = 0
     told = []
     for number in range(20):
-        ray.jobs["x"].lines += [f"step {number}, {part}" for part in range(3)]
+        job.lines += [f"step {number}, {part}" for part in range(3)]
         lines, state = await shown(client, state)
         told += lines
-    assert told == ray.jobs["x"].lines[900:]
+    assert told == job.lines[900:]
     assert ray.bytes_of_logs < 20 * 400
 
 
-async def test_bursts_after_silence_are_shown_once_and_in_order(ray, client):
+async def test_bursts_after_silence_are_shown_once_and_in_order(client, job):
     generator = random.Random(7)
-    await client.submit(JobRequest("true", "x"))
-    ray.jobs["x"].lines = []
+    job.lines = []
     state, told = FollowState(), []
     for _ in range(60):
         # Many lines are equal, as those of progress bars and blank lines are.
-        ray.jobs["x"].lines += [
+        job.lines += [
             f"line {generator.randrange(4)}" for _ in range(generator.choice([0, 0, 1, 2, 30, 200]))
         ]
         lines, state = await shown(client, state)
         told += lines
-    assert told == ray.jobs["x"].lines
+    assert told == job.lines
 
 
-async def test_very_long_lines_are_cut_and_bounded(ray, client):
+async def test_very_long_lines_are_cut_and_bounded(ray, client, job):
     """Of lines that a poll can't hold the last ones are shown, each with a mark, and the rest is told."""
-    await client.submit(JobRequest("true", "x"))
-    ray.jobs["x"].lines = ["before"]
+    job.lines = ["before"]
     _, state = await shown(client, FollowState(ray.session_name))
-    ray.jobs["x"].lines += [f"{number} {'x' * 300_000}" for number in range(100)]
+    job.lines += [f"{number} {'x' * 300_000}" for number in range(100)]
     (note, *texts), state = await shown(client, state)
     assert "lines of the driver's log left out" in note
     assert 3 <= len(texts) <= LOG_LIMIT // 300_000
     assert [text.split()[0] for text in texts] == [str(number) for number in range(100)][-len(texts) :]
     assert all(text.endswith("more bytes in this line] ") for text in texts)
     assert max(map(len, texts)) < LONGEST_LINE + 50
-    ray.jobs["x"].lines.append("after")
+    job.lines.append("after")
     assert (await shown(client, state))[0] == ["after"]
 
 
-async def test_a_line_that_grows_for_ever_is_told_once(ray, client):
+async def test_a_line_that_grows_for_ever_is_told_once(ray, client, job):
     """As a progress bar without line ends is; what follows it is shown again."""
-    await client.submit(JobRequest("true", "x"))
-    ray.jobs["x"].lines = ["before"]
+    job.lines = ["before"]
     _, state = await shown(client, FollowState(ray.session_name))
     told = []
     for size in (1, 5, 6):
@@ -182,12 +186,12 @@ async def test_a_line_that_grows_for_ever_is_told_once(ray, client):
         ray.unstage()
     assert len(told) == 1
     assert "ends in a line of more than 4 MiB" in told[0]
-    ray.jobs["x"].lines = ["before", "." * 6 * MIB, *(f"after {number}" for number in range(5))]
+    job.lines = ["before", "." * 6 * MIB, *(f"after {number}" for number in range(5))]
     told = []
     for number in range(5, 7):
         lines, state = await shown(client, state)
         told += lines
-        ray.jobs["x"].lines.append(f"after {number}")
+        job.lines.append(f"after {number}")
     assert "left out" in told[0]
     assert told[-2:] == ["after 4", "after 5"]
 
@@ -205,22 +209,20 @@ async def test_last_event_is_found_below_and_in_very_long_lines(ray, client):
         assert verdict.outcome.summary == SUMMARY, name
 
 
-async def test_lines_of_others_steer_neither_terminal_nor_log_page(ray, client):
-    await client.submit(JobRequest("true", "x"))
-    ray.jobs["x"].lines = [HOSTILE, "\x1b[2J::group::hidden", "\x1b[32mRay: green\x1b[0m"]
+async def test_lines_of_others_steer_neither_terminal_nor_log_page(ray, client, job):
+    job.lines = [HOSTILE, "\x1b[2J::group::hidden", "\x1b[32mRay: green\x1b[0m"]
     texts, _ = await shown(client, FollowState(ray.session_name))
     assert texts[1:] == [": :group::hidden", "Ray: green"]
     assert unfit_for_logs(texts) == []
 
 
-async def test_commit_right_after_the_log_was_read_is_seen(ray, client):
-    await client.submit(JobRequest("true", "x"))
-    ray.jobs["x"].lines = ["reading"]
+async def test_commit_right_after_the_log_was_read_is_seen(ray, client, job):
+    job.lines = ["reading"]
 
     def read_and_end(answer):
         read = answer()
-        ray.jobs["x"].lines.append(COMMITTED)
-        ray.jobs["x"].end("SUCCEEDED")
+        job.lines.append(COMMITTED)
+        job.end("SUCCEEDED")
         return read
 
     ray.stage("GET", "/api/v0/logs/file", read_and_end)
@@ -229,13 +231,12 @@ async def test_commit_right_after_the_log_was_read_is_seen(ray, client):
     assert (await poll_once(client, JOB, first.state)).outcome.summary == SUMMARY
 
 
-async def test_a_job_that_is_stopped_after_its_commit_was_shown(ray, client):
-    await client.submit(JobRequest("true", "x"))
-    ray.jobs["x"].lines = [f"line {number}" for number in range(100)]
+async def test_a_job_that_is_stopped_after_its_commit_was_shown(ray, client, job):
+    job.lines = [f"line {number}" for number in range(100)]
     state = FollowState(ray.session_name)
     for added in ([], [COMMITTED], [f"noise {number}" for number in range(50)], [], [], ["the end"]):
-        ray.jobs["x"].lines += added
+        job.lines += added
         state = (await poll_once(client, JOB, state)).state
-    ray.jobs["x"].end("STOPPED")
+    job.end("STOPPED")
     outcome = (await poll_once(client, JOB, state)).outcome
     assert (outcome.state, outcome.summary) == ("succeeded", SUMMARY)

@@ -95,70 +95,55 @@ def choices_of(texts: list[str], name: str = "demo model") -> Choices:
     return choices
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        {},
-        {"n": 2, "temperature": 0.5, "seed": 1, "max_tokens": 3, "top_p": 0.9, "stop": []},
-        {"min_tokens": 0, "logprobs": None, "ignore_eos": False},
-        {"structured_outputs": {"choice": ["no", "not", "yes"]}},
-        {"structured_outputs": {"choice": ["a", "b", "a"]}},
-        {"structured_outputs": {"json": {"enum": ["no", "not"]}}},
-        {"structured_outputs": {"json": '{"type": "string", "enum": ["no", "not"]}'}},
-    ],
-)
-def test_choices_are_filled_in(sampling: dict[str, Any]) -> None:
-    assert why_in_full({"structured_outputs": {"choice": ["yes", "no"]}, **sampling}, spec()) == ""
-
-
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        {"min_tokens": 1},
-        {"stop": ["a"]},
-        {"stop_token_ids": [7]},
-        {"bad_words": ["a"]},
-        {"include_stop_str_in_output": True},
-        {"logprobs": 1},
-        {"prompt_logprobs": 1},
-        {"ignore_eos": True},
-        {"logit_bias": {"7": 1}},
-        {"a_parameter_of_tomorrow": 1},
-    ],
-)
-def test_why_in_full_by_sampling(sampling: dict[str, Any]) -> None:
-    reason = why_in_full({"structured_outputs": {"choice": ["yes", "no"]}, **sampling}, spec())
-    assert reason == f"{next(iter(sampling))} may change the text or its end"
-
-
 NO_CHOICES = "the response is not one of given choices"
+BY_NAME = "{} may change the text or its end"
+UNFIT = {
+    "min_tokens": 1,
+    "stop": ["a"],
+    "stop_token_ids": [7],
+    "bad_words": ["a"],
+    "include_stop_str_in_output": True,
+    "logprobs": 1,
+    "prompt_logprobs": 1,
+    "ignore_eos": True,
+    "logit_bias": {"7": 1},
+    "a_parameter_of_tomorrow": 1,
+}
+STRUCTURED: list[tuple[Any, str]] = [
+    ({"choice": ["no", "not", "yes"]}, ""),
+    ({"choice": ["a", "b", "a"]}, ""),
+    ({"json": {"enum": ["no", "not"]}}, ""),
+    ({"json": '{"type": "string", "enum": ["no", "not"]}'}, ""),
+    (None, NO_CHOICES),
+    ({"choice": []}, NO_CHOICES),
+    ({"regex": "a|b"}, NO_CHOICES),
+    ({"choice": ["a"], "disable_fallback": True}, BY_NAME.format("disable_fallback")),
+    ({"choice": ["a", ""]}, "a choice is empty or not valid text"),
+    ({"choice": ["a", "\ud83d"]}, "a choice is empty or not valid text"),
+    ({"choice": ["a", "b" * 40_000]}, "the choices are too large"),
+    ({"json": {"enum": ["no", 1]}}, NO_CHOICES),
+    ({"json": {"enum": ["a/b"]}}, NO_CHOICES),
+    ({"json": {"enum": ["é"]}}, NO_CHOICES),
+    ({"json": {"enum": "no"}}, NO_CHOICES),
+    ({"json": "no JSON"}, NO_CHOICES),
+    ({"json": {"type": "object", "enum": ["a"]}}, NO_CHOICES),
+    ({"json": {"enum": ["a", "b"], "minLength": 1}}, NO_CHOICES),
+    ({"json": {"enum": ["a"]}, "whitespace_pattern": " "}, BY_NAME.format("whitespace_pattern")),
+]
 
 
 @pytest.mark.parametrize(
-    ("structured", "reason"),
+    ("sampling", "reason"),
     [
-        (None, NO_CHOICES),
-        ({"choice": []}, NO_CHOICES),
-        ({"regex": "a|b"}, NO_CHOICES),
-        ({"choice": ["a"], "disable_fallback": True}, "disable_fallback may change the text or its end"),
-        ({"choice": ["a", ""]}, "a choice is empty or not valid text"),
-        ({"choice": ["a", "\ud83d"]}, "a choice is empty or not valid text"),
-        ({"choice": ["a", "b" * 40_000]}, "the choices are too large"),
-        ({"json": {"enum": ["no", 1]}}, NO_CHOICES),
-        ({"json": {"enum": ["a/b"]}}, NO_CHOICES),
-        ({"json": {"enum": ["é"]}}, NO_CHOICES),
-        ({"json": {"enum": "no"}}, NO_CHOICES),
-        ({"json": "no JSON"}, NO_CHOICES),
-        ({"json": {"type": "object", "enum": ["a"]}}, NO_CHOICES),
-        ({"json": {"enum": ["a", "b"], "minLength": 1}}, NO_CHOICES),
-        (
-            {"json": {"enum": ["a"]}, "whitespace_pattern": " "},
-            "whitespace_pattern may change the text or its end",
-        ),
+        ({}, ""),
+        ({"n": 2, "temperature": 0.5, "seed": 1, "max_tokens": 3, "top_p": 0.9, "stop": []}, ""),
+        ({"min_tokens": 0, "logprobs": None, "ignore_eos": False}, ""),
+        *(({name: value}, BY_NAME.format(name)) for name, value in UNFIT.items()),
+        *(({"structured_outputs": structured}, reason) for structured, reason in STRUCTURED),
     ],
 )
-def test_why_in_full_by_structured_outputs(structured: Any, reason: str) -> None:
-    assert why_in_full({"structured_outputs": structured}, spec()) == reason
+def test_why_in_full_by_sampling(sampling: dict[str, Any], reason: str) -> None:
+    assert why_in_full({"structured_outputs": {"choice": ["yes", "no"]}, **sampling}, spec()) == reason
 
 
 @pytest.mark.parametrize(
@@ -172,7 +157,7 @@ def test_why_in_full_by_structured_outputs(structured: Any, reason: str) -> None
 def test_why_in_full_by_engine(engine_args: dict[str, Any], blamed: str) -> None:
     sampling = {"structured_outputs": {"choice": ["yes", "no"]}}
     reason = why_in_full(sampling, spec(engine="vllm", model="m", engine_args=engine_args))
-    assert reason == f"{blamed} may change the text or its end"
+    assert reason == BY_NAME.format(blamed)
 
 
 @pytest.mark.parametrize(("backend", "fills"), [("auto", True), ("xgrammar", True), ("guidance", False)])

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,18 +48,6 @@ def test_keys_of_structured_outputs_never_change(
     job = keyer(sampling={**SAMPLING, "structured_outputs": structured})
     assert job.key(Request(prompt="x")).hex() == of_job
     assert keyer().key(Request(prompt="x", sampling={"structured_outputs": structured})).hex() == of_row
-
-
-def test_another_process_makes_the_same_key() -> None:
-    program = "from tests.unit.job.request.test_keys import ASKED, keyer\nprint(keyer().key(ASKED).hex())"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PYTHONHASHSEED": "7", "PYTHONPATH": str(Path(__file__).parents[4])},
-    )
-    assert done.stdout.strip() == keyer().key(ASKED).hex()
 
 
 def test_what_decides_the_answer_decides_the_key() -> None:

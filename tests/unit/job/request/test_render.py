@@ -114,7 +114,6 @@ def test_a_chat_of_parts_has_no_fields_that_arrow_added() -> None:
             [{"type": "image_url", "image_url": {"url": "u"}}],
             "a content part of type 'image_url', and only text",
         ),
-        ([{"type": "input_audio"}], "a content part of type 'input_audio', and only text is sent"),
         ([{"text": "hi"}], "a content part of type None"),
         ([5], "a content part of type 'int'"),
         ([{"type": "text", "text": None}], "a content part of type 'text' without a text"),
@@ -140,7 +139,6 @@ def test_a_server_of_ones_own_may_take_images() -> None:
         ({"text": "x"}, TEMPLATE, "template: the row has no column 'tone'"),
         ({"chat": None}, CHAT, "template: column 'chat' is null"),
         ({"chat": []}, CHAT, "template: column 'chat' has no message in it"),
-        ({"chat": "[]"}, CHAT, "template: column 'chat' has no message in it"),
         ({"chat": "hello"}, CHAT, "template: column 'chat' is a string, but no JSON list of messages"),
         ({"chat": 5}, CHAT, "template: column 'chat' is int, not a list of messages"),
         ({"chat": {"role": "user"}}, CHAT, "template: column 'chat' is dict, not a list of messages"),
@@ -237,7 +235,6 @@ class TestFunction:
         ("body", "reason"),
         [
             ("raise RuntimeError('no way')", "template: RuntimeError: no way"),
-            ("return row['y']", "template: KeyError: 'y'"),
             ("return None", "template: what user_prompts:make returned is null"),
             ("return 5", "template: what user_prompts:make returned is int, not a list of messages"),
             (
@@ -255,32 +252,21 @@ class TestFunction:
             ),
             ("raise SystemExit(3)", "template: SystemExit: 3"),
             ("raise KeyboardInterrupt", "template: user_prompts:make raised KeyboardInterrupt: "),
-            (
-                "import asyncio\n    raise asyncio.CancelledError",
-                "template: user_prompts:make raised CancelledE",
-            ),
         ],
     )
     def test_what_it_may_not_return(self, module: Any, body: str, reason: str) -> None:
         module("user_prompts", f"def make(row):\n    {body}\n")
         assert failed(self.ROW, **self.PROMPT).startswith(reason)
 
-    def test_prompt_function_gets_a_copy_of_the_row(self, module: Any) -> None:
-        module("user_prompts", "def make(row):\n    row.clear()\n    return 'x'\n")
-        row = dict(self.ROW)
-        assert isinstance(rendered(row, **self.PROMPT), Request)
-        assert row == self.ROW
-
     def test_prompt_function_cannot_change_the_input(self, module: Any) -> None:
-        module(
-            "user_prompts", "def make(row):\n    row['chat'].append(row['chat'][0])\n    return row['chat']\n"
-        )
+        body = "chat = row.pop('chat')\n    chat.append(chat[0])\n    return chat"
+        module("user_prompts", f"def make(row):\n    {body}\n")
         message = {"role": "user", "content": "a"}
         row = {**self.ROW, "chat": [message]}
         made = rendered(row, **self.PROMPT)
         assert isinstance(made, Request)
         assert made.messages == [self.SYSTEM, message, message]
-        assert row["chat"] == [message]
+        assert row == {**self.ROW, "chat": [message]}
 
     @pytest.mark.parametrize(
         "body",
@@ -288,7 +274,6 @@ class TestFunction:
             "return '\\ud800'",
             "return [{'role': 'user', 'content': 'a', 1: 2}]",
             "s = {}\n    s['stop'] = s\n    return {'prompt': 'a', 'sampling': s}",
-            "return {'prompt': 'a', 'sampling': {'stop': ['\\ud800']}}",
         ],
     )
     def test_request_that_is_not_json_fails_its_row(self, module: Any, body: str) -> None:
@@ -298,13 +283,8 @@ class TestFunction:
     @pytest.mark.parametrize(
         ("source", "sentence"),
         [
-            (
-                "import no_such_package\n",
-                "can't be imported on the cluster (ModuleNotFoundError: No module named",
-            ),
             ("1 / 0\n", "can't be imported on the cluster (ZeroDivisionError: division by zero)"),
             ("def make(row:\n", "can't be imported on the cluster (SyntaxError: "),
-            ("import sys\nsys.exit(1)\n", "can't be imported on the cluster (SystemExit: 1)"),
             ("raise KeyboardInterrupt\n", "can't be imported on the cluster (KeyboardInterrupt: )"),
             ("make = 5\n", "module 'user_prompts' has no function 'make'; check the import path."),
             ("", "module 'user_prompts' has no function 'make'; check the import path."),

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -32,9 +34,8 @@ def words(request: Request) -> int:
     return sum(len(text.split()) for text in contents(request))
 
 
-@pytest.mark.parametrize("count", [characters, words])
-def test_the_longest_value_is_cut_and_nothing_else(count: object) -> None:
-    counts = characters if count is characters else words
+@pytest.mark.parametrize("counts", [characters, words])
+def test_the_longest_value_is_cut_and_nothing_else(counts: Callable[[Request], int]) -> None:
     whole = request_of("alpha beta " * 2000, "short")
     cut = shortened(whole, counts, counts(whole), 500)
     assert cut is not None
