@@ -25,9 +25,9 @@ from ray.cluster_utils import Cluster
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.driver import run
+from tests.support.specs import submitted
 
 ENDLESS = "never answered"
 
@@ -48,31 +48,23 @@ class Running:
         folder.mkdir()
         (folder / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
         replicas = engine_args.pop("replicas")
-        document = {
-            "source": [str(folder / "in.jsonl")],
-            "prompt": "{row.text}",
-            "model": "echo",
-            "engine": "echo",
-            "engine_args": {"request_log": str(self.log), "hang_pattern": ENDLESS, **engine_args},
-            "replicas": replicas,
-            "num_cpus": 0.1,
-            "rows_in_flight": 4,
-            "flush_interval": 0.5,
-            "deduplicate": False,
-            "destination": str(folder / "out"),
-            "submission": {
-                "task": {"dag_id": "d", "run_id": folder.name, "task_id": "t"},
-                "run_token": "token",
-                "submission_id": f"raybatch-{folder.name}-0",
-            },
-        }
-        self._spec = parse(BatchInferenceSpec, json.dumps(document))
+        self._spec = submitted(
+            task={"dag_id": "d", "run_id": folder.name, "task_id": "t"},
+            source=[str(folder / "in.jsonl")],
+            prompt="{row.text}",
+            engine_args={"request_log": str(self.log), "hang_pattern": ENDLESS, **engine_args},
+            replicas=replicas,
+            num_cpus=0.1,
+            rows_in_flight=4,
+            flush_interval=0.5,
+            deduplicate=False,
+            destination=str(folder / "out"),
+        )
         self._control = Control(self._spec, lambda event: None)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        assert self._spec.submission is not None
         say = lambda event: self.said.append(event.text())  # noqa: E731
         try:
             summary = run(self._spec, self._spec.submission, say, control=self._control)

@@ -18,10 +18,10 @@ from ray.autoscaler.v2.sdk import get_cluster_status
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.driver import run
 from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.preflight import ready
+from tests.support.specs import submitted
 
 MODEL = Path(__file__).parents[2] / "dags_examples/demo_model/model"
 
@@ -73,26 +73,12 @@ def seen(address: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def spec(folder: Path, engine: str, model: str) -> BatchInferenceSpec:
+def spec(folder: Path, engine: str, model: str) -> Any:
     source = folder / "in.jsonl"
     source.write_text("".join(json.dumps({"text": f"a b c {number}"}) + "\n" for number in range(60)))
     slowly = {"engine_args": {"seconds_per_token": 0.3, "max_num_seqs": 1}} if engine == "echo" else {}
-    document = {
-        "source": [str(source)],
-        "prompt": "{row.text}",
-        "model": model,
-        "engine": engine,
-        "batch_size": 3,
-        "rows_in_flight": 3,
-        **slowly,
-        "destination": str(folder / "out"),
-        "submission": {
-            "task": {"dag_id": "d", "run_id": "r", "task_id": "t"},
-            "run_token": "token",
-            "submission_id": "raybatch-x-0",
-        },
-    }
-    return parse(BatchInferenceSpec, json.dumps(document))
+    sized = {"batch_size": 3, "rows_in_flight": 3, "destination": str(folder / "out")}
+    return submitted(source=[str(source)], prompt="{row.text}", model=model, engine=engine, **sized, **slowly)
 
 
 if __name__ == "__main__":

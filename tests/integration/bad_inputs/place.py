@@ -28,6 +28,7 @@ from tests.support.specs import asking
 KEY = "ab" * 32
 TASK = {"dag_id": "tägliche_berichte", "run_id": "r1 日本", "task_id": "größe"}
 """Airflow's names may have any letter; Ray's metrics take ASCII alone."""
+SUBMISSION = {"task": TASK, "run_token": "token", "submission_id": "raybatch-x-0"}
 GOOD = [{"id": number, "text": f"row {number}"} for number in range(20)]
 FIELDS = "|".join([*BatchInferenceSpec.model_fields, "credentials"])
 """The beginning of an error: the field that the user set, or a part of it."""
@@ -65,7 +66,7 @@ class Place:
             "model": "echo",
             "engine": "echo",
             "destination": str(self.out),
-            "submission": {"task": TASK, "run_token": "token", "submission_id": "raybatch-x-0"},
+            "submission": SUBMISSION,
             **source,
             **fields,
         }

@@ -23,6 +23,7 @@ from tests.support.s3_server import S3Server
 
 from .place import (
     GOOD,
+    SUBMISSION,
     TASK,
     Case,
     Place,
@@ -57,13 +58,7 @@ def sealed_package(key: bytes) -> dict[str, Any]:
 
 
 def with_package(name: str) -> dict[str, Any]:
-    submission = {
-        "task": TASK,
-        "run_token": "token",
-        "submission_id": "raybatch-x-0",
-        "secrets_package": name,
-    }
-    return {"submission": submission}
+    return {"submission": {**SUBMISSION, "secrets_package": name}}
 
 
 def owned_by_another(place: Place) -> dict[str, Any]:
@@ -71,11 +66,7 @@ def owned_by_another(place: Place) -> dict[str, Any]:
     from airflow_provider_raybatch.job.output.journal import Journal
     from airflow_provider_raybatch.storage.folder import folder as open_folder
 
-    other = Submission.model_validate({
-        "task": {**TASK, "task_id": "sibling"},
-        "run_token": "other",
-        "submission_id": "raybatch-y-0",
-    })
+    other = Submission.model_validate({**SUBMISSION, "task": {**TASK, "task_id": "sibling"}})
     Journal(open_folder(str(place.out)), other, take_over=False).claim()
     return {}
 

@@ -23,10 +23,9 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.submit.request import build_batch_request
-from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.secrets import SEAL_KEY_VARIABLE
 from airflow_provider_raybatch.contract.secrets import Secrets as JobSecrets
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from tests.support.specs import submitted
 
 from ..conftest import RayCluster, started
 from .conftest import connect
@@ -107,21 +106,10 @@ def unread_package(place: Place) -> tuple[str, float]:
     """The package of a job that ended before it read its credentials, and the time of its upload."""
 
     async def submit() -> str:
-        document = {
-            "source": ["/in"],
-            "prompt": "Say {row.text}",
-            "model": "echo",
-            "destination": "/out",
-            "submission": {
-                "task": {"dag_id": "d", "run_id": "r", "task_id": "unread"},
-                "run_token": "t",
-                "submission_id": "raybatch-unread-0",
-            },
-        }
         async with RayJobsClient(place.cluster.address) as client:
             request = await build_batch_request(
                 client,
-                parse(BatchInferenceSpec, document),
+                submitted(),
                 key="ab" * 32,
                 secrets=JobSecrets(hf_token=SecretStr("never-read")),
             )

@@ -128,23 +128,19 @@ def runs(pid: int) -> bool:
     return False
 
 
-def test_children_and_theirs_share_one_import(told: Told, parent: subprocess.Popen[str]) -> None:
+def test_children_share_import_and_environment(told: Told, parent: subprocess.Popen[str]) -> None:
     child, grandchild = told
     assert child["imported"]
     assert grandchild["imported"]
     assert child["server"] == grandchild["server"] != parent.pid
+    assert child["late"] == grandchild["late"] == "after the server's start"
+    assert grandchild["affinity"] == child["affinity"][:1]
 
 
 def test_children_can_be_told_apart_by_their_titles(told: Told) -> None:
     """Also where the first variable in memory, beside which a title is written, has changed."""
     pytest.importorskip("setproctitle")
     assert [one["title"] for one in told] == ["VLLM::Engine"] * 2
-
-
-def test_children_have_the_environment_of_their_parent(told: Told) -> None:
-    child, grandchild = told
-    assert child["late"] == grandchild["late"] == "after the server's start"
-    assert grandchild["affinity"] == child["affinity"][:1]
 
 
 @pytest.mark.parametrize("victim", ["parent", "server"])
@@ -155,21 +151,19 @@ def test_all_end_with_the_parent_or_server(told: Told, parent: subprocess.Popen[
     assert gone(child["pid"], grandchild["pid"], child["server"])
 
 
-def test_exit_code_tells_of_a_kill(told: Told, parent: subprocess.Popen[str]) -> None:
+@pytest.mark.parametrize(
+    ("number", "logged"),
+    [(signal.SIGKILL, ()), (signal.SIGSEGV, ("Fatal Python error: Segmentation fault", "in child"))],
+)
+def test_exit_code_and_log_tell_of_a_signal(
+    told: Told, parent: subprocess.Popen[str], tmp_path: Path, number: signal.Signals, logged: tuple[str, ...]
+) -> None:
     child, _ = told
-    os.kill(child["pid"], signal.SIGKILL)
+    os.kill(child["pid"], number)
     assert parent.stdout is not None
-    assert parent.stdout.readline().strip() == str(-signal.SIGKILL)
-
-
-def test_log_tells_where_one_crashed(told: Told, parent: subprocess.Popen[str], tmp_path: Path) -> None:
-    child, _ = told
-    os.kill(child["pid"], signal.SIGSEGV)
-    assert parent.stdout is not None
-    assert parent.stdout.readline().strip() == str(-signal.SIGSEGV)
+    assert parent.stdout.readline().strip() == str(-number)
     log = (tmp_path / "log").read_text()
-    assert "Fatal Python error: Segmentation fault" in log
-    assert "in child" in log
+    assert all(text in log for text in logged)
 
 
 def test_what_killed_processes_leave_is_deleted_later(

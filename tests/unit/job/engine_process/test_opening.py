@@ -16,23 +16,16 @@ def of(files: str = "files", **fields: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("changed", "is_another"),
     [
-        {"files": "other weights under the same name"},
-        {"model": "/models/b"},
-        {"engine_args": {"max_num_seqs": 7}},
-        {"engine": "echo"},
+        ({"files": "other weights under the same name"}, True),
+        ({"model": "/models/b"}, True),
+        ({"engine_args": {"max_num_seqs": 7}}, True),
+        ({"engine": "echo"}, True),
+        ({"prompt": "Judge {row.text}"}, False),
+        ({"sampling": {"max_tokens": 5}}, False),
+        ({"keep_warm": 60}, False),
     ],
-    ids=lambda changed: next(iter(changed)),
 )
-def test_what_an_engine_is_made_of_makes_another_one(changed: dict[str, Any]) -> None:
-    assert of(**changed) != of()
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [{"prompt": "Judge {row.text}"}, {"sampling": {"max_tokens": 5}}, {"keep_warm": 60}],
-    ids=lambda changed: next(iter(changed)),
-)
-def test_what_it_is_asked_makes_no_other(changed: dict[str, Any]) -> None:
-    assert of(**changed) == of()
+def test_what_makes_another_engine(changed: dict[str, Any], is_another: bool) -> None:
+    assert (of(**changed) != of()) is is_another

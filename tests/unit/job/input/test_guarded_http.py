@@ -75,14 +75,6 @@ def test_every_kind_of_redirect_is_followed(web: Web, code: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://lake.internal/x.jsonl", "https://10.0.0.5/x.jsonl", "http://[::1]/x"]
-)
-def test_a_private_host_that_the_user_names_is_read(web: Web, url: str) -> None:
-    web.serve(url, FILE)
-    assert read(url) == FILE.body
-
-
-@pytest.mark.parametrize(
     "to",
     [
         *("https://lake.internal/x", "https://10.0.0.5/x", "https://127.0.0.1/x", "https://[::1]/x"),

@@ -202,10 +202,10 @@ def put_raw(server: S3Server, bucket: str, *keys: str) -> None:
 def test_objects_that_stand_for_folders_are_not_files(s3_server: S3Server, path: str) -> None:
     bucket = s3_server.new_bucket()
     put_raw(s3_server, bucket, "t/", "t/a1/", "t/a2_$folder$", "t/a1/b/", "t/a1/x", "t/y")
-    spec = InputArguments(source=[f"s3://{bucket}/{path}"], format="csv")
     expected = {"t": ["t/a1/x", "t/y"], "t/*": ["t/y"], "t/**": ["t/a1/x", "t/y"], "t/a*/*": ["t/a1/x"]}[path]
-    listing = resolve(spec, s3_server.credentials)
-    assert [file.uri.partition(f"{bucket}/")[2] for file in listing.files] == expected
+    place = S3Folder(bucket, "", s3_server.credentials)
+    listing = listed(place, [f"{place.uri}/{path}"], format="csv")
+    assert [file.uri.removeprefix(f"{place.uri}/") for file in listing.files] == expected
     assert survey(listing, s3_server.credentials).rows == len(expected)
 
 
@@ -214,13 +214,12 @@ def test_a_glob_in_s3_lists_only_the_folders_that_it_means(s3_server: S3Server) 
     put_raw(
         s3_server, bucket, "data1/x.csv", "data2/x.csv", "data2/deep/y.csv", "other//bad.csv", "/lead.csv"
     )
-    listing = resolve(InputArguments(source=[f"s3://{bucket}/data*/x.csv"]), s3_server.credentials)
-    assert [file.uri for file in listing.files] == [f"s3://{bucket}/data{n}/x.csv" for n in (1, 2)]
-    listing = resolve(InputArguments(source=[f"s3://{bucket}/data*/**/*.csv"]), s3_server.credentials)
-    assert len(listing.files) == 3
+    place = S3Folder(bucket, "", s3_server.credentials)
+    assert names_of(place, "data*/x.csv") == ["data1/x.csv", "data2/x.csv"]
+    assert len(names_of(place, "data*/**/*.csv")) == 3
     for path in ("other", "**/*.csv"):
         with pytest.raises(StorageError) as caught:
-            resolve(InputArguments(source=[f"s3://{bucket}/{path}"]), s3_server.credentials)
+            names_of(place, path)
         assert caught.value.failure_class is FailureClass.USER_ERROR
         assert "a key below it has an empty name between slashes" in str(caught.value)
         assert "\n" not in str(caught.value)

@@ -204,6 +204,9 @@ class TestSampling:
         assert failed({"p": "x", "s": value}, **self.PROMPT, sampling_column="s").startswith(reason)
 
 
+RETURNED = "what user_prompts:make returned"
+
+
 class TestFunction:
     PROMPT: ClassVar[dict[str, Any]] = {
         "prompt_function": "user_prompts:make",
@@ -234,29 +237,23 @@ class TestFunction:
     @pytest.mark.parametrize(
         ("body", "reason"),
         [
-            ("raise RuntimeError('no way')", "template: RuntimeError: no way"),
-            ("return None", "template: what user_prompts:make returned is null"),
-            ("return 5", "template: what user_prompts:make returned is int, not a list of messages"),
-            (
-                "return {'text': 'x'}",
-                "template: what user_prompts:make returned is dict, not a list of messages",
-            ),
-            ("return {'prompt': ''}", "template: what user_prompts:make returned is an empty prompt"),
-            (
-                "return {'messages': []}",
-                "template: user_prompts:make returned messages which has no message in it",
-            ),
+            ("raise RuntimeError('no way')", "RuntimeError: no way"),
+            ("return None", f"{RETURNED} is null"),
+            ("return 5", f"{RETURNED} is int, not a list of messages"),
+            ("return {'text': 'x'}", f"{RETURNED} is dict, not a list of messages"),
+            ("return {'prompt': ''}", f"{RETURNED} is an empty prompt"),
+            ("return {'messages': []}", "user_prompts:make returned messages which has no message in it"),
             (
                 "return {'prompt': 'x', 'sampling': 3}",
-                "template: sampling is int, not an object of sampling parameters",
+                "sampling is int, not an object of sampling parameters",
             ),
-            ("raise SystemExit(3)", "template: SystemExit: 3"),
-            ("raise KeyboardInterrupt", "template: user_prompts:make raised KeyboardInterrupt: "),
+            ("raise SystemExit(3)", "SystemExit: 3"),
+            ("raise KeyboardInterrupt", "user_prompts:make raised KeyboardInterrupt: "),
         ],
     )
     def test_what_it_may_not_return(self, module: Any, body: str, reason: str) -> None:
         module("user_prompts", f"def make(row):\n    {body}\n")
-        assert failed(self.ROW, **self.PROMPT).startswith(reason)
+        assert failed(self.ROW, **self.PROMPT).startswith(f"template: {reason}")
 
     def test_prompt_function_cannot_change_the_input(self, module: Any) -> None:
         body = "chat = row.pop('chat')\n    chat.append(chat[0])\n    return chat"
