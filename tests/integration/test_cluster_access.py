@@ -51,15 +51,19 @@ async def version_through(address):
         return (await client.version()).ray_version
 
 
+async def assert_a_job_runs(client, name):
+    await client.submit(JobRequest("echo done", name))
+    lines = []
+    outcome = await follow(client, Followed(name, poll_interval=0.3), lines.extend)
+    assert outcome.state == "succeeded"
+    assert "done" in [line.text for line in lines]
+
+
 async def test_with_the_token_everything_works(token_ray_cluster):
     async with RayJobsClient(token_ray_cluster.address) as client:
         await ensure_package(client, Package({"a": b"b"}))
         assert await client.takes_jobs()
-        await client.submit(JobRequest("echo done", "token-job"))
-        lines = []
-        outcome = await follow(client, Followed("token-job", poll_interval=0.3), lines.extend)
-        assert outcome.state == "succeeded"
-        assert "done" in [line.text for line in lines]
+        await assert_a_job_runs(client, "token-job")
 
 
 @pytest.mark.parametrize(
@@ -100,11 +104,7 @@ async def test_a_path_prefix(token_ray_cluster):
         through = dataclasses.replace(address, url=url)
         async with RayJobsClient(through) as client:
             assert await client.info("nothing") is None
-            await client.submit(JobRequest("echo through", "prefix-job"))
-            lines = []
-            outcome = await follow(client, Followed("prefix-job", poll_interval=0.3), lines.extend)
-        assert outcome.state == "succeeded"
-        assert "through" in [line.text for line in lines]
+            await assert_a_job_runs(client, "prefix-job")
         with pytest.raises(NotARayDashboardError, match="correct the url"):
             await version_through(dataclasses.replace(through, url=url.removesuffix("/ray")))
 

@@ -165,14 +165,17 @@ def test_vllm_in_rays_processor_on_two_cpus(run: Run) -> None:
     assert letters_of(summary)["empty"]["step"] == "template"
 
 
-def test_a_schema_travels_as_text_that_arrow_leaves_alone() -> None:
-    """As structs, the branches of an anyOf would get each other's keywords as nulls."""
+def columns_of(**fields: Any) -> Any:
+    """Return what Ray's processor gets of a row."""
     from airflow_provider_raybatch.job.run.ray_data_llm.variants import variant
 
+    return variant(spec(messages_column="messages", engine="ray_data_llm", **fields)).columns(None, [1])
+
+
+def test_a_schema_travels_as_text_that_arrow_leaves_alone() -> None:
+    """As structs, the branches of an anyOf would get each other's keywords as nulls."""
     any_of = {"anyOf": [{"type": "string", "enum": CHOICES}, {"type": "integer", "minimum": 3}]}
-    fields: dict[str, Any] = {"messages_column": "messages", "engine": "ray_data_llm"}
-    sampling = {"structured_outputs": {"json": any_of}}
-    columns = variant(spec(**fields, sampling=sampling)).columns(None, [1])
+    columns = columns_of(sampling={"structured_outputs": {"json": any_of}})
     block = pa.Table.from_pylist([{"row": columns}, {"row": columns}])
     (first, _) = block.to_pylist()
     assert json.loads(first["row"]["sampling_params"]["structured_outputs"]["json"]) == any_of
@@ -182,11 +185,8 @@ def test_a_schema_travels_as_text_that_arrow_leaves_alone() -> None:
     "processor", [{}, {"config": "HttpRequestProcessorConfig", "url": "http://server/v1/chat/completions"}]
 )
 def test_max_tokens_cuts_no_choice_off(processor: dict[str, Any]) -> None:
-    from airflow_provider_raybatch.job.run.ray_data_llm.variants import variant
-
-    fields: dict[str, Any] = {"messages_column": "messages", "engine": "ray_data_llm"}
     sampling = {"max_tokens": 2, "structured_outputs": {"choice": CHOICES}}
-    columns = variant(spec(**fields, sampling=sampling, processor=processor)).columns(None, [1])
+    columns = columns_of(sampling=sampling, processor=processor)
     asked = json.loads(columns["body"]) if processor else columns["sampling_params"]
     assert asked["max_tokens"] == len("Zebra") + 1
 

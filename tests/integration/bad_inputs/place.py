@@ -22,6 +22,8 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.publishing import dead_letters, rows_of
 from tests.support.s3_server import S3Server
 from tests.support.specs import asking
 
@@ -105,19 +107,11 @@ class Place:
 
     def dead_letters(self, manifest: BatchManifest) -> dict[int, dict[str, Any]]:
         """Return the dead letters by ordinal."""
-        if manifest.dead_letter_uri is None:
-            return {}
-        letters = [
-            json.loads(line)
-            for path in sorted(Path(manifest.dead_letter_uri).iterdir())
-            for line in path.read_text().splitlines()
-        ]
+        letters = dead_letters(LocalFolder(str(self.out)), manifest)
         return {letter["ordinal"]: letter for letter in letters}
 
     def rows(self, manifest: BatchManifest) -> list[dict[str, Any]]:
-        return [
-            row for file in manifest.files for row in pq.read_table(f"{manifest.uri}/{file.path}").to_pylist()
-        ]
+        return rows_of(LocalFolder(str(self.out)), manifest)
 
 
 def _signing_speaker() -> Any:

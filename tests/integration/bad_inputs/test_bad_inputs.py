@@ -19,7 +19,6 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets, seal
-from tests.support.s3_server import S3Server
 
 from .place import (
     GOOD,
@@ -302,18 +301,11 @@ S3 = [
 ]
 
 
-def with_keys(monkeypatch: pytest.MonkeyPatch, server: S3Server) -> None:
-    """The cluster's own identity, from the environment of its nodes."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-
-
 @pytest.mark.parametrize("wrong", S3)
 def test_a_wrong_place_in_s3_is_refused(
     wrong: Case, place: Place, ray_here: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_keys(monkeypatch, place.s3)
+    place.s3.open_to_this_process(monkeypatch)
     assert_one_sentence(place.refused(**wrong.fields(place)), wrong)
     assert_nothing_happened(place)
 

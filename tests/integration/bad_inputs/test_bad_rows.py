@@ -101,8 +101,21 @@ class Delivered:
     bad: dict[str, int]
 
 
-def good_json(number: int) -> dict[str, Any]:
-    return {"text": json.dumps({"n": number}), "params": None}
+GOOD: dict[str, Callable[[int], Any]] = {
+    "jsonl": lambda number: {"text": json.dumps({"n": number}), "params": None},
+    "csv": lambda number: b'"good, %d",%d' % (number, number),
+    "chat": lambda number: {"chat": [{"role": "user", "content": f"good {number}"}]},
+    "function": lambda number: {"text": f"good {number}"},
+}
+BAD = {"jsonl": JSONL_ROWS, "csv": CSV_ROWS, "chat": CHAT_ROWS, "function": FUNCTION_ROWS}
+FIELDS: dict[str, dict[str, Any]] = {
+    "jsonl": {
+        "sampling_column": "params",
+        "response_format": "json_object",
+        "engine_args": {"max_model_len": 50, "fail_pattern": "poison"},
+    },
+    "chat": {"messages_column": "chat"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -111,53 +124,29 @@ def deliveries(
 ) -> dict[str, Delivered]:
     """Four jobs, each with a bad row after every good one."""
     out = {}
-    for name, found in [
-        ("jsonl", JSONL_ROWS),
-        ("csv", CSV_ROWS),
-        ("chat", CHAT_ROWS),
-        ("function", FUNCTION_ROWS),
-    ]:
+    for name, found in BAD.items():
         place = Place(tmp_path_factory.mktemp(name), s3, modules)
-        fields: dict[str, Any] = {"max_error_fraction": 0.9}
-        if name == "csv":
-            lines = [b"text,id"]
-            for number, bad in enumerate(found.values()):
-                lines += [b'"good, %d",%d' % (number, number)]
-                lines += [bad.row if isinstance(bad.row, bytes) else str(bad.row).encode()]
-            fields["source"] = place.file("x.csv", b"\n".join(lines))
-        else:
-            good: Callable[[int], Any] = {
-                "jsonl": good_json,
-                "chat": lambda number: {"chat": [{"role": "user", "content": f"good {number}"}]},
-                "function": lambda number: {"text": f"good {number}"},
-            }[name]
-            rows = [row for number, bad in enumerate(found.values()) for row in (good(number), bad.row)]
-            if name == "jsonl":
-                # After the rows that preflight reads, where it would refuse the output column.
-                rows = [good(number) for number in range(-LEADING, 0)] + rows
-            fields["source"] = place.jsonl(*rows)
-        if name == "jsonl":
-            fields["sampling_column"] = "params"
-            fields["response_format"] = "json_object"
-            fields["engine_args"] = {"max_model_len": 50, "fail_pattern": "poison"}
-        if name == "chat":
-            fields["messages_column"] = "chat"
-        if name == "function":
-            fields |= function(place, FUNCTION)
-        manifest = place.run(**fields)
+        # Preflight, which would refuse the output column, reads the first rows.
         leading = LEADING if name == "jsonl" else 0
+        rows = [GOOD[name](number) for number in range(-leading, 0)]
+        rows += [row for number, bad in enumerate(found.values()) for row in (GOOD[name](number), bad.row)]
+        lines = (row if isinstance(row, bytes) else str(row).encode() for row in ["text,id", *rows])
+        source = place.file("x.csv", b"\n".join(lines)) if name == "csv" else place.jsonl(*rows)
+        fields = function(place, FUNCTION) if name == "function" else FIELDS.get(name, {})
+        manifest = place.run(source=source, max_error_fraction=0.9, **fields)
         bad_ordinals = {bad: leading + 2 * number + 1 for number, bad in enumerate(found)}
-        rows = place.rows(manifest)
-        assert all(row["response"] for row in rows[:leading])
-        out[name] = Delivered(rows[leading:], place.dead_letters(manifest), manifest, leading, bad_ordinals)
+        delivered = place.rows(manifest)
+        assert all(row["response"] for row in delivered[:leading])
+        out[name] = Delivered(
+            delivered[leading:], place.dead_letters(manifest), manifest, leading, bad_ordinals
+        )
     return out
 
 
 def row_cases() -> list[Any]:
-    groups = {"jsonl": JSONL_ROWS, "csv": CSV_ROWS, "chat": CHAT_ROWS, "function": FUNCTION_ROWS}
     return [
         pytest.param(group, name, bad, id=f"{group}-{name}".replace(" ", "-"))
-        for group, found in groups.items()
+        for group, found in BAD.items()
         for name, bad in found.items()
     ]
 
@@ -174,7 +163,7 @@ def test_a_bad_row_becomes_a_dead_letter(
     assert "row" in letter
 
 
-@pytest.mark.parametrize("group", ["jsonl", "csv", "chat", "function"])
+@pytest.mark.parametrize("group", BAD)
 def test_all_other_rows_are_delivered(group: str, deliveries: dict[str, Delivered]) -> None:
     delivered = deliveries[group]
     count = len(delivered.bad)

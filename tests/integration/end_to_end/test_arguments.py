@@ -90,10 +90,7 @@ def test_templates_and_xcoms_reach_every_argument(
     keys = lake.contents(result["key_prefix"])
     assert result["uri"].startswith("s3://lake/out/arguments/20")
     assert len(keys) == 1
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", lake.key_id)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", lake.secret)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", lake.url)
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    lake.open_to_this_process(monkeypatch)
     rows = open_dataset(result).to_arrow().to_pylist()
     # The prefix is a template, and max_tokens was the text "2" in it.
     assert {row["llm_echo_output_tokens"] for row in rows} == {2}

@@ -135,10 +135,7 @@ def test_a_model_in_a_bucket_answers_as_its_folder_does(
     rows = [{"name": name, "messages": [chat], "sampling": greedy} for name, chat in chats.items()]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     identity = {
-        "AWS_ACCESS_KEY_ID": lake.key_id,
-        "AWS_SECRET_ACCESS_KEY": lake.secret,
-        "AWS_ENDPOINT_URL": lake.url,
-        "AWS_REGION": "us-east-1",
+        **lake.environment,
         "AWS_DEFAULT_REGION": "us-east-1",
         "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0",
     }

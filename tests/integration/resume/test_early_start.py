@@ -69,7 +69,8 @@ early = Launch.early
 
 
 @pytest.fixture
-def checks(monkeypatch: pytest.MonkeyPatch) -> Driver:
+def checks(task: RepeatedTask, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    task.input(TEXTS)
     made = Driver()
     monkeypatch.setattr(replicas, "_SOON", 120.0)  # a busy host takes long to start an actor
     monkeypatch.setattr(Launch, "early", lambda launch, *arguments: made.early(launch, *arguments))
@@ -88,7 +89,6 @@ def wait_until_they_are_gone() -> None:
 
 
 def test_the_engine_is_ready_before_the_rows_are_known(task: RepeatedTask, checks: Driver) -> None:
-    task.input(TEXTS)
     manifest = task.run(reuse=str(task.folder / "store"))
     assert len(answers(manifest)) == task.asked(manifest) == len(TEXTS)
     phases = manifest.timing.phases
@@ -104,7 +104,6 @@ def test_a_job_that_is_refused_leaves_no_replica(task: RepeatedTask, checks: Dri
         raise RaybatchError("reuse: it is refused.", FailureClass.USER_ERROR)
 
     checks.meanwhile = refuse
-    task.input(TEXTS)
     assert task.refused(FailureClass.USER_ERROR, reuse=str(task.folder / "store")) == "reuse: it is refused."
     wait_until_they_are_gone()
     assert task.asked_in_all() == 0
@@ -112,7 +111,6 @@ def test_a_job_that_is_refused_leaves_no_replica(task: RepeatedTask, checks: Dri
 
 @pytest.mark.turn(1)
 def test_a_job_without_work_leaves_no_replica(task: RepeatedTask, checks: Driver) -> None:
-    task.input(TEXTS)
     store = {"reuse": str(task.folder / "store")}
     task.run(**store)
     again = task.run(run_id="r2", **store)
@@ -132,7 +130,6 @@ def test_nodes_are_not_waited_for_again(
         monkeypatch.setattr(cluster_view, "_nodes", lambda: ())
 
     checks.meanwhile = lose
-    task.input(TEXTS)
     assert len(answers(task.run(reuse=str(task.folder / "store")))) == len(TEXTS)
 
 
@@ -143,7 +140,6 @@ def test_a_replica_that_is_killed_meanwhile_starts_again(task: RepeatedTask, che
         checks.ready(but=[first.replica])
 
     checks.meanwhile = kill
-    task.input(TEXTS)
     manifest = task.run(reuse=str(task.folder / "store"))
     assert len(answers(manifest)) == task.asked_in_all() == len(TEXTS)
     assert sorted(replica.rows for replica in manifest.replicas) == [0, len(TEXTS)]
@@ -160,7 +156,6 @@ def dies_at_first(file: Path) -> int:
 @pytest.mark.turn(1)
 def test_a_replica_is_asked_again_if_one_dies_of_a_question(task: RepeatedTask, checks: Driver) -> None:
     checks.question = (dies_at_first, task.folder / "died")
-    task.input(TEXTS)
     manifest = task.run()
     assert checks.answer in [int(one.replica.split("-")[1]) for one in manifest.replicas]
     assert len(answers(manifest)) == task.asked(manifest) == len(TEXTS)
@@ -173,6 +168,5 @@ def refuses() -> None:
 @pytest.mark.turn(2)
 def test_what_a_replica_refuses_ends_the_job(task: RepeatedTask, checks: Driver) -> None:
     checks.question = (refuses,)
-    task.input(TEXTS)
     assert task.refused(FailureClass.USER_ERROR) == "model: it is refused."
     wait_until_they_are_gone()

@@ -88,7 +88,7 @@ MUTANTS = (
         "        _use(self._environment)\n",
         "",
         "Workers of an engine run without what vLLM has set for them, such as their GPUs.",
-        (f"{_FORK_SERVER_TESTS}::test_children_have_the_environment_of_their_parent",),
+        (f"{_FORK_SERVER_TESTS}::test_children_share_import_and_environment",),
     ),
     Mutant(
         "kill-sent-as-abort",

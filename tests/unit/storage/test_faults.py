@@ -113,14 +113,6 @@ def test_no_call_takes_longer_than_documented() -> None:
 
 
 class TestCreate:
-    @pytest.mark.parametrize("fault", [Fault.LOST, Fault.LOST_SILENT, Fault.CUT_ANSWER])
-    def test_object_created_by_a_lost_call_is_ours(
-        self, place: S3Folder, proxy: FaultyS3, fault: Fault
-    ) -> None:
-        proxy.choose = first(fault, 2)
-        place.create("x", b"mine")
-        assert place.read("x") == b"mine"
-
     @pytest.mark.parametrize("fault", Fault)
     def test_object_created_by_another_is_not_ours(
         self, healthy: S3Folder, place: S3Folder, proxy: FaultyS3, fault: Fault
