@@ -220,11 +220,11 @@ def _open_below(folder: Path) -> list[str]:
 def test_a_process_that_is_killed_leaves_no_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, web: Web, is_behind_a_url: bool, end: Callable[[], None]
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
-    (tmp_path / "scratch").mkdir()
     (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(as_jsonl(ROWS)))
     url = web.serve("https://hub.example/x.jsonl", Answer(as_jsonl(ROWS), headers={"ETag": '"1"'}))
     (file,) = listing_of(url if is_behind_a_url else tmp_path / "x.jsonl.gz").files
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
