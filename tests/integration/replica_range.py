@@ -49,6 +49,7 @@ class Running:
         (folder / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
         replicas = engine_args.pop("replicas")
         self._spec = submitted(
+            time.monotonic_ns(),
             task={"dag_id": "d", "run_id": folder.name, "task_id": "t"},
             source=[str(folder / "in.jsonl")],
             prompt="{row.text}",
