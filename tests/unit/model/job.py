@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,7 +24,7 @@ from airflow_provider_raybatch.job.parts.ledger import look_back
 from tests.support.publishing import part, rows_of
 from tests.support.specs import submitted
 
-from .memory import Memory, nothing
+from .memory import Memory
 
 ROWS = 2
 RUN = "_raybatch/parts/task/run"
@@ -86,21 +85,12 @@ class World:
         return known.uri
 
     def _rows_there(self) -> set[int]:
-        with self.unstepped():
+        with self.folder.unstepped():
             return set(np.flatnonzero(look_back(self.folder, RUN, ROWS).good).tolist())
-
-    @contextlib.contextmanager
-    def unstepped(self) -> Iterator[None]:
-        """Read without steps."""
-        before, self.folder.before = self.folder.before, nothing
-        try:
-            yield
-        finally:
-            self.folder.before = before
 
     def check(self) -> None:
         """Check what must hold at every instant."""
-        with self.unstepped():
+        with self.folder.unstepped():
             self._check()
 
     def _check(self) -> None:

@@ -13,9 +13,9 @@ from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.control import order_package, read_order
 from airflow_provider_raybatch.contract.events import Committed, Event, Failed, Phase, Progress, line
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.manifest import Summary, Tokens
 from airflow_provider_raybatch.contract.run_token import run_number
 from airflow_provider_raybatch.job.control.control import Control
+from tests.support.fake_ray import summary
 
 from .clock import Clock
 
@@ -23,15 +23,6 @@ PENDING, CLAIM, LEFT_OVERS, GRACE = 1.0, 2.0, 2.0, 1.5
 """Seconds before a driver runs, then to its claim, from its commit to its end, from a stop to its end."""
 
 Answer = tuple[int, str]
-
-
-def summary(token: str) -> Summary:
-    """Return the summary of the dataset that a run commits."""
-    uri = f"s3://lake/out/data/{token}"
-    return Summary(
-        uri=uri, manifest_uri=f"{uri}.json", dead_letter_uri=None, format="parquet",
-        rows=2, resumed=0, errors=0, tokens=Tokens(input=1, cached=0, output=1),
-    )  # fmt: skip
 
 
 @dataclass
@@ -166,7 +157,7 @@ class Ray:
     def _succeed(self, driver: Driver, reused: bool = False) -> None:
         driver.acted = driver.committed = True
         driver.works = self.clock.now - driver.started - PENDING
-        driver.emit(Committed(summary=summary(driver.token), reused=reused))
+        driver.emit(Committed(summary=summary(f"s3://lake/out/data/{driver.token}", errors=0), reused=reused))
 
     def _fail(self, driver: Driver, why: FailureClass) -> None:
         driver.emit(Failed(failure_class=why, message="It went wrong."))

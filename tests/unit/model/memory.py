@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, BinaryIO
 
@@ -32,6 +33,15 @@ class Memory:
     before: Callable[[str], None] = nothing
     uri: str = "/model/out"
     thread: int = field(default_factory=threading.get_ident)
+
+    @contextlib.contextmanager
+    def unstepped(self) -> Iterator[None]:
+        """Make calls without steps."""
+        before, self.before = self.before, nothing
+        try:
+            yield
+        finally:
+            self.before = before
 
     def lose_power(self) -> None:
         """Forget the names that were not synced; deletions that were not synced are undone."""

@@ -55,7 +55,7 @@ def modelled() -> Iterator[Callable[..., World]]:
                 raise self._transport_error(httpx.ReadError("the connection broke"))
             if answer.is_success or answer.status_code == tolerated:
                 return answer
-            raise self.status_error(f"{method} {path}", answer)  # type: ignore[arg-type]
+            raise self.status_error(f"{method} {path}", answer)
 
     class ForModel:
         """A module, with another one in its place where the model runs."""

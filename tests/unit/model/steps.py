@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+import httpx
 
 from airflow_provider_raybatch.operators.run_record import KEY, RunRecord
 from tests.support.airflow_tasks import Store
@@ -21,23 +21,6 @@ RETRIES = 5
 MOST_STEPS = 3000
 
 Hook = Callable[[str], str | None]
-
-
-@dataclass
-class _Answer:
-    status_code: int
-    text: str
-
-    @property
-    def is_success(self) -> bool:
-        return self.status_code < 400
-
-    @property
-    def content(self) -> bytes:
-        return self.text.encode()
-
-    def json(self) -> Any:
-        return json.loads(self.text)
 
 
 class _Store(Store):
@@ -161,14 +144,14 @@ class Steps:
             raise TimeoutError
         return call()
 
-    async def request(self, method: str, path: str, params: Any, body: Any) -> _Answer | None:
+    async def request(self, method: str, path: str, params: Any, body: Any) -> httpx.Response | None:
         answer = self.step(f"{method} {path}")
         self.requests += 1
         if answer == "refused":
             return None
         code, text = self.ray.answer(method, path, params or {}, body, late=answer == "late")
         self.check()
-        return None if answer == "lost" else _Answer(code, text)
+        return None if answer == "lost" else httpx.Response(code, text=text)
 
     # Airflow's part.
 

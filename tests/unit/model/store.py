@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import itertools
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +19,7 @@ from airflow_provider_raybatch.job.reuse.store.compaction import GRACE
 from airflow_provider_raybatch.job.reuse.store.segment import Segment
 from tests.support.responses import START, Shop, table
 
-from .memory import Memory, nothing
+from .memory import Memory
 
 SHORT = 3600.0
 """`max_age` of a submission whose responses expire."""
@@ -110,18 +109,9 @@ class World:
     def later(self, seconds: float) -> None:
         self.disk.now += seconds
 
-    @contextlib.contextmanager
-    def unstepped(self) -> Iterator[None]:
-        """Read without steps."""
-        before, self.disk.before = self.disk.before, nothing
-        try:
-            yield
-        finally:
-            self.disk.before = before
-
     def check(self) -> None:
         """Check what must hold at every instant."""
-        with self.unstepped():
+        with self.disk.unstepped():
             self.read_all()
 
     def check_end(self) -> None:

@@ -72,7 +72,7 @@ def frozen(world: World, act: Act, step: int, meanwhile: Act) -> bool:
 
     def freeze() -> None:
         came.append(step)
-        with world.unstepped():
+        with world.disk.unstepped():
             meanwhile(world)
 
     world.disk.before = at(step, freeze)
