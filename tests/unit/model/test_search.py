@@ -73,20 +73,18 @@ def assert_done(scope: Scope) -> None:
     check_costs(scope, graph)
 
 
-PAIRS = [rows(first, second) for first in range(4) for second in range(first, 4)]
-
-
 @in_turn
-@pytest.mark.parametrize("killers", PAIRS, ids=sorted)
-def test_poison_rows_are_found_within_the_bound(killers: frozenset[int]) -> None:
-    """One or two poison rows, in any place."""
-    assert_done(Scope((2, 2), killers=killers))
-
-
-@in_turn
-@pytest.mark.parametrize("killer", [0, 2, 4])
-def test_a_poison_row_among_many(killer: int) -> None:
-    assert_done(Scope((5, 1), slots=4, killers=rows(killer)))
+@pytest.mark.parametrize(
+    "scope",
+    [
+        *(Scope((2, 2), killers=rows(one, other)) for one in range(4) for other in range(one, 4)),
+        *(Scope((5, 1), slots=4, killers=rows(killer)) for killer in (0, 2, 4)),
+    ],
+    ids=str,
+)
+def test_poison_rows_are_found_within_the_bound(scope: Scope) -> None:
+    """One or two, in any place."""
+    assert_done(scope)
 
 
 @pytest.mark.parametrize(
@@ -158,17 +156,7 @@ def test_replicas_that_leave_lose_no_row(scope: Scope) -> None:
         Scope((1,), faults=("kill", "engine killed"), times=3),
         Scope((1, 1), replicas=2, faults=("kill",)),
         Scope((1, 1), replicas=2, faults=("node",)),
-    ],
-    ids=str,
-)
-def test_faults_blame_no_row(scope: Scope) -> None:
-    assert_done(scope)
-
-
-@in_turn
-@pytest.mark.parametrize(
-    "scope",
-    [
+        # During a search.
         Scope((2, 1), killers=rows(1), faults=("kill",)),
         Scope((4,), slots=1, killers=rows(2), faults=("kill",)),
         Scope((2,), killers=rows(0), faults=("freeze",)),
@@ -177,7 +165,7 @@ def test_faults_blame_no_row(scope: Scope) -> None:
     ],
     ids=str,
 )
-def test_faults_during_a_search(scope: Scope) -> None:
+def test_faults_blame_no_row(scope: Scope) -> None:
     assert_done(scope)
 
 

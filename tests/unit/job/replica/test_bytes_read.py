@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import random
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -37,8 +38,6 @@ class Store(LocalFolder):
         return content
 
     def open(self, path: str, size: int | None = None) -> Any:
-        import io
-
         size = self._path(path).stat().st_size if size is None else size
         return io.BufferedReader(RangedFile(self, Entry(path, size, "")), REQUEST_BYTES)
 
@@ -68,10 +67,9 @@ def small_tables(folder: Path) -> None:
         pq.write_table(pa.table({"text": list(_texts(20))}), folder / f"{number:03d}.parquet")
 
 
-def many_small_files(folder: Path, count: int = 150, rows: int = 1) -> None:
+def many_small_files(folder: Path, count: int = 150) -> None:
     for number in range(count):
-        row = {"text": f"{'word ' * 100}{number}"}
-        (folder / f"{number:03d}.jsonl").write_text(lines(*[row] * rows))
+        (folder / f"{number:03d}.jsonl").write_text(lines({"text": f"{'word ' * 100}{number}"}))
 
 
 def one_large_text(folder: Path) -> None:
