@@ -85,6 +85,7 @@ def _lines(question: Question) -> Iterator[str]:
     yield "# The job reaches Ray through an Airflow connection. For a private Ray on this machine, once:"
     yield f"#   airflow connections add {_shell(question.conn_id)} --conn-type ray --conn-host local"
     yield "# For a cluster, name the host of its dashboard: --conn-host ray-head.example.com --conn-port 8265"
+    yield ""
     yield f"from airflow.sdk import dag{', literal' if needs_literal else ''}"
     yield "from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator"
     yield ""

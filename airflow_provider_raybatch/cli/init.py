@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from argparse import Namespace
 from pathlib import Path
 
@@ -51,6 +52,8 @@ def write_dag(options: Namespace) -> None:
         f"Wrote {path}: {rows}, {count_of(len(found.names), 'column')}; it asks about {question.asked_shown}."
     )
     print("Read the comments in it. Then:")
+    print(f"  raybatch preview --dag {shlex.quote(str(path))}")
+    print(f"  raybatch plan --dag {shlex.quote(str(path))}")
     print(f"  airflow dags test {question.dag_id}   # once the file is in Airflow's DAG folder")
 
 

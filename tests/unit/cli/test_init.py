@@ -72,6 +72,7 @@ def test_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["init", "My Companies.csv"])
     shown = capsys.readouterr().out
     assert "Wrote my_companies_dag.py: 2 rows, 3 columns; it asks about 'company', 'city'." in shown
+    assert "raybatch preview --dag my_companies_dag.py\n" in shown
     spec = rendered(operator("my_companies_dag.py"))
     assert spec.source == [f"{tmp_path}/My Companies.csv"]
     assert spec.destination == f"{tmp_path}/my_companies_responses/20261102T000000"
