@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter
 
 from airflow_provider_raybatch.contract.base import ContractModel
 from airflow_provider_raybatch.contract.control import is_signed, sign
+from airflow_provider_raybatch.contract.durations import in_words
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.contract.preview import PlanReport, Preview, PreviewRow
@@ -97,7 +98,7 @@ class Progress(_Event):
         share = f" ({100 * self.done / self.total:.1f} %)" if self.total else ""
         errors = f", {self.errors:,} failed" if self.errors else ""
         left = None if 0 < self.total <= self.done else self.eta_seconds
-        eta = f", about {_duration(left)} left" if left is not None else ""
+        eta = f", about {in_words(left)} left" if left is not None else ""
         rate, tokens = self.rows_per_second, self.output_tokens_per_second
         rates = "" if rate is None else f", {rate:,.{1 if rate >= 1 else 3}f} rows/s"
         rates += "" if tokens is None else f", {tokens:,.0f} tokens/s"
@@ -216,11 +217,3 @@ def read_line(text: str, key: str | None) -> Signed | None:
         return Signed(int(number), _ADAPTER.validate_json(document))
     except ValueError:
         return None
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds + 0.5), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

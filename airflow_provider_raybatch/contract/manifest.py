@@ -119,6 +119,8 @@ class Timing(ContractModel):
         only the seconds after `claim`. A job that makes no request has those before `replica`.
     :param generation_seconds: from the first request to the last finished row.
     :param commit_seconds: publishing the dataset.
+    :param total_seconds: from the job's start until the dataset was written; 0 where an older version wrote
+        the manifest.
     """
 
     preflight_seconds: float = 0.0
@@ -126,6 +128,7 @@ class Timing(ContractModel):
     phases: dict[str, float] = Field(default_factory=dict)
     generation_seconds: float = 0.0
     commit_seconds: float = 0.0
+    total_seconds: float = 0.0
     output_tokens_per_second: float = 0.0
     rows_per_second: float = 0.0
 
@@ -142,6 +145,14 @@ class Digests(ContractModel):
     spec: str = ""
 
 
+class LastRun(ContractModel):
+    """What the destination had before: good and failed rows, and the job's seconds, ``None`` if unknown."""
+
+    rows: int
+    errors: int
+    seconds: float | None = None
+
+
 class BatchManifest(ContractModel):
     """A committed dataset.
 
@@ -152,7 +163,14 @@ class BatchManifest(ContractModel):
         clear, failed rows included; ``None`` where an older version wrote the manifest.
     :param tokens_saved: input and output tokens of the delivered rows that the run did not pay for: earlier
         runs, the response store or equal rows had the answers.
+    :param tokens_generated: of `tokens.output`, those that this submission generated; ``None`` where an older
+        version wrote the manifest.
     :param gpu_seconds: GPUs times seconds for which the replicas of this submission held them.
+    :param reasons_by_step: of each step in `counts.errors_by_step` its most frequent reason, the first
+        sentence.
+    :param last_run: the dataset that this one replaced as the newest of the destination.
+    :param id_column: the column whose values name the rows; ``None`` where their positions in the input do.
+    :param response_column: the column with the responses.
     :param files: in the order of the dataset.
     :param finish_reasons: completions by finish reason (``stop``, ``length``, ...).
     :param effective_sampling: the model's `generation_config` merged with the user's `sampling`.
@@ -176,7 +194,12 @@ class BatchManifest(ContractModel):
     tokens: Tokens = Field(default_factory=Tokens)
     tokens_paid: int | None = Field(default=None, ge=0)
     tokens_saved: int | None = Field(default=None, ge=0)
+    tokens_generated: int | None = Field(default=None, ge=0)
     gpu_seconds: float | None = Field(default=None, ge=0)
+    reasons_by_step: dict[str, str] = Field(default_factory=dict)
+    last_run: LastRun | None = None
+    id_column: str | None = None
+    response_column: str | None = None
     finish_reasons: dict[str, int] = Field(default_factory=dict)
     timing: Timing = Field(default_factory=Timing)
     stages: StageSeconds = Field(default_factory=StageSeconds)
@@ -195,6 +218,16 @@ class BatchManifest(ContractModel):
         "populate_by_name": True,
     })
 
+    @property
+    def main_failure(self) -> str | None:
+        """Where most of the failed rows failed, and why: ``engine: the prompt is empty``."""
+        steps = self.counts.errors_by_step
+        if not steps:
+            return None
+        step = max(steps, key=lambda one: steps[one])
+        where = f"{'mostly ' if len(steps) > 1 else ''}{step}"
+        return f"{where}: {self.reasons_by_step[step]}" if step in self.reasons_by_step else where
+
     def summary(self) -> Summary:
         """What the next task needs, small enough for an XCom."""
         return Summary(
@@ -204,14 +237,24 @@ class BatchManifest(ContractModel):
             format=self.format,
             rows=self.counts.ok,
             errors=self.counts.error,
+            main_failure=self.main_failure,
             resumed=self.counts.resumed,
             reused=self.counts.reused,
             duplicates=self.counts.duplicates,
             tokens=self.tokens,
             tokens_paid=self.tokens_paid,
             tokens_saved=self.tokens_saved,
+            tokens_generated=self.tokens_generated,
             gpu_seconds=self.gpu_seconds,
             output_tokens_per_second=self.timing.output_tokens_per_second,
+            seconds=self.timing.total_seconds or None,
+            last_run=self.last_run,
+        )
+
+    def as_last_run(self) -> LastRun:
+        """What the manifest of the next dataset of the destination says about this one."""
+        return LastRun(
+            rows=self.counts.ok, errors=self.counts.error, seconds=self.timing.total_seconds or None
         )
 
 
@@ -230,6 +273,8 @@ class Summary(ContractModel):
     """A manifest in a few lines: travels in the job's last event.
 
     :param rows: good rows; `resumed`, `reused` and `duplicates` are of them, as in :class:`Counts`.
+    :param main_failure: see :attr:`BatchManifest.main_failure`.
+    :param seconds: the job's, from its start until the dataset was written.
     """
 
     uri: str
@@ -238,11 +283,15 @@ class Summary(ContractModel):
     format: OutputFormat
     rows: int
     errors: int
+    main_failure: str | None = None
     resumed: int = 0
     reused: int = 0
     duplicates: int = 0
     tokens: Tokens
     tokens_paid: int | None = None
     tokens_saved: int | None = None
+    tokens_generated: int | None = None
     gpu_seconds: float | None = None
     output_tokens_per_second: float = 0.0
+    seconds: float | None = None
+    last_run: LastRun | None = None

@@ -171,6 +171,9 @@ class RayOperator(LiteralTextOperator):
     def announce(self, context: Context, result: Mapping[str, Any]) -> None:
         """Publish the result beyond the task's return value."""
 
+    def log_end(self, context: Context, result: Mapping[str, Any], outcome: Outcome | None = None) -> None:
+        """Log how the run went; without `outcome`, an earlier attempt had returned `result`."""
+
     def execute(self, context: Context) -> Any:
         """Submit or adopt the job and follow it, here or in the triggerer.
 
@@ -334,7 +337,9 @@ class RayOperator(LiteralTextOperator):
         if outcome.failure_class is not None:
             message = f"Job {handle['submission_id']} {outcome.state}: {outcome.message}"
             raise self._failure(context, outcome.failure_class, message)
-        return self._succeeded(context, handle, self.hand_over(outcome, handle))
+        result = self._succeeded(context, handle, self.hand_over(outcome, handle))
+        self.log_end(context, result, outcome)
+        return result
 
     def _recheck(self, context: Context, known: Outcome, submission_id: str) -> Outcome:
         """The job's outcome; `known`, the trigger's, if the cluster doesn't answer."""
@@ -382,6 +387,7 @@ class RayOperator(LiteralTextOperator):
         )
         self._show_link(context, result.get("dashboard_url"))
         self.announce(context, result)
+        self.log_end(context, result)
         return result
 
     def _show_link(self, context: Context, url: str | None) -> None:

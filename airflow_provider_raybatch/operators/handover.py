@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo
     from airflow_provider_raybatch.contract.manifest import Summary
 
+_ONLY_IN_THE_LOG = {"output_tokens_per_second", "main_failure", "last_run"}
+
 
 def result_of(summary: Summary, submission_id: str, dashboard_url: str | None) -> dict[str, Any]:
     """The task's return value.
@@ -26,11 +28,11 @@ def result_of(summary: Summary, submission_id: str, dashboard_url: str | None) -
     :return: `uri` (the committed, immutable folder), for S3 also `bucket` and `key_prefix` (which ends with a
         slash, so that no other folder begins with it), `manifest_uri`, `dead_letter_uri`, `format`, `rows`,
         of them `resumed`, `reused` and `duplicates`, `errors`, `tokens` (`input`, `cached`, `output`,
-        `filled`) of the delivered rows, `tokens_paid`, `tokens_saved`, `gpu_seconds`, `submission_id`,
-        `dashboard_url`.
+        `filled`) of the delivered rows, `tokens_paid`, `tokens_saved`, `tokens_generated`, `gpu_seconds`,
+        `seconds`, `submission_id`, `dashboard_url`.
     """
     return {
-        **summary.model_dump(exclude={"output_tokens_per_second"}),
+        **summary.model_dump(exclude=_ONLY_IN_THE_LOG),
         **s3_prefix(summary.uri),
         "submission_id": submission_id,
         "dashboard_url": dashboard_url,

@@ -19,7 +19,6 @@ from airflow_provider_raybatch.contract.arguments.output import OutputFormat
 from airflow_provider_raybatch.contract.arguments.vllm_sampling import unknown_names
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.submission import Submission
-from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.arguments import (
     ARGUMENTS,
@@ -28,6 +27,7 @@ from airflow_provider_raybatch.operators.arguments import (
     build_spec,
 )
 from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperator
+from airflow_provider_raybatch.operators.closing_line import closing_line_of, failed_rows
 from airflow_provider_raybatch.operators.handover import has_committed, publish_asset_events, result_of
 from airflow_provider_raybatch.operators.misplaced import check_names
 from airflow_provider_raybatch.operators.parse_check import check_lease, spec_of_known
@@ -393,9 +393,8 @@ class RayBatchInferenceOperator(RayOperator):
         """See :meth:`RayOperator.announce`."""
         publish_asset_events(context, self.outlets, result)
         if result["errors"]:
-            self.log.warning(
-                "%s of %s failed; the dead letters with the reasons are at %s.",
-                f"{result['errors']:,}",
-                count_of(result["rows"] + result["errors"], "row"),
-                result["dead_letter_uri"],
-            )
+            self.log.warning("%s", failed_rows(result))
+
+    def log_end(self, context: Context, result: Mapping[str, Any], outcome: Outcome | None = None) -> None:
+        """See :meth:`RayOperator.log_end`."""
+        self.log.info("%s", closing_line_of(context, result, outcome and outcome.summary))

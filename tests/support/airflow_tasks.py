@@ -92,6 +92,7 @@ class Run:
         self.store = Store()
         self.outlet_events = OutletEvents()
         self.xcoms: dict[str, Any] = {}
+        self.returned_before: Any = None
         self.try_number, self.retries = 1, 2
         self.max_tries = self.retries
         self.ids = {"dag_id": dag_id, "task_id": task_id, "run_id": run_id, "map_index": map_index}
@@ -108,6 +109,7 @@ class Run:
             max_tries=self.max_tries,
             start_date=datetime.now(UTC),
             xcom_push=lambda key, value: self.xcoms.update({key: value}),
+            xcom_pull=lambda map_indexes, include_prior_dates: self.returned_before,
         )
         return {"ti": ti, "task_state_store": self.store, "outlet_events": self.outlet_events}
 

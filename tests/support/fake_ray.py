@@ -293,9 +293,12 @@ def summary(uri: str = "s3://lake/out/data/c1", rows: int = 2, errors: int = 1) 
         resumed=rows // 2,
         errors=errors,
         tokens=Tokens(input=10, cached=4, output=6),
+        main_failure="engine: it broke" if errors else None,
         tokens_paid=9,
         tokens_saved=8,
+        tokens_generated=3,
         gpu_seconds=2.5,
+        seconds=185.2,
     )
 
 
@@ -324,7 +327,9 @@ def expected_result(ray: FakeRay, submission_id: str) -> dict[str, Any]:
         "tokens": {"input": 10, "cached": 4, "output": 6, "filled": 0},
         "tokens_paid": 9,
         "tokens_saved": 8,
+        "tokens_generated": 3,
         "gpu_seconds": 2.5,
+        "seconds": 185.2,
         "submission_id": submission_id,
         "dashboard_url": f"{ray.url}/#/jobs/{submission_id}",
     }

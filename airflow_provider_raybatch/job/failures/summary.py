@@ -11,6 +11,7 @@ from airflow_provider_raybatch.job.row import RowFailure
 
 _MOST_SHOWN = 3
 _LONGEST_REASON = 100
+_SENTENCE = re.compile(r"(?<=[.!?])\s|\n")
 _VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|\d+(?:[.,]\d+)*")
 
 
@@ -31,6 +32,21 @@ def counted(failures: Iterable[tuple[int, RowFailure]]) -> str:
     told = [f"{count:,} in step {kind[0]!r} ({examples[kind]})" for kind, count in shown]
     others = counts.total() - sum(count for _, count in shown)
     return ", ".join([*told, *([f"{others:,} for other reasons"] if others else [])])
+
+
+def main_reasons(failures: Iterable[RowFailure]) -> dict[str, tuple[int, str]]:
+    """By step how many rows failed for its most frequent reason, and the first sentence of that."""
+    counts: Counter[tuple[str, str]] = Counter()
+    examples: dict[tuple[str, str], str] = {}
+    for failure in failures:
+        sentence = _SENTENCE.split(failure.reason.strip(), maxsplit=1)[0]
+        kind = failure.step, _VALUE.sub("#", sentence)
+        counts[kind] += 1
+        examples.setdefault(kind, _short(sentence))
+    found: dict[str, tuple[int, str]] = {}
+    for kind, count in counts.most_common():
+        found.setdefault(kind[0], (count, examples[kind]))
+    return found
 
 
 def _short(reason: str) -> str:

@@ -9,6 +9,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from airflow_provider_raybatch.contract.manifest import (
     BatchManifest,
     Column,
     Counts,
+    LastRun,
     ManifestFile,
     Tokens,
 )
@@ -136,7 +138,10 @@ def _manifest(
     statistics: RunStatistics,
     began: float,
 ) -> BatchManifest:
-    timing = statistics.timing.model_copy(update={"commit_seconds": round(time.monotonic() - began, 2)})
+    seconds, timing = time.monotonic() - began, statistics.timing
+    total = round(timing.total_seconds + seconds, 2)
+    timing = timing.model_copy(update={"commit_seconds": round(seconds, 2), "total_seconds": total})
+    names = target.task.names
     counts, totals = _counts(done), sum((one.totals for one in done), Totals())
     return BatchManifest(
         uri=f"{target.folder.uri}/{target.data}",
@@ -159,6 +164,11 @@ def _manifest(
         ),
         tokens_paid=sum(footer.paid for part, footer in seen.items() if part.is_of(target.run)),
         tokens_saved=sum(one.saved for one in done),
+        tokens_generated=sum(one.generated for one in done),
+        reasons_by_step=_reasons(done),
+        last_run=_last_run(journal),
+        id_column=spec.id_column,
+        response_column=names[target.task.output_type[0].name],
         finish_reasons=dict(totals.finish_reasons),
         owner=journal.submission.task,
         run_token=journal.submission.run_token,
@@ -180,6 +190,22 @@ def _counts(done: Sequence[PublishedRange]) -> Counts:
         duplicates=origins["duplicate"],
         errors_by_step=dict(sum((Counter(one.failed_steps) for one in done), Counter())),
     )
+
+
+def _reasons(done: Sequence[PublishedRange]) -> dict[str, str]:
+    """The most frequent reason of each step, by the range that has it most often."""
+    largest: dict[str, tuple[int, str]] = {}
+    for one in done:
+        for step, found in one.reasons.items():
+            largest[step] = max(largest.get(step, found), found, key=lambda each: each[0])
+    return {step: reason for step, (_, reason) in largest.items()}
+
+
+def _last_run(journal: Journal) -> LastRun | None:
+    with suppress(RaybatchError):  # figures of another job, without which this one is as good
+        earlier = journal.replaced()
+        return None if earlier is None else earlier.as_last_run()
+    return None
 
 
 def _as_read(schema: pa.Schema) -> pa.Schema:

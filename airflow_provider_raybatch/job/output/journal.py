@@ -84,6 +84,14 @@ class Journal:
             content = self.folder.read(published.manifest)
         return parse_manifest(content, self._file(published.manifest))
 
+    def replaced(self) -> BatchManifest | None:
+        """The dataset that readers saw when this submission claimed the destination."""
+        published = None if self._mine is None else self._mine.published
+        if published is None:
+            return None
+        content = self.folder.read(published.manifest)
+        return parse_manifest(content, self._file(published.manifest))
+
     def check_conditional_writes(self) -> None:
         """Check that the destination's store keeps claims apart; call it after :meth:`check_owner`."""
         with error_prefix("destination"):

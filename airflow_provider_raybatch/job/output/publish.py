@@ -21,9 +21,11 @@ import pyarrow.compute as pc
 
 from airflow_provider_raybatch.contract.arguments.output import REUSED_COLUMN, OutputFormat
 from airflow_provider_raybatch.contract.layout import data_file
+from airflow_provider_raybatch.job.failures.summary import main_reasons
 from airflow_provider_raybatch.job.input.table import as_parquet, as_text, kinds_of, members, restored
 from airflow_provider_raybatch.job.output.schema import cast, common_type
 from airflow_provider_raybatch.job.parts.part import Part, read_between
+from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, Seen, apply, load, note, with_added
 from airflow_provider_raybatch.storage.folder import Folder
@@ -79,7 +81,9 @@ class Target:
 class PublishedRange:
     """What a range became. `path` is relative to the destination, ``None`` if it holds no good row.
 
+    :param reasons: see :func:`~airflow_provider_raybatch.job.failures.summary.main_reasons`.
     :param saved: input and output tokens of good rows that the run did not pay for.
+    :param generated: output tokens of good rows that this submission generated.
     """
 
     path: str | None
@@ -88,8 +92,10 @@ class PublishedRange:
     errors: int
     totals: Totals = field(default_factory=Totals)
     failed_steps: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, tuple[int, str]] = field(default_factory=dict)
     origins: dict[str, int] = field(default_factory=dict)
     saved: int = 0
+    generated: int = 0
 
 
 def ranges(
@@ -142,9 +148,13 @@ def publish(range_: Range, target: Target) -> PublishedRange:
         result.origins = dict(Counter(good["origin"].to_pylist()))
         others = target.task.totals(good.filter(pc.invert(good["paid"]))["output"])
         result.saved = others.input_tokens + others.output_tokens
+        own = good.filter(pc.equal(good["origin"], "generated"))
+        result.generated = target.task.totals(own["output"]).output_tokens
     if bad.num_rows:
         target.folder.write(data_file(target.dead_letter, range_.number, "jsonl"), dead_letters(bad))
-        result.failed_steps = dict(Counter(pc.struct_field(bad["failure"], "step").to_pylist()))
+        failures = [RowFailure(one["step"], one["reason"]) for one in bad["failure"].to_pylist()]
+        result.failed_steps = dict(Counter(failure.step for failure in failures))
+        result.reasons = main_reasons(failures)
     return result
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from airflow_provider_raybatch.contract.manifest import Digests, ReplicaStats, StageSeconds, Timing
@@ -39,6 +40,7 @@ def statistics_of(ran: Ran, plan: Plan, start_up: StartUp, gpu_seconds: float) -
             generation_seconds=round(generation, 2),
             output_tokens_per_second=round(tokens / generation, 1) if generation else 0.0,
             rows_per_second=round(rows / generation, 2) if generation else 0.0,
+            total_seconds=round(time.time() - start_up.began, 2),
         ),
         stages=StageSeconds(**{stage: round(spent, 3) for stage, spent in ran.seconds.items()}),
         replicas=[_stats(one, first) for one in ran.reports],

@@ -119,10 +119,10 @@ def test_other_lines_are_not_events(text: str) -> None:
         ),
         (
             Progress(done=1, total=3, errors=1, eta_seconds=3725.0),
-            "1 of 3 rows (33.3 %), 1 failed, about 1 h 02 min left",
+            "1 of 3 rows (33.3 %), 1 failed, about 1 h 2 min left",
         ),
         (Progress(done=7, total=700, rows_per_second=0.0125), "7 of 700 rows (1.0 %), 0.013 rows/s"),
-        (Progress(done=0, total=0, eta_seconds=59.6), "0 of 0 rows, about 1 min 00 s left"),
+        (Progress(done=0, total=0, eta_seconds=59.6), "0 of 0 rows, about 1 min 0 s left"),
         (Progress(done=0, total=1, eta_seconds=5), "0 of 1 row (0.0 %), about 5 s left"),
         (Progress(done=3, total=3, eta_seconds=0), "3 of 3 rows (100.0 %)"),
         (EVENTS[1], "ü"),

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from airflow_provider_raybatch.contract.events import Committed
+from airflow_provider_raybatch.contract.manifest import LastRun
+from airflow_provider_raybatch.operators.closing_line import closing_line
 from tests.support.airflow_tasks import Run
-from tests.support.batches import batch, defer
+from tests.support.batches import batch, defer, die_before
 from tests.support.fake_ray import FakeRay, Script, lasting, summary
 
 
@@ -47,3 +51,71 @@ def test_failed_rows_are_a_warning(
         assert "[warning" in line
         assert "1 of 1,201 rows failed" in line
         assert "s3://lake/out/dead_letter/c1" in line
+
+
+LINE = "2 rows ok, 1 failed (engine: it broke), 1 resumed, 3 tokens generated, 3 min 5 s"
+
+
+def closing_lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    told = (line.partition("] ")[2] for line in capsys.readouterr().out.splitlines())
+    return [line.partition(" [airflow.")[0] for line in told if " ok, " in line]
+
+
+class TestClosingLine:
+    def test_is_the_last_one_of_each_way_to_succeed(
+        self, ray: FakeRay, run: Run, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        batch().execute(run.context())
+        assert closing_lines(capsys) == [LINE]
+        run.try_number = 2  # what is on record has no reason of failed rows
+        batch().execute(run.context())
+        assert closing_lines(capsys) == [LINE.replace(" (engine: it broke)", "")]
+        run.clear()
+        die_before("_succeeded", run)
+        run.try_number += 1
+        batch().execute(run.context())  # adopts the finished job
+        assert closing_lines(capsys) == [LINE]
+
+    def test_names_the_run_before(self, ray: FakeRay, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+        run.returned_before = batch().execute(run.context())
+        capsys.readouterr()
+        run.clear()
+        batch().execute(run.context())
+        assert closing_lines(capsys) == [f"{LINE} | last run: 2 ok, 1 failed, 3 min 5 s"]
+        # Of the destination itself, if it has one.
+        last = LastRun(rows=301, errors=0, seconds=170.4)
+        told = Committed(summary=summary().model_copy(update={"last_run": last}))
+        ray.script = lambda ray, body: Script(last=[ray.line(body, told)])
+        run.clear()
+        batch().execute(run.context())
+        assert closing_lines(capsys) == [f"{LINE} | last run: 301 ok, 2 min 50 s"]
+
+    @pytest.mark.parametrize("before", [None, "text", {"rows": 1}, {"rows": "1", "errors": 0}], ids=str)
+    def test_stands_without_a_usable_run_before(
+        self, ray: FakeRay, run: Run, capsys: pytest.CaptureFixture[str], before: Any
+    ) -> None:
+        run.returned_before = before
+        batch().execute(run.context())
+        assert closing_lines(capsys) == [LINE]
+
+    @pytest.mark.parametrize(
+        ("figures", "line"),
+        [
+            ({"rows": 1, "errors": 0}, "1 row ok"),
+            (
+                {"rows": 1200, "errors": 0, "reused": 3, "duplicates": 4},
+                "1,200 rows ok, 3 reused, 4 duplicates",
+            ),
+            ({"rows": 0, "errors": 2, "tokens_generated": 1}, "0 rows ok, 2 failed, 1 token generated"),
+            ({"rows": 1, "errors": 1, "main_failure": "read: a\x1b[1m\nb"}, "1 row ok, 1 failed (read: a b)"),
+            ({"rows": 1, "errors": 0, "seconds": 7810}, "1 row ok, 2 h 10 min"),
+        ],
+        ids=["one", "reused", "failed", "escapes", "hours"],
+    )
+    def test_leaves_out_what_is_unknown(self, figures: dict[str, Any], line: str) -> None:
+        assert closing_line(figures) == line
+
+    def test_cuts_a_long_reason(self) -> None:
+        line = closing_line({"rows": 1, "errors": 1, "main_failure": "engine: " + "x" * 999})
+        assert len(line) < 200
+        assert "more characters])" in line

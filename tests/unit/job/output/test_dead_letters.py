@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.job.failures.summary import counted
+from airflow_provider_raybatch.job.failures.summary import counted, main_reasons
 from airflow_provider_raybatch.job.output.dead_letters import with_rows_left
 from airflow_provider_raybatch.job.output.journal import SupersededError
 from airflow_provider_raybatch.job.row import RowFailure
@@ -29,6 +29,13 @@ def test_failures_are_counted_by_step_and_reason() -> None:
         "1,000 in step 'tokenize' (row 3: 3 tokens, and 512 fit), 3 in step 'template' (row 0: column 'a' is "
         f"null), 1 in step 'parse' (row 2000: no JSON.{'x' * 89}...), 3 for other reasons"
     )
+
+
+def test_the_first_sentence_of_the_most_frequent_reason_is_kept() -> None:
+    reasons = ["Row 1 is odd.", "It broke\nhere.", "Row 22 is odd. Look at it.", "y" * 500]
+    failures = [RowFailure("engine", one) for one in reasons] + [RowFailure("read", "no text")]
+    assert main_reasons(failures) == {"engine": (2, "Row 1 is odd"), "read": (1, "no text")}
+    assert main_reasons([RowFailure("engine", "y" * 500)]) == {"engine": (1, f"{'y' * 97}...")}
 
 
 def job_in(folder: Folder, submission: int = 1) -> Any:

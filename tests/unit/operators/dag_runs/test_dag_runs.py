@@ -55,8 +55,13 @@ def rendered_fields(run: Any, task_id: str) -> Any:
         return ti.rendered_task_instance_fields.rendered_fields
 
 
+CLOSING_LINE = "2 rows ok, 1 failed (engine: it broke), 1 resumed, 3 tokens generated, 3 min 5 s"
+
+
 @pytest.mark.parametrize("deferrable", [False, True])
-def test_result_link_and_asset_event(ray: FakeRay, dag_test: RunDag, deferrable: bool) -> None:
+def test_result_link_and_asset_event(
+    ray: FakeRay, dag_test: RunDag, deferrable: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
     ray.script = lasting(0.5)
     with DAG(f"result_{deferrable}", schedule=None) as dag:
         batch(task_id="label", deferrable=deferrable, outlets=[Asset("s3://lake/out/")], timeout=600)
@@ -69,6 +74,14 @@ def test_result_link_and_asset_event(ray: FakeRay, dag_test: RunDag, deferrable:
     (extra,) = asset_extras(run)
     for name in ("manifest_uri", "rows", "errors", "tokens", "submission_id"):
         assert extra[name] == result[name]
+    assert CLOSING_LINE in closing_lines(capfd)
+    dag_test(dag)  # The next run finds the figures of this one among its XComs.
+    assert f"{CLOSING_LINE} | last run: 2 ok, 1 failed, 3 min 5 s" in closing_lines(capfd)
+
+
+def closing_lines(capfd: pytest.CaptureFixture[str]) -> str:
+    told = capfd.readouterr()
+    return "\n".join(line for line in (told.out + told.err).splitlines() if " rows ok" in line)
 
 
 @pytest.mark.parametrize("deferrable", [False, True])

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The error of everything that opens or reads a finished dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+
+
+class DatasetError(RaybatchError):
+    """The dataset is not what its manifest says, or can't be opened here."""
+
+    failure_class = FailureClass.STORAGE
+
+
+def missing(package: str, error: ImportError) -> DatasetError:
+    """The error of a package that reading needs and that is not installed."""
+    extra = package if package in _OWN_EXTRA else "dataset"
+    return DatasetError(
+        f"{package}: it is not installed here ({error}); install airflow-provider-raybatch[{extra}].",
+        FailureClass.USER_ERROR,
+    )
+
+
+_OWN_EXTRA = frozenset({"pandas", "polars"})
+
+
+@contextmanager
+def reading(uri: str) -> Iterator[None]:
+    """Around what reads the files of a dataset: pyarrow's errors become one sentence.
+
+    :param uri: the folder of the files.
+    """
+    try:
+        yield
+    except (ValueError, OSError) as error:  # of pyarrow, which has both for damage
+        raise DatasetError(f"files: {uri} can't be read ({error}); run the batch inference again.") from error

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a finished dataset, compared with its manifest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.dataset.errors import DatasetError, missing
+from airflow_provider_raybatch.dataset.filesystem import arrow_filesystem
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.dataset as pa_dataset
+
+    from airflow_provider_raybatch.contract.secrets import AwsCredentials
+    from airflow_provider_raybatch.storage.folder import Folder
+
+
+class DatasetFiles:
+    """The files of one commit.
+
+    :param manifest: what it holds.
+    :param credentials: for ``s3://``; by default the environment's own identity.
+    """
+
+    def __init__(self, manifest: BatchManifest, credentials: AwsCredentials | None = None) -> None:
+        from airflow_provider_raybatch.storage.folder import folder
+
+        self.manifest = manifest
+        self.credentials = credentials
+        self._folder: Folder = folder(manifest.uri, credentials)
+
+    def __repr__(self) -> str:
+        rows, files = self.manifest.counts.ok, len(self.manifest.files)
+        counts = f"{count_of(rows, 'row')} in {count_of(files, 'file')}"
+        return f"<{type(self).__name__} {self.manifest.uri}: {counts}>"
+
+    @property
+    def files(self) -> list[str]:
+        """Absolute locations of the files, in the order of the dataset."""
+        return [f"{self._folder.uri}/{file.path}" for file in self.manifest.files]
+
+    def check_files(self) -> None:
+        """Compare names and sizes in the folder with the manifest's.
+
+        :raises DatasetError: a file is missing, of another size, or one too many.
+        """
+        there = {entry.path: entry.size for entry in self._folder.list()}
+        listed = {file.path: file.bytes for file in self.manifest.files}
+        for path, size in listed.items():
+            if path not in there:
+                raise DatasetError(
+                    f"files: {path!r} of {self.manifest.uri} is gone; run the batch inference again."
+                )
+            if there[path] != size:
+                raise DatasetError(
+                    f"files: {path!r} of {self.manifest.uri} has {count_of(there[path], 'byte')}, but its "
+                    f"manifest says {size:,}; run the batch inference again."
+                )
+        if extra := sorted(set(there) - set(listed)):
+            raise DatasetError(
+                f"files: {extra[0]!r} in {self.manifest.uri} is not in the manifest; remove it, readers of "
+                "the folder would take it for data."
+            )
+
+    def arrow_dataset(self) -> pa_dataset.Dataset:
+        """A lazy Arrow dataset. :raises DatasetError: pyarrow is missing."""
+        try:
+            import pyarrow.dataset as pa_dataset
+        except ImportError as error:
+            raise missing("pyarrow", error) from error
+        if self.manifest.format == "jsonl" and not self.manifest.counts.ok:
+            return pa_dataset.dataset(self._no_rows())
+        return pa_dataset.dataset(
+            [file.path for file in self.manifest.files],
+            filesystem=arrow_filesystem(self._folder),
+            format="json"
+            if self.manifest.format == "jsonl"
+            else pa_dataset.ParquetFileFormat(pre_buffer=True, page_checksum_verification=True),
+        )
+
+    def _no_rows(self) -> pa.Table:
+        """Of an empty JSONL file, where Arrow finds no columns."""
+        import pyarrow as pa
+
+        def kind(name: str) -> pa.DataType:
+            try:
+                return pa.type_for_alias(name)
+            except ValueError:  # such as a list
+                return pa.string()
+
+        return pa.schema([(one.name, kind(one.type)) for one in self.manifest.columns]).empty_table()
+
+    def check_rows(self, rows: int) -> None:
+        """Compare the number of rows that a reader found with the manifest's.
+
+        :raises DatasetError: they differ.
+        """
+        if rows != self.manifest.counts.ok:
+            raise DatasetError(
+                f"rows: {self.manifest.uri} has {rows:,}, but its manifest says {self.manifest.counts.ok:,}; "
+                "its files were changed, so run the batch inference again."
+            )

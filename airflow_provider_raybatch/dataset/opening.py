@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open a finished dataset, wherever it lies now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from airflow_provider_raybatch.contract.base import ContractModel, shown
+from airflow_provider_raybatch.contract.layout import MANIFESTS, NEWEST_MANIFEST
+from airflow_provider_raybatch.contract.location import split_s3
+from airflow_provider_raybatch.contract.manifest import parse_manifest
+from airflow_provider_raybatch.dataset.dataset import Dataset
+from airflow_provider_raybatch.dataset.errors import DatasetError
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.contract.secrets import AwsCredentials
+
+Manifest = TypeVar("Manifest", bound=ContractModel)
+
+Result: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
+"""What a task returned, the `extra` of an asset event, the uri of a manifest, or a destination (its newest
+dataset)."""
+
+
+def open_dataset(result: Result, aws_conn_id: str | None = None) -> Dataset:
+    """Open a committed dataset, and check that the files its manifest lists are there and whole.
+
+    The files are looked for beside the manifest that is opened, so a destination may be copied or moved as a
+    whole.
+
+    :param result: what the batch inference task returned, the `extra` of its outlet's event, the manifest's
+        uri, or the destination, for its newest dataset.
+    :param aws_conn_id: Airflow connection of type ``aws`` for ``s3://``; by default the environment's own
+        identity.
+    :raises DatasetError: the manifest is missing; or a file of the dataset is missing, of another size, or
+        one too many.
+    :raises SpecError: the file is not a manifest of this version; the message names it.
+    :raises RayConnectionError: the connection can't be used.
+    """
+    from airflow_provider_raybatch.storage.errors import StorageError
+    from airflow_provider_raybatch.storage.folder import folder
+
+    uri = manifest_uri_of(result)
+    if uri is None:
+        raise DatasetError(
+            f"result: {shown(result)} has no 'manifest_uri'; give what the batch inference task returned."
+        )
+    credentials = s3_credentials(uri, aws_conn_id)
+    parent, _, name = uri.rpartition("/")
+    try:
+        content = folder(parent or ".", credentials).read(name)
+    except StorageError as error:
+        raise DatasetError(f"manifest: {uri!r} can't be read ({error})") from error
+    manifest = parse_manifest(content, f"manifest: {uri!r}")
+    dataset = Dataset(as_opened(manifest, uri), credentials)
+    dataset.check_files()
+    return dataset
+
+
+def as_opened(manifest: Manifest, uri: str) -> Manifest:
+    """`manifest` with the locations where it was opened: the dataset may have been copied or moved since.
+
+    :param uri: where the manifest was opened: below its destination in ``manifests/``, or its copy
+        ``manifest.json`` there.
+    """
+    from airflow_provider_raybatch.storage.folder import folder
+
+    places = manifest.model_dump(include={"uri", "manifest_uri", "dead_letter_uri"}, exclude_none=True)
+    made = _destination_of(places["manifest_uri"])
+    here = folder(_destination_of(uri) or ("/" if uri.startswith("/") else ".")).uri.rstrip("/")
+    return manifest.model_copy(
+        update={
+            name: f"{here}{place.removeprefix(made)}"
+            for name, place in places.items()
+            if place.startswith(f"{made}/")
+        }
+    )
+
+
+def _destination_of(manifest_uri: str) -> str:
+    above, _, name = manifest_uri.rpartition("/")
+    # A destination may have the name of its folder of manifests.
+    is_copy = name == NEWEST_MANIFEST or above.rpartition("/")[2] != MANIFESTS
+    return above if is_copy else above.rpartition("/")[0]
+
+
+def manifest_uri_of(result: Result | None) -> str | None:
+    """The manifest's uri in a result; ``None`` if it has none, as that of a skipped task."""
+    found: object = result
+    if isinstance(result, Mapping):
+        found = result.get("manifest_uri")
+    elif isinstance(result, os.PathLike):
+        found = os.fspath(result)
+    if not isinstance(found, str) or not found:
+        return None
+    return found if found.endswith(".json") else f"{found.rstrip('/')}/{NEWEST_MANIFEST}"
+
+
+def s3_credentials(uri: str, aws_conn_id: str | None) -> AwsCredentials | None:
+    """The credentials of a connection for an ``s3://`` location, else ``None``.
+
+    :param aws_conn_id: Airflow connection of type ``aws``; ``None`` for the environment's own identity.
+    :raises RayConnectionError: the connection can't be used.
+    """
+    if aws_conn_id is None or split_s3(uri) is None:
+        return None
+    from airflow_provider_raybatch.hooks.credentials import aws_credentials
+
+    return aws_credentials(aws_conn_id)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last line in the log of a batch inference that ended well: what it delivered, and the run before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_raybatch.contract.durations import in_words
+from airflow_provider_raybatch.contract.text import clean, count_of, cut_to
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_raybatch.contract.manifest import Summary
+
+_LONGEST_FAILURE = 160
+
+
+def closing_line(figures: Mapping[str, Any], last_run: Mapping[str, Any] | None = None) -> str:
+    """One line, such as ``300 rows ok, 88 resumed, 2,122 tokens generated, 3 min 5 s | last run: 301 ok``.
+
+    :param figures: fields of :class:`~airflow_provider_raybatch.contract.manifest.Summary`. What is zero or
+        unknown is left out.
+    :param last_run: `rows`, `errors` and `seconds` of the run before.
+    """
+    told = [f"{count_of(figures['rows'], 'row')} ok", *_failed(figures)]
+    told += [f"{n:,} {name}" for name in ("resumed", "reused", "duplicates") if (n := figures.get(name))]
+    if (generated := figures.get("tokens_generated")) is not None:
+        told.append(f"{count_of(generated, 'token')} generated")
+    line = ", ".join([*told, *_seconds(figures)])
+    if last_run is None:
+        return line
+    before = [f"{last_run['rows']:,} ok", *_failed(last_run), *_seconds(last_run)]
+    return f"{line} | last run: {', '.join(before)}"
+
+
+def closing_line_of(context: Context, result: Mapping[str, Any], summary: Summary | None) -> str:
+    """The line of a task that returns `result`.
+
+    :param summary: of the job; ``None`` where an earlier attempt returned the result.
+    """
+    figures = result if summary is None else summary.model_dump()
+    return closing_line(figures, figures.get("last_run") or _result_before(context))
+
+
+def failed_rows(result: Mapping[str, Any]) -> str:
+    """How many rows failed, and where their dead letters are."""
+    return (
+        f"{result['errors']:,} of {count_of(result['rows'] + result['errors'], 'row')} failed; the dead "
+        f"letters with the reasons are at {result['dead_letter_uri']}."
+    )
+
+
+def _result_before(context: Context) -> Mapping[str, Any] | None:
+    """What the task returned in the DAG run before, ``None`` if that can't be known.
+
+    Where each run has its own destination, the job can't tell.
+    """
+    ti = context["ti"]
+    try:
+        found = ti.xcom_pull(map_indexes=ti.map_index, include_prior_dates=True)
+    except Exception:
+        return None  # it is one figure in one line
+    known = isinstance(found, Mapping) and all(isinstance(found.get(key), int) for key in ("rows", "errors"))
+    return found if known else None
+
+
+def _failed(figures: Mapping[str, Any]) -> list[str]:
+    if not figures.get("errors"):
+        return []
+    why = " ".join(clean(figures.get("main_failure") or "").split())
+    return [f"{figures['errors']:,} failed" + (f" ({cut_to(_LONGEST_FAILURE, why)})" if why else "")]
+
+
+def _seconds(figures: Mapping[str, Any]) -> list[str]:
+    return [in_words(figures["seconds"])] if isinstance(figures.get("seconds"), int | float) else []
