@@ -12,7 +12,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.dataset.dead_letters import letters
 from airflow_provider_raybatch.dataset.errors import DatasetError, reading
-from airflow_provider_raybatch.dataset.rows import as_text, require, rows_at
+from airflow_provider_raybatch.dataset.rows import as_strings, require, rows_at
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,10 +106,10 @@ def _digests(dataset: DatasetFiles, id_column: str | None, response_column: str,
     with reading(dataset.manifest.uri):
         bounded = {"batch_size": _BATCH_ROWS, "batch_readahead": 4, "fragment_readahead": 1}
         for batch in lazy.to_batches(columns=columns, **bounded):
-            texts = as_text(batch[response_column]).to_pylist()
+            texts = as_strings(batch[response_column]).to_pylist()
             digests.append(pa.array(map(_digest, texts), pa.binary(16)))
             if id_column is not None:
-                ids.append(as_text(batch[id_column]))
+                ids.append(as_strings(batch[id_column]))
     found = pa.chunked_array(digests, pa.binary(16))
     dataset.check_rows(len(found))
     if id_column is None:
@@ -159,5 +159,5 @@ def _responses(dataset: DatasetFiles, places: pa.ChunkedArray, column: str) -> p
     import pyarrow.compute as pc
 
     wanted = pc.unique(places.drop_null()).sort()
-    texts = as_text(rows_at(dataset, wanted.to_pylist(), [column])[column])
+    texts = as_strings(rows_at(dataset, wanted.to_pylist(), [column])[column])
     return texts.take(pc.index_in(places, pa.array(wanted)))

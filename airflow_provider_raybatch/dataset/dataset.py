@@ -137,7 +137,7 @@ class Dataset(DatasetFiles):
     ) -> Changes:
         """What has changed since `previous`, row by row.
 
-        Memory holds ids and digests of both datasets (about 100 bytes a row), and the rows that are shown.
+        Memory holds ids and digests of both datasets, a few hundred bytes a row, and the rows that are shown.
 
         :param previous: such as the same task's dataset of the night before.
         :param id_column: a column of both whose values name the rows; by default the jobs' own `id_column`,

@@ -20,7 +20,7 @@ _TEXTS = ("id", "step", "reason", "request", "response")
 
 
 def letters(manifest: BatchManifest, credentials: AwsCredentials | None) -> Iterator[dict[str, Any]]:
-    """The dead letters one by one, in the order of the input.
+    """The dead letters one by one, in the order of the input: `ordinal`, `step`, `reason`, `row` and more.
 
     :raises DatasetError: they can't be read, or a line is not a dead letter.
     """
@@ -42,7 +42,9 @@ def letters(manifest: BatchManifest, credentials: AwsCredentials | None) -> Iter
 def _letter(line: bytes, file: str) -> dict[str, Any]:
     try:
         letter = json.loads(line)
-        if {"ordinal", "step", "reason"} <= letter.keys() and isinstance(letter.get("row") or {}, dict):
+        if {"ordinal", "step", "reason", "row"} <= letter.keys() and isinstance(
+            letter.get("row") or {}, dict
+        ):
             return dict(letter)
         why = "it lacks a field"
     except (ValueError, AttributeError) as error:

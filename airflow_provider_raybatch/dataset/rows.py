@@ -42,7 +42,7 @@ def rows_at(dataset: DatasetFiles, places: Sequence[int], columns: Sequence[str]
         return pa.concat_tables(tables)
 
 
-def as_text(values: Any) -> Any:
+def as_strings(values: Any) -> Any:
     """An Arrow array as text; what Arrow can't cast, as Python writes it."""
     import pyarrow as pa
 
