@@ -45,7 +45,7 @@ def compare(
     new: DatasetFiles, old: DatasetFiles, id_column: str | None, response_column: str | None, limit: int
 ) -> Changes:
     """See :meth:`Dataset.compare`."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+    if type(limit) is not int or limit < 0:
         raise DatasetError(
             f"limit: it must be a whole number of at least 0, but it is {shown(limit)}.",
             FailureClass.USER_ERROR,

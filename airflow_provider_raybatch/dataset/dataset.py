@@ -119,7 +119,7 @@ class Dataset(DatasetFiles):
         :raises DatasetError: `n` is no such number, there is no such column, pyarrow is missing, or a file is
             damaged.
         """
-        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+        if type(n) is not int or n < 0:
             raise DatasetError(
                 f"n: it must be a whole number of at least 0, but it is {shown(n)}.", FailureClass.USER_ERROR
             )

@@ -32,7 +32,7 @@ def rows_at(dataset: DatasetFiles, places: Sequence[int], columns: Sequence[str]
     if not places:
         return schema.empty_table()
     fragments = {fragment.path: fragment for fragment in lazy.get_fragments()}
-    tables, first = [], 0
+    first, tables = 0, list[pa.Table]()
     with reading(dataset.manifest.uri):
         for file in dataset.manifest.files:
             inside = _within(places, first, file.rows)

@@ -397,4 +397,4 @@ class RayBatchInferenceOperator(RayOperator):
 
     def log_end(self, context: Context, result: Mapping[str, Any], outcome: Outcome | None = None) -> None:
         """See :meth:`RayOperator.log_end`."""
-        self.log.info("%s", closing_line_of(context, result, outcome and outcome.summary))
+        self.log.info("%s", closing_line_of(context, result, outcome.summary if outcome else None))
