@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.dataset.errors import DatasetError, missing
@@ -51,7 +52,8 @@ def _letter(line: bytes, file: str) -> dict[str, Any]:
         why = str(error)
     raise DatasetError(
         f"dead_letter_uri: {file} has a line that is not a dead letter ({why}); remove the file if it came "
-        "from elsewhere, or run the batch inference again."
+        "from elsewhere, or run the batch inference again.",
+        FailureClass.USER_ERROR,
     )
 
 
