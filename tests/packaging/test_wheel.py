@@ -37,7 +37,16 @@ def test_metadata_has_what_registries_need(wheel: Path) -> None:
 def test_core_dependencies_exclude_ray_vllm_and_pyarrow(wheel: Path) -> None:
     requires = metadata_of(wheel).requires or []
     core = {line.split(">")[0] for line in requires if "extra ==" not in line}
-    assert core == {"apache-airflow", "asgiref", "cryptography", "httpx", "jinja2", "obstore", "pydantic"}
+    assert core == {
+        "apache-airflow",
+        "asgiref",
+        "cryptography",
+        "httpx",
+        "jinja2",
+        "obstore",
+        "pydantic",
+        "rich",
+    }
 
 
 def test_installs_beside_airflow_alone(uv: Path, light_python: Path) -> None:

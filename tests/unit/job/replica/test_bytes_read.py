@@ -55,11 +55,11 @@ def _texts(count: int) -> Iterator[str]:
     return (f"{numbers.getrandbits(12000):x}" for _ in range(count))
 
 
-def parquet_of_row_groups(folder: Path) -> None:
-    """Write two files of 25 row groups, without statistics, which would repeat texts in the footers."""
+def parquet_of_row_groups(folder: Path, rows: int = 100) -> None:
+    """Write two files of 2,500 rows, without statistics, which would repeat texts in the footers."""
     for name in "ab":
         table = pa.table({"text": list(_texts(2500)), "n": range(2500), "label": ["x"] * 2500})
-        pq.write_table(table, folder / f"{name}.parquet", row_group_size=100, write_statistics=False)
+        pq.write_table(table, folder / f"{name}.parquet", row_group_size=rows, write_statistics=False)
 
 
 def small_tables(folder: Path) -> None:
@@ -113,8 +113,8 @@ def test_the_input_is_read_once(
 
 
 def test_what_is_read_leaves_the_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 50 row groups, the object store holds few at a time, and none in the end."""
-    place = stored(parquet_of_row_groups, tmp_path, monkeypatch)
+    """Of 20 row groups, each for several replicas, the store holds few at a time, and none in the end."""
+    place = stored(lambda folder: parquet_of_row_groups(folder, 250), tmp_path, monkeypatch)
     there: weakref.WeakSet[Reference] = weakref.WeakSet()
     most = 0
 
