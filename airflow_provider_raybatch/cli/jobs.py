@@ -35,7 +35,7 @@ def show_jobs(options: Namespace) -> None:
     jobs = [job for job in _ask(address, lambda client: client.jobs()) if TASK_KEY in job.metadata]
     jobs.sort(key=lambda job: job.start_time or 0, reverse=True)
     shown = jobs[: options.limit or None]
-    print_rows(map(_row, shown), options.format, ("submission_id", "state"))
+    print_rows(map(_row, shown), options.format, ("submission_id", "state"), "submission_id")
     if options.format == "table":
         print(f"{len(shown):,} of {count_of(len(jobs), 'job')} at {address.shown}")
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from argparse import Namespace
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from airflow_provider_raybatch.cli.terminal import Row, print_rows
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.dataset import Dataset, DatasetError, open_dataset, s3_credentials
+from airflow_provider_raybatch.dataset.dead_letters import letters
 
 _BATCH = 1024
 _OF_DEAD_LETTERS = ("ordinal", "step", "reason", "row")
@@ -56,22 +56,8 @@ def _rows(dataset: Dataset, options: Namespace) -> Iterator[Row]:
 
 
 def _dead_letters(dataset: Dataset, aws_conn_id: str | None) -> Iterator[Row]:
-    from airflow_provider_raybatch.storage.folder import folder
-
     place = dataset.manifest.dead_letter_uri
-    if place is None:
-        return
-    letters = folder(place, s3_credentials(place, aws_conn_id))
-    for entry in letters.list():
-        with letters.open(entry.path, entry.size) as lines:
-            for line in lines:
-                try:
-                    yield dict(json.loads(line))
-                except (ValueError, TypeError) as error:
-                    raise DatasetError(
-                        f"dead_letter_uri: {entry.path!r} in {place} has a line that is not a dead letter "
-                        f"({error})."
-                    ) from error
+    return iter(()) if place is None else letters(dataset.manifest, s3_credentials(place, aws_conn_id))
 
 
 def _chosen(rows: Iterator[Row], columns: list[str]) -> Iterator[Row]:

@@ -23,17 +23,18 @@ _STEERING = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\
 _TURNING = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-def print_rows(rows: Iterable[Row], form: str, first: Sequence[str] = ()) -> None:
+def print_rows(rows: Iterable[Row], form: str, first: Sequence[str] = (), whole: str | None = None) -> None:
     """Print rows.
 
     :param form: ``table`` or ``jsonl``.
     :param first: columns that a table shows before others, and even where there is no room for all.
+    :param whole: a column whose values are never cut, since people copy them.
     """
     if form == "jsonl":
         for row in rows:
             print(json_line(row))
     else:
-        print_table(list(rows), first)
+        print_table(list(rows), first, whole)
 
 
 def json_line(row: Row) -> str:
@@ -42,7 +43,7 @@ def json_line(row: Row) -> str:
     return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def print_table(rows: Sequence[Row], first: Sequence[str] = ()) -> None:
+def print_table(rows: Sequence[Row], first: Sequence[str] = (), whole: str | None = None) -> None:
     """Print a table as wide as the terminal: wide values are cut, columns without room are named below it."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -56,7 +57,8 @@ def print_table(rows: Sequence[Row], first: Sequence[str] = ()) -> None:
     shown = _with_room(names, first, max(1, width // _LEAST_WIDTH))
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, show_edge=False)
     for name in shown:
-        table.add_column(Text(cell(name)), overflow="ellipsis", no_wrap=True, min_width=1)
+        least = max(len(cell(row.get(name))) for row in rows) if name == whole else 1
+        table.add_column(Text(cell(name)), overflow="ellipsis", no_wrap=True, min_width=least)
     for row in rows:
         table.add_row(*(Text(cell(row.get(name))) for name in shown))
     Console(width=width, highlight=False).print(table)

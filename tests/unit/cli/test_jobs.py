@@ -57,6 +57,14 @@ def test_jobs_of_tasks(ray: FakeRay, show: Callable[..., str]) -> None:
     assert "1 of 2 jobs at " in table
 
 
+def test_a_narrow_table_has_ids_as_logs_wants_them(
+    ray: FakeRay, show: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "90")
+    names = [submit(ray, "a_task_with_a_long_name", number) for number in range(2)]
+    assert all(name in show("status") for name in names)
+
+
 def test_a_cluster_without_jobs(ray: FakeRay, show: Callable[..., str]) -> None:
     assert "0 of 0 jobs" in show("status", "ray_default")
 
