@@ -17,7 +17,7 @@ def find_task(file: str, task_id: str | None) -> Any:
     """The batch inference of a DAG file: an operator, or a mapped one.
 
     :param task_id: with or without ``DAG_ID.`` before it; not needed where the file has one batch inference.
-    :raises SpecError: the file can't be loaded, or there is no such batch inference.
+    :raises SpecError: the file can't be loaded, or lacks this batch inference.
     """
     dags = _dags(file)
     tasks = [task for dag in dags for task in dag.tasks]

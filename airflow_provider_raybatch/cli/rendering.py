@@ -136,7 +136,7 @@ def run_date(text: str | None) -> datetime:
 
 
 def run_conf(text: str | None) -> Mapping[str, Any]:
-    """The configuration of the run that an option holds; `SpecError` if it is no JSON object."""
+    """The configuration of the run that an option holds; `SpecError` if it is not a JSON object."""
     found = _json_or_text(text or "{}")
     if not isinstance(found, Mapping):
         raise SpecError(f"conf: {shown(text)} is not a JSON object; write it as '{{\"name\": 1}}'.")

@@ -27,7 +27,7 @@ def print_rows(rows: Iterable[Row], form: str, first: Sequence[str] = (), whole:
     """Print rows.
 
     :param form: ``table`` or ``jsonl``.
-    :param first: columns that a table shows before others, and even where there is no room for all.
+    :param first: columns that a table shows before others, also where not all columns fit.
     :param whole: a column whose values are never cut, since people copy them.
     """
     if form == "jsonl":

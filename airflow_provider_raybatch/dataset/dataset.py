@@ -116,8 +116,7 @@ class Dataset(DatasetFiles):
         :param n: number of rows, at least 0.
         :param seed: equal seeds give the same rows of the same dataset; by default they differ each time.
         :param columns: only these; by default all.
-        :raises DatasetError: `n` is no such number, there is no such column, pyarrow is missing, or a file is
-            damaged.
+        :raises DatasetError: `n` is below 0, a column or pyarrow is missing, or a file is damaged.
         """
         if type(n) is not int or n < 0:
             raise DatasetError(

@@ -21,7 +21,7 @@ def rows_at(dataset: DatasetFiles, places: Sequence[int], columns: Sequence[str]
 
     Of Parquet files only the row groups that hold them are read; of JSONL, whole files.
 
-    :raises DatasetError: there is no such column, or a file is damaged.
+    :raises DatasetError: the dataset lacks a column, or a file is damaged.
     """
     lazy = dataset.arrow_dataset()
     import pyarrow as pa

@@ -49,7 +49,7 @@ class Rows:
         """At least one batch, which is empty if there are no rows, so that the columns are always known.
 
         :param columns: only these, in this order; by default all. A column that a dataset lacks is null.
-        :raises WorkflowError: there is no such column.
+        :raises WorkflowError: the dataset lacks the column.
         """
         names = list(self.schema.names if columns is None else columns)
         for name in names:

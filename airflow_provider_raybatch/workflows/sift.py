@@ -80,7 +80,7 @@ def sift(
 def text_column(batch: pa.RecordBatch, name: str) -> list[str | None]:
     """The texts of a column.
 
-    :raises WorkflowError: there is no such column, or it holds no text.
+    :raises WorkflowError: the dataset lacks the column, or it does not hold text.
     """
     require(batch.schema, name, "column")
     column = batch.column(name)

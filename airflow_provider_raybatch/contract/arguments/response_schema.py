@@ -80,7 +80,7 @@ def _target(reference: str, root: Any) -> Any:
 def properties_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of each property of the object at the top.
 
-    :raises ValueError: there is no object at the top, or it has no properties that can be columns.
+    :raises ValueError: the top of the schema is not an object, or has no properties that can be columns.
     """
     top, _ = followed(schema, schema)
     if not isinstance(top, Mapping):

@@ -86,7 +86,7 @@ class Inspected:
     def asked(self) -> Job:
         """The job; where the model is not checked, one whose keys say nothing.
 
-        :raises ValueError: there is no source.
+        :raises ValueError: the source can't be read.
         """
         if self.job is not None:
             return self.job
