@@ -164,15 +164,16 @@ class EchoEngine:
             sampling = _parse("sampling", EchoSampling, {**self._sampling, **request.sampling})
         except SpecError as error:
             return RowFailure("engine", str(error))
-        context, words = self._options.max_model_len, words_of(request)
+        texts, context = _texts(request), self._options.max_model_len
+        words = " ".join(texts).split()
         whole = len(words)
         if whole >= context:
             most = most_prompt_tokens(context, sampling.max_tokens)
             cut = shortened(request, lambda one: len(words_of(one)), whole, most) if self._truncates else None
             if cut is None:
                 return overlong(whole, context)
-            request, words = cut, words_of(cut)
-        return _Encoded(_texts(request)[-1], " ".join(words), len(words), sampling, whole - len(words))
+            texts, words = _texts(cut), words_of(cut)
+        return _Encoded(texts[-1], " ".join(words), len(words), sampling, whole - len(words))
 
     async def generate(self, encoded: Any) -> Any:
         asked: _Encoded = encoded
@@ -263,7 +264,7 @@ def _complete(asked: _Encoded, number: int) -> Completion:
     schema = structured.get("json")
     if isinstance(schema, str):
         schema = json.loads(schema)
-    top, _ = followed(schema, schema)
+    top = followed(schema, schema)[0] if schema else None
     if isinstance(top, dict) and top.get("properties"):
         rng = random.Random(f"{number}-{asked.prompt}")
         text = json.dumps(fitting(schema, rng, asked.prompt.split() or ["echo"]), ensure_ascii=False)
