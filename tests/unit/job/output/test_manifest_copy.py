@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
 from airflow_provider_raybatch.contract.run_token import new_run_token
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
+from airflow_provider_raybatch.storage import retry
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
@@ -72,8 +73,10 @@ def test_without_a_dataset_there_is_no_copy(folder: Folder) -> None:
 
 @pytest.mark.parametrize(("before", "calls"), [(0, 5), (1, 7)], ids=["the first copy", "a later copy"])
 def test_newer_writer_in_s3_before_each_call(
-    s3_server: S3Server, proxy: FaultyS3, before: int, calls: int
+    s3_server: S3Server, proxy: FaultyS3, monkeypatch: pytest.MonkeyPatch, before: int, calls: int
 ) -> None:
+    patient = replace(retry.RETRY_LIMITS, answer=60)  # calls are counted, so a slow one may not be repeated
+    monkeypatch.setattr(retry, "RETRY_LIMITS", patient)
     for stops in itertools.count():
         bucket = s3_server.new_bucket()
         direct = S3Folder(bucket, "out", s3_server.credentials)
