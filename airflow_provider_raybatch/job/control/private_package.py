@@ -19,7 +19,7 @@ _NAMESPACE = b"runtime_env"
 
 
 @dataclass(frozen=True)
-class Package:
+class PrivatePackage:
     """What travelled with the job, for its driver alone.
 
     :param key: of the job: it signs the driver's events and the followers' orders.
@@ -39,13 +39,13 @@ class Package:
         return unseal(self.sealed, os.environ.get(SEAL_KEY_VARIABLE))
 
 
-def fetch(package: str | None) -> Package:
+def fetch(package: str | None) -> PrivatePackage:
     """Read `package` from Ray's key-value store, not from a disk, and delete it.
 
     :raises PreflightError: the package is gone.
     """
     if package is None:
-        return Package()
+        return PrivatePackage()
     content = stored(package)
     if content is None:
         raise PreflightError(
@@ -56,7 +56,7 @@ def fetch(package: str | None) -> Package:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = {name.split("/")[-1]: archive.read(name) for name in archive.namelist()}
     key = members.get(KEY_FILE)
-    return Package(None if key is None else key.decode(), members.get(SECRETS_FILE))
+    return PrivatePackage(None if key is None else key.decode(), members.get(SECRETS_FILE))
 
 
 def stored(package: str) -> bytes | None:

@@ -38,7 +38,7 @@ def matched(ordinals: npt.NDArray[np.int64], keys: Keys, source: Responses) -> C
     return _with_hits(ordinals, keys, inverse, len(unique), source.lookup(unique))
 
 
-def followed(followers: Followers, source: LedgerResponses) -> CachedRows:
+def matched_by_leader(followers: Followers, source: LedgerResponses) -> CachedRows:
     """The followers whose leader has an outcome in `source`."""
     leaders, first, inverse = np.unique(followers.leaders, return_index=True, return_inverse=True)
     hits = source.lookup_rows(leaders, followers.keys[first])

@@ -18,7 +18,7 @@ from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask
 from airflow_provider_raybatch.job.parts.part import Origin, Part
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.repetitions import Repetitions
-from airflow_provider_raybatch.job.reuse.cached_parts import followed
+from airflow_provider_raybatch.job.reuse.cached_parts import matched_by_leader
 from airflow_provider_raybatch.job.reuse.duplicates import (
     Followers,
     Repeats,
@@ -111,7 +111,7 @@ class ReusePlan:
             found = CachedResponses(Partitions(CachedRows, remaining.number), responses, "duplicate")
             others = Partitions(Followers, remaining.number)
             for some in remaining:
-                cached = followed(some, responses)
+                cached = matched_by_leader(some, responses)
                 found.add(cached, source.rows)
                 add_followers(others, some.where(~np.isin(some.ordinals, cached.ordinals)), source.rows)
             written += [part for parts_of_one, _ in found.write(job, chunks) for part in parts_of_one]

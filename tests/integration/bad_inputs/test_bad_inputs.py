@@ -326,7 +326,8 @@ def test_wrong_keys_of_s3_are_refused(
         )
     )
     monkeypatch.setattr(
-        "airflow_provider_raybatch.job.control.private_package.Package.secrets", lambda package: secrets
+        "airflow_provider_raybatch.job.control.private_package.PrivatePackage.secrets",
+        lambda package: secrets,
     )
     fields = {"source": {"source": [uri]}, "destination": {"destination": uri}}[side]
     failed = place.refused(**fields)

@@ -186,7 +186,7 @@ def test_too_many_errors_end_the_job_and_publish_nothing(
     aws = place.s3.credentials if in_s3 else None
     uri = f"s3://{place.s3.new_bucket()}/out" if in_s3 else str(place.out)
     monkeypatch.setattr(
-        "airflow_provider_raybatch.job.control.private_package.Package.secrets",
+        "airflow_provider_raybatch.job.control.private_package.PrivatePackage.secrets",
         lambda package: Secrets(aws=aws),
     )
     rows = [{"text": f"fine {number}"} for number in range(1000)] + [{"text": "poison"}] * 50

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import Origin, read_between
 from airflow_provider_raybatch.job.request.key_array import Keys
-from airflow_provider_raybatch.job.reuse.cached_parts import followed, matched, write_parts
+from airflow_provider_raybatch.job.reuse.cached_parts import matched_by_leader, matched, write_parts
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
 from airflow_provider_raybatch.job.reuse.hits import Responses
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses
@@ -63,7 +63,7 @@ def test_a_long_answer_is_shared_in_parts_of_bounded_size(
         second = first
         responses = LedgerResponses(first.job.folder, parts.listed(first.job.folder.list(first.run_folder)))
         (followers,) = (some for some in first.reuse_plan.followers if len(some))
-        cached = followed(followers, responses)
+        cached = matched_by_leader(followers, responses)
     chunks = second.source.chunks(16)
     written, lost = write_parts(second.job, chunks, cached, responses, origin, most=5000)
     assert not len(lost)
