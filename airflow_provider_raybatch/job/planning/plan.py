@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.job.planning.eager import Workload, why_eager
+from airflow_provider_raybatch.job.planning.enforce_eager import Workload, why_eager
 from airflow_provider_raybatch.job.planning.node_groups import (
     AutoscalerLimits,
     Resources,

@@ -34,7 +34,7 @@ from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask, look_back
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.planning import cluster_view, plan
-from airflow_provider_raybatch.job.planning.eager import workload_of
+from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
 from airflow_provider_raybatch.job.preflight import known_models
 from airflow_provider_raybatch.job.preflight.input_check import Sample, check_rows, look_at_source, sample
 from airflow_provider_raybatch.job.preflight.memory_check import check_memory

@@ -23,7 +23,7 @@ from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask, look_back
 from airflow_provider_raybatch.job.planning import cluster_view, fit, plan
-from airflow_provider_raybatch.job.planning.eager import workload_of
+from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
 from airflow_provider_raybatch.job.preflight.input_check import (
     SOURCE_CHECKS,
     Sample,

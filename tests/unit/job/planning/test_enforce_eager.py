@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.job.planning.eager import Workload, workload_of
+from airflow_provider_raybatch.job.planning.enforce_eager import Workload, workload_of
 from airflow_provider_raybatch.job.planning.plan import Cluster, make
 from airflow_provider_raybatch.job.row import Request
 from tests.support.clusters import DGX, H200, LAPTOP
