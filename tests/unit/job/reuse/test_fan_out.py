@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import Origin, read_between
 from airflow_provider_raybatch.job.request.key_array import Keys
-from airflow_provider_raybatch.job.reuse.cached_parts import matched_by_leader, matched, write_parts
+from airflow_provider_raybatch.job.reuse.cached_parts import matched, matched_by_leader, write_parts
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
 from airflow_provider_raybatch.job.reuse.hits import Responses
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses
