@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pytest
 
-from tests.support.replicas import Board
+from airflow_provider_raybatch.job.replica import prefetcher
+from tests.support.replicas import Board, Handle
 
 
 class Reference:
@@ -118,3 +124,34 @@ def test_a_replica_that_leaves_does_not_keep_it() -> None:
     store.asks("reader", range(12))
     assert store.asks("reader").borrow == set()
     assert store.objects == 0
+
+
+def test_a_reader_puts_what_it_still_has_for_its_next_borrower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the borrower waits for 10 s, and reads the piece from storage."""
+
+    async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+    async def story() -> None:
+        for finished, borrower in ((), "borrower"), (range(12), "third"):
+            assignment = store.asks("reader", finished)
+            assert assignment.put == {0}
+            await contents.begin(assignment)
+            await contents.of(0, assignment)
+            assert store.asks(borrower).borrow == {0}
+            assert store.content(0)
+            store.dies(borrower)
+            store.ready("third")
+
+    monkeypatch.setattr(prefetcher, "_put", lambda read: {piece: [Reference()] for piece in read})
+    store, reads = Store(), list[Any]()
+    process: Any = SimpleNamespace(
+        process="reader",
+        coordinator=Handle(store, job=None, plan=None),
+        plan=SimpleNamespace(replicas=2),
+        reader=SimpleNamespace(content=reads.append),
+        thread=at_once,
+    )
+    contents = prefetcher.Contents(process)
+    asyncio.run(story())
+    assert len(reads) == 1
