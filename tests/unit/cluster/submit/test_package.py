@@ -67,13 +67,18 @@ def test_provider_package_holds_only_what_the_job_needs():
     assert not any("__pycache__" in path or path.endswith(".pyc") for path in files)
 
 
-def test_provider_package_imports_without_airflow_and_ray(tmp_path):
+@pytest.mark.parametrize(
+    ("module", "missing"),
+    [("contract.spec", ["airflow", "httpx", "ray"]), ("job.entry.main", ["airflow", "httpx"])],
+)
+def test_provider_package_imports_without_airflow(tmp_path, module, missing):
     zipfile.ZipFile(io.BytesIO(package_of_provider().content)).extractall(tmp_path)
     code = (
-        "import sys; sys.modules.update(dict.fromkeys(['airflow', 'httpx', 'ray']));"
-        "import airflow_provider_raybatch.contract.spec as spec; print(spec.__file__)"
+        f"import sys; sys.modules.update(dict.fromkeys({missing}));"
+        f"import airflow_provider_raybatch.{module} as module; print(module.__file__)"
     )
-    assert run(code, tmp_path).strip() == str(tmp_path / "airflow_provider_raybatch/contract/spec.py")
+    file = tmp_path / "airflow_provider_raybatch" / f"{module.replace('.', '/')}.py"
+    assert run(code, tmp_path).strip() == str(file)
 
 
 def test_shipped_obstore_imports_with_its_extension(tmp_path):
