@@ -20,7 +20,6 @@ import ray
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.job.control.private_package import set_environment
-from airflow_provider_raybatch.job.engine import loading
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.gpu import GpuMeter, assigned
 from airflow_provider_raybatch.job.engine_process.front_end import OwnFrontEnd
@@ -33,6 +32,7 @@ from airflow_provider_raybatch.job.warm_engines.lease import (
     GivenAwayError,
     Holder,
 )
+from airflow_provider_raybatch.job.warm_engines.measurements import Measurements
 from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineRegistry, WarmEngineState
 
 _LONGEST_WAIT = 2.0
@@ -40,7 +40,6 @@ _MORE = 0.002
 """Seconds in which further messages are waited for, so that a call takes several of a busy engine."""
 _CHECK_EVERY = (1.0, 2.0)
 """Range of the random seconds between two checks, so that engines do not all ask Ray at the same time."""
-_MEASURE_EVERY = 1.0
 _ANSWER_SECONDS = 30.0
 """For an idle engine to answer before it is opened again; one that does not hangs."""
 _DEATH_NOTICE = 10.0
@@ -82,8 +81,7 @@ class WarmEngineActor:
         self._actor, self._node = context.current_actor, context.get_node_id()
         self._name, self._gpus = context.get_actor_name(), assigned(context)
         self._amounts = {name: float(one) for name, one in context.get_assigned_resources().items() if one}
-        self._gpu, self._loaded = GpuMeter(), 0
-        threading.Thread(target=self._measure, name="raybatch-measure", daemon=True).start()
+        self._measured = Measurements()
         threading.Thread(target=self._watch, name="raybatch-watch", daemon=True).start()
 
     def __repr__(self) -> str:
@@ -121,7 +119,7 @@ class WarmEngineActor:
             if was_free and is_holders:
                 self._messages.clear()
                 self._messages_are = "questions"
-                self._gpu = gpu
+                self._measured.gpu = gpu
             return is_holders
 
     def decline(self, holder: Holder) -> None:
@@ -219,7 +217,7 @@ class WarmEngineActor:
             if not self._lease.is_of(holder):
                 raise GivenAwayError("The warm engine has another holder.")
             messages, self._messages = list(self._messages), deque()
-        return Heard(messages, self._loaded, self._gpu.mean)
+        return Heard(messages, self._measured.loaded, self._measured.gpu.mean)
 
     def give_back(self, holder: Holder, seconds: float, is_open: bool) -> None:
         """Let the engine become idle for the next holder.
@@ -369,15 +367,6 @@ class WarmEngineActor:
         if not was_free:
             time.sleep(_DEATH_NOTICE)
         self.end()
-
-    def _measure(self) -> None:
-        """In a thread of its own: what hangs or fails here must not keep the engine alive."""
-        while True:
-            time.sleep(_MEASURE_EVERY)
-            with contextlib.suppress(Exception):  # of NVML's
-                self._gpu.sample()
-            with contextlib.suppress(Exception):  # of the system's
-                self._loaded = loading.steps()
 
     def _watch(self) -> None:
         was_wanted, registry = False, WarmEngineRegistry()

@@ -11,6 +11,7 @@ _ACTOR_TESTS, _LEASE_TESTS, _DEMAND_TESTS, _ENGINE_KEY_TESTS, _POOL_TESTS, _REGI
     f"job/warm_engines/test_{name}.py" for name in _FILES
 )
 
+_ACTOR_END_TESTS = "job/warm_engines/test_actor_ends.py"
 _OPENING, _OPENING_TESTS = "job/engine_process/opening.py", "job/engine_process/test_opening.py"
 _REPLICA, _REPLICA_TESTS = "job/replica/replica.py", "job/warm_engines/test_warm_replica.py"
 _COORDINATOR, _COORDINATOR_TESTS = "job/replica/coordinator.py", "job/replica/test_coordinator.py"
@@ -110,7 +111,7 @@ MUTANTS = (
         "                self._ask(self._idle)\n",
         "                pass\n",
         "A job gets an engine that hangs, and stands for no_progress_timeout.",
-        (f"{_ACTOR_TESTS}::test_an_engine_that_hangs_at_rest_is_not_handed_on",),
+        (f"{_ACTOR_END_TESTS}::test_an_engine_that_hangs_at_rest_is_not_handed_on",),
     ),
     Mutant(
         "only-its-front-end-is-asked",
@@ -118,7 +119,7 @@ MUTANTS = (
         "                loop.run_until_complete(resting.ping())\n",
         "",
         "A job gets an engine whose own process hangs, and stands for no_progress_timeout.",
-        (f"{_ACTOR_TESTS}::test_an_engine_that_hangs_at_rest_is_not_handed_on",),
+        (f"{_ACTOR_END_TESTS}::test_an_engine_that_hangs_at_rest_is_not_handed_on",),
     ),
     Mutant(
         "given-to-who-left-while-it-was-asked",
@@ -166,7 +167,7 @@ MUTANTS = (
         "suppress(Exception):  # of Ray's, or",
         "suppress(ray.exceptions.RayError):  # of Ray's, or",
         "After one error of the system, an engine holds its GPUs without end.",
-        (f"{_ACTOR_TESTS}::test_what_it_can_not_look_at_leaves_its_limits_in_force",),
+        (f"{_ACTOR_END_TESTS}::test_what_it_can_not_look_at_leaves_its_limits_in_force",),
     ),
     Mutant(
         "taken-from-who-made-it",
