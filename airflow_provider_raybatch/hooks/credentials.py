@@ -20,6 +20,7 @@ from airflow_provider_raybatch.hooks.lookup import server_lookup
 from airflow_provider_raybatch.hooks.s3_options import s3_options
 
 if TYPE_CHECKING:
+    from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
     from airflow.providers.amazon.aws.utils.connection_wrapper import AwsConnectionWrapper
     from airflow.sdk import Connection
 
@@ -66,14 +67,7 @@ def aws_credentials(aws_conn_id: str) -> AwsCredentials:
     """
     # Asked first: for a missing connection the amazon provider falls back to the worker's own identity.
     _existing(aws_conn_id, "aws_conn_id")
-    try:
-        from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
-    except ImportError as error:
-        raise RayConnectionError(
-            f"Argument aws_conn_id: {aws_conn_id!r} needs Airflow's amazon provider ({error}); "
-            "install airflow-provider-raybatch[amazon]."
-        ) from error
-    hook = AwsBaseHook(aws_conn_id=aws_conn_id, client_type="s3")
+    hook = _amazon_hook(aws_conn_id)
     with _one_sentence(aws_conn_id):
         with server_lookup():
             named = hook.conn_config
@@ -100,6 +94,17 @@ def aws_credentials(aws_conn_id: str) -> AwsCredentials:
         endpoint_url=named.get_service_endpoint_url("s3"),
         **s3_options(aws_conn_id, named),
     )
+
+
+def _amazon_hook(aws_conn_id: str) -> AwsBaseHook:
+    try:
+        from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
+    except ImportError as error:
+        raise RayConnectionError(
+            f"Argument aws_conn_id: {aws_conn_id!r} needs Airflow's amazon provider ({error}); "
+            "install airflow-provider-raybatch[amazon]."
+        ) from error
+    return AwsBaseHook(aws_conn_id=aws_conn_id, client_type="s3")
 
 
 def _names_an_identity(connection: AwsConnectionWrapper) -> bool:

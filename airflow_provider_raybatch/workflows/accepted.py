@@ -137,18 +137,11 @@ def remember(
     sink, count = io.BytesIO(), 0
     with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
         for batch in accepted.batches(list(dict.fromkeys([id_column, *columns]))):
+            ids = [str(one) for one in batch.column(id_column).to_pylist()]
             texts = joined_texts(batch, columns)
-            rows = signatures(texts, shingles)
-            writer.write_batch(
-                pa.RecordBatch.from_arrays(
-                    [
-                        pa.array([str(one) for one in batch.column(id_column).to_pylist()], pa.string()),
-                        pa.array([digest(text) for text in texts], schema.field("digest").type),
-                        pa.array([row.tobytes() for row in rows], schema.field("signature").type),
-                    ],
-                    schema=schema,
-                )
-            )
+            of_index = [ids, map(digest, texts), (row.tobytes() for row in signatures(texts, shingles))]
+            arrays = [pa.array(one, type) for one, type in zip(of_index, schema.types, strict=True)]
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
             count += batch.num_rows
     folder.write(_file_name(night), with_footer_checksum(sink.getvalue()))
     return count

@@ -124,18 +124,8 @@ def resolve(
             with error_prefix("source"):
                 found = _expand(path, wanted.format, credentials, known)
         for file in found:
-            kind = wanted.format or _format_of(file.uri)
-            if kind is None:
-                raise PreflightError(
-                    f"source: {file.shown} has no known extension; set format to 'parquet', 'jsonl' or 'csv'."
-                )
-            formats.setdefault(kind, file.shown)
+            formats.setdefault(_checked_format(file, wanted), file.shown)
             files.append(file if wanted.csv_options is None else replace(file, csv=wanted.csv_options))
-            if wanted.csv_options is not None and kind != "csv":
-                raise PreflightError(
-                    f"csv_options: {file.shown} is {kind}, not csv; leave csv_options out, or set "
-                    "format='csv'."
-                )
     if len(formats) > 1:
         examples = " and ".join(f"{uri} is {kind}" for kind, uri in formats.items())
         raise PreflightError(
@@ -301,6 +291,19 @@ def _is_hidden(name: str) -> bool:
 def _name_of(uri: str) -> str:
     """Without the query of a URL, which is not part of the file's name."""
     return uri.partition("?")[0] if http.is_url(uri) else uri
+
+
+def _checked_format(file: SourceFile, wanted: InputArguments) -> SourceFormat:
+    kind = wanted.format or _format_of(file.uri)
+    if kind is None:
+        raise PreflightError(
+            f"source: {file.shown} has no known extension; set format to 'parquet', 'jsonl' or 'csv'."
+        )
+    if wanted.csv_options is not None and kind != "csv":
+        raise PreflightError(
+            f"csv_options: {file.shown} is {kind}, not csv; leave csv_options out, or set format='csv'."
+        )
+    return kind
 
 
 def _format_of(name: str) -> SourceFormat | None:

@@ -190,18 +190,8 @@ def _check_prompts(
             failures.append((place, fitted))
         else:
             truncated += fitted is not ids
-    if failures and not lengths:
-        first = failures[0][1]
-        raise PreflightError(
-            f"{'chat_template' if first.step == 'template' else 'prompt'}: none of the first "
-            f"{count_of(len(failures), 'row')} becomes tokens; the first fails: {first.reason}."
-        )
-    if lengths and len(failures) == len(requests) and min(lengths) >= context:
-        raise PreflightError(
-            f"prompt: all of the first {count_of(len(lengths), 'prompt')} exceed the model's context of "
-            f"{count_of(context, 'token')} (the longest has {max(lengths):,}); shorten them, raise "
-            "max_model_len in engine_args if the model allows, or cut values with on_overlong='truncate'."
-        )
+    if len(failures) == len(requests):
+        _refuse_all([failure for _, failure in failures], lengths, context)
     return ModelCheck(
         sampled=len(lengths),
         failures=tuple(failures),
@@ -211,6 +201,22 @@ def _check_prompts(
         generation_defaults=defaults,
         absent_bos=absent_bos(tokenizer, own_chats),
     )
+
+
+def _refuse_all(failures: Sequence[RowFailure], lengths: Sequence[int], context: int) -> None:
+    """:raises PreflightError: no prompt becomes tokens, or all exceed the context."""
+    if failures and not lengths:
+        argument = "chat_template" if failures[0].step == "template" else "prompt"
+        raise PreflightError(
+            f"{argument}: none of the first {count_of(len(failures), 'row')} becomes tokens; the first "
+            f"fails: {failures[0].reason}."
+        )
+    if lengths and min(lengths) >= context:
+        raise PreflightError(
+            f"prompt: all of the first {count_of(len(lengths), 'prompt')} exceed the model's context of "
+            f"{count_of(context, 'token')} (the longest has {max(lengths):,}); shorten them, raise "
+            "max_model_len in engine_args if the model allows, or cut values with on_overlong='truncate'."
+        )
 
 
 class _Chats:

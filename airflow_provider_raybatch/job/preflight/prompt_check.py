@@ -51,15 +51,7 @@ def check_prompts(
     :returns: a refusal where more of them fail than `tolerance` allows for the whole input.
     """
     rows = count_of(sample.rows, "row")
-    special = SpecialTokens(checked.special_tokens)
-    failures = dict(checked.failures)
-    marked = []
-    for place, request in enumerate(sample.requests):
-        if spec.special_tokens_in_text == "error":  # a check that is kept does not know these rows
-            if (failure := special.failure(request)) is not None:
-                failures[place] = failure
-        elif place not in failures and request.messages is not None and (token := special.found(request)):
-            marked.append(token)
+    failures, marked = _failures_and_marked(spec, sample, checked)
     ordinals = sample.ordinals()
     failed = [(ordinals[place], failures[place]) for place in sorted(failures)]
     if failed:
@@ -83,3 +75,17 @@ def check_prompts(
         text = f"{len(marked):,} of the first {rows} have special tokens in their text ({shown})"
         emit(Notice(level="warning", message=f"{text}, {effect(spec)}."))
     return None
+
+
+def _failures_and_marked(
+    spec: BatchInferenceSpec, sample: Sample, checked: ModelCheck
+) -> tuple[dict[int, RowFailure], list[str]]:
+    """The rows that fail, by place, and the special tokens in chats that go on."""
+    special, failures, marked = SpecialTokens(checked.special_tokens), dict(checked.failures), []
+    for place, request in enumerate(sample.requests):
+        if spec.special_tokens_in_text == "error":  # a check that is kept does not know these rows
+            if (failure := special.failure(request)) is not None:
+                failures[place] = failure
+        elif place not in failures and request.messages is not None and (token := special.found(request)):
+            marked.append(token)
+    return failures, marked

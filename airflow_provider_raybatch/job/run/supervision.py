@@ -115,15 +115,19 @@ def run(
     ran.reports = watch.look()
     if not watch.is_finished and pipeline.error is not None:
         _raise(pipeline.error, ran.reports)
-    if replicas is None:
-        ran.engine = EngineInfo(effective_sampling=dict(job.spec.sampling))
-    elif watch.is_finished:
-        ran.engine = replicas.engine()
-    else:
-        raise RaybatchError("Ray ended the replicas before they had done all rows.", FailureClass.INTERNAL)
+    ran.engine = _engine(job, replicas, watch.is_finished)
     if (progress := tracker.update(ran.reports, ran.flushes, time.time())).text() != spoken.last:
         say(progress)
     return ran
+
+
+def _engine(job: Job, replicas: Replicas | None, is_finished: bool) -> EngineInfo | None:
+    """The description of the engine that has done all rows."""
+    if replicas is None:
+        return EngineInfo(effective_sampling=dict(job.spec.sampling))
+    if not is_finished:
+        raise RaybatchError("Ray ended the replicas before they had done all rows.", FailureClass.INTERNAL)
+    return replicas.engine()
 
 
 def _processor(job: Job, plan: Plan, chunks: Sequence[WorkItem], ran: Ran) -> Pipeline:
