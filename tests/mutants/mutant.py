@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,3 +46,15 @@ class Mutant:
         except SyntaxError as error:
             raise ValueError(f"{self.name}: what it makes of {self.file} is not Python ({error}).") from None
         return mutated
+
+
+def by_file(files: Mapping[str, Mapping[str, tuple[str, ...]]]) -> tuple[Mutant, ...]:
+    """Return the mutants of each file.
+
+    :param files: by file and by name, a mutant's `old`, `new` and `loses`, and then its `tests`.
+    """
+    return tuple(
+        Mutant(name, file, old, new, loses, tuple(tests))
+        for file, mutants in files.items()
+        for name, (old, new, loses, *tests) in mutants.items()
+    )
