@@ -9,13 +9,13 @@ import sys
 import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 
 import httpx
 import psutil
 
 from airflow_provider_raybatch.cluster.local import reaper
 from airflow_provider_raybatch.cluster.local.head import RayHead
+from tests.support.ray_processes import FREE_PORTS
 
 from ..integration.end_to_end.ports import free_ports
 from ..integration.end_to_end.waiting import tail, wait_for
@@ -59,9 +59,7 @@ class ChaosCluster:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -164,12 +162,7 @@ class WorkerNode:
             **sizes,
             "temp-dir": self.home,
             "object-store-memory": _STORE_BYTES,
-            "dashboard-agent-listen-port": 0,
-            "dashboard-agent-grpc-port": 0,
-            "runtime-env-agent-port": 0,
-            "metrics-export-port": 0,
-            "min-worker-port": 0,
-            "max-worker-port": 0,
+            **FREE_PORTS,
             "log-style": "record",
         }
         start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--disable-usage-stats"]

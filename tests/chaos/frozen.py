@@ -6,7 +6,6 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import suppress
-from types import TracebackType
 
 _BYTES = 65536
 
@@ -28,9 +27,7 @@ class FreezingProxy:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.thaw()
         with suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)

@@ -19,7 +19,7 @@ import pytest
 from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
 
 from airflow_provider_raybatch.cluster.local import reaper
-from tests.support.ray_processes import run_with_own_ray
+from tests.support.ray_processes import FREE_PORTS, run_with_own_ray
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(1)]
 
@@ -52,12 +52,7 @@ def autoscaling_head(folder: Path, most: int) -> Iterator[str]:
     options = {
         "node-ip-address": "127.0.0.1",
         "include-dashboard": "false",
-        "dashboard-agent-listen-port": 0,
-        "dashboard-agent-grpc-port": 0,
-        "runtime-env-agent-port": 0,
-        "metrics-export-port": 0,
-        "min-worker-port": 0,
-        "max-worker-port": 0,
+        **FREE_PORTS,
         "num-cpus": 1,
         "object-store-memory": MEMORY,
         "temp-dir": home,

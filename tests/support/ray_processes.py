@@ -15,6 +15,9 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).parents[2]
+_PORTS = ("dashboard-agent-listen", "dashboard-agent-grpc", "runtime-env-agent", "metrics-export")
+FREE_PORTS = {f"{name}-port": 0 for name in (*_PORTS, "min-worker", "max-worker")}
+"""Options of ``ray start``, beside other Rays of the machine."""
 
 
 def ray_processes() -> dict[psutil.Process, str]:

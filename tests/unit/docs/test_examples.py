@@ -105,20 +105,19 @@ def test_tests_in_examples_find_a_mistake(tmp_path: Path) -> None:
     assert found == [(0, False), (1, True)]
 
 
-def test_functions_in_examples_make_requests() -> None:
-    (block,) = [block for block in MODULES if "def ask" in block.text]
+def function(name: str) -> Any:
+    """Return a function of an example."""
+    (block,) = [block for block in MODULES if f"def {name}" in block.text]
     found: dict[str, Any] = {}
     exec(block.text, found)
-    made = found["ask"]({"country": "DE", "text": "Lange Rede"})
+    return found[name]
+
+
+def test_functions_in_examples_make_requests_and_columns() -> None:
+    made = function("ask")({"country": "DE", "text": "Lange Rede"})
     assert made["messages"][-1] == {"role": "user", "content": "Summarize in one sentence: Lange Rede"}
     assert made["sampling"] == {"max_tokens": 30}
-
-
-def test_functions_in_examples_add_columns() -> None:
-    (block,) = [block for block in MODULES if "def parse" in block.text]
-    found: dict[str, Any] = {}
-    exec(block.text, found)
-    made = found["parse"]({"known_label": "Energy"}, "Banking | 0.9")
+    made = function("parse")({"known_label": "Energy"}, "Banking | 0.9")
     assert made == {"label": "Banking", "score": 0.9, "is_new": True}
 
 

@@ -194,16 +194,6 @@ def test_unstopped_job_is_stopped_by_the_next_attempt(
     assert len(ray.active) == 1
 
 
-def test_unstopped_job_is_stopped_by_an_attempt_that_is_refused(ray: FakeRay, run: Run) -> None:
-    """A task is cleared to run with other arguments, which are wrong."""
-    ray.script = lasting(600)
-    defer(run)
-    run.clear()
-    with pytest.raises(RayBatchFailException, match="limit"):
-        left(batch(), limit=0).execute(run.context())
-    assert not ray.active
-
-
 def test_nothing_is_submitted_without_the_store(ray: FakeRay, run: Run) -> None:
     run.store.broken = True
     with pytest.raises(RayBatchUnavailableException, match="task_state_store") as caught:
@@ -334,11 +324,19 @@ def test_lease_shorter_than_the_poll_interval_is_refused(ray: FakeRay, run: Run)
     assert not ray.jobs
 
 
-@pytest.mark.parametrize("arguments", [{"limit": 0}, {"deadline": "tomorrow"}])
-def test_retry_that_cannot_submit_leaves_no_orphan(ray: FakeRay, run: Run, arguments: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "cleared"), [({"limit": 0}, False), ({"deadline": "tomorrow"}, False), ({"limit": 0}, True)]
+)
+def test_retry_that_cannot_submit_leaves_no_orphan(
+    ray: FakeRay, run: Run, arguments: dict[str, Any], cleared: bool
+) -> None:
+    """A retry, or a task that is cleared to run with other arguments, which are wrong."""
     ray.script = lasting(60)
     defer(run)
-    run.try_number = 2
+    if cleared:
+        run.clear()
+    else:
+        run.try_number = 2
     with pytest.raises(RayBatchFailException, match=next(iter(arguments))):
         left(batch(), **arguments).execute(run.context())
     assert not ray.active

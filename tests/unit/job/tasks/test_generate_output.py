@@ -41,13 +41,14 @@ ROWS = [
 ]
 ASKS = {"prompt": "{row.text}", "system_prompt": "Answer {row.id}."}
 LIMITS = {"max_error_fraction": 1.0}
+PLAIN = {
+    "prompt": "{row.text}",
+    "engine": "echo",
+    "batch_size": 3,
+    "engine_args": {"fail_pattern": "break"},
+}
 JOBS: dict[str, dict[str, Any]] = {
-    "plain": {
-        "prompt": "{row.text}",
-        "engine": "echo",
-        "batch_size": 3,
-        "engine_args": {"fail_pattern": "break"},
-    },
+    "plain": PLAIN,
     "completions": {
         **ASKS,
         "sampling": {"n": 2, "temperature": 0.7, "seed": 3},
@@ -56,12 +57,7 @@ JOBS: dict[str, dict[str, Any]] = {
     },
     "json": {"prompt_column": "text", "response_format": "json_object"},
     "truncated": {**ASKS, "sampling": {"max_tokens": 4}, "on_truncated": "error"},
-    "again": {
-        "prompt": "{row.text}",
-        "engine": "echo",
-        "batch_size": 3,
-        "engine_args": {"fail_pattern": "break"},
-    },
+    "again": PLAIN,
 }
 
 
