@@ -121,7 +121,7 @@ def run(
     return ran
 
 
-def _engine(job: Job, replicas: Replicas | None, is_finished: bool) -> EngineInfo | None:
+def _engine(job: Job, replicas: Replicas | None, is_finished: bool) -> EngineInfo:
     """The description of the engine that has done all rows."""
     if replicas is None:
         return EngineInfo(effective_sampling=dict(job.spec.sampling))
