@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.contract.arguments.input import CsvOptions, InputArguments, SourceFormat
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.job.input.listing import Listing
     from airflow_provider_raybatch.job.input.survey import Surveyed
 
-_SAMPLE_ROWS = 100
+SAMPLE_ROWS = 100
+_SAMPLED_PARQUET = 64 * 1024**2
+"""Bytes; of a larger file, a row group would take long to read."""
 _DELIMITERS = ",;\t|"
 _HEADER_BYTES = 64 * 1024
 
@@ -29,7 +31,8 @@ _HEADER_BYTES = 64 * 1024
 class Columns:
     """What a file has.
 
-    :param texts: names of columns with text in them.
+    :param texts: names of columns with text in them, those with the longest texts first.
+    :param nulls: columns with a null among the first rows, and how many of these have one.
     :param csv_options: what the operator must be told of a CSV file.
     :param format: what the operator must be told where the file's name doesn't.
     """
@@ -37,6 +40,7 @@ class Columns:
     rows: int
     names: Sequence[str]
     texts: Sequence[str]
+    nulls: Mapping[str, int] = field(default_factory=dict)
     csv_options: dict[str, Any] | None = None
     format: SourceFormat | None = None
 
@@ -63,8 +67,9 @@ def columns_of(source: str, kind: SourceFormat | None, credentials: AwsCredentia
     surveyed = survey(listing, credentials)
     if not surveyed.rows:
         raise SpecError(f"file: {source} has no rows; give one that has some.")
-    names, texts = _names(listing, surveyed, credentials)
-    found = Columns(surveyed.rows, names, texts, options, kind)
+    names, texts, rows = _names(listing, surveyed, credentials)
+    nulls = {name: count for name in names if (count := sum(row.get(name) is None for row in rows))}
+    found = Columns(surveyed.rows, names, texts, nulls, options, kind)
     if not found.askable:
         raise SpecError(f"file: {source} has no column that a prompt can name; rename one in the file.")
     return found
@@ -72,19 +77,20 @@ def columns_of(source: str, kind: SourceFormat | None, credentials: AwsCredentia
 
 def _names(
     listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | None
-) -> tuple[list[str], list[str]]:
-    """All columns, and those with text."""
+) -> tuple[list[str], list[str], list[Mapping[str, Any]]]:
+    """All columns; those with text, the longest texts first; the first rows, none of large Parquet files."""
     from airflow_provider_raybatch.job.input.reader import Reader
     from airflow_provider_raybatch.job.input.survey import cut
 
     schema = surveyed.schemas[0]
-    if listing.format == "parquet" and schema is not None:
-        return list(schema.names), [field.name for field in schema if _is_text(field.type)]
-    first = cut(surveyed, _SAMPLE_ROWS, _SAMPLE_ROWS)[0]
+    if listing.format == "parquet" and schema is not None and listing.files[0].size > _SAMPLED_PARQUET:
+        return list(schema.names), [field.name for field in schema if _is_text(field.type)], []
+    first = cut(surveyed, SAMPLE_ROWS, SAMPLE_ROWS)[0]
     rows = [row for row in Reader(listing, None, credentials).read(first).rows if isinstance(row, dict)]
     in_rows = dict.fromkeys(name for row in rows for name in row)
     names = list(in_rows) if schema is None else list(schema.names)
-    return names, [name for name in names if any(_has_words(row.get(name)) for row in rows)]
+    words = {name: sum(map(_words, (row.get(name) for row in rows))) for name in names}
+    return names, sorted(filter(words.get, names), key=lambda name: -words[name]), rows
 
 
 def _csv_options(listing: Listing, credentials: AwsCredentials | None) -> dict[str, Any] | None:
@@ -113,8 +119,9 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(value) or pa.types.is_large_string(value))
 
 
-def _has_words(value: object) -> bool:
-    return isinstance(value, str) and any(map(str.isalpha, value))
+def _words(value: object) -> int:
+    """Characters of a text with letters in it."""
+    return len(value) if isinstance(value, str) and any(map(str.isalpha, value)) else 0
 
 
 def _has_placeholder(name: str) -> bool:

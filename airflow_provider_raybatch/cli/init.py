@@ -31,7 +31,7 @@ def write_dag(options: Namespace) -> None:
         name=name,
         source=source,
         columns=found,
-        asked=found.askable[:_MOST_ASKED],
+        asked=sorted(found.askable[:_MOST_ASKED], key=list(found.names).index),
         destination=options.destination or _destination(source, name),
         model=options.model,
         conn_id=options.conn_id,
@@ -51,10 +51,14 @@ def write_dag(options: Namespace) -> None:
     print(
         f"Wrote {path}: {rows}, {count_of(len(found.names), 'column')}; it asks about {question.asked_shown}."
     )
+    if question.nulls_shown:
+        print(f"Note: {question.nulls_shown}")
+    file = shlex.quote(str(path))
     print("Read the comments in it. Then:")
-    print(f"  raybatch preview --dag {shlex.quote(str(path))}")
-    print(f"  raybatch plan --dag {shlex.quote(str(path))}")
-    print(f"  airflow dags test {question.dag_id}   # once the file is in Airflow's DAG folder")
+    print(f"  raybatch preview --dag {file}")
+    print(f"  raybatch plan --dag {file}")
+    print(f"  airflow dags test {question.dag_id} --dagfile-path {file}")
+    print(f"  raybatch rows {shlex.quote(question.destination)}")
 
 
 def _name_of(source: str) -> str:

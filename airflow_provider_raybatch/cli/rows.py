@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from airflow_provider_raybatch.cli.last_run import dataset_at
 from airflow_provider_raybatch.cli.terminal import Row, print_rows
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.dataset import Dataset, DatasetError, open_dataset, s3_credentials
+from airflow_provider_raybatch.dataset import Dataset, DatasetError, s3_credentials
 from airflow_provider_raybatch.dataset.dead_letters import letters
 
 _BATCH = 1024
@@ -26,7 +27,7 @@ def show_rows(options: Namespace) -> None:
     place = options.dataset
     if "://" not in place:
         place = os.path.abspath(os.path.expanduser(place))  # noqa: PTH100, PTH111 - keeps symbolic links
-    dataset = open_dataset(place, options.aws_conn_id)
+    dataset = dataset_at(place, options.aws_conn_id)
     counts = dataset.manifest.counts
     found = _dead_letters(dataset, options.aws_conn_id) if options.failed else _rows(dataset, options)
     columns = options.columns and list(options.columns)

@@ -66,7 +66,11 @@ VERBS = (
             "rows out/ --failed --limit 0 --format jsonl > failed.jsonl",
         ),
         options=(
-            Option("dataset", metavar="URI_OR_FOLDER", help="a destination, or a manifest's uri"),
+            Option(
+                "dataset",
+                metavar="URI_OR_FOLDER",
+                help="a destination, a manifest's uri, or a folder of runs' destinations: the last by name",
+            ),
             Option("--failed", action="store_true", help="the dead letters in place of the dataset"),
             Option(
                 "--limit", type=int, default=20, metavar="N", help="at most N rows, default 20; 0 for all"

@@ -73,6 +73,8 @@ def test_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "Wrote my_companies_dag.py: 2 rows, 3 columns; it asks about 'company', 'city'." in shown
     assert "raybatch preview --dag my_companies_dag.py\n" in shown
+    assert "airflow dags test ask_about_my_companies --dagfile-path my_companies_dag.py\n" in shown
+    assert shown.endswith(f"  raybatch rows {tmp_path}/my_companies_responses\n")
     spec = rendered(operator("my_companies_dag.py"))
     assert spec.source == [f"{tmp_path}/My Companies.csv"]
     assert spec.destination == f"{tmp_path}/my_companies_responses/20261102T000000"
@@ -103,12 +105,31 @@ def test_thousands_of_columns(name: str) -> None:
     text = Path("a_dag.py").read_text()
     assert "'column 19', and 2,980 more" in text
     assert len(text) < 4000
-    assert prompts(rendered(operator("a_dag.py")))[0].endswith("column 2: text 2")
+    assert prompts(rendered(operator("a_dag.py")))[0].endswith("column 1002: text 1002")
 
 
 def test_columns_without_text_are_asked_about(capsys: pytest.CaptureFixture[str]) -> None:
     main(["init", write("a.parquet", [{"x": 1, "y": 2.5}])])
     assert prompts(rendered(operator("a_dag.py")))[0].endswith("x: 1\ny: 2.5")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet"])
+def test_columns_with_the_longest_texts_are_asked_about(name: str) -> None:
+    row = {"id": "T-1", "first name": "Zoë Quint", "city": "Lodz", "note": "", "message": "a long story"}
+    if name == "a.csv":
+        Path(name).write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
+    else:
+        write(name, [row])
+    main(["init", name])
+    ending = "\nfirst name: Zoë Quint\ncity: Lodz\nmessage: a long story"
+    assert prompts(rendered(operator("a_dag.py")))[0].endswith(ending)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_nulls_are_told(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["init", write(name, [{"id": 1, "text": "yes"}, {"id": None, "text": None}])])
+    note = "Note: 'text' is null in 1 of the first 2 rows; a row with a null in the prompt fails.\n"
+    assert note in capsys.readouterr().out
 
 
 def test_another_delimiter() -> None:

@@ -77,6 +77,18 @@ def test_without_failed_rows(tmp_path: Path, show: Callable[..., str]) -> None:
     assert show(place, "--failed", "--format", "jsonl") == ""
 
 
+def test_of_a_folder_of_runs_the_last_is_shown(
+    tmp_path: Path, show: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("20260101T000000", "20260102T000000"):
+        committed(tmp_path / name, [{"name": name}])
+    (tmp_path / "20260103T000000").mkdir()  # not done, or failed
+    assert f"1 of 1 row of {tmp_path}/20260102T000000" in show(f"{tmp_path}/")
+    with pytest.raises(SystemExit):
+        show(str(tmp_path / "20260103T000000"))
+    assert "20260103T000000/manifest.json' can't be read" in capsys.readouterr().err
+
+
 def test_wide_values_are_cut(tmp_path: Path, show: Callable[..., str]) -> None:
     place = committed(tmp_path, [{"name": "wide " * 500}])
     assert max(map(len, show(place).splitlines()[:-1])) <= 100

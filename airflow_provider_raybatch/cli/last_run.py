@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dataset that a user names: a destination, or a folder with a destination for each run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
+from airflow_provider_raybatch.dataset import Dataset, DatasetError, open_dataset, s3_credentials
+from airflow_provider_raybatch.storage.folder import Folder, folder
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
+
+_MOST_TRIED = 100
+"""Runs without a dataset that are passed over: they failed, or are not done."""
+
+
+def dataset_at(place: str, aws_conn_id: str | None) -> Dataset:
+    """Open the dataset of a destination, or of the last run with one below `place`, by the names of folders.
+
+    :param place: absolute; or a manifest's uri.
+    :raises DatasetError: there is none, or it is damaged.
+    """
+    try:
+        return open_dataset(place, aws_conn_id)
+    except DatasetError:
+        runs = folder(place, s3_credentials(place, aws_conn_id))
+        for name in reversed(_subfolders(runs)[-_MOST_TRIED:]):
+            if runs.head(f"{name}/{NEWEST_MANIFEST}") is not None:
+                return open_dataset(f"{runs.uri}/{name}", aws_conn_id)
+        raise
+
+
+def _subfolders(place: Folder) -> Sequence[str]:
+    if isinstance(place, S3Folder):
+        return place.folders()
+    path = Path(place.uri)
+    return sorted(child.name for child in path.iterdir() if child.is_dir()) if path.is_dir() else ()
