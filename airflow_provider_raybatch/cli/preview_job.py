@@ -8,6 +8,7 @@ import sys
 from argparse import Namespace
 from contextlib import AbstractContextManager, nullcontext
 
+from airflow_provider_raybatch.cli.masking import masked
 from airflow_provider_raybatch.cli.quiet import quietly
 from airflow_provider_raybatch.cli.task_of import BatchTask, batch_task
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
@@ -17,12 +18,12 @@ from airflow_provider_raybatch.contract.submission import Submission, TaskKey
 
 
 def run_preview_job(options: Namespace, wanted: PreviewRequest) -> tuple[BatchTask, list[Event]]:
-    """Run a preview job over the connection of the task; return its rows and its last event.
+    """Run a preview job over the connection of the task; return its rows and its last event, without secrets.
 
     :raises RaybatchError: the options can't be used, the cluster can't be reached, or the job failed.
     """
     task = batch_task(options)
-    return task, quietly(lambda: _looked(task, wanted, options.timeout))
+    return task, [masked(event) for event in quietly(lambda: _looked(task, wanted, options.timeout))]
 
 
 def _looked(task: BatchTask, wanted: PreviewRequest, timeout: float) -> list[Event]:

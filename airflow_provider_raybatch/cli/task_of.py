@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.cli.dag_file import find_task, importing_from
+from airflow_provider_raybatch.cli.masking import masked
 from airflow_provider_raybatch.cli.quiet import quietly
 from airflow_provider_raybatch.cli.rendering import XComs, render, run_conf, run_date, template_context
 from airflow_provider_raybatch.cluster.submit.request import with_source_digest
@@ -96,8 +97,8 @@ def _batch_task(options: Namespace) -> BatchTask:
     failures = {name: sentence for name, sentence in failures.items() if name in own and name not in given}
     needed = [f"{name}: {failures[name]}" for name in failures if name in ARGUMENTS and name not in _OPTIONAL]
     if needed:
-        raise SpecError(_masked(" ".join(needed)))
-    notes = tuple(_masked(f"{name}: {sentence}") for name, sentence in failures.items())
+        raise SpecError(masked(" ".join(needed)))
+    notes = tuple(masked(f"{name}: {sentence}") for name, sentence in failures.items())
     known = {name: value for name, value in own.items() if name not in failures}
     made = _made(title, {**known, **given}, options, known, notes)
     return replace(made, names=(task.dag_id, task.task_id))
@@ -132,14 +133,14 @@ def _call_function(task: Any, context: Any, failures: dict[str, str]) -> None:
         return
     unknown = [f"{name}: {failures[name]}" for name in ("op_args", "op_kwargs") if name in failures]
     if unknown:
-        raise SpecError(_masked(" ".join(unknown)))
+        raise SpecError(masked(" ".join(unknown)))
     try:
         returned = task.take_arguments(context)
     except RaybatchError:
         raise
     except Exception as error:
         raise SpecError(
-            _masked(
+            masked(
                 f"{task.python_callable.__name__}: the task's function failed here ({type(error).__name__}: "
                 f"{' '.join(str(error).split())}); correct it, or give what it needs."
             )
@@ -181,9 +182,3 @@ def _is_file(text: str) -> bool:
         return Path(text).is_file()
     except (OSError, ValueError):  # too long for a path, or with a NUL character
         return False
-
-
-def _masked(sentence: str) -> str:
-    from airflow.sdk.log import redact  # type: ignore[attr-defined]
-
-    return str(redact(sentence))

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from airflow.sdk.log import mask_secret
 
 from airflow_provider_raybatch.cli.definition import main
 from airflow_provider_raybatch.contract import events
@@ -111,6 +112,25 @@ def test_json_has_it_all(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> No
     assert document["refusals"] == ["id_column: no."]
     reporting(ray, events.Planned(report=REPORT))
     assert json.loads(printed(capsys, "plan", "--json"))["prompt_tokens"]["p99"] == 900
+
+
+@pytest.mark.parametrize("words", [("preview",), ("preview", "--json"), ("plan",), ("plan", "--json")])
+def test_secrets_of_templates_are_masked(
+    ray: FakeRay, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    """A prompt may have taken the password of a connection."""
+    mask_secret("the-password-of-the-lake")
+    text = "Key the-password-of-the-lake: a"
+    row = PreviewRow(ordinal=0, tokens=7, messages=(ShownMessage(role="user", text=text),))
+    end = Preview(rows=1, rows_shown=1, refusals=(text,))
+    report = REPORT.model_copy(update={"notices": (text,)})
+    told = [events.Planned(report=report)]
+    if words[0] == "preview":
+        told = [events.RowPreviewed(row=row), events.Previewed(preview=end)]
+    reporting(ray, *told)
+    shown = printed(capsys, *words)
+    assert "Key ***: a" in shown
+    assert "the-password" not in shown
 
 
 @pytest.mark.parametrize(
