@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,13 +51,18 @@ def _dags(file: str) -> list[Any]:
     with contextlib.redirect_stdout(sys.stderr), importing_from(path.parent):
         bag = DagBag(str(path), safe_mode=False)
     if bag.import_errors:
-        error = next(iter(bag.import_errors.values())).strip().splitlines()
-        raise SpecError(
-            f"dag: {file} can't be loaded ({error[-1].strip() if error else 'unknown error'}); correct it."
-        )
+        why = _last_line(next(iter(bag.import_errors.values())), path)
+        raise SpecError(f"dag: {file} can't be loaded ({why}); correct it.")
     if not bag.dags:
         raise SpecError(f"dag: {file} has no DAG; name a file that defines one.")
     return list(bag.dags.values())
+
+
+def _last_line(error: str, path: Path) -> str:
+    """What a traceback ends with, and the line of the file that led there."""
+    lines = error.strip().splitlines()
+    places = re.findall(rf'File "{re.escape(str(path))}", line (\d+)', error)
+    return f"{f'line {places[-1]}: ' if places else ''}{lines[-1].strip() if lines else 'unknown error'}"
 
 
 @contextlib.contextmanager

@@ -94,8 +94,9 @@ def test_what_is_not_needed_is_left_out(dag_file: Callable[[str], str]) -> None:
 @pytest.mark.parametrize(
     ("body", "task_id", "said"),
     [
-        ("1 / 0", None, "can't be loaded (ZeroDivisionError: division by zero)"),
-        ("import nothing_of_this_name", None, "can't be loaded (ModuleNotFoundError"),
+        ("1 / 0", None, "line 12: ZeroDivisionError: division by zero)"),
+        ("broken(", None, "can't be loaded (line 12: SyntaxError"),
+        ("import nothing_of_this_name", None, "ModuleNotFoundError"),
         ("batch(source='/{{ no.such }}')", None, "source: Jinja can't render it ('no' is undefined)"),
         ("batch(prompt='{{ row.name }}')", None, "prompt: a column stands in double braces"),
         ("batch(); batch(task_id='other')", None, "choose one of 'label', 'other'"),
