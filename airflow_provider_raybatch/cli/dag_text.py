@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_raybatch.cli.file_columns import SAMPLE_ROWS, Columns
+from airflow_provider_raybatch.cli.file_columns import Columns
 from airflow_provider_raybatch.contract.row_template import placeholder
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.operators.arguments import build_spec
@@ -45,17 +45,6 @@ class Question:
     def asked_shown(self) -> str:
         """The columns in the prompt, for people."""
         return ", ".join(map(repr, self.asked))
-
-    @property
-    def nulls_shown(self) -> str:
-        """What nulls in these columns lead to, for people; empty without any."""
-        looked_at = count_of(min(SAMPLE_ROWS, self.columns.rows), "row")
-        found = [
-            f"{name!r} is null in {count:,} of the first {looked_at}"
-            for name in self.asked
-            if (count := self.columns.nulls.get(name))
-        ]
-        return f"{', '.join(found)}; a row with a null in the prompt fails." if found else ""
 
     @property
     def prompt(self) -> str:

@@ -3,28 +3,32 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
+import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.contract.arguments.input import CsvOptions, InputArguments, SourceFormat
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder
+from airflow_provider_raybatch.contract.text import count_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_provider_raybatch.contract.secrets import AwsCredentials
+    from airflow_provider_raybatch.job.input.chunk_rows import BadRow
     from airflow_provider_raybatch.job.input.listing import Listing
     from airflow_provider_raybatch.job.input.survey import Surveyed
 
-SAMPLE_ROWS = 100
+_FIRST_ROWS = 100
 _SAMPLED_PARQUET = 64 * 1024**2
 """Bytes; of a larger file, a row group would take long to read."""
 _DELIMITERS = ",;\t|"
-_HEADER_BYTES = 64 * 1024
+_START_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Columns:
     """What a file has.
 
     :param texts: names of columns with text in them, those with the longest texts first.
-    :param nulls: columns with a null among the first rows, and how many of these have one.
+    :param first: rows at the file's beginning; none of a large Parquet file.
     :param csv_options: what the operator must be told of a CSV file.
     :param format: what the operator must be told where the file's name doesn't.
     """
@@ -40,7 +44,7 @@ class Columns:
     rows: int
     names: Sequence[str]
     texts: Sequence[str]
-    nulls: Mapping[str, int] = field(default_factory=dict)
+    first: Sequence[Mapping[str, Any] | BadRow] = ()
     csv_options: dict[str, Any] | None = None
     format: SourceFormat | None = None
 
@@ -48,6 +52,19 @@ class Columns:
     def askable(self) -> list[str]:
         """Columns for a prompt: those with text, or else all; none that a row template can't name."""
         return [name for name in self.texts or self.names if _has_placeholder(name)]
+
+    def notes(self, asked: Sequence[str]) -> list[str]:
+        """What else to know of a prompt over these columns, a sentence each."""
+        found, rows = [], count_of(len(self.first), "row")
+        if encoding := (self.csv_options or {}).get("encoding"):
+            found.append(f"the text is not UTF-8, and {encoding!r} is a guess; see it in preview.")
+        if bad := [row for row in self.first if not isinstance(row, Mapping)]:
+            found.append(f"{len(bad):,} of the first {rows} can't be read and would fail ({bad[0].reason}).")
+        for name in asked:
+            nulls = sum(isinstance(row, Mapping) and row.get(name) is None for row in self.first)
+            if nulls:
+                found.append(f"{name!r} is null in {nulls:,} of the first {rows}, which would fail.")
+        return found
 
 
 def columns_of(source: str, kind: SourceFormat | None, credentials: AwsCredentials | None) -> Columns:
@@ -67,9 +84,8 @@ def columns_of(source: str, kind: SourceFormat | None, credentials: AwsCredentia
     surveyed = survey(listing, credentials)
     if not surveyed.rows:
         raise SpecError(f"file: {source} has no rows; give one that has some.")
-    names, texts, rows = _names(listing, surveyed, credentials)
-    nulls = {name: count for name in names if (count := sum(row.get(name) is None for row in rows))}
-    found = Columns(surveyed.rows, names, texts, nulls, options, kind)
+    names, texts, first = _names(listing, surveyed, credentials)
+    found = Columns(surveyed.rows, names, texts, first, options, kind)
     if not found.askable:
         raise SpecError(f"file: {source} has no column that a prompt can name; rename one in the file.")
     return found
@@ -77,7 +93,7 @@ def columns_of(source: str, kind: SourceFormat | None, credentials: AwsCredentia
 
 def _names(
     listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | None
-) -> tuple[list[str], list[str], list[Mapping[str, Any]]]:
+) -> tuple[list[str], list[str], Sequence[Mapping[str, Any] | BadRow]]:
     """All columns; those with text, the longest texts first; the first rows, none of large Parquet files."""
     from airflow_provider_raybatch.job.input.reader import Reader
     from airflow_provider_raybatch.job.input.survey import cut
@@ -85,24 +101,41 @@ def _names(
     schema = surveyed.schemas[0]
     if listing.format == "parquet" and schema is not None and listing.files[0].size > _SAMPLED_PARQUET:
         return list(schema.names), [field.name for field in schema if _is_text(field.type)], []
-    first = cut(surveyed, SAMPLE_ROWS, SAMPLE_ROWS)[0]
-    rows = [row for row in Reader(listing, None, credentials).read(first).rows if isinstance(row, dict)]
+    first = Reader(listing, None, credentials).read(cut(surveyed, _FIRST_ROWS, _FIRST_ROWS)[0]).rows
+    rows = [row for row in first if isinstance(row, dict)]
     in_rows = dict.fromkeys(name for row in rows for name in row)
     names = list(in_rows) if schema is None else list(schema.names)
     words = {name: sum(map(_words, (row.get(name) for row in rows))) for name in names}
-    return names, sorted(filter(words.get, names), key=lambda name: -words[name]), rows
+    return names, sorted(filter(words.get, names), key=lambda name: -words[name]), first
 
 
 def _csv_options(listing: Listing, credentials: AwsCredentials | None) -> dict[str, Any] | None:
-    """The delimiter, where the header has several fields with another one than the file's name says."""
+    """The encoding if it is not UTF-8; the delimiter if only another one splits the header."""
     from airflow_provider_raybatch.job.input.opening import open_file
 
     file = listing.files[0]
     with open_file(file, credentials) as stream:
-        line = stream.readline(_HEADER_BYTES).decode("utf-8-sig", errors="replace")
+        start = stream.read(_START_BYTES)
+    encoding = _other_encoding(start)
+    line = start.decode(encoding or "utf-8-sig", errors="replace").partition("\n")[0]
     fields = {delimiter: _fields(line, delimiter) for delimiter in _DELIMITERS}
     best = max(fields, key=lambda delimiter: fields[delimiter])
-    return {"delimiter": best} if fields[file.delimiter] <= 1 < fields[best] else None
+    found = {"delimiter": best} if fields[file.delimiter] <= 1 < fields[best] else {}
+    return {**found, **({"encoding": encoding} if encoding else {})} or None
+
+
+def _other_encoding(start: bytes) -> str | None:
+    """What text that begins like this may be written in; ``None`` for UTF-8 and for what is not text."""
+    from airflow_provider_raybatch.job.input.content import real_format
+
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        # Of Excel in Western Europe and the Americas.
+        return None if b"\0" in start or real_format(io.BytesIO(start)) else "cp1252"
+    return None
 
 
 def _fields(line: str, delimiter: str) -> int:

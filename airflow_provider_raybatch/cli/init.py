@@ -11,7 +11,7 @@ from pathlib import Path
 from airflow_provider_raybatch.cli.dag_text import Question, dag_text
 from airflow_provider_raybatch.cli.file_columns import columns_of
 from airflow_provider_raybatch.contract.failures import SpecError
-from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.contract.text import clean, count_of
 from airflow_provider_raybatch.dataset import s3_credentials
 
 _MOST_ASKED = 3
@@ -51,8 +51,8 @@ def write_dag(options: Namespace) -> None:
     print(
         f"Wrote {path}: {rows}, {count_of(len(found.names), 'column')}; it asks about {question.asked_shown}."
     )
-    if question.nulls_shown:
-        print(f"Note: {question.nulls_shown}")
+    for note in found.notes(question.asked):
+        print(f"Note: {clean(note)}")
     file = shlex.quote(str(path))
     print("Read the comments in it. Then:")
     print(f"  raybatch preview --dag {file}")

@@ -39,6 +39,7 @@ _EXTENSIONS: dict[str, SourceFormat] = {
     ".csv": "csv",
     ".tsv": "csv",
 }
+_WORKBOOKS = (".xls", ".xlsx", ".xlsm", ".xlsb")
 _PLAIN_CSV = CsvOptions()
 
 
@@ -296,14 +297,18 @@ def _name_of(uri: str) -> str:
 def _checked_format(file: SourceFile, wanted: InputArguments) -> SourceFormat:
     kind = wanted.format or _format_of(file.uri)
     if kind is None:
-        raise PreflightError(
-            f"source: {file.shown} has no known extension; set format to 'parquet', 'jsonl' or 'csv'."
-        )
+        raise PreflightError(_unknown(file))
     if wanted.csv_options is not None and kind != "csv":
         raise PreflightError(
             f"csv_options: {file.shown} is {kind}, not csv; leave csv_options out, or set format='csv'."
         )
     return kind
+
+
+def _unknown(file: SourceFile) -> str:
+    if file.uri.lower().endswith(_WORKBOOKS):
+        return f"source: {file.shown} is an Excel workbook by its name; save it as CSV."
+    return f"source: {file.shown} has no known extension; set format to 'parquet', 'jsonl' or 'csv'."
 
 
 def _format_of(name: str) -> SourceFormat | None:

@@ -125,10 +125,25 @@ def test_columns_with_the_longest_texts_are_asked_about(name: str) -> None:
     assert prompts(rendered(operator("a_dag.py")))[0].endswith(ending)
 
 
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16"])
+def test_another_encoding(encoding: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.csv").write_bytes("name;city\r\nJürgen;Köln\r\n".encode(encoding))
+    main(["init", "a.csv"])
+    assert f"Note: the text is not UTF-8, and {encoding!r} is a guess" in capsys.readouterr().out
+    assert prompts(rendered(operator("a_dag.py")))[0].endswith("name: Jürgen\ncity: Köln")
+
+
+def test_rows_that_can_not_be_read_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.csv").write_text("name,city\nSAP,Walldorf\nSAP\n")
+    main(["init", "a.csv"])
+    note = "Note: 1 of the first 2 rows can't be read and would fail (the row has 1 field"
+    assert note in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
 def test_nulls_are_told(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["init", write(name, [{"id": 1, "text": "yes"}, {"id": None, "text": None}])])
-    note = "Note: 'text' is null in 1 of the first 2 rows; a row with a null in the prompt fails.\n"
+    note = "Note: 'text' is null in 1 of the first 2 rows, which would fail.\n"
     assert note in capsys.readouterr().out
 
 
@@ -173,7 +188,9 @@ def test_a_file_is_replaced_only_by_force(capsys: pytest.CaptureFixture[str]) ->
         ("a.csv", b"name,name\nSAP,x\n", "has the column 'name' 2 times"),
         ("a.jsonl", b"PK\x03\x04", "is not JSON Lines but a zip archive"),
         ("a.jsonl", b"{}\n", "has no column that a prompt can name"),
-        ("a.xlsx", b"x", "has no known extension"),
+        ("a.xlsx", b"x", "a.xlsx is an Excel workbook by its name; save it as CSV."),
+        ("a.txt", b"x", "has no known extension"),
+        ("a.csv", b"\x89PNG\r\n\x1a\n\0\0", "not UTF-8"),
         ("a.jsonl", None, "nothing is at"),
         ("{{ a }}.jsonl", b'{"x": 1}\n', "still has a Jinja expression"),
     ],
