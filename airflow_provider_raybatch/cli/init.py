@@ -47,17 +47,19 @@ def write_dag(options: Namespace) -> None:
         ) from None
     except OSError as error:
         raise SpecError(f"output: {path} can't be written ({error.strerror}); give another name.") from None
-    rows = count_of(found.rows, "row")
-    print(
-        f"Wrote {path}: {rows}, {count_of(len(found.names), 'column')}; it asks about {question.asked_shown}."
-    )
+    _tell(question, path)
+
+
+def _tell(question: Question, path: Path) -> None:
+    found, quoted = question.columns, shlex.quote(str(path))
+    columns = f"{count_of(found.rows, 'row')}, {count_of(len(found.names), 'column')}"
+    print(f"Wrote {path}: {columns}; it asks about {question.asked_shown}.")
     for note in found.notes(question.asked):
         print(f"Note: {clean(note)}")
-    file = shlex.quote(str(path))
     print("Read the comments in it. Then:")
-    print(f"  raybatch preview --dag {file}")
-    print(f"  raybatch plan --dag {file}")
-    print(f"  airflow dags test {question.dag_id} --dagfile-path {file}")
+    print(f"  raybatch preview --dag {quoted}")
+    print(f"  raybatch plan --dag {quoted}")
+    print(f"  airflow dags test {question.dag_id} --dagfile-path {quoted}")
     print(f"  raybatch rows {shlex.quote(question.destination)}")
 
 

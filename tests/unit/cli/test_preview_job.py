@@ -124,7 +124,7 @@ def test_secrets_of_templates_are_masked(
     row = PreviewRow(ordinal=0, tokens=7, messages=(ShownMessage(role="user", text=text),))
     end = Preview(rows=1, rows_shown=1, refusals=(text,))
     report = REPORT.model_copy(update={"notices": (text,)})
-    told = [events.Planned(report=report)]
+    told: list[events.Event] = [events.Planned(report=report)]
     if words[0] == "preview":
         told = [events.RowPreviewed(row=row), events.Previewed(preview=end)]
     reporting(ray, *told)
