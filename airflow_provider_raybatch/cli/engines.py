@@ -7,7 +7,7 @@ import uuid
 from argparse import Namespace
 
 from airflow_provider_raybatch.cli.connection import address_of
-from airflow_provider_raybatch.cli.printed import PRINTED
+from airflow_provider_raybatch.cli.printed import PrintedOfJob
 from airflow_provider_raybatch.cluster.follow.loop import follow_to_the_end
 from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 from airflow_provider_raybatch.cluster.follow.poll import Followed
@@ -31,4 +31,5 @@ async def _ask(address: ClusterAddress, end: bool) -> Outcome:
     submission_id = f"raybatch-warm-engines-{uuid.uuid4().hex[:8]}"
     async with RayJobsClient(address) as client:
         await client.submit(await build_warm_engines_request(client, submission_id, end=end))
-    return await follow_to_the_end(address, Followed(submission_id, poll_interval=_POLL), PRINTED)
+    job = Followed(submission_id, poll_interval=_POLL)
+    return await follow_to_the_end(address, job, PrintedOfJob())

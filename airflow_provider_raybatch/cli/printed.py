@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from airflow_provider_raybatch.cluster.follow.ray_lines import for_task_log
 from airflow_provider_raybatch.contract.events import MARKER
 from airflow_provider_raybatch.contract.text import clean
 
@@ -13,6 +14,18 @@ class Printed:
     def info(self, event: str, *args: object) -> None:
         """Print a line."""
         print(for_people(event % args if args else event), flush=True)
+
+    warning = error = info
+
+
+class PrintedOfJob(Printed):
+    """Prints the lines of a job of this package, without what Ray says around them."""
+
+    def info(self, event: str, *args: object) -> None:
+        """Print a line, unless it is Ray's."""
+        line = for_task_log(event % args if args else event, batch=True)
+        if line is not None:
+            super().info("%s", line)
 
     warning = error = info
 

@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import json
+import math
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import timezone
+from airflow.sdk.definitions._internal.mixins import ResolveMixin
+from airflow.sdk.definitions._internal.types import NOTSET, is_arg_set
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import RaybatchError, SpecError
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.hooks.lookup import server_lookup
 
 if TYPE_CHECKING:
@@ -38,13 +42,15 @@ class XComs:
                 raise SpecError(f"set: {text!r} gives no value; write it as TASK=VALUE or TASK:KEY=VALUE.")
             self._values[task_id, key or RETURNED] = _json_or_text(value)
 
-    def pull(self, task_id: str, key: str) -> Any:
-        """One value; ``SpecError`` says how to give it."""
+    def pull(self, task_id: str, key: str, default: Any = NOTSET) -> Any:
+        """One value, or else `default`; without one, ``SpecError`` says how to give it."""
         found = self._values.get((task_id, RETURNED))
         if (task_id, key) in self._values:
             return self._values[task_id, key]
         if isinstance(found, Mapping) and key in found:  # a task with multiple_outputs
             return found[key]
+        if is_arg_set(default):
+            return default
         name = task_id if key == RETURNED else f"{task_id}:{key}"
         raise SpecError(
             f"it takes the XCom {key!r} of task {task_id!r}, which is not given; add --set {name}=VALUE."
@@ -57,13 +63,19 @@ class TaskInstanceOfNoRun(RuntimeTaskInstance):
     _xcoms: XComs | None = None
 
     def xcom_pull(
-        self, task_ids: Any = None, dag_id: Any = None, key: str = RETURNED, *args: Any, **kwargs: Any
+        self,
+        task_ids: Any = None,
+        dag_id: Any = None,
+        key: str = RETURNED,
+        *args: Any,
+        default: Any = NOTSET,
+        **kwargs: Any,
     ) -> Any:
         """As Airflow's, from what was given."""
         assert self._xcoms is not None
         if task_ids is None or isinstance(task_ids, str):
-            return self._xcoms.pull(task_ids or self.task_id, key)
-        return [self._xcoms.pull(task_id, key) for task_id in task_ids]
+            return self._xcoms.pull(task_ids or self.task_id, key, default)
+        return [self._xcoms.pull(task_id, key, default) for task_id in task_ids]
 
 
 def template_context(
@@ -107,6 +119,7 @@ def render(task: Any, context: Context) -> tuple[Any, dict[str, str]]:
     with server_lookup():
         if task.is_mapped:
             try:
+                _check_index(task, context)
                 task.render_template_fields(context)
             except Exception as error:
                 return context["task"], {task.task_id: _one_line(error)}
@@ -120,6 +133,21 @@ def render(task: Any, context: Context) -> tuple[Any, dict[str, str]]:
             except Exception as error:
                 failures[name] = _one_line(error).removeprefix(f"{name}: ")
     return task, failures
+
+
+def _check_index(task: Any, context: Context) -> None:
+    """Airflow counts on from 0 beyond the last index.
+
+    :raises SpecError: the task has no instance of this index.
+    """
+    given, index = task._get_specified_expand_input().value, context["ti"].map_index or 0
+    each = list(given.values()) if isinstance(given, Mapping) else [given]
+    values = [one.resolve(context) if isinstance(one, ResolveMixin) else one for one in each]
+    count = math.prod(len(value) for value in values)
+    if not 0 <= index < count:
+        last = f", 0 to {count - 1}" if count else ""
+        instances = count_of(count, "instance")
+        raise SpecError(f"map_index: the task has {instances} here{last}, but it is {index}.")
 
 
 def run_date(text: str | None) -> datetime:

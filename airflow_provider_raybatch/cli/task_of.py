@@ -84,6 +84,8 @@ def _batch_task(options: Namespace) -> BatchTask:
     at = run_date(options.date)
     with importing_from(Path(options.dag).absolute().parent), contextlib.redirect_stdout(sys.stderr):
         task = find_task(options.dag, options.task)
+        if options.map_index is not None and not task.is_mapped:
+            raise SpecError(f"map_index: task {task.task_id!r} is not mapped; leave it out.")
         index = (options.map_index or 0) if task.is_mapped else -1
         context = template_context(task, at, XComs(options.set or ()), run_conf(options.conf), index)
         task, failures = render(task, context)

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import TaskInstanceState
+
 from airflow_provider_raybatch.contract.durations import in_words
 from airflow_provider_raybatch.contract.text import clean, count_of, cut_to
 
@@ -59,7 +61,12 @@ def _result_before(context: Context) -> Mapping[str, Any] | None:
     """
     ti = context["ti"]
     try:
-        found = ti.xcom_pull(map_indexes=ti.map_index, include_prior_dates=True)
+        # Airflow writes an error into the log for an XCom that does not exist.
+        index = -1 if ti.map_index is None else ti.map_index
+        before = ti.get_previous_ti(state=TaskInstanceState.SUCCESS, map_index=index)
+        if before is None:
+            return None
+        found = ti.xcom_pull(run_id=before.run_id, map_indexes=index)
     except Exception:
         return None  # it is one figure in one line
     known = isinstance(found, Mapping) and all(isinstance(found.get(key), int) for key in ("rows", "errors"))

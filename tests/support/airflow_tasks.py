@@ -102,6 +102,10 @@ class Run:
         self.max_tries = self.try_number + self.retries
         self.try_number += 1
 
+    @property
+    def _before(self) -> Any:
+        return None if self.returned_before is None else SimpleNamespace(run_id="before")
+
     def context(self) -> Any:
         ti = SimpleNamespace(
             **self.ids,
@@ -109,7 +113,8 @@ class Run:
             max_tries=self.max_tries,
             start_date=datetime.now(UTC),
             xcom_push=lambda key, value: self.xcoms.update({key: value}),
-            xcom_pull=lambda map_indexes, include_prior_dates: self.returned_before,
+            get_previous_ti=lambda state, map_index: self._before,
+            xcom_pull=lambda run_id, map_indexes: self.returned_before,
         )
         return {"ti": ti, "task_state_store": self.store, "outlet_events": self.outlet_events}
 

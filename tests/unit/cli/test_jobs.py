@@ -123,7 +123,8 @@ def test_clusters_that_do_not_answer(
 
 
 def test_warm_engines(ray: FakeRay, show: Callable[..., str]) -> None:
-    ray.script = lambda _ray, _body: Script(["no warm engine"])
+    entry = "Running entrypoint for job j: python -m airflow_provider_raybatch.job.warm_engines"
+    ray.script = lambda _ray, _body: Script([entry, "no warm engine"])
     assert show("engines") == "no warm engine\n"
     (job,) = ray.jobs.values()
     assert job.body["entrypoint"] == "python -m airflow_provider_raybatch.job.warm_engines"

@@ -82,6 +82,12 @@ def test_xcoms_that_are_given(
     assert "add --set extract" in message
 
 
+def test_defaults_of_xcoms(dag_file: Callable[[str], str]) -> None:
+    file = dag_file("batch(source=\"{{ ti.xcom_pull('extract', default='/b') }}\")")
+    assert found("--dag", file).spec.source == ["/b"]
+    assert found("--dag", file, "--set", "extract=/a").spec.source == ["/a"]
+
+
 def test_what_is_not_needed_is_left_out(dag_file: Callable[[str], str]) -> None:
     file = dag_file("batch(destination=\"/out/{{ ti.xcom_pull('extract') }}\")")
     task = found("--dag", file)
@@ -157,6 +163,25 @@ def test_a_task_mapped_over_an_xcom(dag_file: Callable[[str], str]) -> None:
     words = ("--dag", file, "--set", 'files=["/1.csv", "/2.csv"]')
     assert found(*words, "--map-index", "1").spec.source == ["/2.csv"]
     assert "files" in refused("--dag", file)
+    assert "map_index: the task has 2 instances here, 0 to 1, but it is 2." in refused(
+        *words, "--map-index", "2"
+    )
+
+
+@pytest.mark.parametrize("index", ["-1", "4"])
+@pytest.mark.parametrize(
+    "expanded", ["expand(source=['/a', '/b'], limit=[1, 2])", "expand_kwargs([{'source': '/a'}] * 4)"]
+)
+def test_an_index_that_no_instance_has(dag_file: Callable[[str], str], index: str, expanded: str) -> None:
+    file = dag_file(
+        "RayBatchInferenceOperator.partial(task_id='label', model='m', prompt='{row.x}', destination='/out')"
+        f".{expanded}"
+    )
+    message = refused("--dag", file, "--map-index", index)
+    assert message == f"label: map_index: the task has 4 instances here, 0 to 3, but it is {index}."
+    assert refused("--dag", dag_file("batch()"), "--map-index", "1") == (
+        "map_index: task 'label' is not mapped; leave it out."
+    )
 
 
 def test_options_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

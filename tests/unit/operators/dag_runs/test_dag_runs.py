@@ -74,13 +74,14 @@ def test_result_link_and_asset_event(
     (extra,) = asset_extras(run)
     for name in ("manifest_uri", "rows", "errors", "tokens", "submission_id"):
         assert extra[name] == result[name]
-    assert CLOSING_LINE in closing_lines(capfd)
-    dag_test(dag)  # The next run finds the figures of this one among its XComs.
-    assert f"{CLOSING_LINE} | last run: 2 ok, 1 failed, 3 min 5 s" in closing_lines(capfd)
-
-
-def closing_lines(capfd: pytest.CaptureFixture[str]) -> str:
     told = capfd.readouterr()
+    assert CLOSING_LINE in closing_lines(told)
+    assert "XCom not found" not in told.out + told.err
+    dag_test(dag)  # The next run finds the figures of this one among its XComs.
+    assert f"{CLOSING_LINE} | last run: 2 ok, 1 failed, 3 min 5 s" in closing_lines(capfd.readouterr())
+
+
+def closing_lines(told: Any) -> str:
     return "\n".join(line for line in (told.out + told.err).splitlines() if " rows ok" in line)
 
 
