@@ -27,9 +27,14 @@ def view() -> Cluster:
 
 def gpu_node(accelerator_type: str | None) -> str | None:
     """Id of a node with a GPU of this type; ``None`` while there is none."""
+    return next(iter(gpu_nodes(accelerator_type)), None)
+
+
+def gpu_nodes(accelerator_type: str | None) -> list[str]:
+    """Ids of the nodes with a GPU of this type."""
     wanted = ["GPU", *([ACCELERATOR + accelerator_type] if accelerator_type else [])]
     nodes = (node for node in ray.nodes() if node["Alive"])
-    return next((n["NodeID"] for n in nodes if all(n["Resources"].get(name, 0) > 0 for name in wanted)), None)
+    return [n["NodeID"] for n in nodes if all(n["Resources"].get(name, 0) > 0 for name in wanted)]
 
 
 def has_one_node() -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -15,6 +16,20 @@ MOST_COUNTED = 50_000
 
 Picked = list[tuple[Chunk, Sequence[int]]]
 """Chunks, with positions in each."""
+
+
+def shares(picked: Picked, most: int, fewest_rows: int) -> list[Picked]:
+    """At most `most` neighbouring shares of about equal size, of `fewest_rows` rows at least."""
+    rows = sum(len(positions) for _, positions in picked)
+    size = math.ceil(rows / max(1, min(most, rows // fewest_rows)))
+    found, room = list[Picked](), 0
+    for one in picked:
+        if room <= 0:
+            found.append([])
+            room = size
+        found[-1].append(one)
+        room -= len(one[1])
+    return found or [picked]
 
 
 def picked_rows(chunks: Sequence[Chunk], rows: int, wanted: int, seed: int | None) -> Picked:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import ray
@@ -20,12 +20,14 @@ from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.preflight.model_check import prompt_encoder
 from airflow_provider_raybatch.job.preflight.ready import beside_the_model
+from airflow_provider_raybatch.job.preview.picked import MOST_COUNTED, shares
 from airflow_provider_raybatch.job.replica.request_builder import PreparedRow, RequestBuilder, read_columns
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from airflow_provider_raybatch.job.run.cpu_tasks import on_this_node, users_code
 from airflow_provider_raybatch.job.work import Job
 
 _MOST_KINDS = 1024
+_MOST_TASKS = 64
 
 
 @dataclass(frozen=True)
@@ -158,23 +160,46 @@ class Counted:
 
 
 def ask(question: Question) -> Counted:
-    """Render and count in a task: on a node with the model, and users' code apart from this process."""
-    job = question.job
-    node = cluster_view.gpu_node(job.spec.accelerator_type) if job.spec.engine != "echo" else None
-    options = on_this_node() if node is None else beside_the_model(node)
+    """Render and count in tasks: on nodes with the model, and users' code apart from this process."""
+    spec = question.job.spec
+    free = int(ray.available_resources().get("CPU", 1))
+    pieces = shares(list(question.picked), min(_MOST_TASKS, max(1, free)), MOST_COUNTED)
+    places = _places(spec)
+    references = [
+        ray.remote(counted).options(**places[number % len(places)]).remote(replace(question, picked=piece))
+        for number, piece in enumerate(pieces)
+    ]
     try:
-        made: Counted = ray.get(ray.remote(counted).options(**options).remote(question))
+        return together(ray.get(references))
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, RaybatchError):
             raise error.cause from None
         raise
     except ray.exceptions.WorkerCrashedError as error:
-        code = users_code(prompt_function=job.spec.prompt_function)
+        code = users_code(prompt_function=spec.prompt_function)
         raise RaybatchError(
             f"{code or 'source'}: the process that renders the rows ended each time; let a function raise "
             "an exception instead, and see that the node has memory for the longest rows."
         ) from error
-    return made
+
+
+def _places(spec: BatchInferenceSpec) -> list[dict[str, Any]]:
+    """Ray's options for tasks that need what the engine needs: of each node in turn that has it."""
+    if spec.engine == "echo":
+        return [{"num_cpus": 0, "scheduling_strategy": "SPREAD"}]
+    nodes = cluster_view.gpu_nodes(spec.accelerator_type)
+    return [beside_the_model(node) for node in nodes] or [on_this_node()]
+
+
+def together(parts: Sequence[Counted]) -> Counted:
+    """The answers of several tasks, in the order of their rows."""
+    return Counted(
+        ordinals=[one for part in parts for one in part.ordinals],
+        prepared=[one for part in parts for one in part.prepared],
+        lengths=[one for part in parts for one in part.lengths],
+        context=max((part.context for part in parts), default=0),
+        problem=next((part.problem for part in parts if part.problem), ""),
+    )
 
 
 def counted(question: Question) -> Counted:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_raybatch.job.input.survey import Chunk
-from airflow_provider_raybatch.job.preview.picked import Picked, picked_rows, picked_runs
+from airflow_provider_raybatch.job.preview.picked import Picked, picked_rows, picked_runs, shares
 
 CHUNKS = [Chunk(0, start, rows, -1, 0, 0) for start, rows in ((0, 5), (5, 3), (8, 12))]
 
@@ -39,3 +39,21 @@ def test_runs_are_whole_chunks() -> None:
 
 def test_an_empty_input_has_no_rows() -> None:
     assert picked_rows([], 0, 5, None) == picked_rows([], 0, 5, 1) == picked_runs([], 5, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("most", "fewest", "expected"),
+    [
+        (1, 1, [1000]),
+        (3, 1, [384, 384, 232]),
+        (64, 400, [512, 488]),
+        (64, 5000, [1000]),
+    ],
+)  # fmt: skip
+def test_shares_are_neighbours_of_one_size(most: int, fewest: int, expected: list[int]) -> None:
+    chunks = [Chunk(0, start, min(128, 1000 - start), 0, 0, 1000) for start in range(0, 1000, 128)]
+    picked: Picked = [(chunk, range(chunk.rows)) for chunk in chunks]
+    made = shares(picked, most, fewest)
+    assert [sum(chunk.rows for chunk, _ in share) for share in made] == expected
+    assert [one for share in made for one in share] == picked
+    assert shares([], most, fewest) == [[]]
