@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``raybatch preview``: some rows as a job would ask them."""
+"""``raybatch preview``: some rows as a job would ask them, and the engine's answers."""
 
 from __future__ import annotations
 
-import json
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 
@@ -13,10 +13,17 @@ from rich.text import Text
 
 from airflow_provider_raybatch.cli.preview_job import run_preview_job
 from airflow_provider_raybatch.cli.tables import console, show_findings
+from airflow_provider_raybatch.cli.terminal import json_line, steady
 from airflow_provider_raybatch.contract.base import parse
-from airflow_provider_raybatch.contract.events import Previewed, RowPreviewed
-from airflow_provider_raybatch.contract.preview import Preview, PreviewRequest, PreviewRow
-from airflow_provider_raybatch.contract.text import clean, count_of
+from airflow_provider_raybatch.contract.events import Previewed, RowAnswered, RowPreviewed
+from airflow_provider_raybatch.contract.preview import (
+    MOST_ASKED,
+    Preview,
+    PreviewRequest,
+    PreviewRow,
+    RowAnswer,
+)
+from airflow_provider_raybatch.contract.text import count_of
 
 _KEY_DIGITS = 16
 
@@ -24,46 +31,75 @@ _KEY_DIGITS = 16
 def show_preview(options: Namespace) -> None:
     """Look at rows, and write them."""
     given = {"rows": options.rows, "seed": options.seed}
-    wanted = parse(PreviewRequest, {"verb": "preview", **given})
+    ask = min(options.rows, MOST_ASKED) if options.ask is None else options.ask
+    wanted = parse(PreviewRequest, {"verb": "preview", **given, "ask": ask})
+    if wanted.ask:
+        print(f"ask: answers may take {options.timeout:g} s, then it gives up (--timeout)", file=sys.stderr)
     task, events = run_preview_job(options, wanted)
     rows = [event.row for event in events if isinstance(event, RowPreviewed)]
+    answers = {event.answer.ordinal: event.answer for event in events if isinstance(event, RowAnswered)}
     end = next(event.preview for event in events if isinstance(event, Previewed))
+    notes = task.notes
+    if options.ask is None and end.rows_shown > MOST_ASKED:
+        notes = (*notes, f"ask: the first {MOST_ASKED} of these rows were asked, the most that it asks")
     if options.json:
-        document = {"task": task.title, "notes": task.notes, **end.model_dump(mode="json")}
-        document["shown"] = [row.model_dump(mode="json") for row in rows]
-        print(json.dumps(document, ensure_ascii=False))
+        document = {"task": task.title, "notes": notes, **end.model_dump(mode="json")}
+        document["shown"] = [_with_answer(row, answers.get(row.ordinal)) for row in rows]
+        print(json_line(document))
         return
     to = console()
     to.print(Text(_title(task.title, end, options.seed), style="bold"))
     for row in rows:
         _show(to, row)
-    show_findings(to, end, task.notes)
+        if row.ordinal in answers:
+            _show_answer(to, answers[row.ordinal])
+    show_findings(to, end, notes)
+
+
+def _with_answer(row: PreviewRow, answer: RowAnswer | None) -> dict[str, object]:
+    shown = row.model_dump(mode="json")
+    if answer is not None:
+        shown["answer"] = answer.model_dump(mode="json", exclude={"ordinal"})
+    return shown
 
 
 def _title(title: str, end: Preview, seed: int | None) -> str:
     if end.rows is None:
-        return clean(f"{title}: no row could be read")
+        return steady(f"{title}: no row could be read")
     how = "the first" if seed is None else f"a random sample (seed {seed}) of"
-    return clean(f"{title}: {how} {end.rows_shown:,} of {count_of(end.rows, 'row')}")
+    return steady(f"{title}: {how} {end.rows_shown:,} of {count_of(end.rows, 'row')}")
 
 
 def _show(to: Console, row: PreviewRow) -> None:
     to.print()
     to.print(Text(" | ".join(_facts(row)), style="bold red" if row.failure else "bold cyan"))
     for message in row.messages:
-        role = f"{message.role}: " if message.role else ""
-        to.print(Padding(Text.assemble((role, "green"), clean(message.text)), (0, 0, 0, 2), expand=False))
+        _show_text(to, f"{message.role}: " if message.role else "", message.text, "green")
+
+
+def _show_answer(to: Console, answer: RowAnswer) -> None:
+    for one in answer.completions:
+        how = f"answer ({one.finish_reason}, {count_of(one.output_tokens, 'token')}): "
+        _show_text(to, how, one.text, "bold green")
+    if answer.columns:
+        _show_text(to, "columns: ", answer.columns, "bold green")
+    if answer.failure is not None:
+        _show_text(to, "would be a dead letter: ", answer.failure, "bold red")
+
+
+def _show_text(to: Console, name: str, text: str, style: str) -> None:
+    to.print(Padding(Text.assemble((steady(name), style), steady(text)), (0, 0, 0, 2), expand=False))
 
 
 def _facts(row: PreviewRow) -> Sequence[str]:
     facts = [f"row {row.ordinal:,}"]
-    facts += [f"id {clean(row.row_id)}"] if row.row_id is not None else []
+    facts += [f"id {steady(row.row_id)}"] if row.row_id is not None else []
     if row.tokens is not None:
         cut = f", {row.cut_tokens:,} cut off" if row.cut_tokens else ""
         facts.append(f"{count_of(row.tokens, 'token')}{cut}")
     facts += [f"key {row.key[:_KEY_DIGITS]}"] if row.key else []
     facts += [f"answered by an {row.answered}".replace("an response", "the response")] if row.answered else []
     facts += [f"asks what row {row.same_as:,} asks"] if row.same_as is not None else []
-    facts += [f"sampling {clean(row.sampling)}"] if row.sampling else []
-    facts += [f"FAILS in step {clean(row.failure)}"] if row.failure else []
+    facts += [f"sampling {steady(row.sampling)}"] if row.sampling else []
+    facts += [f"FAILS in step {steady(row.failure)}"] if row.failure else []
     return facts

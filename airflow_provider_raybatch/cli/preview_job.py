@@ -13,16 +13,25 @@ from airflow_provider_raybatch.cli.quiet import quietly
 from airflow_provider_raybatch.cli.task_of import BatchTask, batch_task
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.contract.events import Event
+from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.preview import PreviewRequest
 from airflow_provider_raybatch.contract.submission import Submission, TaskKey
+from airflow_provider_raybatch.contract.text import clean
 
 
 def run_preview_job(options: Namespace, wanted: PreviewRequest) -> tuple[BatchTask, list[Event]]:
     """Run a preview job over the connection of the task; return its rows and its last event, without secrets.
 
+    What it waits for is written to stderr meanwhile.
+
     :raises RaybatchError: the options can't be used, the cluster can't be reached, or the job failed.
     """
     task = batch_task(options)
+    if wanted.ask and task.spec.engine == "ray_data_llm":
+        raise SpecError(
+            "ask: engine 'ray_data_llm' is a pipeline of Ray's, which a preview can't ask; leave --ask out, "
+            "or run the task with limit=20."
+        )
     return task, [masked(event) for event in quietly(lambda: _looked(task, wanted, options.timeout))]
 
 
@@ -32,6 +41,7 @@ def _looked(task: BatchTask, wanted: PreviewRequest, timeout: float) -> list[Eve
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
     from airflow_provider_raybatch.cluster.submit.request import build_preview_request
     from airflow_provider_raybatch.hooks.credentials import as_environment, job_secrets
+    from airflow_provider_raybatch.hooks.installation import known_installation_id
     from airflow_provider_raybatch.hooks.ray import RayHook
 
     connection = RayHook(task.ray_conn_id).read()
@@ -39,7 +49,9 @@ def _looked(task: BatchTask, wanted: PreviewRequest, timeout: float) -> list[Eve
     travels = secrets.for_no_environment() if secrets and connection.embedded else secrets
     name, key = f"raybatch-{wanted.verb}-{random_tokens.token_hex(4)}", random_tokens.token_hex(32)
     dag_id, task_id = task.names
-    anyone = TaskKey(dag_id=dag_id, run_id="", task_id=task_id)
+    # In the namespace of the task's own jobs, whose warm engines it may take.
+    namespace = connection.namespace or known_installation_id() or "default"
+    anyone = TaskKey(namespace=namespace, dag_id=dag_id, run_id="", task_id=task_id)
     submission = Submission(task=anyone, run_token=name, submission_id=name)
     spec = task.spec.model_copy(update={"submission": submission})
 
@@ -54,7 +66,7 @@ def _looked(task: BatchTask, wanted: PreviewRequest, timeout: float) -> list[Eve
                 seal_key=connection.secret_seal_key,
                 runtime_env=task.runtime_env,
             )
-            return await run_preview(client, request, key, timeout)
+            return await run_preview(client, request, key, timeout, _say)
 
     place: AbstractContextManager[ClusterAddress]
     if connection.embedded:
@@ -68,4 +80,4 @@ def _looked(task: BatchTask, wanted: PreviewRequest, timeout: float) -> list[Eve
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+    print(masked(clean(line)), file=sys.stderr, flush=True)

@@ -23,13 +23,15 @@ PREVIEW_VERBS = (
         function="preview:show_preview",
         summary="Show what rows would be asked, with tokens and request keys",
         description=(
-            "Show rows as a job would ask them: rendered messages, tokens, request keys, which rows have\n"
-            "an answer already, and what would be refused. A job without GPUs on the cluster reports it; it\n"
-            "starts no engine, and writes nothing to the destination."
+            "Show rows as a job would ask them: rendered messages, tokens, request keys, which rows have "
+            "an answer already, and what would be refused. A job without GPUs on the cluster reports it, "
+            "and writes nothing to the destination. With --ask, a warm engine answers the rows, or one "
+            "that starts on the GPUs that a replica of the task would have."
         ),
         examples=(
             "preview --dag dags/nightly.py --task label",
             "preview --dag dags/nightly.py --task label --date 2026-11-30 --rows 20 --seed 7",
+            "preview --dag dags/nightly.py --task label --rows 3 --ask",
             "preview --source in.csv --prompt 'Summarise: {row.text}' --engine echo --model echo --json",
         ),
         options=(
@@ -37,6 +39,15 @@ PREVIEW_VERBS = (
             Option("--rows", type=int, default=10, metavar="N", help="1 to 100 rows, by default 10"),
             Option(
                 "--seed", type=int, metavar="N", help="show a random sample by this seed, not the first rows"
+            ),
+            Option(
+                "--ask",
+                nargs="?",
+                type=int,
+                default=0,
+                metavar="N",
+                help="also get the engine's answers to the first N of these rows; without N to all of them, "
+                "at most 20",
             ),
             *_COMMON,
         ),

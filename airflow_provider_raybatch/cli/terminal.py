@@ -74,8 +74,12 @@ def cell(value: Any) -> str:
         return ""
     if not isinstance(value, str):
         value = json.dumps(value, ensure_ascii=False, default=_plain)
-    text = _TURNING.sub("\ufffd", clean(value[:_LONGEST_CELL]))
-    return text.replace("\n", "\u23ce").replace("\t", " ")
+    return steady(value[:_LONGEST_CELL]).replace("\n", "\u23ce").replace("\t", " ")
+
+
+def steady(text: str) -> str:
+    """`text` without what steers a terminal or turns text around; line feeds and tabs stay."""
+    return _TURNING.sub("\ufffd", clean(text))
 
 
 def _with_room(names: Sequence[str], first: Sequence[str], most: int) -> list[str]:

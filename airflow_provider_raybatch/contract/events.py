@@ -17,7 +17,7 @@ from airflow_provider_raybatch.contract.control import is_signed, sign
 from airflow_provider_raybatch.contract.durations import in_words
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary
-from airflow_provider_raybatch.contract.preview import PlanReport, Preview, PreviewRow
+from airflow_provider_raybatch.contract.preview import PlanReport, Preview, PreviewRow, RowAnswer
 from airflow_provider_raybatch.contract.text import clean, count_of, cut_to
 
 MARKER = "::raybatch:: "
@@ -155,6 +155,17 @@ class RowPreviewed(_Event):
         return f"row {self.row.ordinal:,}: {self.row.failure or 'can be asked'}"
 
 
+class RowAnswered(_Event):
+    """The engine's answer to a row of a preview, which was reported before."""
+
+    event: Literal["row_answered"] = "row_answered"
+    answer: RowAnswer
+
+    def text(self) -> str:
+        """For people."""
+        return f"row {self.answer.ordinal:,}: {self.answer.failure or 'has an answer'}"
+
+
 class Previewed(_Event):
     """All rows of a preview were reported; the last event."""
 
@@ -177,7 +188,7 @@ class Planned(_Event):
         return f"{count_of(self.report.rows or 0, 'row')} planned; nothing was written"
 
 
-Event = Phase | Notice | Progress | Failed | Committed | RowPreviewed | Previewed | Planned
+Event = Phase | Notice | Progress | Failed | Committed | RowPreviewed | RowAnswered | Previewed | Planned
 JobEvent = Annotated[Event, Field(discriminator="event")]
 _ADAPTER: TypeAdapter[Event] = TypeAdapter(JobEvent)
 

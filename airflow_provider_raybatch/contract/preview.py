@@ -14,6 +14,10 @@ MOST_ROWS = 100
 """Rows of one preview, at most."""
 MOST_CHARACTERS = 8_000
 """Of a row's texts, so that a row stays one event."""
+MOST_ASKED = 20
+"""Rows of one preview whose answers can be asked for, at most."""
+ORPHAN_TIMEOUT = 30.0
+"""Seconds after which a preview job ends itself without a command line that waits for it."""
 _LONGEST_SENTENCE = 2_000
 
 Answered = Literal["earlier job", "earlier input", "response store"]
@@ -42,12 +46,14 @@ class PreviewRequest(ContractModel):
     :param rows: of a preview, 1 to 100.
     :param seed: of a random sample of rows; ``None`` for the first rows.
     :param all_rows: whether `plan` counts the tokens of all rows, however many there are.
+    :param ask: of a preview, how many of the rows the engine is asked for, 0 to 20.
     """
 
     verb: Literal["preview", "plan"]
     rows: int = Field(default=10, ge=1, le=MOST_ROWS)
     seed: int | None = None
     all_rows: bool = False
+    ask: int = Field(default=0, ge=0, le=MOST_ASKED)
 
 
 class ShownMessage(ContractModel):
@@ -82,6 +88,32 @@ class PreviewRow(ContractModel):
     key: str | None = None
     answered: Answered | None = None
     same_as: int | None = None
+    failure: Sentence | None = None
+
+
+class ShownCompletion(ContractModel):
+    """One completion; `finish_reason` is the engine's word."""
+
+    text: Shown
+    finish_reason: Shown
+    output_tokens: int
+
+
+class RowAnswer(ContractModel):
+    """What the engine answered to a row of a preview.
+
+    :param ordinal: the row's position in the input.
+    :param completions: as they came, also where the row would fail; together at most 8,000 characters, the
+        rest is cut with a mark.
+    :param input_tokens: of the prompt, as the engine counts them.
+    :param columns: the typed columns of `response_format`, as one JSON object; empty if the row has none.
+    :param failure: step and reason, if the row would be a dead letter.
+    """
+
+    ordinal: int = Field(ge=0)
+    completions: tuple[ShownCompletion, ...] = ()
+    input_tokens: int = 0
+    columns: Shown = ""
     failure: Sentence | None = None
 
 

@@ -12,6 +12,7 @@ from typing import NoReturn, TypeVar
 from airflow.sdk import Variable
 
 from airflow_provider_raybatch.exceptions import RayBatchUnavailableException
+from airflow_provider_raybatch.hooks.lookup import server_lookup
 
 VARIABLE = "raybatch_installation_id"
 
@@ -59,6 +60,15 @@ def installation_id(team: str | None = None) -> str:
     made = str(uuid.uuid4())
     _asked(name, "stored", lambda: Variable.set(name, made, description=_DESCRIPTION))
     return _stable_value(name, "stored", "what was written can't be read")
+
+
+def known_installation_id() -> str | None:
+    """The id, outside of a task; ``None`` if no task has made one yet, or the Variable can't be read."""
+    with server_lookup():
+        try:
+            return _read(VARIABLE)
+        except RayBatchUnavailableException:
+            return None
 
 
 def _stable_value(name: str, failed: str, why: str) -> str:

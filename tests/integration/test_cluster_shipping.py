@@ -11,7 +11,9 @@ import uuid
 import pytest
 from cryptography.fernet import Fernet
 
+from airflow_provider_raybatch.cli.printed import PRINTED
 from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
+from airflow_provider_raybatch.cluster.follow.loop import follow_to_the_end
 from airflow_provider_raybatch.cluster.follow.poll import Followed, follow
 from airflow_provider_raybatch.cluster.follow.preview import run_preview
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
@@ -19,6 +21,7 @@ from airflow_provider_raybatch.cluster.submit import request as request_module
 from airflow_provider_raybatch.cluster.submit.request import (
     build_batch_request,
     build_preview_request,
+    build_warm_engines_request,
     with_source_digest,
 )
 from airflow_provider_raybatch.contract.preview import PreviewRequest
@@ -140,26 +143,43 @@ async def test_sealed(ray_cluster, tmp_path, monkeypatch):
 
 
 async def test_a_preview_runs_the_shipped_function(ray_cluster, tmp_path, monkeypatch):
-    """In a task of its own, and leaves no trace."""
+    """In a task of its own, and leaves no trace. An engine that it starts is there for the next preview."""
     write_prompts(tmp_path, monkeypatch)
     rows, out = tmp_path / "in.jsonl", tmp_path / "out"
     rows.write_text("".join(f'{{"a": {number}}}\n' for number in range(30)))
     fields = {"source": [str(rows)], "engine": "echo", "destination": str(out)}
 
-    async def report(**wanted):
+    said = []
+
+    async def report(keep_warm=None, **wanted):
+        said.clear()
         name = f"test-{uuid.uuid4().hex[:12]}"
-        spec = with_source_digest(spec_of(name)).model_copy(update=fields)
+        spec = with_source_digest(spec_of(name)).model_copy(update={**fields, "keep_warm": keep_warm})
         async with RayJobsClient(ray_cluster.address) as client:
             request = await build_preview_request(client, spec, PreviewRequest(**wanted), key=KEY)
-            return await run_preview(client, request, KEY, timeout=120)
+            return await run_preview(client, request, KEY, 120, said.append)
 
-    *shown, end = await report(verb="preview", rows=2)
+    *shown, last, end = await report(verb="preview", rows=2, ask=1, keep_warm=120)
     assert [event.row.messages[0].text for event in shown] == ["prompt of 0", "prompt of 1"]
+    assert last.answer.completions[0].text == "prompt of 0"
+    assert said[0].startswith(
+        "no warm engine is idle, so one must start for 1 row: it takes 1 CPU and no GPU"
+    )
+    *_, last, end = await report(verb="preview", rows=2, ask=2)
+    assert (last.answer.ordinal, last.answer.completions[0].text) == (1, "prompt of 1")
+    assert said[0] == "asking a warm engine for 2 rows"
     assert (end.preview.rows, end.preview.refusals) == (30, ())
     (planned,) = await report(verb="plan")
     assert (planned.report.prompt_tokens.rows, planned.report.prompt_tokens.total) == (30, 90)
     assert {size.name for size in planned.report.sizes} >= {"replicas", "rows_per_chunk"}
     assert not out.exists()
+    async with RayJobsClient(ray_cluster.address) as client:
+        job = await build_warm_engines_request(client, f"test-{uuid.uuid4().hex[:12]}", end=True)
+        await client.submit(job)
+    outcome = await follow_to_the_end(
+        ray_cluster.address, Followed(job.submission_id, poll_interval=0.5), PRINTED
+    )
+    assert outcome.state == "succeeded"
 
 
 @pytest.mark.turn(2)

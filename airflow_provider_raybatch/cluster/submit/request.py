@@ -22,7 +22,7 @@ from airflow_provider_raybatch.cluster.submit.runtime_env import upload_runtime_
 from airflow_provider_raybatch.contract.control import STOP_GRACE, STOP_GRACE_VARIABLE
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.layout import KEY_FILE, REQUEST_FILE, SECRETS_FILE, SPEC_FILE
-from airflow_provider_raybatch.contract.preview import PreviewRequest
+from airflow_provider_raybatch.contract.preview import ORPHAN_TIMEOUT, PreviewRequest
 from airflow_provider_raybatch.contract.secrets import Secrets, seal
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
@@ -84,13 +84,15 @@ async def build_preview_request(
     seal_key: str | None = None,
     runtime_env: Mapping[str, Any] | None = None,
 ) -> JobRequest:
-    """A preview job; it ships what the batch inference would, and runs no engine.
+    """A preview job; it ships what the batch inference would.
 
-    It has no metadata, so that it never counts as a submission of the task.
+    It has no metadata, so that it never counts as a submission of the task. It ends itself when its lease
+    is not renewed.
 
     :param wanted: what it reports. The others, and errors, are those of :func:`build_batch_request`.
     """
     files = {REQUEST_FILE: wanted.model_dump_json().encode()}
+    spec = spec.model_copy(update={"orphan_timeout": ORPHAN_TIMEOUT, "deadline": None})
     env = await _ship(client, spec, files, key, secrets, seal_key, runtime_env)
     return JobRequest(PREVIEW, _submission_of(spec).submission_id, runtime_env=env)
 

@@ -117,8 +117,12 @@ class Control:
         with self._ending, self.draining():
             yield
 
-    def check(self, progress: Progress) -> None:
-        """:raises RaybatchError: the job must end."""
+    def check(self, progress: Progress | None = None) -> None:
+        """See whether the job may go on.
+
+        :param progress: of its rows, if it writes any.
+        :raises RaybatchError: the job must end.
+        """
         self._progress = progress
         if self._stopped:
             raise RaybatchError("the job was stopped.", FailureClass.CANCELLED)

@@ -168,8 +168,7 @@ def _check_model(context: JobContext, spec: BatchInferenceSpec, sampled: Sample)
     tell_of_memory(spec, checked, emit)
     context.refusal = check_prompts(spec, sampled, checked, context.tolerance, emit)
     tell_of_choices(spec, checked, requests, emit)
-    files = f"{checked.digests.model}-{checked.digests.tokenizer}"
-    context.model = CheckedModel(as_checked(spec, checked), files)
+    context.model = checked_model(spec, checked)
     if context.refusal is None:
         launch.load(context.model)
     context.start_up.ended("model")
@@ -322,6 +321,11 @@ def beside_the_model(node: str | None) -> dict[str, Any]:
 def with_time(spec: BatchInferenceSpec, journal: Journal) -> BatchInferenceSpec:
     """Let chat templates print the run's date, so that a retry makes the same requests."""
     return spec.model_copy(update={"template_time": journal.run_began() or time.time()})
+
+
+def checked_model(spec: BatchInferenceSpec, checked: ModelCheck) -> CheckedModel:
+    """What engines load."""
+    return CheckedModel(as_checked(spec, checked), f"{checked.digests.model}-{checked.digests.tokenizer}")
 
 
 def as_checked(spec: BatchInferenceSpec, checked: ModelCheck) -> BatchInferenceSpec:

@@ -70,6 +70,7 @@ class Inspected:
     :param job: as the job's driver would hand it to replicas.
     :param earlier: what earlier jobs of the run finished of these requests.
     :param store: the response store, if the job would search it.
+    :param engine_fits: whether nothing speaks against engine and model.
     """
 
     spec: BatchInferenceSpec
@@ -82,6 +83,7 @@ class Inspected:
     job: Job | None = None
     earlier: Ledger | None = None
     store: StoredResponses | None = None
+    engine_fits: bool = False
 
     def asked(self) -> Job:
         """The job; where the model is not checked, one whose keys say nothing.
@@ -141,7 +143,7 @@ def inspect(spec: BatchInferenceSpec, secrets: Secrets, refusals: Refusals) -> I
         return found
     tolerance = _look_at_rows(found, refusals)
     if found.sampled is not None and found.sampled.requests and tolerance is not None:
-        _look_at_model(found, tolerance, refusals)
+        found.engine_fits = refusals.passes(_look_at_model, found, tolerance, refusals)
     if found.checked is not None:
         with refusals.caught():
             _look_back(found, journal, refusals)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,31 +33,56 @@ from airflow_provider_raybatch.job.row import RenderError, Request, RowFailure
 _MOST_MESSAGES = 64
 
 
-def preview(found: Inspected, wanted: PreviewRequest, refusals: Refusals) -> tuple[list[PreviewRow], Preview]:
-    """The rows, and what else was found.
+@dataclass
+class PreviewedRows:
+    """The rows of a preview.
+
+    :param rows: as they are shown.
+    :param counted: the same as they are asked.
+    :param fits: whether the cluster holds the job, now or later.
+    """
+
+    rows: list[PreviewRow] = field(default_factory=list)
+    counted: Counted = field(default_factory=Counted)
+    fits: bool = True
+
+    def requests(self, most: int) -> dict[int, Request]:
+        """By ordinal, what the first `most` rows ask that don't fail before the engine."""
+        asked = zip(self.rows[:most], self.counted.prepared, strict=False)
+        return {
+            row.ordinal: one.request
+            for row, one in asked
+            if row.failure is None and isinstance(one.request, Request)
+        }
+
+
+def preview(found: Inspected, wanted: PreviewRequest, refusals: Refusals) -> PreviewedRows:
+    """The rows, and what the cluster says.
 
     :param found: by :func:`~airflow_provider_raybatch.job.preview.inspection.inspect`.
     """
-    rows: list[PreviewRow] = []
+    made = PreviewedRows()
     if found.source is not None and found.sampled is not None:
         chunks = found.source.chunks(ROWS_PER_RUN)
         picked = picked_rows(chunks, found.source.rows, wanted.rows, wanted.seed)
         question = Question(found.asked(), picked, counts=not found.no_tokens, keeps=True)
-        counted = Counted()
         with refusals.caught():
-            counted = tokens.ask(question)
-        if counted.problem:
-            refusals.refuse(counted.problem)
-        rows = _shown(found, counted, is_first=wanted.seed is None, refusals=refusals)
-    with refusals.caught():
-        sized(found, found.unfinished, refusals)
-    end = Preview(
+            made.counted = tokens.ask(question)
+        if made.counted.problem:
+            refusals.refuse(made.counted.problem)
+        made.rows = _shown(found, made.counted, is_first=wanted.seed is None, refusals=refusals)
+    made.fits = refusals.passes(sized, found, found.unfinished, refusals)
+    return made
+
+
+def end_of_preview(found: Inspected, made: PreviewedRows, refusals: Refusals) -> Preview:
+    """What a preview says after its rows."""
+    return Preview(
         rows=None if found.source is None else found.source.rows,
         refusals=tuple(refusals.sentences),
         notices=tuple(refusals.notices),
-        rows_shown=len(rows),
+        rows_shown=len(made.rows),
     )
-    return rows, end
 
 
 def _shown(found: Inspected, counted: Counted, is_first: bool, refusals: Refusals) -> list[PreviewRow]:

@@ -92,7 +92,7 @@ class Launch(AbstractContextManager["Launch"]):
         """Let engines start: the model is checked."""
         self._model = model
         if self._replicas is not None:
-            self._replicas.load(_planned(model, self._replicas.plan))
+            self._replicas.load(planned(model, self._replicas.plan))
 
     def plan(self, spec: BatchInferenceSpec, rows: int) -> Plan:
         """The plan for `rows` rows that are left. The number of replicas that have started stays.
@@ -103,7 +103,7 @@ class Launch(AbstractContextManager["Launch"]):
             return plan.make(spec, rows, cluster_view.view(), self._workload)
         sizing, started = plan.make(spec, rows, self._cluster, self._workload), self._replicas.plan
         if self._model is not None:
-            self._replicas.load(_planned(self._model, sizing))
+            self._replicas.load(planned(self._model, sizing))
         reasons = {**sizing.reasons, "replicas": started.reasons["replicas"]}
         return replace(sizing, replicas=started.replicas, reasons=reasons)
 
@@ -112,7 +112,7 @@ class Launch(AbstractContextManager["Launch"]):
         if self._replicas is None:
             # The spec as the driver got it, so that late replicas look for the same warm engines.
             self._replicas = Replicas(self._spec or job.spec, job.environment, job.folder, sizing)
-            self._replicas.load(_planned(self._model or CheckedModel(job.spec), sizing))
+            self._replicas.load(planned(self._model or CheckedModel(job.spec), sizing))
         self._replicas.begin(job, sizing, work)
         self._has_begun = True
         return self._replicas
@@ -127,7 +127,7 @@ class Launch(AbstractContextManager["Launch"]):
             self._replicas = None
 
 
-def _planned(model: CheckedModel, sizing: Plan) -> CheckedModel:
+def planned(model: CheckedModel, sizing: Plan) -> CheckedModel:
     """The model with the plan's engine arguments."""
     if not sizing.eager:
         return model

@@ -90,14 +90,16 @@ class Place:
         import ray
 
         from airflow_provider_raybatch.job.entry import main as driver
+        from airflow_provider_raybatch.job.entry import process
 
         path = self.folder.with_suffix(".spec")  # beside the sources of cases
         path.write_text(json.dumps(self.document(**fields)))
         printed = io.StringIO()
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
             patch.setattr(ray, "init", lambda **_: None)  # this process is already connected
-            patch.setattr(driver, "EventWriter", _signing_speaker)
-            patch.setattr(driver, "stop_on_sigterm", lambda control: None)  # this is not the driver's process
+            patch.setattr(process, "EventWriter", _signing_speaker)
+            # This is not the driver's process.
+            patch.setattr(process, "stop_on_sigterm", lambda control: None)
             assert driver.main([str(path)]) == 1
         found = [events.read_line(line, KEY) for line in printed.getvalue().splitlines()]
         self.emitted[:] = [one.event for one in found if one is not None]

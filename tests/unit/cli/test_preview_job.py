@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from typing import Any
 
 import pytest
@@ -11,12 +13,15 @@ from airflow.sdk.log import mask_secret
 
 from airflow_provider_raybatch.cli.definition import main
 from airflow_provider_raybatch.contract import events
+from airflow_provider_raybatch.contract.layout import REQUEST_FILE
 from airflow_provider_raybatch.contract.preview import (
     CutOff,
     PlanReport,
     Preview,
     PreviewRow,
     PromptTokens,
+    RowAnswer,
+    ShownCompletion,
     ShownMessage,
     Size,
 )
@@ -94,6 +99,79 @@ def test_rows_are_shown_as_text(ray: FakeRay, capsys: pytest.CaptureFixture[str]
     ]
 
 
+ANSWERS = (
+    RowAnswer(
+        ordinal=0,
+        completions=(ShownCompletion(text='{"n": "red"}', finish_reason="stop", output_tokens=4),),
+        columns='{"n": "red"}',
+    ),
+    RowAnswer(
+        ordinal=5,
+        completions=(ShownCompletion(text="sesame opens", finish_reason="length", output_tokens=1),),
+        failure="length: the response was cut off after 1 token",
+    ),
+)
+
+
+def answers_of(ray: FakeRay, rows: int = 2) -> None:
+    shown = [events.RowPreviewed(row=row) for row in (ROWS[0], PreviewRow(ordinal=5, tokens=9))]
+    starting = events.Phase(phase="starting", message="one must start")
+    answered = [events.RowAnswered(answer=answer) for answer in ANSWERS]
+    end = events.Previewed(preview=Preview(rows=90, rows_shown=rows))
+    reporting(ray, *shown, starting, *answered, end)
+
+
+def test_answers_are_shown_below_their_rows(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
+    """What Airflow knows as a secret is masked, also where a model repeats it."""
+    answers_of(ray)
+    mask_secret("sesame")
+    main(["preview", "--ask", *OPTIONS])
+    out, err = capsys.readouterr()
+    assert [line.rstrip() for line in out.splitlines()][2:] == [
+        "row 0 | id x | 7 tokens | key 0123456789abcdef | answered by the response store",
+        "  user: Say [bold]a[/bold] :smile:",
+        '  answer (stop, 4 tokens): {"n": "red"}',
+        '  columns: {"n": "red"}',
+        "",
+        "row 5 | 9 tokens",
+        "  answer (length, 1 token): *** opens",
+        "  would be a dead letter: length: the response was cut off after 1 token",
+    ]
+    assert err.splitlines() == [
+        "ask: answers may take 600 s, then it gives up (--timeout)",
+        "one must start",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "asked", "noted"),
+    [
+        ((), 0, False),
+        (("--ask",), 10, False),
+        (("--ask", "1"), 1, False),
+        (("--ask", "--rows", "30"), 20, True),
+    ],
+)
+def test_at_most_twenty_rows_are_asked(
+    ray: FakeRay, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], asked: int, noted: bool
+) -> None:
+    answers_of(ray, rows=30 if noted else 2)
+    document = json.loads(printed(capsys, "preview", "--json", *words))
+    (job,) = ray.jobs.values()
+    name = job.body["runtime_env"]["working_dir"].removeprefix("gcs://")
+    with zipfile.ZipFile(io.BytesIO(ray.packages[name])) as archive:
+        assert json.loads(archive.read(REQUEST_FILE))["ask"] == asked
+    assert any("the first 20 of these" in note for note in document["notes"]) is noted
+    assert document["shown"][1]["answer"]["failure"].startswith("length: ")
+
+
+def test_ray_data_llm_is_not_asked(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="1"):
+        main(["preview", "--ask", *OPTIONS, "--engine", "ray_data_llm"])
+    assert capsys.readouterr().err.splitlines()[-1].startswith("ask: engine 'ray_data_llm' is a pipeline")
+    assert not ray.jobs
+
+
 def test_sizes_are_shown_with_reasons(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
     reporting(ray, events.Planned(report=REPORT))
     text = printed(capsys, "plan")
@@ -138,6 +216,7 @@ def test_secrets_of_templates_are_masked(
     [
         (("preview", "--rows", "101"), "rows: it must be at most 100, but it is 101."),
         (("preview", "--rows", "0"), "rows: it must be at least 1, but it is 0."),
+        (("preview", "--ask", "21"), "ask: it must be at most 20, but it is 21."),
     ],
 )
 def test_wrong_numbers_are_refused(

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.cluster.follow import preview
 from airflow_provider_raybatch.cluster.follow.preview import run_preview
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.submit.request import PREVIEW, build_preview_request
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.preview import Preview, PreviewRequest, PreviewRow
+from airflow_provider_raybatch.contract.preview import ORPHAN_TIMEOUT, Preview, PreviewRequest, PreviewRow
 from tests.support.fake_ray import FakeRay, Script
 from tests.support.specs import submitted
 
@@ -67,6 +68,26 @@ async def test_a_failed_preview_is_one_sentence(
     ray.script = script
     with pytest.raises(RaybatchError, match=sentence):
         await previewed(client)
+
+
+async def test_a_waiting_caller_renews_the_lease(
+    client: RayJobsClient, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what it waits for, each sentence once; a caller that is gone leaves a job that ends itself."""
+    monkeypatch.setattr(preview, "_POLL", 0.01)
+    starting = events.Phase(phase="starting", message="one must start")
+    ray.script = lambda ray, body: Script(
+        lines=[ray.line(body, starting, 0)], last=[ray.line(body, END, 1)], seconds=math.inf
+    )
+    ray.at_poll(4, ray.end_jobs)
+    said: list[str] = []
+    request = await build_preview_request(client, submitted(), PreviewRequest(verb="preview"), key=KEY)
+    assert await run_preview(client, request, KEY, 60.0, said.append) == [END]
+    assert said == ["one must start"]
+    (job,) = ray.jobs.values()
+    order = ray.order(job.body)
+    assert order is not None
+    assert order.orphan_timeout == ray.spec(job.body)["orphan_timeout"] == ORPHAN_TIMEOUT
 
 
 async def test_a_preview_that_takes_too_long_is_stopped(client: RayJobsClient, ray: FakeRay) -> None:

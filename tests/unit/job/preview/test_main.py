@@ -187,13 +187,13 @@ def test_the_destination_stays_as_it_is(tmp_path: Path, report_of: ReportOf, ver
     """Also a folder that does not exist."""
     place, source = LocalFolder(str(tmp_path / "out")), numbered(tmp_path / "in.jsonl", 6)
     store = tmp_path / "store"
-    report_of(place, source, verb, reuse=str(store))
+    report_of(place, source, verb, reuse=str(store), ask=5)
     assert not Path(place.uri).exists()
     assert not store.exists()
     dying_attempt(place, 0, source)
     before = everything_in(tmp_path)
-    report_of(place, source, verb)
-    report_of(place, source, verb, reuse=str(store))
+    report_of(place, source, verb, ask=5)
+    report_of(place, source, verb, reuse=str(store), ask=5)
     assert everything_in(tmp_path) == before
 
 
@@ -211,7 +211,7 @@ def test_a_bucket_gets_no_request_that_writes(
     dying_attempt(S3Folder(bucket, "out", s3_server.credentials), 0, source)
     before = s3_server.objects(bucket)
     watched = S3Folder(bucket, "out", proxy.api.credentials)
-    report_of(watched, source, verb, reuse=f"s3://{bucket}/store")
+    report_of(watched, source, verb, reuse=f"s3://{bucket}/store", ask=5)
     assert s3_server.objects(bucket) == before
     assert {call.method for call in proxy.calls} <= {"GET", "HEAD"}
     assert proxy.calls

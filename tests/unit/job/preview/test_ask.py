@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers of the engine in a preview are those of the job, and one event each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_raybatch.contract import events
+from airflow_provider_raybatch.contract.preview import RowAnswer
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.publishing import dead_letters
+from tests.support.reading import as_jsonl
+from tests.support.whole_job import attempt
+from tests.unit.job.preview.conftest import ReportOf
+from tests.unit.job.preview.test_main import TOLERANT, manifest_at, texts
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "employees": {"type": "integer"}},
+    "required": ["name", "employees"],
+}
+
+
+def answers_in(told: list[Any]) -> list[RowAnswer]:
+    return [event.answer for event in told if isinstance(event, events.RowAnswered)]
+
+
+def test_answers_are_those_of_the_job(tmp_path: Path, report_of: ReportOf, told: list[Any]) -> None:
+    """Its dead letters, too."""
+    place = LocalFolder(str(tmp_path / "out"))
+    source = texts(tmp_path / "in.jsonl", "a b c d e", "bad", "w " * 40, "f")
+    fields = {
+        **TOLERANT,
+        "prompt": "{row.text}",
+        "sampling": {"max_tokens": 2, "temperature": 0},
+        "on_truncated": "error",
+        "engine_args": {"fail_pattern": "bad", "max_model_len": 20},
+    }
+    rows, _ = report_of(place, source, ask=4, **fields)
+    shown = {row.ordinal: row.failure for row in rows if row.failure}
+    found = answers_in(told)
+    attempt(place, 0, source, **fields)
+    letters = dead_letters(place, manifest_at(place))
+    reasons = {letter["ordinal"]: f"{letter['step']}: {letter['reason']}" for letter in letters}
+    assert shown | {one.ordinal: one.failure for one in found if one.failure} == reasons
+    assert set(reasons) == {0, 1, 2}
+    assert [one.ordinal for one in found] == [0, 1, 3]  # one fails before the engine
+    assert [(one.text, one.finish_reason, one.output_tokens) for one in found[0].completions] == [
+        ("a b", "length", 2)
+    ]
+    assert (found[2].completions[0].text, found[2].failure, found[2].input_tokens) == ("f", None, 1)
+
+
+def test_typed_columns_are_shown(tmp_path: Path, report_of: ReportOf, told: list[Any]) -> None:
+    source = texts(tmp_path / "in.jsonl", "Acme", "Bolt")
+    fields = {"prompt": "{row.text}", "response_format": SCHEMA, "output_prefix": "x_"}
+    report_of(LocalFolder(str(tmp_path / "out")), source, ask=1, **fields)
+    (answer,) = answers_in(told)
+    columns = json.loads(answer.columns)
+    assert list(columns) == ["x_name", "x_employees"]
+    assert columns["x_name"] == json.loads(answer.completions[0].text)["name"]
+
+
+def test_an_answer_stays_one_event(tmp_path: Path, report_of: ReportOf, told: list[Any]) -> None:
+    """Whatever it holds, and however many completions there are."""
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(as_jsonl([{"text": "\x1b[2J\u202e" + "\U0001f600" * 30_000}]))
+    fields = {"prompt": "{row.text}", "sampling": {"n": 40, "temperature": 1}}
+    report_of(LocalFolder(str(tmp_path / "out")), str(path), ask=1, **fields)
+    (event,) = [event for event in told if isinstance(event, events.RowAnswered)]
+    line = events.line(event, "ab" * 32, 0)
+    assert len(line.encode()) < events.LONGEST_DOCUMENT
+    assert "\x1b" not in line
+    assert event.answer.completions[0].text.endswith("more characters]")
+
+
+def test_a_dead_engine_fails_its_rows(tmp_path: Path, report_of: ReportOf, told: list[Any]) -> None:
+    source = texts(tmp_path / "in.jsonl", "a", "die", "b")
+    fields = {"prompt": "{row.text}", "engine_args": {"kill_pattern": "die"}}
+    report_of(LocalFolder(str(tmp_path / "out")), source, ask=3, **fields)
+    failures = [one.failure for one in answers_in(told)]
+    assert failures[1] is not None
+    assert failures[1].startswith("engine: the engine died while it had this row, perhaps of another one")
+
+
+def test_what_an_engine_takes_is_said_before(tmp_path: Path, report_of: ReportOf, told: list[Any]) -> None:
+    report_of(
+        LocalFolder(str(tmp_path / "out")), texts(tmp_path / "in.jsonl", "a"), prompt="{row.text}", ask=1
+    )
+    said = [event.message for event in told if isinstance(event, events.Phase)]
+    assert said[1] == (
+        "no warm engine is idle, so one must start for 1 row: it takes 1 CPU and no GPU of the cluster"
+    )
+
+
+def test_a_refused_job_asks_nothing(tmp_path: Path, report_of: ReportOf, told: list[Any]) -> None:
+    source = texts(tmp_path / "in.jsonl", "a")
+    fields = {"prompt": "{row.text}", "engine_args": {"max_model_len": "x"}}
+    _, end = report_of(LocalFolder(str(tmp_path / "out")), source, ask=1, **fields)
+    assert end.refusals
+    assert "ask: no row was asked, since the job would be refused" in end.notices
+    assert not answers_in(told)
