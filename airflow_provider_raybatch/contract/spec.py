@@ -133,8 +133,9 @@ class BatchInferenceSpec(
         read = [*self.column_arguments(), self.sampling_column or "", self.id_column or ""]
         known = "which the source has already; set output_prefix, for example to 'llm_'"
         taken = {name.lower(): known for name in filter(None, read)}
+        own = self.own_columns(self.optional_columns)
         try:
-            check_names(properties_of(schema), self.output_prefix, {**taken, **self.own_columns})
+            check_names(properties_of(schema), self.output_prefix, {**taken, **own})
         except ValueError as error:
             raise ValueError(f"response_format: {error}") from None
 
@@ -210,6 +211,14 @@ class BatchInferenceSpec(
                     "responses would mix; choose a folder apart"
                 )
         return self
+
+    @property
+    def optional_columns(self) -> list[str]:
+        """Columns that only some jobs of text generation have, this one among them, before `output_prefix`.
+
+        What decides about one must be part of the request keys, so that no stored response lacks it.
+        """
+        return ["truncated_prompt_tokens"] if self.on_overlong == "truncate" else []
 
     @property
     def later_choices(self) -> dict[str, str]:

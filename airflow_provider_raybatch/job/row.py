@@ -6,10 +6,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.row_template import RowTemplateError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _LONGEST_REASON = 1000
 
@@ -52,18 +56,37 @@ class RenderError(ValueError):
 
 
 @dataclass(frozen=True)
+class TokenLogprobs:
+    """Log probabilities of tokens, in arrays: with alternatives, objects would take 50 times the memory.
+
+    :param ids: a row for each token: its id, then those of its alternatives, likeliest first.
+    :param logprobs: of `ids`, in nats; NaN for a token that has none, as the first of a prompt.
+    :param ranks: of the tokens in the whole vocabulary; 1 is the likeliest, 0 stands for none.
+    :param texts: of the ids, each token decoded alone.
+    """
+
+    ids: npt.NDArray[np.int32]
+    logprobs: npt.NDArray[np.float32]
+    ranks: npt.NDArray[np.int32]
+    texts: Mapping[int, str]
+
+
+@dataclass(frozen=True)
 class Completion:
     """One completion.
 
     :param finish_reason: ``stop``, ``length`` or another word of the engine's.
     :param output_tokens: how many tokens were generated.
     :param filled_tokens: how many more the text has, which a choice forced.
+    :param extra: what optional columns are made of, by the name of each; see
+        :class:`~airflow_provider_raybatch.job.tasks.optional_columns.base.OptionalColumns`.
     """
 
     text: str
     finish_reason: str
     output_tokens: int
     filled_tokens: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,6 +95,7 @@ class Response:
 
     :param truncated_prompt_tokens: how many tokens of the prompt were cut off.
     :param has_special_tokens: whether the row's text has special tokens of the model.
+    :param extra: as in a completion, of optional columns that a row has once.
     """
 
     completions: tuple[Completion, ...]
@@ -79,6 +103,7 @@ class Response:
     cached_tokens: int = 0
     truncated_prompt_tokens: int = 0
     has_special_tokens: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def output_tokens(self) -> int:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field
@@ -15,10 +16,10 @@ OutputFormat = Literal["parquet", "jsonl"]
 
 REUSED_COLUMN = "reused_from"
 OUTPUT_COLUMNS = (
-    "response", "finish_reason", "input_tokens", "cached_tokens", "output_tokens", "truncated_prompt_tokens",
-    "completions", REUSED_COLUMN,
+    "response", "finish_reason", "input_tokens", "cached_tokens", "output_tokens", "completions",
+    REUSED_COLUMN,
 )  # fmt: skip
-"""Of text generation, before `output_prefix`; the last three are not in every dataset."""
+"""Of text generation, before `output_prefix`; the last two are not in every dataset."""
 
 
 class OutputArguments(ContractModel):
@@ -40,10 +41,12 @@ class OutputArguments(ContractModel):
     postprocess_digest: str | None = None
     preserve_order: bool = False
 
-    @property
-    def own_columns(self) -> dict[str, str]:
-        """Columns that a dataset may have of its own, in lower case, each with what to do for another's."""
-        names = [self.output_prefix + name for name in OUTPUT_COLUMNS]
+    def own_columns(self, optional: Iterable[str]) -> dict[str, str]:
+        """Columns that a dataset may have of its own, in lower case, each with what to do for another's.
+
+        :param optional: those that only some jobs have, before `output_prefix`.
+        """
+        names = [self.output_prefix + name for name in (*OUTPUT_COLUMNS, *optional)]
         names[0] = self.response_column or names[0]
         remedy = {name.lower(): "which the dataset has of its own; rename the property" for name in names}
         remedy[names[0].lower()] = "which has the text of the response; set response_column"

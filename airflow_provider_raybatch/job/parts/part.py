@@ -30,7 +30,7 @@ from airflow_provider_raybatch.job.input.table import KINDS, one_array
 from airflow_provider_raybatch.job.parts.reading import read_part
 from airflow_provider_raybatch.job.parts.sizes import MOST_BYTES, cumulated, portions, together
 from airflow_provider_raybatch.job.request.key_array import KEY
-from airflow_provider_raybatch.job.row import Response, RowFailure, RowOutcome
+from airflow_provider_raybatch.job.row import Response, RowOutcome
 from airflow_provider_raybatch.job.tasks.base import Task
 from airflow_provider_raybatch.storage.checksum import with_footer_checksum
 from airflow_provider_raybatch.storage.entry import Entry
@@ -114,7 +114,7 @@ def write_all(
     :param most: bytes of outcomes in one part, unless it has one row.
     """
     size = len(outcomes)
-    outputs = [None if isinstance(one.result, RowFailure) else task.output(one.result) for one in outcomes]
+    responses = [one.result if isinstance(one.result, Response) else None for one in outcomes]
     arrays: dict[str, pa.Array | pa.ChunkedArray] = {
         "ordinal": pa.array([outcome.ordinal for outcome in outcomes], pa.uint64()),
         "ok": pa.array([isinstance(outcome.result, Response) for outcome in outcomes], pa.bool_()),
@@ -123,7 +123,7 @@ def write_all(
         "origin": pa.array(["generated"] * size, pa.string()),
         "paid_by": pa.nulls(size, pa.string()),
         "failure": pa.array([_failure(outcome) for outcome in outcomes], FAILURE),
-        "output": pa.array(outputs, task.output_type),
+        "output": task.outputs(responses),
     }
     sizes = together([arrays["failure"], arrays["output"]], size)
     written = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +64,11 @@ class Task(ABC):
     @abstractmethod
     def output(self, response: Response) -> dict[str, Any]:
         """The values of :attr:`stored_type` for a good response."""
+
+    def outputs(self, responses: Sequence[Response | None]) -> pa.StructArray:
+        """Outputs of many rows as :attr:`output_type`; null where there is no response."""
+        made = [None if response is None else self.output(response) for response in responses]
+        return pa.array(made, self.output_type)
 
     @abstractmethod
     def totals(self, outputs: pa.StructArray | pa.ChunkedArray) -> Totals:

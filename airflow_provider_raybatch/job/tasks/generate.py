@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ from airflow_provider_raybatch.job.input.json_types import Kind
 from airflow_provider_raybatch.job.row import Response, RowFailure
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.failed_rows import with_failures
+from airflow_provider_raybatch.job.tasks.optional_columns.groups import Groups
 from airflow_provider_raybatch.job.tasks.response_check import PARSE, checked
 from airflow_provider_raybatch.job.tasks.typed_columns import (
     arrow_types,
@@ -27,18 +28,24 @@ from airflow_provider_raybatch.job.tasks.typed_columns import (
 COMPLETION = pa.struct([("text", pa.string()), ("finish_reason", pa.string()), ("output_tokens", pa.int64())])
 
 
-def output_type(keeps_completions: bool, cuts_prompts: bool = False) -> pa.StructType:
-    """The output columns: ``response`` and ``finish_reason`` of the first completion, tokens of all."""
-    completions = [("completions", pa.list_(COMPLETION))] if keeps_completions else []
-    cut = [("truncated_prompt_tokens", pa.int64())] if cuts_prompts else []
+def output_type(
+    keeps_completions: bool, of_rows: Sequence[pa.Field] = (), of_completions: Sequence[pa.Field] = ()
+) -> pa.StructType:
+    """The output columns: ``response`` and ``finish_reason`` of the first completion, tokens of all.
+
+    :param of_rows: optional columns.
+    :param of_completions: optional columns of each completion.
+    """
+    completion = pa.list_(pa.struct([*COMPLETION, *of_completions]))
     return pa.struct([
         ("response", pa.string()),
         ("finish_reason", pa.string()),
         ("input_tokens", pa.int64()),
         ("cached_tokens", pa.int64()),
         ("output_tokens", pa.int64()),
-        *cut,
-        *completions,
+        *of_rows,
+        *of_completions,
+        *([("completions", completion)] if keeps_completions else []),
     ])
 
 
@@ -52,18 +59,24 @@ class Generate(Task):
         several_at_times = spec.sampling_column is not None or spec.prompt_function is not None
         return int(spec.sampling.get("n", 1)) > 1 or several_at_times
 
-    @property
-    def _cuts_prompts(self) -> bool:
-        return self.spec.on_overlong == "truncate"
+    @cached_property
+    def _groups(self) -> Groups:
+        return Groups(self.spec)
+
+    def _type(self, keeps_completions: bool) -> pa.StructType:
+        return output_type(keeps_completions, self._groups.row_fields, self._groups.completion_fields)
 
     @property
     def output_type(self) -> pa.StructType:
-        return output_type(self.keeps_completions, self._cuts_prompts)
+        return self._type(self.keeps_completions)
 
     @property
     def stored_type(self) -> pa.StructType:
-        """All columns, since another job may keep completions."""
-        return output_type(True, self._cuts_prompts)
+        """All columns, since another job may keep completions.
+
+        Optional columns of completions, which may be large, are kept once where there is one completion.
+        """
+        return self._type(self.keeps_completions or not self._groups.completion_fields)
 
     def output(self, response: Response) -> dict[str, Any]:
         first = response.completions[0]
@@ -73,15 +86,21 @@ class Generate(Task):
             "input_tokens": response.input_tokens,
             "cached_tokens": response.cached_tokens,
             "output_tokens": response.output_tokens,
-            "truncated_prompt_tokens": response.truncated_prompt_tokens,
             "completions": [
                 {"text": c.text, "finish_reason": c.finish_reason, "output_tokens": c.output_tokens}
                 for c in response.completions
             ],
         }
 
+    def outputs(self, responses: Sequence[Response | None]) -> pa.StructArray:
+        plain = output_type(self.keeps_completions)
+        if self.output_type == plain:
+            return super().outputs(responses)
+        made = [None if response is None else self.output(response) for response in responses]
+        return self._groups.outputs(pa.array(made, plain), responses, self.output_type)
+
     def check(self, response: Response, row_sampling: Mapping[str, Any]) -> Response | RowFailure:
-        made = checked(response, self.spec, row_sampling)
+        made = checked(response, self.spec, row_sampling, self._groups.check)
         if not self._kinds or isinstance(made, RowFailure):
             return made
         try:
@@ -130,17 +149,16 @@ class Generate(Task):
         if place < 0 or not whole.field(place).null_count:
             return whole
         arrays = whole.flatten()
-        arrays[place] = pc.coalesce(arrays[place], _completions_of_one(whole))
+        arrays[place] = pc.coalesce(arrays[place], _completions_of_one(whole, kind[place].type))
         return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=pc.is_null(found))
 
 
-def _completions_of_one(found: pa.StructArray) -> pa.Array:
-    fields = {"text": "response", "finish_reason": "finish_reason", "output_tokens": "output_tokens"}
-    rows = [
-        None if row is None else [{name: row[own] for name, own in fields.items()}]
-        for row in found.to_pylist()
-    ]
-    return pa.array(rows, pa.list_(COMPLETION))
+def _completions_of_one(found: pa.StructArray, kind: pa.ListType) -> pa.Array:
+    columns = dict(zip(found.type.names, found.flatten(), strict=True))
+    columns["text"] = columns["response"]
+    fields = list(kind.value_type)
+    one = pa.StructArray.from_arrays([columns[field.name] for field in fields], fields=fields)
+    return pa.ListArray.from_arrays(pa.array(range(len(found) + 1), pa.int32()), one, type=kind)
 
 
 def _sum(column: pa.Array | pa.ChunkedArray) -> int:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.sampling import asks_json
@@ -13,6 +13,7 @@ from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.request.json_schema import misfit
 from airflow_provider_raybatch.job.row import Completion, Response, RowFailure
 
+Check = Callable[[Response, Mapping[str, Any]], "str | None"]
 PARSE = "parse"
 """The step of a response that is not what was asked for."""
 _BROKEN = frozenset({"error", "abort"})
@@ -30,11 +31,15 @@ _COMPACT = (
 
 
 def checked(
-    response: Response, spec: BatchInferenceSpec, row_sampling: Mapping[str, Any]
+    response: Response,
+    spec: BatchInferenceSpec,
+    row_sampling: Mapping[str, Any],
+    of_columns: Check = lambda *_: None,
 ) -> Response | RowFailure:
     """The response, or the failure of its row: it was given up, cut off, or is not the JSON asked for.
 
     :param row_sampling: the row's own sampling parameters.
+    :param of_columns: see :meth:`~airflow_provider_raybatch.job.tasks.optional_columns.groups.Groups.check`.
     """
     broken = [one.finish_reason for one in response.completions if one.finish_reason in _BROKEN]
     sampling = {**spec.sampling, **row_sampling} if row_sampling else spec.sampling
@@ -47,6 +52,8 @@ def checked(
         tokens = max(completion.output_tokens for completion in response.completions)
         cut = f"the response was cut off after {count_of(tokens, 'token')}"
         return _failed("length", f"{cut}; raise sampling.max_tokens or the context", response)
+    if (misfitting := of_columns(response, sampling)) is not None:
+        return _failed(PARSE, misfitting, response)
     structured = sampling["structured_outputs"] if asks_json(sampling) else None
     if structured is None and spec.response_format == "text":
         return response
