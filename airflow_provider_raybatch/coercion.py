@@ -28,6 +28,9 @@ SAMPLING_TYPES: Mapping[str, type] = {
 }  # fmt: skip
 """Types of vLLM's ``SamplingParams`` that accept one type."""
 
+POOLING_TYPES: Mapping[str, type] = {"dimensions": int, "use_activation": bool}
+"""Of vLLM's ``PoolingParams``."""
+
 ENGINE_ARG_TYPES: Mapping[str, type] = {
     **dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_num_seqs",
                      "max_num_batched_tokens", "kv_cache_memory_bytes", "seed", "max_loras",

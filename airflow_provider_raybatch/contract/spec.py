@@ -21,6 +21,7 @@ from airflow_provider_raybatch.contract.arguments.response_schema import (
 )
 from airflow_provider_raybatch.contract.arguments.reuse import ReuseArguments
 from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
+from airflow_provider_raybatch.contract.arguments.task import GENERATE, TaskArguments
 from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.location import (
     check_absolute,
@@ -33,14 +34,12 @@ from airflow_provider_raybatch.contract.submission import Submission
 NOT_ARGUMENTS = frozenset({
     "schema_version",  # of the document
     "submission",  # who runs it
-    "model_task",  # there is one kind so far
     "prompt_function_digest", "postprocess_digest", "response_format_digest",  # taken from the source
     "template_time",  # filled in by the job
     "deadline",  # an argument of every operator; the job gets it in epoch seconds
 })  # fmt: skip
 """The spec's fields that are not arguments of a batch inference; all others are, under the same name."""
 
-GENERATE = "generate"
 _LATER_CHOICES = ("special_tokens_in_text", "on_overlong")
 _SIZING_ARGS = frozenset({
     "tensor_parallel_size",
@@ -62,7 +61,7 @@ _SIZING_ARGS = frozenset({
     "fail_pattern",
     "request_log",
 })
-_YOUNG = ("csv_options", "response_format_digest", *_LATER_CHOICES)
+_YOUNG = ("csv_options", "response_format_digest", "pooling", "embed_dtype", *_LATER_CHOICES)
 """Arguments that came after specs were submitted: left out of the fingerprint where they are not given."""
 _MODEL_FOLDERS = ("model", "tokenizer", "hf_config_path", "generation_config", "download_dir")
 """The model, and the engine arguments that may name a folder."""
@@ -76,6 +75,7 @@ class BatchInferenceSpec(
     OutputArguments,
     EngineArguments,
     SamplingArguments,
+    TaskArguments,
     ModelArguments,
     PromptArguments,
     InputArguments,
@@ -83,12 +83,10 @@ class BatchInferenceSpec(
     """A whole batch inference: each argument of the operator under the operator's name.
 
     :param schema_version: of this document.
-    :param model_task: what a row asks and yields: ``generate`` (text), the one kind that there is so far.
     :param submission: who runs it; ``None`` until submitted.
     """
 
     schema_version: Literal[2] = 2
-    model_task: str = GENERATE
     submission: Submission | None = None
 
     @model_validator(mode="after")
@@ -156,6 +154,14 @@ class BatchInferenceSpec(
             "response_format": self.response_model,
         }
         return {argument: path for argument, path in named.items() if path is not None}
+
+    @model_validator(mode="after")
+    def _pooling_has_an_engine(self) -> BatchInferenceSpec:
+        if self.pools and self.engine == "ray_data_llm":
+            raise ValueError(
+                f"model_task: engine 'ray_data_llm' can't do {self.model_task!r}; use engine 'vllm'"
+            )
+        return self
 
     @model_validator(mode="after")
     def _warm_engines_are_not_rays(self) -> BatchInferenceSpec:
@@ -228,7 +234,8 @@ class BatchInferenceSpec(
     @property
     def _unset(self) -> set[str]:
         fields = type(self).model_fields
-        return {name for name in _YOUNG if getattr(self, name) == fields[name].default}
+        default = {name: fields[name].get_default(call_default_factory=True) for name in _YOUNG}
+        return {name for name in _YOUNG if getattr(self, name) == default[name]}
 
     @property
     def has_vllm_sampling(self) -> bool:
@@ -260,9 +267,17 @@ class BatchInferenceSpec(
         if self.response_schema is not None:
             content["response_format"] = "text"  # `sampling` has the schema, as users may write it there
         content["engine"] = [self.engine, self.numerics, self.processor_numerics]
-        if self.model_task != GENERATE:
-            content["model_task"] = self.model_task
-        return content
+        return {**content, **self.pooled}
+
+    @property
+    def pooled(self) -> dict[str, Any]:
+        """What decides an answer of a pooling model besides its text and engine; empty for generated text."""
+        return {"model_task": self.model_task, "pooling": self.pooling} if self.model_task != GENERATE else {}
+
+    @property
+    def kind_of_engine(self) -> list[str]:
+        """What sets an engine apart from others of the same model and arguments."""
+        return [self.model_task] if self.pools else []
 
     @property
     def numerics(self) -> dict[str, Any]:
@@ -270,6 +285,7 @@ class BatchInferenceSpec(
 
         The context length counts where responses may be as long as it leaves room, and where prompts are cut.
         """
-        bounded = self.sampling.get("max_tokens") is not None and self.on_overlong == "error"
+        is_bounded = self.pools or self.sampling.get("max_tokens") is not None
+        bounded = is_bounded and self.on_overlong == "error"
         sizes = _SIZING_ARGS | ({"max_model_len"} if bounded else set())
         return {name: value for name, value in self.engine_args.items() if name not in sizes}

@@ -91,19 +91,24 @@ class Completion:
 
 @dataclass(frozen=True)
 class Response:
-    """The response to one request: at least one completion.
+    """The response to one request: completions of a model that generates, or what a pooling model gives.
+
+    Only the task and the engines know what is in it; all other code carries it unread.
 
     :param truncated_prompt_tokens: how many tokens of the prompt were cut off.
     :param has_special_tokens: whether the row's text has special tokens of the model.
     :param extra: as in a completion, of optional columns that a row has once.
+    :param pooled: the numbers of a pooling model: a vector, probabilities or scores; ``None`` where the model
+        generates.
     """
 
-    completions: tuple[Completion, ...]
-    input_tokens: int
+    completions: tuple[Completion, ...] = ()
+    input_tokens: int = 0
     cached_tokens: int = 0
     truncated_prompt_tokens: int = 0
     has_special_tokens: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
+    pooled: npt.NDArray[np.float32] | None = None
 
     @property
     def output_tokens(self) -> int:

@@ -15,6 +15,7 @@ from pydantic_core import to_json
 
 from airflow_provider_raybatch.coercion import (
     ENGINE_ARG_TYPES,
+    POOLING_TYPES,
     SAMPLING_TYPES,
     from_text,
     is_absent,
@@ -47,9 +48,10 @@ _NEEDED = {
     "model": "name a Hugging Face id or a folder",
 }
 """What must be given, each with how."""
-_TYPED = {"sampling": SAMPLING_TYPES, "engine_args": ENGINE_ARG_TYPES}
+_TYPED = {"sampling": SAMPLING_TYPES, "pooling": POOLING_TYPES, "engine_args": ENGINE_ARG_TYPES}
 _FREE_FORM = (
-    "csv_options", "sampling", "engine_args", "processor", "chat_template_kwargs", "response_format",
+    "csv_options", "sampling", "pooling", "engine_args", "processor", "chat_template_kwargs",
+    "response_format",
 )  # fmt: skip
 _COLLECTIONS = ("source", "messages", *_FREE_FORM)
 """Arguments whose text is that of a list or a dictionary, where it looks like one."""

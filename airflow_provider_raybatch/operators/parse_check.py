@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS
+from airflow_provider_raybatch.contract.arguments.task import GENERATE, MODEL_TASKS
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.location import DESTINATION_SCHEMES, SOURCE_SCHEMES, check_location
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -22,7 +23,12 @@ _STAND_INS = {
 """Values for unknown arguments with which no check of the known ones fails."""
 _COLUMN = "not_known_while_parsing"
 """A column that no source has."""
-_TOGETHER = {"processor": ("engine",), "model": ("processor",), "sampling": ("engine", "processor")}
+_TOGETHER = {
+    **dict.fromkeys((name for rules in MODEL_TASKS.values() for name in rules.without), ("model_task",)),
+    "processor": ("engine",),
+    "model": ("processor",),
+    "sampling": ("engine", "processor", "model_task"),
+}
 """Arguments that can't be judged while one of the others is unknown."""
 _BY_ITEM = ("sampling", "engine_args")
 """Dictionaries whose known items are judged without the others."""
@@ -58,7 +64,8 @@ def spec_of_known(
     asks = any(known.get(name) is not None for name in PROMPTS)
     if not asks and left_out.intersection(PROMPTS):
         known["prompt"] = f"{{row.{_COLUMN}}}"
-    if left_out.intersection(("system_prompt", "sampling_column", *PROMPTS)):
+    generates = known.get("model_task", GENERATE) == GENERATE
+    if generates and left_out.intersection(("system_prompt", "sampling_column", *PROMPTS)):
         # A request may depend on its row.
         known["sampling_column"] = known.get("sampling_column") or _COLUMN
     if "engine" in left_out:

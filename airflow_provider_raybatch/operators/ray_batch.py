@@ -77,10 +77,11 @@ class RayBatchInferenceOperator(RayOperator):
     :param special_tokens_in_text: ``keep`` (default) special tokens in a row's text, such as ``<|im_end|>``,
         which act as turns of the chat; ``escape`` them, or count the row as an ``error``.
     :param on_overlong: a row whose prompt leaves no room for a response is an ``error`` (default), or
-        ``truncate`` cuts its longest values.
+        ``truncate`` cuts its longest values; with a pooling model, the end of a text that it can't take.
 
     Model and sampling:
 
+    :param model_task: ``generate`` (default) text, or ``embed``: a vector for the text of each row.
     :param model: Hugging Face id, or a folder or a bucket's prefix (``s3://``, ``gs://``, ``az://``) that the
         cluster's nodes can read by their own identity; not needed with the ``echo`` engine.
     :param chat_template: replaces the tokenizer's. Never templated by Airflow.
@@ -90,6 +91,8 @@ class RayBatchInferenceOperator(RayOperator):
     :param response_format: ``text`` (default), or ``json_object``: any other response counts as an error. Or
         a JSON schema, or a Pydantic model as ``module:Model``, whose source travels with the job: vLLM
         generates only what fits, and the dataset has a typed column for each property beside the text.
+    :param pooling: vLLM's pooling parameters, where `model_task` is not ``generate``; for ``embed``
+        `dimensions` (models trained for fewer), and `use_activation`, ``False`` for vectors of any length.
     :param on_truncated: ``keep`` (default) a truncated response, or count it as an ``error``.
 
     Engine and resources:
@@ -114,6 +117,7 @@ class RayBatchInferenceOperator(RayOperator):
     :param on_destination_owned: ``refuse`` (default) or ``take_over`` a folder with another run's dataset.
     :param output_prefix: put before the names of the output columns; default none.
     :param response_column: the column with the response; by default ``response`` after `output_prefix`.
+    :param embed_dtype: of the numbers in vectors: ``float32`` (default) or ``float16``.
     :param postprocess: ``module:function``, called as ``function(row, response)`` with each good row and the
         text of its response on the cluster; returns a dictionary of columns to add. Its source travels with
         the job, and changing it pays for no response.
@@ -160,7 +164,7 @@ class RayBatchInferenceOperator(RayOperator):
     text_fields: ClassVar[frozenset[str]] = frozenset({*TEXTS, "aws_conn_id", "hf_conn_id", "ray_conn_id"})
     has_key: ClassVar[bool] = True
     template_fields_renderers: ClassVar[dict[str, str]] = only_set(dict.fromkeys((
-        "csv_options", "messages", "sampling", "engine_args", "processor", "chat_template_kwargs",
+        "csv_options", "messages", "pooling", "sampling", "engine_args", "processor", "chat_template_kwargs",
         "runtime_env",
     ), "json"))  # fmt: skip
 
@@ -182,6 +186,8 @@ class RayBatchInferenceOperator(RayOperator):
         special_tokens_in_text: Literal["keep", "escape", "error"] | None = None,
         on_overlong: Literal["error", "truncate"] | None = None,
         model: str | None = None,
+        model_task: Literal["generate", "embed"] | None = None,
+        pooling: Mapping[str, Any] | None = None,
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         sampling: Mapping[str, Any] | None = None,
@@ -202,6 +208,7 @@ class RayBatchInferenceOperator(RayOperator):
         on_destination_owned: Literal["refuse", "take_over"] | None = None,
         output_prefix: str | None = None,
         response_column: str | None = None,
+        embed_dtype: Literal["float32", "float16"] | None = None,
         postprocess: str | None = None,
         preserve_order: bool | str | None = None,
         reuse: str | PathLike[str] | None = None,
@@ -244,6 +251,8 @@ class RayBatchInferenceOperator(RayOperator):
         self.special_tokens_in_text = special_tokens_in_text
         self.on_overlong = on_overlong
         self.model = model
+        self.model_task = model_task
+        self.pooling = pooling
         self.chat_template = chat_template
         self.chat_template_kwargs = chat_template_kwargs
         self.sampling = sampling
@@ -264,6 +273,7 @@ class RayBatchInferenceOperator(RayOperator):
         self.on_destination_owned = on_destination_owned
         self.output_prefix = output_prefix
         self.response_column = response_column
+        self.embed_dtype = embed_dtype
         self.postprocess = postprocess
         self.preserve_order = preserve_order
         self.reuse = reuse
@@ -286,30 +296,7 @@ class RayBatchInferenceOperator(RayOperator):
         self._check_at_parse()
 
     def _arguments(self) -> dict[str, Any]:
-        return {
-            "source": self.source, "format": self.format, "csv_options": self.csv_options,
-            "limit": self.limit, "id_column": self.id_column, "prompt": self.prompt,
-            "system_prompt": self.system_prompt, "messages": self.messages,
-            "messages_column": self.messages_column, "prompt_column": self.prompt_column,
-            "prompt_function": self.prompt_function, "special_tokens_in_text": self.special_tokens_in_text,
-            "on_overlong": self.on_overlong, "model": self.model, "chat_template": self.chat_template,
-            "chat_template_kwargs": self.chat_template_kwargs, "sampling": self.sampling,
-            "sampling_column": self.sampling_column, "response_format": self.response_format,
-            "on_truncated": self.on_truncated, "engine": self.engine, "engine_args": self.engine_args,
-            "replicas": self.replicas, "accelerator_type": self.accelerator_type, "num_cpus": self.num_cpus,
-            "rows_in_flight": self.rows_in_flight, "batch_size": self.batch_size, "processor": self.processor,
-            "max_restarts": self.max_restarts, "destination": self.destination,
-            "destination_format": self.destination_format, "rows_per_part": self.rows_per_part,
-            "on_destination_owned": self.on_destination_owned, "output_prefix": self.output_prefix,
-            "response_column": self.response_column, "postprocess": self.postprocess,
-            "preserve_order": self.preserve_order, "reuse": self.reuse, "reuse_max_age": self.reuse_max_age,
-            "deduplicate": self.deduplicate, "on_clear": self.on_clear,
-            "max_error_fraction": self.max_error_fraction, "max_errors": self.max_errors,
-            "max_row_attempts": self.max_row_attempts, "max_tokens_total": self.max_tokens_total,
-            "max_gpu_hours": self.max_gpu_hours, "keep_warm": self.keep_warm,
-            "flush_interval": self.flush_interval, "no_progress_timeout": self.no_progress_timeout,
-            "cluster_wait": self.cluster_wait, "orphan_timeout": self.orphan_timeout,
-        }  # fmt: skip
+        return {name: getattr(self, name) for name in ARGUMENTS}
 
     def check_known(self, unknown: Collection[str]) -> None:
         """See :meth:`RayOperator.check_known`."""

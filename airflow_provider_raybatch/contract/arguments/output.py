@@ -29,6 +29,7 @@ class OutputArguments(ContractModel):
         so that changing it pays for no response.
     :param postprocess_digest: hash of the source that travels with the job, set at submission, so that
         changed code is a changed job.
+    :param embed_dtype: of the numbers in vectors; engines make, and the response store keeps, ``float32``.
     """
 
     destination: FolderLocation
@@ -40,6 +41,7 @@ class OutputArguments(ContractModel):
     postprocess: ImportPath | None = None
     postprocess_digest: str | None = None
     preserve_order: bool = False
+    embed_dtype: Literal["float32", "float16"] = "float32"
 
     def own_columns(self, optional: Iterable[str]) -> dict[str, str]:
         """Columns that a dataset may have of its own, in lower case, each with what to do for another's.

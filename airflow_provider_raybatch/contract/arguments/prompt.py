@@ -50,12 +50,17 @@ class PromptArguments(ContractModel):
             in_messages = given[0] == "messages"
             remedy = "put a system message into messages" if in_messages else "write it into the column"
             raise ValueError(f"system_prompt: it has no effect together with {given[0]}; {remedy}")
-        if self.on_overlong == "truncate" and given[0] not in _WITH_PLACEHOLDERS:
+        if self.on_overlong == "truncate" and given[0] not in _WITH_PLACEHOLDERS and not self.pools:
             raise ValueError(
                 f"on_overlong: 'truncate' cuts the values of placeholders, and {given[0]} has none; use "
                 "prompt or messages with placeholders, or shorten the texts before"
             )
         return self
+
+    @property
+    def pools(self) -> bool:
+        """Whether a pooling model answers; the tokens of its texts are cut, and not values in them."""
+        return False
 
     def row_templates(self) -> list[tuple[str, str]]:
         """The row templates, each after the argument that it comes from."""

@@ -37,7 +37,7 @@ class EngineDeadError(RaybatchError):
 
 
 class Engine(Protocol):
-    """Generates responses.
+    """Makes responses: it generates, or pools where the spec's task is one of a pooling model.
 
     `encode` and `decode` take batches, and run in threads beside the event loop; `generate` takes one
     request, and many overlap.
@@ -49,7 +49,7 @@ class Engine(Protocol):
         """Apply the chat template and tokenise: what `generate` takes, or a :class:`RowFailure`."""
 
     async def generate(self, encoded: Any) -> Any:
-        """Generate the response to one request: what `decode` takes, or a :class:`RowFailure`.
+        """Make the response to one request: what `decode` takes, or a :class:`RowFailure`.
 
         :raises EngineDeadError: the engine has ended.
         """
@@ -64,7 +64,7 @@ class Engine(Protocol):
         """
 
     def decode(self, raw: Sequence[Any]) -> list[Response]:
-        """Turn token ids into text."""
+        """Turn token ids into text; what a pooling model gives needs none of this."""
 
     def close(self) -> None:
         """End its processes and free its GPUs."""
@@ -91,6 +91,12 @@ def overlong(tokens: int, longest: int) -> RowFailure:
     """The failure of a row whose prompt leaves no room for a single generated token."""
     has = f"the prompt has {count_of(tokens, 'token')} and the context holds {longest:,}"
     return RowFailure("tokenize", f"{has}, which leaves no room for a response")
+
+
+def too_long(tokens: int, longest: int) -> RowFailure:
+    """The failure of a row whose text a pooling model can't take whole."""
+    has = f"the text has {count_of(tokens, 'token')} and the model takes {longest:,}"
+    return RowFailure("tokenize", f"{has}; cut it with on_overlong='truncate', or split it before")
 
 
 def most_prompt_tokens(context: int, max_tokens: Any) -> int:

@@ -26,8 +26,10 @@ from airflow_provider_raybatch.job.engine.base import (
     EngineInfo,
     most_prompt_tokens,
     overlong,
+    too_long,
 )
 from airflow_provider_raybatch.job.engine.echo_json import fitting
+from airflow_provider_raybatch.job.engine.echo_vectors import vector_of
 from airflow_provider_raybatch.job.engine.echo_workers import EchoWorkers
 from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_names
 from airflow_provider_raybatch.job.request.render import text_of
@@ -42,6 +44,7 @@ class EchoOptions(ContractModel):
     :param startup_seconds: how long the engine takes to start.
     :param startup_spread: at most so many seconds more, at random, so that replicas start one by one.
     :param max_model_len: words of prompt and completion together; longer prompts fail as they do in vLLM.
+    :param embedding_size: numbers of a vector, with `model_task` ``embed``.
     :param max_num_seqs: requests that are answered at the same time; the others wait.
     :param fail_pattern: a request whose prompt contains this text fails, to try out dead letters.
     :param kill_pattern: a request whose prompt contains this text ends the engine's process, to try out
@@ -62,6 +65,7 @@ class EchoOptions(ContractModel):
     startup_seconds: float = Field(default=0.0, ge=0)
     startup_spread: float = Field(default=0.0, ge=0)
     max_model_len: int = Field(default=8192, ge=2)
+    embedding_size: int = Field(default=64, ge=1)
     max_num_seqs: int = Field(default=1024, ge=1)
     fail_pattern: str | None = None
     kill_pattern: str | None = None
@@ -89,7 +93,13 @@ def check_echo(spec: BatchInferenceSpec) -> EchoOptions:
     :raises SpecError: an option or a sampling parameter has a wrong value.
     """
     _parse("sampling", EchoSampling, spec.sampling)
-    return _parse("engine_args", EchoOptions, spec.engine_args)
+    options = _parse("engine_args", EchoOptions, spec.engine_args)
+    if spec.pooling.get("dimensions", 1) > options.embedding_size:
+        raise SpecError(
+            f"pooling: dimensions: the echo's vectors have {options.embedding_size} numbers, which is fewer "
+            f"than {spec.pooling['dimensions']}; raise embedding_size in engine_args."
+        )
+    return options
 
 
 def check_names(spec: BatchInferenceSpec) -> list[str]:
@@ -117,8 +127,9 @@ class EchoEngine:
 
     With structured output ``choice``, it picks one of the choices by a hash of the prompt; with a ``json``
     schema that has properties, it answers an object that fits, its texts made of the prompt's words; with
-    other ``json`` or ``json_object``, ``{"echo": <message>}``. Completion i of n > 1 is marked ``#i``. A word
-    counts as a token. See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`.
+    other ``json`` or ``json_object``, ``{"echo": <message>}``. Completion i of n > 1 is marked ``#i``. With
+    `model_task` ``embed``, texts with words in common have vectors that are near. A word counts as a token.
+    See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`.
 
     :param spans_nodes: whether its GPUs are the bundles of this actor's placement group.
     """
@@ -138,6 +149,7 @@ class EchoEngine:
         )
         self._options = check_echo(spec)
         self._sampling = dict(spec.sampling)
+        self._pooling = spec.pooling if spec.pools else None
         self._truncates = spec.on_overlong == "truncate"
         self._in_flight: dict[object, tuple[float, int]] = {}
         self._slots = asyncio.Semaphore(self._options.max_num_seqs)
@@ -164,6 +176,8 @@ class EchoEngine:
             sampling = _parse("sampling", EchoSampling, {**self._sampling, **request.sampling})
         except SpecError as error:
             return RowFailure("engine", str(error))
+        if self._pooling is not None:
+            return self._encode_text(request, sampling)
         texts, context = _texts(request), self._options.max_model_len
         words = " ".join(texts).split()
         whole = len(words)
@@ -174,6 +188,13 @@ class EchoEngine:
                 return overlong(whole, context)
             texts, words = _texts(cut), words_of(cut)
         return _Encoded(texts[-1], " ".join(words), len(words), sampling, whole - len(words))
+
+    def _encode_text(self, request: Request, sampling: EchoSampling) -> _Encoded | RowFailure:
+        words, context = words_of(request), self._options.max_model_len
+        if len(words) > context and not self._truncates:
+            return too_long(len(words), context)
+        kept = words[:context]
+        return _Encoded("", " ".join(kept), len(kept), sampling, len(words) - len(kept))
 
     async def generate(self, encoded: Any) -> Any:
         asked: _Encoded = encoded
@@ -186,15 +207,22 @@ class EchoEngine:
             return RowFailure(
                 "engine", f"the echo engine fails requests that contain {options.fail_pattern!r}"
             )
-        completions = tuple(_complete(asked, number) for number in range(asked.sampling.n))
+        answer = self._answer(asked)
         async with self._slots:
             self._log.add("start", prompt=prompt)
             if options.hang_pattern and options.hang_pattern in prompt:
                 await asyncio.Event().wait()
-            await self._generate(max(completion.output_tokens for completion in completions))
+            await self._generate(max((one.output_tokens for one in answer.completions), default=1))
             if self._workers is not None and not self._workers.is_whole:
                 raise EngineDeadError("A worker process of the echo engine died.")
         self._log.add("end", prompt=prompt)
+        return answer
+
+    def _answer(self, asked: _Encoded) -> Response:
+        if self._pooling is not None:
+            vector = vector_of(asked.prompt.split(), self._options.embedding_size, self._pooling)
+            return Response((), asked.words, truncated_prompt_tokens=asked.cut, pooled=vector)
+        completions = tuple(_complete(asked, number) for number in range(asked.sampling.n))
         return Response(completions, input_tokens=asked.words, truncated_prompt_tokens=asked.cut)
 
     async def _generate(self, tokens: int) -> None:

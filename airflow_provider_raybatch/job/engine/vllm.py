@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,13 +19,12 @@ from airflow_provider_raybatch.contract.arguments.engine import check_reasoning
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
-from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo
+from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, template_of
 from airflow_provider_raybatch.job.engine.detokenize import Detokenizer, Generated
 from airflow_provider_raybatch.job.engine.forced import Choices, Vocabulary, choices_in, whole, why_in_full
-from airflow_provider_raybatch.job.engine.own_log import OwnLog
-from airflow_provider_raybatch.job.engine.vllm_args import engine_args, sampling_params
-from airflow_provider_raybatch.job.failures.diagnosis import reason_of, start_failure
+from airflow_provider_raybatch.job.engine.vllm_args import sampling_params
+from airflow_provider_raybatch.job.engine.vllm_started import StartedVllm
 from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
 
 _MOST_KINDS = 1024
@@ -62,7 +60,7 @@ class _Raw:
     thrown_away: int = 0
 
 
-class VllmEngine:
+class VllmEngine(StartedVllm):
     """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`.
 
     :param fill_in: fill in tokens that a choice forces, see
@@ -71,18 +69,10 @@ class VllmEngine:
     """
 
     def __init__(self, spec: BatchInferenceSpec, fill_in: bool = True, spans_nodes: bool = False) -> None:
-        log = OwnLog()
-        args = engine_args(spec, spans_nodes)
-        try:
-            self._llm = vllm_compat.start_engine(args)
-        except Exception as error:
-            raise start_failure(log.root_cause() or f"{type(error).__name__}: {reason_of(error)}") from error
         self._fill_in = fill_in
-        self._numbers = itertools.count()
-        self._serve(spec)
+        super().__init__(spec, spans_nodes)
 
     def _serve(self, spec: BatchInferenceSpec) -> None:
-        """Take requests of this spec."""
         config = self._llm.vllm_config
         self._max_model_len = int(config.model_config.max_model_len)
         self._defaults = {**vllm_compat.sampling_defaults(config.model_config), **spec.sampling}
@@ -101,13 +91,6 @@ class VllmEngine:
         self._detokenizer = Detokenizer(tokenizer)
         self._forget_params()
         self.info = _info(config, self._defaults)
-
-    @property
-    def is_dead(self) -> bool:
-        return bool(self._llm.errored)
-
-    async def ping(self) -> None:
-        await self._llm.is_sleeping()  # vLLM's engine process answers between two steps
 
     def renewed(self, spec: BatchInferenceSpec) -> VllmEngine:
         self._serve(spec)
@@ -221,27 +204,13 @@ class VllmEngine:
         return again if isinstance(again, RowFailure) else replace(again, thrown_away=self.tokens(raw)[1])
 
     async def _generate(self, encoded: _Encoded) -> _Raw | RowFailure:
-        final = None
-        try:
-            async for output in self._llm.generate(
-                vllm_compat.as_tokens(encoded.ids), encoded.params, str(next(self._numbers))
-            ):
-                final = output
-        except Exception as error:
-            if self._llm.errored or isinstance(error, vllm_compat.engine_dead_error()):
-                killed = vllm_compat.was_killed(self._llm)
-                raise EngineDeadError(f"vLLM's engine process died ({error}).", killed) from error
-            return RowFailure.of("engine", error)
-        if final is None or not final.finished:
-            return RowFailure("engine", "vLLM ended the request without a result")
-        return _Raw(final, encoded)
+        prompt = vllm_compat.as_tokens(encoded.ids)
+        final = await self._last(self._llm.generate(prompt, encoded.params, str(next(self._numbers))))
+        return final if isinstance(final, RowFailure) else _Raw(final, encoded)
 
     def tokens(self, raw: Any) -> tuple[int, int]:
         generated = sum(len(one.token_ids) for one in raw.output.outputs)
         return len(raw.output.prompt_token_ids or ()), generated + raw.thrown_away
-
-    def tokens_in_flight(self) -> int:
-        return vllm_compat.tokens_in_flight(self._llm)
 
     def decode(self, raw: Sequence[Any]) -> list[Response]:
         without_text = [
@@ -252,9 +221,6 @@ class VllmEngine:
         ]
         texts = iter(self._detokenizer.decode(without_text))
         return [_response(item, texts) for item in raw]
-
-    def close(self) -> None:
-        vllm_compat.stop_engine(self._llm)
 
 
 def _info(config: Any, defaults: dict[str, Any]) -> EngineInfo:

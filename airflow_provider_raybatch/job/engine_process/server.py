@@ -116,9 +116,13 @@ def open_echo(spec: BatchInferenceSpec, spans_nodes: bool = False) -> Renewable:
 
 def open_vllm(spec: BatchInferenceSpec, spans_nodes: bool = False) -> Renewable:
     """Start vLLM's engine here, with its own processes forked from the fork server."""
+    fork_server.start()
+    if spec.pools:
+        from airflow_provider_raybatch.job.engine.vllm_pooling import VllmPoolingEngine
+
+        return VllmPoolingEngine(spec, spans_nodes)
     from airflow_provider_raybatch.job.engine.vllm import VllmEngine
 
-    fork_server.start()
     return VllmEngine(spec, spans_nodes=spans_nodes)
 
 

@@ -41,7 +41,7 @@ from airflow_provider_raybatch.job.output.publish import (
 )
 from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
 from airflow_provider_raybatch.job.output.schema import Footer, footers, input_types
-from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.parts.part import Part, good_outputs
 from airflow_provider_raybatch.job.tasks.base import Totals
 from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, column_types
 from airflow_provider_raybatch.job.tasks.registry import task_of
@@ -73,14 +73,15 @@ def prepare(
     name = f"{datetime.datetime.now(datetime.timezone.utc):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
     parts = sorted(parts, key=lambda part: part.first)
     seen = dict(zip(parts, footers(folder, parts), strict=True))
+    task = task_of(spec).measured(good_outputs(folder, parts))
     notes = Postprocess(spec.postprocess, f"{layout.POSTPROCESS}/{name}") if spec.postprocess else None
     target = Target(
         folder=folder,
         data=f"{layout.DATA}/{name}",
         dead_letter=f"{layout.DEAD_LETTER}/{name}",
         format=spec.destination_format,
-        inputs=input_types(seen.values(), source, task_of(spec).column_names),
-        task=task_of(spec),
+        inputs=input_types(seen.values(), source, task.column_names),
+        task=task,
         own_parts=own_parts,
         run=journal.submission.run_id,
         postprocess=notes,

@@ -71,7 +71,7 @@ class Target:
     def schema(self) -> pa.Schema:
         """Of the published rows."""
         names = self.task.names
-        outputs = [(names[column.name], column.type) for column in self.task.output_type]
+        outputs = [(names[column.name], column.type) for column in self.task.published_type]
         reused = [(names[REUSED_COLUMN], pa.string())] if REUSED_COLUMN in names else []
         added = self.postprocess.types.items() if self.postprocess else ()
         return pa.schema([*self.inputs.items(), *outputs, *reused, *self.task.derived.items(), *added])
@@ -275,7 +275,10 @@ def _input_column(inputs: dict[str, pa.Array], rows: int, name: str, kind: pa.Da
 def _flatten(table: pa.Table, target: Target) -> pa.Table:
     inputs = _inputs(table)
     columns = [_input_column(inputs, table.num_rows, name, kind) for name, kind in target.inputs.items()]
-    columns += [pc.struct_field(table["output"], column.name) for column in target.task.output_type]
+    columns += [
+        pc.struct_field(table["output"], column.name).cast(column.type)
+        for column in target.task.published_type
+    ]
     if REUSED_COLUMN in target.task.names:
         stored = pc.equal(table["origin"], "stored")
         columns.append(pc.if_else(stored, table["paid_by"], pa.scalar(None, pa.string())))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -221,6 +221,14 @@ def read_columns(folder: Folder, part: Part, columns: Sequence[str]) -> pa.Table
         return file.read([name for name in columns if name in file.schema_arrow.names])
 
     return read_part(folder, part.path, part.bytes, read, "columns")
+
+
+def good_outputs(folder: Folder, parts: Sequence[Part]) -> Iterator[pa.ChunkedArray]:
+    """The outputs of the good rows of each part that has any; a part is read when it is asked for."""
+    for part in parts:
+        if part.ok:
+            table = read_columns(folder, part, ["ok", "output"])
+            yield table.filter(table["ok"])["output"]
 
 
 def listed(entries: Sequence[Entry], damaged: bool = False) -> list[Part]:

@@ -21,6 +21,7 @@ from pydantic import SecretStr, TypeAdapter, ValidationError
 from airflow_provider_raybatch import __version__
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
 from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
+from airflow_provider_raybatch.contract.arguments.task import TaskArguments
 from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
@@ -36,7 +37,8 @@ _KEPT = 90 * 86400.0
 """Seconds for which a check is kept."""
 _SHARE_OF_CONTEXT = 0.75
 """A prompt of fewer bytes than this share of the context's tokens fits, with room for the chat template."""
-_ASKED = {*ModelArguments.model_fields, *SamplingArguments.model_fields} - {"template_time"}
+_ARGUMENTS = (ModelArguments, TaskArguments, SamplingArguments)
+_ASKED = {name for group in _ARGUMENTS for name in group.model_fields} - {"template_time"}
 _MOST_SHAPES = 4096
 _WORDS = {"role", "type"}
 """Keys of a message, or of a part of one, whose values templates compare."""

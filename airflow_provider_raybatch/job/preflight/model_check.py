@@ -20,6 +20,7 @@ from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, prints_the_date, template_of
+from airflow_provider_raybatch.job.engine.text_encoder import text_encoder
 from airflow_provider_raybatch.job.engine.token_ids import absent_bos, check_token_ids, surplus_tokens
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.planning.model_fit import ModelSizes
@@ -29,6 +30,7 @@ from airflow_provider_raybatch.job.preflight.model_files import files_of
 from airflow_provider_raybatch.job.preflight.model_loader import check_loader
 from airflow_provider_raybatch.job.preflight.model_look import no_text, refuse_by_files, refuse_missing
 from airflow_provider_raybatch.job.preflight.model_version import COMMIT, hub_token, model_digest
+from airflow_provider_raybatch.job.preflight.pooling_check import check_pooling
 from airflow_provider_raybatch.job.preflight.sampling_check import check_sampling, compact_json
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
@@ -92,16 +94,19 @@ def check_model(
     from airflow_provider_raybatch.job.engine.vllm_args import engine_args
 
     args = engine_args(spec)
-    params = check_sampling(spec)
+    params = None if spec.pools else check_sampling(spec)
     check_loader(args)
     tokenizer, config = _tokenizer_and_config(args)
-    if not vllm_compat.generates(config):  # its files may not tell
-        raise PreflightError(f"model: {spec.model!r} {no_text('is a pooling model')}.")
     vocabulary = vllm_compat.vocabulary_size(config)
-    check_token_ids(params, tokenizer, vocabulary)
-    _check_chat(spec, tokenizer, requests)
     chats = _Chats(spec, config, tokenizer)
-    _check_reasoning(spec, chats, requests)
+    if spec.pools:
+        check_pooling(spec, config)
+    else:
+        if not vllm_compat.generates(config):  # its files may not tell
+            raise PreflightError(f"model: {spec.model!r} {no_text('is a pooling model')}.")
+        check_token_ids(params, tokenizer, vocabulary)
+        _check_chat(spec, tokenizer, requests)
+        _check_reasoning(spec, chats, requests)
     template = _template_text(spec, tokenizer)
     encoder = _encoder(spec, tokenizer, config, chats)
     found = _check_prompts(spec, config, tokenizer, encoder, requests)
@@ -119,7 +124,7 @@ def check_model(
         ),
         revisions={name: value for name, value in revisions.items() if value},
         surplus_tokens=tuple(surplus_tokens(tokenizer, vocabulary)),
-        structured_outputs_config=compact_json(spec, requests, tokenizer),
+        structured_outputs_config={} if spec.pools else compact_json(spec, requests, tokenizer),
         prints_date=prints_date,
         sizes=_sizes(spec, config, environment),
     )
@@ -148,10 +153,16 @@ def prompt_encoder(spec: BatchInferenceSpec) -> tuple[ChatEncoder, int, dict[str
 
     tokenizer, config = _tokenizer_and_config(engine_args(spec))
     encoder = _encoder(spec, tokenizer, config, _Chats(spec, config, tokenizer))
-    return encoder, int(config.max_model_len), vllm_compat.sampling_defaults(config)
+    return encoder, int(config.max_model_len), _sampling_defaults(spec, config)
+
+
+def _sampling_defaults(spec: BatchInferenceSpec, config: Any) -> dict[str, Any]:
+    return {} if spec.pools else vllm_compat.sampling_defaults(config)
 
 
 def _encoder(spec: BatchInferenceSpec, tokenizer: Any, config: Any, chats: _Chats) -> ChatEncoder:
+    if spec.pools:
+        return text_encoder(spec, tokenizer, config)
     return ChatEncoder(
         tokenizer,
         chats.renderer(),
@@ -173,7 +184,7 @@ def _check_prompts(
 
     :raises PreflightError: none becomes tokens, or all exceed the context.
     """
-    context, defaults = int(config.max_model_len), vllm_compat.sampling_defaults(config)
+    context, defaults = int(config.max_model_len), _sampling_defaults(spec, config)
     failures: list[tuple[int, RowFailure]] = []
     own_chats: list[list[int]] = []
     lengths: list[int] = []

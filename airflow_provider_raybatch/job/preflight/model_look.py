@@ -41,12 +41,14 @@ _OF_BYTES = {"ByT5Tokenizer", "CanineTokenizer", "MyT5Tokenizer", "PerceiverToke
 _POINTER, _LONGEST_POINTER = b"version https://git-lfs", 1024
 _SHOWN = 3
 
+_GENERATES = re.compile(r"\w+(ForCausalLM|ForConditionalGeneration|LMHeadModel)")
 _CLASSIFIES = re.compile(r"\w+(For(Sequence|Token)Classification|Reward(Model|ing)|ForProcessRewardModel)")
 _EMBEDS = re.compile(
     r"\w+(ForMaskedLM|ForTextEncoding|EncoderModel|EmbeddingModel|BidirectionalModel)"
     r"|(\w*(B[Ee][Rr][Tt]a?|MPNet|Electra|CLIP|Siglip)|Gte(New)?|Llama|Mistral|Qwen[23]|Gemma[23](Text)?)Model"
 )
 _POOLING = "sentence_transformers.models.Pooling"
+_MAKES, _SORTS, _WRITES = "makes embeddings", "classifies", "generates text"
 
 
 def refuse_missing(model: str) -> None:
@@ -65,22 +67,48 @@ def refuse_by_files(spec: BatchInferenceSpec, environment: Mapping[str, SecretSt
     """Refuse a model by its files, where this node sees them.
 
     :param environment: the job's, with its token for the hub.
-    :raises PreflightError: vLLM can't load the model, or it generates no text.
+    :raises PreflightError: vLLM can't load the model, or it can't do what `model_task` asks.
     """
     problem = None
     with contextlib.suppress(Exception):  # each store raises its own, and any file may be broken
         files = files_of(spec.model, spec.engine_args.get("revision"), hub_token(environment))
-        problem = None if files is None else _problem(files, spec.engine_args)
+        problem = None if files is None else _problem(files, spec.engine_args, spec.model_task)
     if problem:
         raise PreflightError(f"model: {spec.model!r} {problem}.")
 
 
+def wrong_task(model_task: str, does: str, architecture: str = "") -> str | None:
+    """Why a model can't do a kind of task, as a clause after its name; ``None`` if it can.
+
+    :param does: what the model does; empty if that is not known.
+    """
+    served_by, refusal = _NEEDS.get(model_task, (does, no_text))
+    if not does or does == served_by:
+        return None
+    return refusal(f"({architecture}) {does}" if architecture else does)
+
+
 def no_text(does: str) -> str:
-    """Of a model that does something else."""
+    """Of a model that does something else than generating."""
     return f"{does} and generates no text; choose a model that does, such as an instruct model"
 
 
-def _problem(files: ModelFiles, args: Mapping[str, Any]) -> str | None:
+def no_vectors(does: str = _WRITES) -> str:
+    """Of a model that does something else than making vectors."""
+    other = ""
+    if does.endswith(_WRITES):
+        other = ", or engine_args={'runner': 'pooling', 'convert': 'embed'} for this one's last token"
+    return (
+        f"{does} and makes no embeddings; model_task 'embed' needs an embedding model, such as one of "
+        f"sentence-transformers{other}"
+    )
+
+
+_NEEDS = {"generate": (_WRITES, no_text), "embed": (_MAKES, no_vectors)}
+"""By the kind of task, what models do that can do it, and the refusal of others."""
+
+
+def _problem(files: ModelFiles, args: Mapping[str, Any], model_task: str) -> str | None:
     names = files.sizes
     weights = weights_of(names)
     if not weights and _ADAPTER in names:
@@ -111,7 +139,10 @@ def _problem(files: ModelFiles, args: Mapping[str, Any]) -> str | None:
             "has no tokenizer (tokenizer.json, tokenizer.model or vocab.json); save the tokenizer there, "
             "too, or name one by engine_args={'tokenizer': ...}"
         )
-    return None if {"runner", "hf_overrides"} & set(args) else _other_task(files)
+    if {"runner", "convert", "hf_overrides"} & set(args):
+        return None
+    architecture, does = _kind(files)
+    return wrong_task(model_task, does, architecture)
 
 
 def weights_of(names: Iterable[str]) -> tuple[str, ...]:
@@ -154,19 +185,17 @@ def _needs_vocabulary(config: Mapping[str, Any]) -> bool:
     return not config.get("auto_map") and config.get("tokenizer_class") not in _OF_BYTES
 
 
-def _other_task(files: ModelFiles) -> str | None:
-    """What else than generating vLLM runs a model for, unless it is told otherwise."""
+def _kind(files: ModelFiles) -> tuple[str, str]:
+    """The architecture of a model, and what vLLM runs it for by default; empty if that is not known."""
     found = _mapping(files, _CONFIG).get("architectures")
     first = str(found[0]) if isinstance(found, list) and found else ""
     modules = files.json("modules.json")
     pools = any(isinstance(one, Mapping) and one.get("type") == _POOLING for one in modules)
     if pools or _EMBEDS.fullmatch(first):
-        does = "makes embeddings"
-    elif _CLASSIFIES.fullmatch(first):
-        does = "classifies"
-    else:
-        return None
-    return no_text(f"({first}) {does}" if first else does)
+        return first, _MAKES
+    if _CLASSIFIES.fullmatch(first):
+        return first, _SORTS
+    return first, _WRITES if _GENERATES.fullmatch(first) else ""
 
 
 def _mapping(files: ModelFiles, name: str) -> Mapping[str, Any]:

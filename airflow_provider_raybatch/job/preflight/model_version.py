@@ -7,7 +7,9 @@ The hub is asked with the job's own token, so one without access to the model ge
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -159,12 +161,21 @@ def model_digest(name: str, revision: str) -> str:
     folder = Path(name)
     if folder.is_dir():
         state = hashlib.sha256()
-        for path in sorted(file for file in folder.iterdir() if file.is_file()):
-            state.update(f"{path.name}:{path.stat().st_size}\n".encode())
+        for path in [*sorted(file for file in folder.iterdir() if file.is_file()), *_of_modules(folder)]:
+            state.update(f"{path.relative_to(folder)}:{path.stat().st_size}\n".encode())
             for piece in _content(path):
                 state.update(piece)
         return state.hexdigest()[:32]
     return hex_digest(f"{name}@{revision}")
+
+
+def _of_modules(folder: Path) -> list[Path]:
+    """Files in the folders of sentence-transformers' modules: they say how a vector is made."""
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+        modules = json.loads((folder / "modules.json").read_bytes())
+        places = sorted({str(one.get("path") or "") for one in modules} - {""})
+        return [file for place in places for file in sorted((folder / place).iterdir()) if file.is_file()]
+    return []
 
 
 def _content(path: Path) -> Iterator[bytes]:

@@ -261,7 +261,7 @@ def tell_of_memory(spec: BatchInferenceSpec, checked: ModelCheck, emit: Emit) ->
 
     :raises PreflightError: no GPU of the cluster holds its weights.
     """
-    if spec.engine != "vllm" or checked.sizes is None:
+    if spec.engine != "vllm" or spec.pools or checked.sizes is None:  # most pooling models have no cache
         return
     told = check_memory(spec, checked.sizes, cluster_view.view())
     if told is not None:

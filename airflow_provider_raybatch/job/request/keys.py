@@ -9,7 +9,7 @@ ASCII) of
 - model, tokenizer and chat template, by the digests of their content if the engine has them,
 - the engine and those of its arguments that change numbers (not those that change sizes),
 - what a response must be to count as good,
-- the kind of task, unless it is text generation.
+- the kind of task and its pooling parameters, unless it is text generation.
 
 A sampled request (temperature above 0) needs a new response each time, so its i-th repetition in an input
 has a key of its own, for i > 0.
@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.arguments.sampling import asks_json
 from airflow_provider_raybatch.contract.manifest import Digests
-from airflow_provider_raybatch.contract.spec import GENERATE, BatchInferenceSpec
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.row import Request
 
@@ -59,10 +59,9 @@ class Keyer:
         }
         if "add_generation_prompt" in spec.chat_template_kwargs:
             self._shared["renders"] = 2
-        if spec.model_task != GENERATE:
-            self._shared["model_task"] = spec.model_task
-        self._shared |= spec.later_choices
-        self._sampling = {**defaults, **spec.sampling}
+        self._shared |= {**spec.pooled, **spec.later_choices}
+        self._pools = spec.pools
+        self._sampling = {} if spec.pools else {**defaults, **spec.sampling}
         self._prefix = self._prefix_of(self._sampling)
         self._prefixes: dict[str, bytes] = {}
 
@@ -79,6 +78,8 @@ class Keyer:
 
     def is_greedy(self, request: Request) -> bool:
         """Whether asking again gives the same answer, as at temperature 0."""
+        if self._pools:
+            return True
         temperature = {**self._sampling, **request.sampling}.get("temperature", 1.0)
         try:
             return temperature is not None and float(temperature) == 0.0

@@ -27,6 +27,8 @@ def renderer(spec: BatchInferenceSpec) -> Render:
 
     :raises PreflightError: a user's function can't be imported.
     """
+    if spec.pools:
+        return _text_renderer(spec)
     base, column = _prompt_renderer(spec), spec.sampling_column
     text_alone = spec.processor.get("config") not in _OTHER_SERVERS
 
@@ -95,16 +97,41 @@ def _prompt_renderer(spec: BatchInferenceSpec) -> Render:
     return _function_renderer(str(spec.prompt_function), system)
 
 
+def _text_renderer(spec: BatchInferenceSpec) -> Render:
+    """For a pooling model: the text alone, without a chat; blank text makes no request."""
+    if (column := spec.prompt_column) is not None:
+        return lambda row: Request(prompt=_not_blank(column_text(column, row), f"column {column!r}"))
+    if spec.prompt is not None:
+        template = RowTemplate(spec.prompt)
+        return lambda row: Request(prompt=_not_blank(template.render(row), "the text of prompt"))
+    path = str(spec.prompt_function)
+    function = load_function(path)
+
+    def render(row: Mapping[str, Any]) -> Request:
+        made = _called(function, path, row)
+        if not isinstance(made, str):
+            raise RenderError(
+                f"{path} returned {type(made).__name__}, and model_task {spec.model_task!r} needs a text"
+            )
+        return Request(prompt=_not_blank(made, f"the text that {path} returned"))
+
+    return render
+
+
+def _called(function: Callable[..., Any], path: str, row: Mapping[str, Any]) -> Any:
+    try:
+        return function(copy.deepcopy(dict(row)))  # what it changes must not be published as the input
+    except (Exception, SystemExit):
+        raise
+    except BaseException as error:  # it is the function's own, since no driver calls it
+        raise RenderError(f"{path} raised {type(error).__name__}: {error}") from error
+
+
 def _function_renderer(path: str, system: Callable[[Mapping[str, Any]], list[dict[str, Any]]]) -> Render:
     function = load_function(path)
 
     def render(row: Mapping[str, Any]) -> Request:
-        try:
-            made = function(copy.deepcopy(dict(row)))  # what it changes must not be published as the input
-        except (Exception, SystemExit):
-            raise
-        except BaseException as error:  # it is the function's own, since no driver calls it
-            raise RenderError(f"{path} raised {type(error).__name__}: {error}") from error
+        made = _called(function, path, row)
         if isinstance(made, str):
             return Request(messages=[*system(row), {"role": "user", "content": made}])
         if isinstance(made, dict) and isinstance(made.get("prompt"), str):
@@ -253,6 +280,12 @@ def _number(value: Any) -> Any:
     if not isinstance(value, Decimal):
         return value
     return float(value) if value.as_tuple().exponent != 0 else int(value)
+
+
+def _not_blank(text: str, what: str) -> str:
+    if not text.strip():
+        raise RenderError(f"{what} is empty, and a vector of no text means nothing")
+    return text
 
 
 def _not_empty(text: str, column: str) -> str:

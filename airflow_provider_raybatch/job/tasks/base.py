@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,6 +95,18 @@ class Task(ABC):
         return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=pc.is_null(found))
 
     @property
+    def published_type(self) -> pa.StructType:
+        """The output columns of the dataset: the fields of :attr:`output_type`, whose types may differ."""
+        return self.output_type
+
+    def measured(self, outputs: Iterable[pa.ChunkedArray]) -> Task:
+        """This task, once it knows what outputs alone tell, such as the size of vectors.
+
+        :param outputs: of good rows, part by part; read only as far as they are needed.
+        """
+        return self
+
+    @property
     def derived(self) -> dict[str, pa.DataType]:
         """Columns that publishing makes of outputs, by their names in the dataset; by default none."""
         return {}
@@ -125,12 +137,19 @@ class Task(ABC):
             return "choose another response_column"
         return "set output_prefix"
 
+    def requests(self) -> Render:
+        """The function that makes a request of a row's values.
+
+        :raises PreflightError: a user's function can't be imported.
+        """
+        return renderer(self.spec)
+
     def renderer(self) -> Render:
         """The function that turns a row into a request.
 
         :raises PreflightError: a user's function can't be imported.
         """
-        base = renderer(self.spec)
+        base = self.requests()
         outputs = {name.lower() for name in self.column_names}  # warehouses take `Response` for `response`
 
         def render(row: Mapping[str, Any]) -> Request:

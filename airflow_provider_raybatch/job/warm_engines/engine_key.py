@@ -48,7 +48,7 @@ def key_of(
     runtime_env = ray.get_runtime_context().runtime_env
     deciding = [
         task.namespace if task is not None else "",
-        [spec.engine, spec.model, spec.engine_args],
+        [spec.engine, spec.model, spec.engine_args, *spec.kind_of_engine],
         [plan.gpus, plan.accelerator_type],
         {name: value for name, value in dict(runtime_env).items() if name not in _OF_THE_JOB},
         {name: value.get_secret_value() for name, value in environment.items()},

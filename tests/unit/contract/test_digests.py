@@ -43,6 +43,8 @@ class TestFingerprint:
             "special_tokens_in_text": "keep",
             "on_overlong": "error",
             "response_format_digest": None,
+            "pooling": {},
+            "embed_dtype": "float32",
         }
         assert later == {name: fields.pop(name) for name in later}
         assert spec().fingerprint == json_digest(fields)

@@ -61,7 +61,15 @@ def test_every_argument_finds_its_place() -> None:
         "template_time", "postprocess_digest", "deadline", "keep_warm", "response_format_digest",
     ))  # fmt: skip
     plain = build_spec(given).model_dump(exclude={"submission", "schema_version"})
-    assert plain == {**given, **converted, **not_given, "model_task": "generate"}
+    of_vectors = {"pooling": {}, "embed_dtype": "float32"}
+    assert plain == {**given, **converted, **not_given, **of_vectors, "model_task": "generate"}
+
+
+def test_arguments_of_vectors_find_their_place() -> None:
+    given = {"model_task": "embed", "pooling": {"dimensions": "64", "use_activation": "false"}}
+    built = spec(**given, embed_dtype="float16")
+    assert (built.model_task, built.embed_dtype) == ("embed", "float16")
+    assert built.pooling == {"dimensions": 64, "use_activation": False}
 
 
 def test_keep_warm_takes_durations() -> None:

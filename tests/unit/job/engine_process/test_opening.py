@@ -22,6 +22,7 @@ def of(files: str = "files", **fields: Any) -> str:
         ({"model": "/models/b"}, True),
         ({"engine_args": {"max_num_seqs": 7}}, True),
         ({"engine": "echo"}, True),
+        ({"model_task": "embed"}, True),
         ({"prompt": "Judge {row.text}"}, False),
         ({"sampling": {"max_tokens": 5}}, False),
         ({"keep_warm": 60}, False),

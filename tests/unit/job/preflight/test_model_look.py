@@ -260,3 +260,35 @@ def test_offline_the_hub_cache_is_looked_into(hub: Hub, monkeypatch: pytest.Monk
 def test_a_hub_that_is_down_refuses_nothing(hub: Hub) -> None:
     hub.is_down = True
     assert_passes(spec(engine="vllm", model=NAME), {})
+
+
+NEEDS = "makes no embeddings; model_task 'embed' needs an embedding model, such as one of "
+LAST_TOKEN = ", or engine_args={'runner': 'pooling', 'convert': 'embed'} for this one's last token"
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        (GOOD, f"(LlamaForCausalLM) generates text and {NEEDS}sentence-transformers{LAST_TOKEN}."),
+        (
+            of("BertForSequenceClassification"),
+            f"(BertForSequenceClassification) classifies and {NEEDS}sentence-transformers.",
+        ),
+    ],
+)
+def test_a_model_that_makes_no_vectors_is_refused(files: Files, told: str, tmp_path: Path) -> None:
+    assert refusal(write(tmp_path, files), model_task="embed") == told
+
+
+@pytest.mark.parametrize(
+    ("files", "args"),
+    [
+        (of("BertModel"), {}),
+        ({**GOOD, "modules.json": POOLING}, {}),  # a decoder that was trained to embed
+        (GOOD, {"runner": "pooling", "convert": "embed"}),
+        (of("UltravoxModel"), {}),
+    ],
+)
+def test_a_model_that_may_embed_passes(files: Files, args: dict[str, Any], tmp_path: Path) -> None:
+    of_model = spec(engine="vllm", model=write(tmp_path, files), model_task="embed", engine_args=args)
+    assert_passes(of_model, {})

@@ -156,3 +156,28 @@ def test_equal_sampled_requests_get_distinct_keys(rows: list[tuple[bytes, bool]]
     assert [apart[place : place + 1].tobytes() for place in range(len(rows))] == [
         keys.nth(key, int(number)) for (key, _), number in zip(rows, numbers, strict=True)
     ]
+
+
+def test_what_decides_a_vector_decides_its_key() -> None:
+    """The model's `generation_config` does not, and the type of the numbers is made of what is kept."""
+    one = Request(prompt="x")
+
+    def key(defaults: dict[str, Any] | None = None, **fields: Any) -> bytes:
+        task = {"model_task": "embed", "engine": "vllm", "model": "m", **fields}
+        return Keyer(spec(**task), defaults or {}, Digests()).key(one)
+
+    assert key() == key({"temperature": 0.6}) == key(embed_dtype="float16")
+    changes: list[dict[str, Any]] = [
+        {},
+        {"pooling": {"dimensions": 4}},
+        {"pooling": {"use_activation": False}},
+        {"on_overlong": "truncate"},
+        {"engine_args": {"dtype": "float32"}},
+    ]
+    assert len({key(**fields) for fields in changes}) == len(changes)
+
+
+def test_pooling_is_repeatable_whatever_the_model_samples() -> None:
+    made = Keyer(spec(model_task="embed"), {"temperature": 0.6}, Digests())
+    assert made.is_greedy(Request(prompt="x"))
+    assert made.may_be_greedy

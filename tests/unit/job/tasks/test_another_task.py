@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from airflow_provider_raybatch.contract.arguments.task import MODEL_TASKS, TaskRules
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.row import Response, RowFailure
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
@@ -56,6 +57,7 @@ def job(place: EchoPlace, number: int, task: str) -> tuple[BatchManifest, list[d
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EchoPlace]:
     monkeypatch.setitem(TASKS, "length", Length)
+    monkeypatch.setitem(MODEL_TASKS, "length", TaskRules("counts characters"))
     with pytest.MonkeyPatch.context() as patch:
         without_cluster(patch)
         yield EchoPlace(tmp_path)

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.job.tasks.generate import Generate
-from airflow_provider_raybatch.job.tasks.registry import task_of
 from tests.support.specs import spec
 
 
@@ -38,8 +36,3 @@ def test_output_columns_are_named_before_anything_runs() -> None:
     ]
     names = Generate(spec(sampling={"n": 2}, reuse="/store")).names
     assert list(names)[-2:] == ["completions", "reused_from"]
-
-
-def test_unknown_kinds_of_tasks_are_refused() -> None:
-    with pytest.raises(SpecError, match=r"^model_task: 'sing' is not a kind of task; use 'generate'\.$"):
-        task_of(spec(model_task="sing"))

@@ -56,6 +56,7 @@ def test_what_only_decides_the_requests_does_not_count(fields: dict[str, Any]) -
     "fields",
     [
         {"model": "/models/other"},
+        {"model_task": "embed"},
         {"engine_args": {"max_num_seqs": 7}},
         {"gpus": 2},
         {"accelerator_type": "H200"},

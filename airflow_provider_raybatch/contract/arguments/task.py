@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kind of answer a row gets: text of a model that generates, or what a pooling model makes of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+
+from airflow_provider_raybatch.contract.base import ContractModel, shown
+
+GENERATE = "generate"
+_OF_GENERATION = ("sampling", "sampling_column", "response_format", "on_truncated")
+_OF_CHATS = ("system_prompt", "messages", "messages_column", "chat_template", "chat_template_kwargs")
+_OTHER_NAMES = {"normalize": "use_activation", "normalise": "use_activation", "dimension": "dimensions"}
+"""What other systems call pooling parameters."""
+
+
+@dataclass(frozen=True)
+class TaskRules:
+    """Which arguments a kind of task takes.
+
+    :param does: what it does with a row, for messages.
+    :param pooling: vLLM's pooling parameters that it takes, each with its type.
+    :param without: arguments that have no effect, each with what to do instead.
+    """
+
+    does: str
+    pooling: Mapping[str, type] = field(default_factory=dict)
+    without: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def pools(self) -> bool:
+        """Whether a pooling model answers, which takes a text and generates none."""
+        return bool(self.pooling)
+
+
+NO_TEXT = dict.fromkeys(_OF_GENERATION, "which generates no text; remove it")
+"""Arguments that no pooling task takes: they are about generated text."""
+NO_CHAT = dict.fromkeys(
+    _OF_CHATS, "which takes one text a row and no chat; use prompt_column, or prompt for a template of it"
+)
+"""Arguments that a task of one text a row does not take."""
+_NO_VECTORS = {
+    "pooling": "which has no pooling parameters; remove it, or set model_task",
+    "embed_dtype": "which makes no vectors; remove it, or set model_task to 'embed'",
+}
+
+MODEL_TASKS: dict[str, TaskRules] = {
+    GENERATE: TaskRules("generates text", without=_NO_VECTORS),
+    "embed": TaskRules(
+        "makes vectors", {"dimensions": int, "use_activation": bool}, without={**NO_TEXT, **NO_CHAT}
+    ),
+}
+"""By the name that a spec has in its field `model_task`; the job has a module for each."""
+
+
+class TaskArguments(ContractModel):
+    """What kind of answer a row gets.
+
+    :param model_task: one of :data:`MODEL_TASKS`.
+    :param pooling: vLLM's pooling parameters; `use_activation` is what other systems call normalising.
+    """
+
+    model_task: str = GENERATE
+    pooling: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("model_task")
+    @classmethod
+    def _known_task(cls, name: str) -> str:
+        if name not in MODEL_TASKS:
+            raise ValueError(f"it must be {' or '.join(map(repr, MODEL_TASKS))}, but it is {shown(name)}")
+        return name
+
+    @model_validator(mode="after")
+    def _arguments_have_an_effect(self) -> TaskArguments:
+        for name, why in MODEL_TASKS[self.model_task].without.items():
+            fields = type(self).model_fields
+            if name in fields and getattr(self, name) != fields[name].get_default(call_default_factory=True):
+                raise ValueError(f"{name}: it has no effect with model_task {self.model_task!r}, {why}")
+        return self
+
+    @model_validator(mode="after")
+    def _known_pooling(self) -> TaskArguments:
+        known = MODEL_TASKS[self.model_task].pooling
+        for name, value in self.pooling.items():
+            if name not in known:
+                meant = _OTHER_NAMES.get(name)
+                remedy = f"write {meant!r}" if meant in known else f"it has {' and '.join(map(repr, known))}"
+                raise ValueError(
+                    f"pooling: model_task {self.model_task!r} has no parameter {name!r}; {remedy}"
+                )
+            _check(name, value, known[name])
+        return self
+
+    @property
+    def pools(self) -> bool:
+        """Whether a pooling model answers, which takes a text and generates none."""
+        return MODEL_TASKS[self.model_task].pools
+
+
+def _check(name: str, value: Any, kind: type) -> None:
+    if kind is bool and not isinstance(value, bool):
+        raise ValueError(f"pooling: {name}: it must be true or false, but it is {shown(value)}")
+    if kind is int and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise ValueError(
+            f"pooling: {name}: it must be a whole number of at least 1, but it is {shown(value)}"
+        )

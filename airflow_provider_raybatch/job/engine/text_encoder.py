@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokeniser of a pooling model's texts, on batches; a row that fails fails alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.job.engine.base import too_long
+from airflow_provider_raybatch.job.engine.chat import ChatEncoder
+from airflow_provider_raybatch.job.row import Request, RowFailure
+
+
+class TextEncoder(ChatEncoder):
+    """Turns the text of each request into token ids, with the tokeniser's special tokens around it.
+
+    :param lowers: whether the model's sentence-transformers config asks for text in lower case.
+    """
+
+    def __init__(
+        self, tokenizer: Any, special_tokens: str, on_overlong: str, vocabulary: int | None, lowers: bool
+    ) -> None:
+        super().__init__(tokenizer, _no_chat, "", special_tokens, on_overlong, vocabulary)
+        self._lowers = lowers
+        self._closing = closing_tokens(tokenizer)
+
+    def encode(self, requests: Sequence[Request]) -> list[list[int] | RowFailure]:
+        """Token ids of each request, or why it has none."""
+        if self._lowers:  # first, as in vLLM, whose special tokens are in lower case then
+            requests = [replace(one, prompt=(one.prompt or "").lower()) for one in requests]
+        return super().encode(requests)
+
+    def has_special_tokens(self, request: Request) -> bool:
+        """Texts have no turns of a chat that a special token could begin."""
+        return False
+
+    def fitted(
+        self, request: Request, ids: list[int], context: int, max_tokens: Any
+    ) -> list[int] | RowFailure:
+        """The first of the tokens that the model takes and the closing special ones, or a failure.
+
+        :param context: tokens that the model takes; a text may have as many.
+        :param max_tokens: not used, since nothing is generated.
+        """
+        if len(ids) <= context:
+            return ids
+        room = context - len(self._closing)
+        if not self._truncates or room < 1:
+            return too_long(len(ids), context)
+        return [*ids[:room], *self._closing]
+
+
+def closing_tokens(tokenizer: Any) -> list[int]:
+    """The special tokens that a tokeniser puts behind each text: ``[SEP]``, or that of the text's end."""
+    whole, text = (tokenizer("x", add_special_tokens=special)["input_ids"] for special in (True, False))
+    starts = range(len(whole) - len(text), -1, -1)
+    start = next((place for place in starts if whole[place : place + len(text)] == text), len(whole))
+    return list(whole[start + len(text) :])
+
+
+def text_encoder(spec: BatchInferenceSpec, tokenizer: Any, config: Any) -> TextEncoder:
+    """The encoder of a job.
+
+    :param config: of the model, as vLLM has it.
+    """
+    return TextEncoder(
+        tokenizer,
+        spec.special_tokens_in_text,
+        spec.on_overlong,
+        vllm_compat.vocabulary_size(config),
+        _lowers_text(config),
+    )
+
+
+def _lowers_text(config: Any) -> bool:
+    """Whether vLLM lowers the texts of a model with this config before they are tokenised."""
+    encoder: Mapping[str, Any] = getattr(config, "encoder_config", None) or {}
+    return bool(encoder.get("do_lower_case", False))
+
+
+def _no_chat(messages: list[dict[str, Any]]) -> str:
+    raise ValueError("a pooling model takes a text, and this request is a chat")

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's engine of a pooling model: a text in, numbers out, and nothing generated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_pooling
+from airflow_provider_raybatch.job.engine.base import EngineInfo
+from airflow_provider_raybatch.job.engine.text_encoder import text_encoder
+from airflow_provider_raybatch.job.engine.vllm_started import StartedVllm
+from airflow_provider_raybatch.job.row import Request, Response, RowFailure
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """`cut` tokens of the text were left out."""
+
+    ids: list[int]
+    cut: int = 0
+
+
+@dataclass(frozen=True)
+class _Raw:
+    output: Any
+    asked: _Encoded
+
+
+class VllmPoolingEngine(StartedVllm):
+    """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
+
+    def _serve(self, spec: BatchInferenceSpec) -> None:
+        self._spec = spec
+        config = self._llm.vllm_config
+        model, scheduler = config.model_config, config.scheduler_config
+        self._context = int(model.max_model_len)
+        self._encoder = text_encoder(spec, self._llm.get_tokenizer(), model)
+        self._is_checked = False
+        sizes = {
+            "max_model_len": self._context,
+            "max_num_seqs": int(scheduler.max_num_seqs),
+            "max_num_batched_tokens": int(scheduler.max_num_batched_tokens),
+            "enforce_eager": bool(model.enforce_eager),
+        }
+        self.info = EngineInfo({}, sizes, {"vllm": vllm_compat.installed_version()})
+
+    def renewed(self, spec: BatchInferenceSpec) -> VllmPoolingEngine:
+        self._serve(spec)
+        return self
+
+    def encode(self, requests: Sequence[Request]) -> list[Any]:
+        encoded: list[Any] = []
+        for request, ids in zip(requests, self._encoder.encode(requests), strict=True):
+            fitted = ids
+            if not isinstance(ids, RowFailure):
+                fitted = self._encoder.fitted(request, ids, self._context, None)
+            if isinstance(ids, RowFailure) or isinstance(fitted, RowFailure):
+                encoded.append(fitted)
+            else:
+                encoded.append(_Encoded(fitted, len(ids) - len(fitted)))
+        return encoded
+
+    async def generate(self, encoded: Any) -> Any:
+        """:raises PreflightError: the model can't do the job's task."""
+        if not self._is_checked:
+            await self._check_task()
+        params = vllm_compat_pooling.pooling_params(self._spec.model_task, self._spec.pooling)
+        prompt = vllm_compat.as_tokens(encoded.ids)
+        final = await self._last(self._llm.encode(prompt, params, str(next(self._numbers))))
+        if isinstance(final, RowFailure):
+            return final
+        try:
+            vllm_compat_pooling.pooled(final)
+        except ValueError as error:
+            return RowFailure.of("engine", error)
+        return _Raw(final, encoded)
+
+    async def _check_task(self) -> None:
+        """What a model's files leave open, its engine tells."""
+        can = await vllm_compat_pooling.supported_tasks(self._llm)
+        if vllm_compat_pooling.TASKS[self._spec.model_task] not in can:
+            raise PreflightError(
+                f"model: model_task {self._spec.model_task!r} needs another model: vLLM can use "
+                f"{self._spec.model!r} for {' and '.join(map(repr, can))} alone."
+            )
+        self._is_checked = True
+
+    def tokens(self, raw: Any) -> tuple[int, int]:
+        return len(raw.asked.ids), 0
+
+    def decode(self, raw: Sequence[Any]) -> list[Response]:
+        return [
+            Response(
+                input_tokens=len(item.asked.ids),
+                cached_tokens=int(getattr(item.output, "num_cached_tokens", None) or 0),
+                truncated_prompt_tokens=item.asked.cut,
+                pooled=vllm_compat_pooling.pooled(item.output),
+            )
+            for item in raw
+        ]

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is the same for each of vLLM's engines: how it starts, ends, and waits for the result of a request."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo
+from airflow_provider_raybatch.job.engine.own_log import OwnLog
+from airflow_provider_raybatch.job.engine.vllm_args import engine_args
+from airflow_provider_raybatch.job.failures.diagnosis import reason_of, start_failure
+from airflow_provider_raybatch.job.row import RowFailure
+
+
+class StartedVllm(ABC):
+    """An async engine of vLLM's.
+
+    :param spans_nodes: whether its GPUs are the bundles of this actor's placement group.
+    """
+
+    info: EngineInfo
+
+    def __init__(self, spec: BatchInferenceSpec, spans_nodes: bool = False) -> None:
+        log = OwnLog()
+        args = engine_args(spec, spans_nodes)
+        try:
+            self._llm = vllm_compat.start_engine(args)
+        except Exception as error:
+            raise start_failure(log.root_cause() or f"{type(error).__name__}: {reason_of(error)}") from error
+        self._numbers = itertools.count()
+        self._serve(spec)
+
+    @abstractmethod
+    def _serve(self, spec: BatchInferenceSpec) -> None:
+        """Take requests of this spec."""
+
+    @property
+    def is_dead(self) -> bool:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`, also for those below."""
+        return bool(self._llm.errored)
+
+    async def ping(self) -> None:
+        await self._llm.is_sleeping()  # vLLM's engine process answers between two steps
+
+    def tokens_in_flight(self) -> int:
+        return vllm_compat.tokens_in_flight(self._llm)
+
+    def close(self) -> None:
+        vllm_compat.stop_engine(self._llm)
+
+    async def _last(self, outputs: AsyncIterator[Any]) -> Any | RowFailure:
+        """The final output of one request.
+
+        :raises EngineDeadError: the engine has ended.
+        """
+        final = None
+        try:
+            async for output in outputs:
+                final = output
+        except Exception as error:
+            if self._llm.errored or isinstance(error, vllm_compat.engine_dead_error()):
+                killed = vllm_compat.was_killed(self._llm)
+                raise EngineDeadError(f"vLLM's engine process died ({error}).", killed) from error
+            return RowFailure.of("engine", error)
+        if final is None or not final.finished:
+            return RowFailure("engine", "vLLM ended the request without a result")
+        return final

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embeddings: a row asks a text, and yields one vector.
+
+Parts and the response store keep ``list<float>``, since a store has vectors of many models. Publishing makes
+fixed-size lists of them, in the type that was asked for: so another `embed_dtype` pays for no vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_raybatch.job.row import Response, RowFailure
+from airflow_provider_raybatch.job.tasks.base import Task, Totals
+
+VECTOR = "embedding"
+_NUMBERS = {"float32": pa.float32(), "float16": pa.float16()}
+_LARGEST = {"float32": np.inf, "float16": float(np.finfo(np.float16).max)}
+
+
+@dataclass(frozen=True)
+class Embed(Task):
+    """See :class:`~airflow_provider_raybatch.job.tasks.base.Task` for the methods.
+
+    :param size: numbers of a vector; 0 while that is not known.
+    """
+
+    size: int = 0
+
+    @property
+    def output_type(self) -> pa.StructType:
+        cut = [("truncated_prompt_tokens", pa.int64())] if self.spec.on_overlong == "truncate" else []
+        return pa.struct([(VECTOR, pa.list_(pa.float32())), ("input_tokens", pa.int64()), *cut])
+
+    @property
+    def published_type(self) -> pa.StructType:
+        """Of the vectors a fixed-size list, unless there is none to measure."""
+        numbers = _NUMBERS[self.spec.embed_dtype]
+        size = self.size or self.spec.pooling.get("dimensions", 0)
+        vector = pa.field(VECTOR, pa.list_(numbers, size) if size else pa.list_(numbers))
+        return pa.struct([vector, *list(self.output_type)[1:]])
+
+    def measured(self, outputs: Iterable[pa.ChunkedArray]) -> Embed:
+        for some in outputs:
+            return replace(self, size=len(some[0][VECTOR]))
+        return self
+
+    def output(self, response: Response) -> dict[str, Any]:
+        return {
+            VECTOR: response.pooled,
+            "input_tokens": response.input_tokens,
+            "truncated_prompt_tokens": response.truncated_prompt_tokens,
+        }
+
+    def check(self, response: Response, row_sampling: Mapping[str, Any]) -> Response | RowFailure:
+        vector = response.pooled
+        if vector is None or vector.ndim != 1 or not vector.size:
+            return RowFailure("engine", "the engine gave no vector", response.input_tokens)
+        asked = self.spec.pooling.get("dimensions", vector.size)
+        if vector.size != asked:
+            reason = f"the vector has {vector.size} dimensions, and pooling asks for {asked}"
+            return RowFailure("engine", reason, response.input_tokens)
+        if not np.isfinite(vector).all():
+            reason = "the vector has numbers that are not finite (NaN or infinite); try dtype='float32' in "
+            return RowFailure("engine", f"{reason}engine_args", response.input_tokens)
+        if np.abs(vector).max() > _LARGEST[self.spec.embed_dtype]:
+            reason = "the vector has numbers that embed_dtype 'float16' can't hold; set it to 'float32'"
+            return RowFailure("engine", reason, response.input_tokens)
+        return response
+
+    def totals(self, outputs: pa.StructArray | pa.ChunkedArray) -> Totals:
+        return Totals(int(pc.sum(pc.struct_field(outputs, "input_tokens")).as_py() or 0))
