@@ -6,12 +6,12 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-Vector = npt.NDArray[np.float32]
+Vector: TypeAlias = npt.NDArray[np.float32]
 
 
 def vector_of(words: Sequence[str], size: int, pooling: Mapping[str, Any]) -> Vector:

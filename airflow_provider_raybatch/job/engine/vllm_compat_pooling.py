@@ -20,7 +20,7 @@ def pooling_params(model_task: str, values: Mapping[str, Any]) -> Any:
     """
     from vllm import PoolingParams
 
-    return PoolingParams(task=TASKS[model_task], **values)  # type: ignore[arg-type]  # of a Literal
+    return PoolingParams(task=TASKS[model_task], **values)
 
 
 def check_pooling_params(params: Any, config: Any) -> None:
