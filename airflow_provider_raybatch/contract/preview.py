@@ -106,7 +106,8 @@ class RowAnswer(ContractModel):
     :param completions: as they came, also where the row would fail; together at most 8,000 characters, the
         rest is cut with a mark.
     :param input_tokens: of the prompt, as the engine counts them.
-    :param columns: the typed columns of `response_format`, as one JSON object; empty if the row has none.
+    :param columns: what else the dataset would have of the response, such as the typed columns of
+        `response_format`, as one JSON object; empty if the row has none, cut at 4,000 characters.
     :param failure: step and reason, if the row would be a dead letter.
     """
 

@@ -110,7 +110,7 @@ async def run_preview(
     """Submit a job of :func:`~.submit.request.build_preview_request`, wait for its end, and read its events.
 
     A job that is not waited for any more is asked to stop. If that can't be done, as after a kill of this
-    process, it ends itself half a minute later.
+    process, it ends itself within a minute.
 
     :param key: of the job, which signs its events.
     :param timeout: seconds that it may take.

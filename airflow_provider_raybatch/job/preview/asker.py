@@ -31,7 +31,17 @@ from airflow_provider_raybatch.job.work import CheckedModel, Job
 _POLL = 0.1
 _REPORT_SECONDS = 30.0
 _MOST_COMPLETIONS = 16
-_LONGEST_COLUMNS = 2_000
+_LONGEST_COLUMNS = 4_000
+_SHOWN = frozenset({
+    "response",
+    "finish_reason",
+    "input_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "truncated_prompt_tokens",
+    "completions",
+})
+"""Columns that a preview shows in its own way."""
 
 
 @dataclass(frozen=True)
@@ -162,12 +172,11 @@ def _completions(response: Response) -> tuple[ShownCompletion, ...]:
 
 
 def _columns(task: Task, response: Response) -> str:
-    """The columns that publishing would make of a response, as JSON."""
-    names = list(task.derived)
-    if not names:
-        return ""
-    outputs = pa.array([task.output(response)], task.output_type)
-    table = task.with_derived(pa.table({"ok": [True], "output": outputs}))
-    values = table["derived"][0].as_py().values()
-    made = json.dumps(dict(zip(names, values, strict=True)), ensure_ascii=False, default=str)
+    """What else the dataset would have of a response, by its columns, as JSON."""
+    outputs = task.outputs([response])
+    found = {task.names[name]: one for name, one in outputs[0].as_py().items() if name not in _SHOWN}
+    if task.derived:
+        table = task.with_derived(pa.table({"ok": [True], "output": outputs}))
+        found |= dict(zip(task.derived, table["derived"][0].as_py().values(), strict=True))
+    made = json.dumps(found, ensure_ascii=False, default=str) if found else ""
     return cut_to(_LONGEST_COLUMNS, clean(made))
