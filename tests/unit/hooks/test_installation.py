@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_raybatch.exceptions import RayBatchUnavailableException
 from airflow_provider_raybatch.hooks import installation
-from airflow_provider_raybatch.hooks.installation import VARIABLE, installation_id
+from airflow_provider_raybatch.hooks.installation import VARIABLE, installation_id, known_installation_id
 
 
 class Variables:
@@ -56,6 +56,14 @@ def test_id_is_made_once(variables: Variables) -> None:
     assert variables.values == {VARIABLE: first}
     variables.failures["set"] = AssertionError("written again")
     assert installation_id() == first
+
+
+def test_the_command_line_makes_no_id(variables: Variables) -> None:
+    assert known_installation_id() is None
+    assert variables.values == {}
+    assert installation_id() == known_installation_id()
+    variables.failures["get"] = ConnectionError("the database is away")
+    assert known_installation_id() is None
 
 
 def test_a_value_of_the_users_own_is_taken(variables: Variables) -> None:
