@@ -52,7 +52,7 @@ def seen(address: str, folder: Path) -> dict[str, Any]:
     plan._ROWS_FOR_A_NODE = 30
     ready.vllm_is_here = lambda: False
     before = cluster_view.gpu_node(None)
-    ready._wait_for_engine_node(spec(folder, "vllm", str(MODEL)), False, emit)
+    ready.wait_for_engine_node(spec(folder, "vllm", str(MODEL)), False, emit)
     checked_on = cluster_view.gpu_node(None)
 
     job = spec(folder, "echo", "echo")

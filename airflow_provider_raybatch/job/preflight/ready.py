@@ -162,7 +162,7 @@ def _check_model(context: JobContext, spec: BatchInferenceSpec, sampled: Sample)
         return ModelCheck(digests=Digests(spec=spec.response_digest))
     environment = credentials.environment(context.secrets)
     launch.early(spec, environment, journal.folder, context.source.rows, workload_of(spec, requests))
-    _wait_for_engine_node(spec, journal.began_before(), emit)
+    wait_for_engine_node(spec, journal.began_before(), emit)
     context.start_up.ended("nodes")
     checked = check_engine(spec, requests, environment, emit, launch)
     tell_of_memory(spec, checked, emit)
@@ -205,7 +205,7 @@ def request_config_digest(spec: BatchInferenceSpec, submission: Submission, keye
     return hex_digest(f"{spec.response_digest}-{keyer.digest}-{of_run}")
 
 
-def _wait_for_engine_node(spec: BatchInferenceSpec, held_before: bool, emit: Emit) -> None:
+def wait_for_engine_node(spec: BatchInferenceSpec, held_before: bool, emit: Emit) -> None:
     """Wait for a node with room for a replica, if the driver's node has no vLLM.
 
     :raises PreflightError: the cluster can't add such a node, or did not in time.

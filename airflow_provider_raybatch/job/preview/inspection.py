@@ -34,12 +34,14 @@ from airflow_provider_raybatch.job.preflight.input_check import (
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_prompts
 from airflow_provider_raybatch.job.preflight.ready import (
+    Emit,
     as_checked,
     check_engine,
     request_config_digest,
     tell_of_choices,
     tell_of_memory,
     vllm_is_here,
+    wait_for_engine_node,
     with_time,
 )
 from airflow_provider_raybatch.job.preflight.response_model import schema_of_model, with_model
@@ -113,10 +115,14 @@ class Inspected:
         return self.source.rows - done
 
 
-def inspect(spec: BatchInferenceSpec, secrets: Secrets, refusals: Refusals) -> Inspected:
+def inspect(
+    spec: BatchInferenceSpec, secrets: Secrets, refusals: Refusals, waits: Emit | None = None
+) -> Inspected:
     """Look at cluster, destination, source, first rows, engine and model.
 
     :param refusals: gets a sentence for each problem found.
+    :param waits: emits events of a preview that waits for a node with vLLM, as its job would; without, the
+        model is not checked where no such node runs.
     """
     found = Inspected(spec, secrets)
     submission = spec.submission
@@ -143,7 +149,7 @@ def inspect(spec: BatchInferenceSpec, secrets: Secrets, refusals: Refusals) -> I
         return found
     tolerance = _look_at_rows(found, refusals)
     if found.sampled is not None and found.sampled.requests and tolerance is not None:
-        found.engine_fits = refusals.passes(_look_at_model, found, tolerance, refusals)
+        found.engine_fits = refusals.passes(_look_at_model, found, tolerance, refusals, waits)
     if found.checked is not None:
         with refusals.caught():
             _look_back(found, journal, refusals)
@@ -208,10 +214,13 @@ def _look_at_rows(found: Inspected, refusals: Refusals) -> Tolerance | None:
     return tolerance
 
 
-def _look_at_model(found: Inspected, tolerance: Tolerance, refusals: Refusals) -> None:
+def _look_at_model(found: Inspected, tolerance: Tolerance, refusals: Refusals, waits: Emit | None) -> None:
     spec, sampled = found.spec, found.sampled
     if sampled is None:
         return
+    if waits is not None:
+        with refusals.caught():
+            wait_for_engine_node(spec, False, waits)
     found.no_tokens = _why_unseen(spec)
     if found.no_tokens:
         refusals.note(found.no_tokens)

@@ -36,7 +36,7 @@ def report(driver: Driver, request: PreviewRequest) -> None:
     emit, refusals = driver.emit, Refusals()
     emit(events.Phase(phase="preflight", message="checking source, prompt, model, destination and cluster"))
     try:
-        inspected = inspect(driver.spec, driver.secrets, refusals)
+        inspected = inspect(driver.spec, driver.secrets, refusals, emit if request.ask else None)
         if request.verb == "plan":
             emit(events.Planned(report=plan_report(inspected, request, refusals)))
             return

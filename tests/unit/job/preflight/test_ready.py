@@ -147,7 +147,7 @@ def test_no_engine_starts_for_a_model_that_no_gpu_holds(
 ) -> None:
     sizes = None if shape is None else model_sizes(SHAPES[shape], None, None)
     monkeypatch.setattr(ready, "_checked_model", lambda *_: ModelCheck(context=400, sizes=sizes))
-    monkeypatch.setattr(ready, "_wait_for_engine_node", lambda *_: None)
+    monkeypatch.setattr(ready, "wait_for_engine_node", lambda *_: None)
     monkeypatch.setattr(ready.cluster_view, "view", lambda: Cluster((DGX,)))
     job, notices = spec(engine=engine, model="acme/large"), []
     context = ready.JobContext(job, Secrets(), notices.append, launch=LaunchLog())

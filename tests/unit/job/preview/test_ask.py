@@ -7,9 +7,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.preview import RowAnswer
+from airflow_provider_raybatch.job.planning import cluster_view
+from airflow_provider_raybatch.job.planning.plan import Cluster
+from airflow_provider_raybatch.job.preflight import ready
+from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
+from airflow_provider_raybatch.job.preview import ask, inspection, tokens
 from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.clusters import HEAD
 from tests.support.publishing import dead_letters
 from tests.support.reading import as_jsonl
 from tests.support.whole_job import attempt
@@ -102,3 +110,33 @@ def test_a_refused_job_asks_nothing(tmp_path: Path, report_of: ReportOf, told: l
     assert end.refusals
     assert "ask: no row was asked, since the job would be refused" in end.notices
     assert not answers_in(told)
+
+
+def test_a_node_with_vllm_is_waited_for(
+    tmp_path: Path, report_of: ReportOf, told: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where an autoscaler has ended all of them; a preview that asks nothing goes on without."""
+    came: list[str] = []
+    for module in (ready, inspection):
+        monkeypatch.setattr(module, "vllm_is_here", lambda: False)
+    monkeypatch.setattr(cluster_view, "view", lambda: Cluster((HEAD,)))
+    monkeypatch.setattr(cluster_view, "gpu_node", lambda _: next(iter(came), None))
+    monkeypatch.setattr(cluster_view, "wait_for", lambda *_: came.append("node-1"))
+    monkeypatch.setattr(inspection, "check_engine", lambda *_: ModelCheck())
+    monkeypatch.setattr(tokens, "VllmCounter", tokens.EchoCounter)
+    monkeypatch.setattr(ask, "_waited_for", lambda *_: [RowAnswer(ordinal=0)])
+    source = texts(tmp_path / "in.jsonl", "a")
+    fields = {
+        "engine": "vllm",
+        "model": "acme/m",
+        "prompt": "{row.text}",
+        "cluster_wait": 60,
+        "accelerator_type": "H100",
+    }
+    place = LocalFolder(str(tmp_path / "out"))
+    _, end = report_of(place, source, **fields)
+    assert any("no node that runs now has vLLM" in notice for notice in end.notices)
+    assert came == []
+    report_of(place, source, ask=1, **fields)
+    assert came == ["node-1"]
+    assert len(answers_in(told)) == 1
