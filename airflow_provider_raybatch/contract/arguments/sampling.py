@@ -58,7 +58,8 @@ class SamplingArguments(ContractModel):
         try:
             if isinstance(schema := unwrapped(given), str):
                 return {**data, "response_format": schema}
-            properties_of(_checked_schema(schema))
+            properties_of(_checked_schema(schema, "'json_object'"))
+            check_finite(schema)
         except ValueError as error:
             raise ValueError(f"response_format: {error}") from None
         sampling = data.get("sampling") or {}
@@ -128,7 +129,7 @@ def schema_of(structured: Any) -> Any:
         raise ValueError(f"structured_outputs: json: {error}") from None
 
 
-def _checked_schema(given: Any) -> Mapping[str, Any]:
+def _checked_schema(given: Any, any_object: str = "json_object=True") -> Mapping[str, Any]:
     try:
         schema = json.loads(given) if isinstance(given, str) else given
     except (ValueError, RecursionError) as error:
@@ -145,7 +146,7 @@ def _checked_schema(given: Any) -> Mapping[str, Any]:
     if not constrains:
         raise ValueError(
             f"{shown(dict(schema))} has no keyword that constrains a value; add 'type' and "
-            "'properties', or use json_object=True for any object"
+            f"'properties', or use {any_object} for any object"
         )
     return schema
 
@@ -160,7 +161,19 @@ def check_sampling(values: Mapping[str, Any]) -> None:
         if name in NOT_KEPT and value is not None and value is not False:
             raise ValueError(f"{name}: the dataset has no column for log probabilities; remove it")
         try:
-            json.dumps(value, allow_nan=False, skipkeys=True, default=str)
-        except ValueError:
-            raise ValueError(f"{name}: {shown(value)} is not finite; give a finite number") from None
+            check_finite(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
     schema_of(values.get("structured_outputs"))
+
+
+def check_finite(value: Any) -> None:
+    """Refuse numbers that JSON does not have.
+
+    :raises ValueError: one is in it.
+    """
+    try:
+        json.dumps(value, allow_nan=False, skipkeys=True, default=str)
+    except ValueError:
+        given = dict(value) if isinstance(value, Mapping) else value
+        raise ValueError(f"{shown(given)} is not finite; give a finite number") from None

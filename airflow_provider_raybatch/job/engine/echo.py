@@ -31,7 +31,7 @@ from airflow_provider_raybatch.job.engine.base import (
 from airflow_provider_raybatch.job.engine.echo_json import fitting
 from airflow_provider_raybatch.job.engine.echo_vectors import vector_of
 from airflow_provider_raybatch.job.engine.echo_workers import EchoWorkers
-from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_names
+from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_names, schema_name
 from airflow_provider_raybatch.job.request.render import text_of
 from airflow_provider_raybatch.job.request.row_text import shortened
 from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
@@ -108,7 +108,8 @@ def check_names(spec: BatchInferenceSpec) -> list[str]:
     :returns: names that only vLLM could check, where it is not installed.
     :raises PreflightError: vLLM has no such sampling parameter.
     """
-    return [name for name in check_sampling_names(spec.sampling) if name not in EchoSampling.model_fields]
+    unchecked = check_sampling_names(spec.sampling, schema_name(spec))
+    return [name for name in unchecked if name not in EchoSampling.model_fields]
 
 
 @dataclass(frozen=True)

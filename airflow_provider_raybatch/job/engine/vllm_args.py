@@ -26,6 +26,7 @@ _MOST_CPU_CACHE = 4 * 1024**3
 _FLOAT32_ROOM = 8
 """A model runs in float32 if the free memory is more than so many times its weights on disk."""
 _FEW = 15
+_OF_SCHEMA = "sampling: structured_outputs: json"
 
 _OURS = {
     "model": "model",
@@ -90,16 +91,17 @@ def _bytes_of_weights(model: str) -> int | None:
     return None
 
 
-def sampling_params(values: Mapping[str, Any]) -> Any:
+def sampling_params(values: Mapping[str, Any], of_schema: str = _OF_SCHEMA) -> Any:
     """VLLM's ``SamplingParams``, with `structured_outputs` given as a plain ``dict``.
 
+    :param of_schema: where their JSON schema comes from, for messages.
     :raises ValueError: vLLM refuses a value.
     :raises PreflightError: vLLM has no such parameter.
     """
     import msgspec  # vLLM brings it
     from vllm import SamplingParams
 
-    check_sampling_names(values)
+    check_sampling_names(values, of_schema)
     try:
         given = tidied(values, SamplingParams.__annotations__)
         for name, kind in vllm_compat.sampling_objects().items():
@@ -121,9 +123,15 @@ def sampling_params(values: Mapping[str, Any]) -> Any:
     return params
 
 
-def check_sampling_names(values: Mapping[str, Any]) -> list[str]:
+def schema_name(spec: BatchInferenceSpec) -> str:
+    """The argument that has the job's JSON schema, as messages name it."""
+    return _OF_SCHEMA if spec.response_schema is None else "response_format: the schema"
+
+
+def check_sampling_names(values: Mapping[str, Any], of_schema: str = _OF_SCHEMA) -> list[str]:
     """Check the names of sampling parameters against the installed vLLM, without importing it.
 
+    :param of_schema: see :func:`schema_name`.
     :returns: names that can't be checked here, since vLLM is not installed.
     :raises PreflightError: vLLM has no such sampling parameter, or the engine sets it.
     """
@@ -132,9 +140,12 @@ def check_sampling_names(values: Mapping[str, Any]) -> list[str]:
             raise PreflightError(f"sampling: {name!r} is set by {_OURS[name]}; remove it.")
     try:
         check_sampling(values)
-        check_schema(values.get("structured_outputs"))
     except ValueError as error:
         raise PreflightError(f"sampling: {error}.") from None
+    try:
+        check_schema(values.get("structured_outputs"))
+    except ValueError as error:
+        raise PreflightError(f"{of_schema} {error}.") from None
     names = vllm_compat.sampling_names()
     if names is None:
         return list(values)

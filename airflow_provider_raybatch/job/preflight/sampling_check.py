@@ -24,11 +24,10 @@ def check_sampling(spec: BatchInferenceSpec) -> Any:
     :returns: vLLM's parameters.
     :raises PreflightError: it refuses them.
     """
-    from airflow_provider_raybatch.job.engine.vllm_args import sampling_params
+    from airflow_provider_raybatch.job.engine.vllm_args import sampling_params, schema_name
 
-    typed = spec.response_schema is not None
     try:
-        params = sampling_params({"max_tokens": None, **spec.sampling})
+        params = sampling_params({"max_tokens": None, **spec.sampling}, schema_name(spec))
     except ValueError as error:
         raise PreflightError(f"sampling: vLLM refuses {spec.sampling!r}: {short(error)}.") from error
     structured = getattr(params, "structured_outputs", None)
@@ -39,10 +38,12 @@ def check_sampling(spec: BatchInferenceSpec) -> Any:
     try:
         vllm_compat.compile_structured(params, _grammar_backend(spec))
     except Exception as error:  # the grammar libraries raise classes of their own
-        shown = json.dumps(spec.sampling["structured_outputs"], ensure_ascii=False, default=str)[:200]
+        typed = spec.response_schema
+        asked = spec.sampling["structured_outputs"] if typed is None else typed
+        shown = json.dumps(asked, ensure_ascii=False, default=str)[:200]
+        name = "sampling: structured_outputs" if typed is None else schema_name(spec)
         raise PreflightError(
-            f"{'response_format' if typed else 'sampling'}: structured_outputs {shown} does not compile: "
-            f"{short(error)}."
+            f"{name} {shown} does not compile: {short(error)}; write it without what this names."
         ) from error
     return params
 

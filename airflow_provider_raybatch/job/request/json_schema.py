@@ -23,7 +23,7 @@ _LONGEST = 200
 def check_schema(structured: Any) -> None:
     """Check that structured outputs have a JSON schema of any draft.
 
-    :raises ValueError: naming the keyword.
+    :raises ValueError: what is wrong with it, as a clause that names the keyword.
     """
     schema = schema_of(structured)
     if schema is None:
@@ -32,7 +32,7 @@ def check_schema(structured: Any) -> None:
     elsewhere = next((name for name in _references(schema) if not name.startswith("#")), None)
     if elsewhere is not None and "$id" not in schema:
         raise ValueError(
-            f"structured_outputs: json refers to {elsewhere!r}, and no engine reads other documents; copy it "
+            f"refers to {elsewhere!r}, and no engine reads other documents; copy it "
             "into '$defs' and refer to '#/$defs/...'"
         )
 
@@ -88,7 +88,7 @@ def _validator(text: str) -> Any:
         tolerant = validators.extend(kind, {"pattern": _pattern, "multipleOf": _multiple_of})
         return tolerant(schema, registry=Registry())  # which gets nothing from the network
     raise ValueError(
-        f"structured_outputs: json is not a JSON schema ({refused.json_path}: {refused.message}); correct it"  # type: ignore[union-attr]
+        f"is not a JSON schema ({refused.json_path}: {refused.message}); correct it"  # type: ignore[union-attr]
     )
 
 

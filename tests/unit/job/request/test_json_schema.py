@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -70,12 +71,11 @@ def test_any_object_is_an_object() -> None:
 @pytest.mark.parametrize(
     ("schema", "sentence"),
     [
-        ({"type": "strin"}, "json is not a JSON schema ($.type: 'strin' is not valid"),
-        ({"$ref": "https://example.org/a.json"}, "json refers to 'https://example.org/a.json'"),
-        ({"type": "array", "items": {"anyOf": [{"$ref": "a.json"}]}}, "json refers to 'a.json'"),
+        ({"type": "strin"}, "is not a JSON schema ($.type: 'strin' is not valid"),
+        ({"$ref": "https://example.org/a.json"}, "refers to 'https://example.org/a.json'"),
+        ({"type": "array", "items": {"anyOf": [{"$ref": "a.json"}]}}, "refers to 'a.json'"),
     ],
 )
 def test_what_no_engine_can_hold_to_is_refused(schema: Any, sentence: str) -> None:
-    with pytest.raises(ValueError, match="structured_outputs") as caught:
+    with pytest.raises(ValueError, match="^" + re.escape(sentence)):
         check_schema({"json": schema})
-    assert sentence in str(caught.value)
