@@ -78,7 +78,8 @@ def _show_tokens(to: Console, tokens: PromptTokens) -> None:
         cuts = [(one.max_model_len, one.failed, one.shortened) for one in tokens.cut_offs]
         show_table(
             to,
-            f"What a smaller max_model_len would cut off; a response has at most {response}",
+            "What a smaller max_model_len would cut off, and it would free no memory; a response has at "
+            f"most {response}",
             ("max_model_len", "rows without room", "responses without all their room"),
             [[f"{value:,}" for value in cut] for cut in cuts],
             numbers=(0, 1, 2),

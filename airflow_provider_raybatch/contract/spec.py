@@ -281,11 +281,12 @@ class BatchInferenceSpec(
 
     @property
     def numerics(self) -> dict[str, Any]:
-        """The engine's arguments that may change a response, and not only sizes.
-
-        The context length counts where responses may be as long as it leaves room, and where prompts are cut.
-        """
-        is_bounded = self.pools or self.sampling.get("max_tokens") is not None
-        bounded = is_bounded and self.on_overlong == "error"
-        sizes = _SIZING_ARGS | ({"max_model_len"} if bounded else set())
+        """The engine's arguments that may change a response, and not only sizes."""
+        sizes = _SIZING_ARGS | (set() if self.context_decides else {"max_model_len"})
         return {name: value for name, value in self.engine_args.items() if name not in sizes}
+
+    @property
+    def context_decides(self) -> bool:
+        """Whether the context length decides responses: they fill it, or prompts are cut to it."""
+        is_bounded = self.pools or self.sampling.get("max_tokens") is not None
+        return not is_bounded or self.on_overlong != "error"

@@ -32,6 +32,7 @@ from airflow_provider_raybatch.job.output.run_statistics import statistics_of
 from airflow_provider_raybatch.job.parts.ledger import add_up, mark_damaged
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.planning import cluster_view
+from airflow_provider_raybatch.job.preflight.memory_check import cache_differs
 from airflow_provider_raybatch.job.preflight.ready import Emit, JobContext, make_ready
 from airflow_provider_raybatch.job.request import special_tokens
 from airflow_provider_raybatch.job.reuse.asked import asked_again, keep, keep_in_store
@@ -195,6 +196,8 @@ def _generate(context: JobContext, control: Control) -> None:
             launch.end()
     # Rows may have failed after the last check; a poison row must still be reported as one.
     context.tolerance.during(ran.reports)
+    if differs := cache_differs(context.checked.kv_cache_tokens, ran.engine.sizes.get("kv_cache_tokens")):
+        emit(events.Notice(level="warning", message=differs))
     for text in _prompts(spec, ran.reports):
         emit(events.Notice(message=text))
     context.ledger += ran.parts
@@ -250,7 +253,8 @@ def _publish(context: JobContext, control: Control) -> BatchManifest:
     tolerance.after(add_up(job.folder, ledger, source.rows))
     figures = statistics_of(context.ran, context.sizing, context.start_up, context.gpu_seconds)
     versions = {**context.versions, **figures.versions}
-    figures = replace(figures, digests=context.checked.digests, versions=versions)
+    plan = {**figures.plan, **context.checked.shown()}
+    figures = replace(figures, digests=context.checked.digests, versions=versions, plan=plan)
     manifest = prepare(
         spec, journal, ledger, source.rows, figures, source.schema, job.part_folder, publish_over_the_cluster
     )

@@ -89,7 +89,7 @@ class Renewable(Engine, Protocol):
 
 def overlong(tokens: int, longest: int) -> RowFailure:
     """The failure of a row whose prompt leaves no room for a single generated token."""
-    has = f"the prompt has {count_of(tokens, 'token')} and the context holds {longest:,}"
+    has = f"the prompt has {count_of(tokens, 'token')} and the context (max_model_len) holds {longest:,}"
     return RowFailure("tokenize", f"{has}, which leaves no room for a response")
 
 
@@ -107,3 +107,9 @@ def most_prompt_tokens(context: int, max_tokens: Any) -> int:
     most = whole_number(max_tokens)
     wanted = min(most, context // 2) if isinstance(most, int) else context // 8
     return context - max(1, wanted)
+
+
+def with_response(tokens: int, max_tokens: Any, context: int) -> int:
+    """Tokens that a prompt and its response take; 0 if the context does not hold the prompt."""
+    most = whole_number(max_tokens)
+    return 0 if tokens >= context else min(context, tokens + (most if isinstance(most, int) else 1))

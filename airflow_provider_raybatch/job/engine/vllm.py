@@ -229,7 +229,7 @@ def _info(config: Any, defaults: dict[str, Any]) -> EngineInfo:
         "max_model_len": int(model.max_model_len),
         "max_num_seqs": int(scheduler.max_num_seqs),
         "max_num_batched_tokens": int(scheduler.max_num_batched_tokens),
-        "kv_cache_tokens": int((cache.num_gpu_blocks or 0) * (cache.block_size or 0)),
+        "kv_cache_tokens": vllm_compat.kv_cache_tokens(cache),
         "enforce_eager": bool(model.enforce_eager),
     }
     return EngineInfo(defaults, sizes, {"vllm": vllm_compat.installed_version()})

@@ -179,6 +179,15 @@ def tokens_in_flight(llm: Any) -> int:
         return 0
 
 
+def kv_cache_tokens(cache: Any) -> int:
+    """Tokens that the KV cache holds, as vLLM logs them.
+
+    A vLLM that keeps no such number has blocks alone, which layers with a sliding window share.
+    """
+    tokens = getattr(cache, "kv_cache_size_tokens", None)
+    return int(tokens or (cache.num_gpu_blocks or 0) * (cache.block_size or 0))
+
+
 def _source(file: str) -> str:
     """A file of the installed vLLM, whose import takes half a minute; empty where there is no vLLM."""
     found = importlib.util.find_spec("vllm")

@@ -18,7 +18,7 @@ from airflow_provider_raybatch.job.planning.engine_memory import (
 from airflow_provider_raybatch.job.planning.gpus import GIB, Gpu
 from airflow_provider_raybatch.job.planning.model_shape import ModelShape
 
-_CLEARLY = 1.1
+CLEARLY = 1.1
 """Files of weights larger than the room by this factor are too large: vLLM need not load all that is in them.
 Sums of parameters need none: eleven engines took 0 to 6 % more."""
 _FP8, _FOUR_BITS = 8.0, 4.2
@@ -112,21 +112,39 @@ def refusal(
         return None
     share = sizes.utilization if sizes.fixed_cache is None else 1.0
     weights, room = weights_of_gpu(model.shape, sizes, model.stored), share * largest.largest
-    if weights <= room * (_CLEARLY if model.shape.needs_files else 1):
+    if weights <= room * (CLEARLY if model.shape.needs_files else 1):
         return None
     whole = replace(largest, memory=largest.largest)
-    remedies = [*_remedies(model, sizes, whole, gpus_of_a_node), "choose a smaller model or larger GPUs"]
+    remedies = [*ways_to_hold(model, sizes, whole, gpus_of_a_node), "choose a smaller model or larger GPUs"]
     where = "one GPU" if sizes.gpus == 1 else f"each of a replica's {count_of(sizes.gpus, 'GPU')}"
     return (
-        f"model: the weights of {name!r} take {_gib(weights)} on {where}, and vLLM has at most {_gib(room)} "
-        f"there (gpu_memory_utilization {share:g} of {largest.name}, at most {_gib(largest.largest)}); "
+        f"model: the weights of {name!r} take {gib(weights)} on {where}, and vLLM has at most {gib(room)} "
+        f"there (gpu_memory_utilization {share:g} of {largest.name}, at most {gib(largest.largest)}); "
         f"{', or '.join(remedies)}."
     )
+
+
+def ways_to_hold(
+    model: ModelSizes, sizes: EngineSizes, gpu: Gpu, gpus_of_a_node: int, tokens: int = 1
+) -> Iterator[str]:
+    """Engine arguments with which a GPU holds the model and a row of so many tokens."""
+    alone = replace(sizes, tensor_parallel=1, pipeline_parallel=1, max_model_len=tokens)
+    fewest = next((one for one in _parallel(model, alone, gpu, gpus_of_a_node) if one is not None), None)
+    if fewest is not None and fewest.gpus > sizes.gpus:
+        arguments = " and ".join(f"{name}={value}" for name, value in _as_arguments(fewest).items())
+        yield f"set {arguments} in engine_args"
+    if name := _quantised_that_fits(model, replace(sizes, max_model_len=tokens), gpu):
+        yield name
 
 
 def tokens_in_words(tokens: int) -> str:
     """A number of tokens with three digits that count: an estimate knows no more."""
     return count_of(int(float(f"{tokens:.3g}")), "token")
+
+
+def gib(size: float) -> str:
+    """``4.0 GiB``."""
+    return f"{size / GIB:,.1f} GiB"
 
 
 def _starts(memory: EngineMemory, sizes: EngineSizes) -> bool:
@@ -149,16 +167,6 @@ def _parallel(
         yield sizes if _starts(model.memory(sizes, gpu.memory), sizes) else None
 
 
-def _remedies(model: ModelSizes, sizes: EngineSizes, gpu: Gpu, gpus_of_a_node: int) -> Iterator[str]:
-    alone = replace(sizes, tensor_parallel=1, pipeline_parallel=1, max_model_len=1)
-    fewest = next((one for one in _parallel(model, alone, gpu, gpus_of_a_node) if one is not None), None)
-    if fewest is not None and fewest.gpus > sizes.gpus:
-        arguments = " and ".join(f"{name}={value}" for name, value in _as_arguments(fewest).items())
-        yield f"set {arguments} in engine_args"
-    if name := _quantised_that_fits(model, replace(sizes, max_model_len=1), gpu):
-        yield name
-
-
 def _quantised_that_fits(model: ModelSizes, sizes: EngineSizes, gpu: Gpu) -> str:
     """How to quantise the model so that it fits; empty if it is quantised, or no way is enough."""
     if model.shape.stored_bits is not None or sizes.weight_bits is not None:
@@ -174,13 +182,13 @@ def _quantised_that_fits(model: ModelSizes, sizes: EngineSizes, gpu: Gpu) -> str
 
 
 def _of_model(model: ModelSizes, memory: EngineMemory, sizes: EngineSizes, gpu: Gpu) -> str:
-    weights, share = _gib(memory.weights), f"{sizes.utilization:g} x {_gib(gpu.memory)} of {gpu.name}"
+    weights, share = gib(memory.weights), f"{sizes.utilization:g} x {gib(gpu.memory)} of {gpu.name}"
     if memory.tokens <= 0:
-        return f"the weights take {weights} and a step {_gib(memory.step)}, together more than {share}"
+        return f"the weights take {weights} and a step {gib(memory.step)}, together more than {share}"
     about = "at most" if model.shape.has_encoder else "at least" if gpu.is_several else "about"
     longest = f"{count_of(sizes.max_model_len, 'token')} (max_model_len)"
     text = (
-        f"the weights take {weights} and a step {_gib(memory.step)}; of {share}, {_gib(memory.cache)} are "
+        f"the weights take {weights} and a step {gib(memory.step)}; of {share}, {gib(memory.cache)} are "
         f"left for a KV cache of {about} {tokens_in_words(memory.tokens)}"
     )
     if not _starts(memory, sizes):
@@ -245,7 +253,3 @@ def _as_arguments(sizes: EngineSizes) -> dict[str, int]:
         "pipeline_parallel_size": sizes.pipeline_parallel,
     }
     return {name: value for name, value in found.items() if value > 1}
-
-
-def _gib(size: float) -> str:
-    return f"{size / GIB:,.1f} GiB"

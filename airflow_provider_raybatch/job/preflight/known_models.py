@@ -25,6 +25,7 @@ from airflow_provider_raybatch.contract.arguments.task import TaskArguments
 from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.job.engine.sampling_values import whole_number
 from airflow_provider_raybatch.job.preflight import model_check, model_version
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.model_version import Version
@@ -89,7 +90,8 @@ def _kept(place: Path | None, spec: BatchInferenceSpec, requests: Sequence[Reque
     if not shapes(requests) <= known.shapes:
         return None
     digests = known.checked.digests.model_copy(update={"spec": spec.response_digest})
-    return replace(known.checked, digests=digests)
+    needed = min(known.checked.context, _most_tokens(spec, requests))
+    return replace(known.checked, digests=digests, needed=needed, is_kept=True)
 
 
 def _current(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr]) -> Version | None:
@@ -181,8 +183,18 @@ def _of_key(key: str, value: Any) -> Any:
 
 def _surely_fit(requests: Sequence[Request], context: int) -> bool:
     """No token has less than a byte."""
-    most = max((len(one.as_json().encode()) for one in requests), default=0)
-    return most < _SHARE_OF_CONTEXT * context
+    return max(map(_bytes, requests), default=0) < _SHARE_OF_CONTEXT * context
+
+
+def _most_tokens(spec: BatchInferenceSpec, requests: Sequence[Request]) -> int:
+    """That a prompt and its response may have."""
+    limits = ({**spec.sampling, **one.sampling}.get("max_tokens") for one in requests)
+    response = max((limit for limit in map(whole_number, limits) if isinstance(limit, int)), default=1)
+    return int(max(map(_bytes, requests), default=0) / _SHARE_OF_CONTEXT) + response
+
+
+def _bytes(request: Request) -> int:
+    return len(request.as_json().encode())
 
 
 def _read(place: Path) -> Kept | None:

@@ -19,10 +19,12 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.job.engine.base import with_response
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, prints_the_date, template_of
 from airflow_provider_raybatch.job.engine.text_encoder import text_encoder
 from airflow_provider_raybatch.job.engine.token_ids import absent_bos, check_token_ids, surplus_tokens
 from airflow_provider_raybatch.job.failures.diagnosis import short
+from airflow_provider_raybatch.job.planning.context_length import ContextLength
 from airflow_provider_raybatch.job.planning.model_fit import ModelSizes
 from airflow_provider_raybatch.job.preflight.memory_check import model_sizes
 from airflow_provider_raybatch.job.preflight.model_bucket import check_bucket, is_in_bucket
@@ -60,6 +62,11 @@ class ModelCheck:
     :param structured_outputs_config: engine argument for JSON without white space; empty if none is set.
     :param prints_date: whether the chat template prints the date.
     :param sizes: what decides the memory that the model needs; ``None`` if that is not known.
+    :param needed: tokens of the longest prompt that fits the context, with its response; of a kept check, at
+        most so many.
+    :param is_kept: whether an earlier job made this check, for other rows.
+    :param length: of the context of this job's engines; ``None`` until the cluster is known.
+    :param kv_cache_tokens: that an engine's KV cache is expected to hold; 0 if that is not known.
     """
 
     sampled: int = 0
@@ -76,6 +83,18 @@ class ModelCheck:
     structured_outputs_config: dict[str, Any] = field(default_factory=dict)
     prints_date: bool = False
     sizes: ModelSizes | None = None
+    needed: int = 0
+    is_kept: bool = False
+    length: ContextLength | None = None
+    kv_cache_tokens: int = 0
+
+    def shown(self) -> dict[str, object]:
+        """Sizes of the engine that were derived from the model, for the manifest and for `raybatch plan`."""
+        tokens = {"value": self.kv_cache_tokens, "reason": "expected from the model's config and the GPU"}
+        return {
+            **({} if self.length is None else self.length.shown()),
+            **({"kv_cache_tokens": tokens} if self.kv_cache_tokens else {}),
+        }
 
 
 def check_model(
@@ -188,15 +207,16 @@ def _check_prompts(
     failures: list[tuple[int, RowFailure]] = []
     own_chats: list[list[int]] = []
     lengths: list[int] = []
-    truncated = 0
+    truncated = needed = 0
     for place, (request, ids) in enumerate(zip(requests, encoder.encode(requests), strict=True)):
         fitted = ids
         if not isinstance(ids, RowFailure):
             lengths.append(len(ids))
             if spec.chat_template and request.messages is not None:
                 own_chats.append(ids)
-            sampling = {**defaults, **spec.sampling, **request.sampling}
-            fitted = encoder.fitted(request, ids, context, sampling.get("max_tokens"))
+            most = {**defaults, **spec.sampling, **request.sampling}.get("max_tokens")
+            fitted = encoder.fitted(request, ids, context, most)
+            needed = max(needed, with_response(len(ids), most, context))
         if isinstance(fitted, RowFailure):
             failures.append((place, fitted))
         else:
@@ -208,6 +228,7 @@ def _check_prompts(
         failures=tuple(failures),
         truncated=truncated,
         longest=max(lengths, default=0),
+        needed=needed,
         context=context,
         generation_defaults=defaults,
         absent_bos=absent_bos(tokenizer, own_chats),

@@ -20,6 +20,7 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract import events, layout
 from airflow_provider_raybatch.contract.digest import hex_digest
+from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import BatchManifest, Digests
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -34,10 +35,16 @@ from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask, look_back
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.planning import cluster_view, plan
+from airflow_provider_raybatch.job.planning.context_length import MEASURED
 from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
-from airflow_provider_raybatch.job.preflight import known_models
+from airflow_provider_raybatch.job.preflight import known_models, model_check
 from airflow_provider_raybatch.job.preflight.input_check import Sample, check_rows, look_at_source, sample
-from airflow_provider_raybatch.job.preflight.memory_check import check_memory
+from airflow_provider_raybatch.job.preflight.memory_check import (
+    check_memory,
+    checked_context,
+    expected_tokens,
+    with_length,
+)
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.model_files import is_on_disk
 from airflow_provider_raybatch.job.preflight.model_look import refuse_by_files, refuse_missing
@@ -165,7 +172,7 @@ def _check_model(context: JobContext, spec: BatchInferenceSpec, sampled: Sample)
     wait_for_engine_node(spec, journal.began_before(), emit)
     context.start_up.ended("nodes")
     checked = check_engine(spec, requests, environment, emit, launch)
-    tell_of_memory(spec, checked, emit)
+    checked = tell_of_memory(spec, checked, emit)
     context.refusal = check_prompts(spec, sampled, checked, context.tolerance, emit)
     tell_of_choices(spec, checked, requests, emit)
     context.model = checked_model(spec, checked)
@@ -256,16 +263,24 @@ def check_engine(
     return checked
 
 
-def tell_of_memory(spec: BatchInferenceSpec, checked: ModelCheck, emit: Emit) -> None:
-    """Say what the model leaves of a GPU.
+def tell_of_memory(spec: BatchInferenceSpec, checked: ModelCheck, emit: Emit) -> ModelCheck:
+    """Say what the model leaves of a GPU, and how long rows may be, if the job derives that.
 
-    :raises PreflightError: no GPU of the cluster holds its weights.
+    :returns: the check with the context length of the job's engines.
+    :raises PreflightError: no GPU of the cluster holds the weights, or the longest row that was counted.
     """
-    if spec.engine != "vllm" or spec.pools or checked.sizes is None:  # most pooling models have no cache
-        return
-    told = check_memory(spec, checked.sizes, cluster_view.view())
-    if told is not None:
+    if spec.engine != "vllm" or spec.pools:  # most pooling models have no cache
+        return checked
+    cluster, sizes = cluster_view.view(), checked.sizes
+    length = checked_context(spec, sizes, cluster, checked.context, checked.needed)
+    if length.max_model_len is not None:
+        shown = "auto" if length.max_model_len == MEASURED else f"{length.max_model_len:,}"
+        level = "warning" if checked.needed > length.tokens else "info"
+        emit(events.Notice(level=level, message=f"max_model_len: {shown} ({length.reason})"))
+    sized = with_length(spec, length)
+    if (told := check_memory(sized, sizes, cluster)) is not None:
         emit(told)
+    return replace(checked, length=length, kv_cache_tokens=expected_tokens(sized, sizes, cluster))
 
 
 def tell_of_choices(
@@ -282,10 +297,27 @@ def tell_of_choices(
 def _checked_model(
     spec: BatchInferenceSpec, requests: list[Request], environment: Environment, launch: Launch
 ) -> ModelCheck:
-    """Use a check that is kept here; else make one in a replica that has started, or in a task.
+    """Use a check that is kept; else make one.
 
-    Both run on a node with the accelerator: the head may have neither vLLM nor the model.
+    A kept one has not counted these rows, so it is made anew where they may not fit the engine.
     """
+    found = _kept_or_made(spec, requests, environment, launch)
+    if found.is_kept and _may_lack_room(spec, found):
+        return _made(model_check.check_model, spec, requests, environment, launch)
+    return found
+
+
+def _may_lack_room(spec: BatchInferenceSpec, kept: ModelCheck) -> bool:
+    try:
+        length = checked_context(spec, kept.sizes, cluster_view.view(), kept.context, kept.needed)
+    except PreflightError:
+        return True
+    return length.max_model_len is not None and kept.needed > length.tokens
+
+
+def _kept_or_made(
+    spec: BatchInferenceSpec, requests: list[Request], environment: Environment, launch: Launch
+) -> ModelCheck:
     node = cluster_view.gpu_node(spec.accelerator_type)
     is_here = node in {None, ray.get_runtime_context().get_node_id()}
     if is_here:
@@ -296,11 +328,24 @@ def _checked_model(
         refuse_missing(spec.model)
     if is_here or not is_on_disk(spec.model):
         refuse_by_files(spec, environment)
-    check = known_models.check_unless_kept
-    checked: ModelCheck | None = launch.ask(check, spec, requests, environment)
+    return _made(known_models.check_unless_kept, spec, requests, environment, launch)
+
+
+def _made(
+    check: Callable[..., ModelCheck],
+    spec: BatchInferenceSpec,
+    requests: list[Request],
+    environment: Environment,
+    launch: Launch,
+) -> ModelCheck:
+    """What a check finds in a replica that has started, or in a task.
+
+    Both run on a node with the accelerator: the head may have neither vLLM nor the model.
+    """
+    checked = launch.ask(check, spec, requests, environment)
     if checked is not None:
         return checked
-    options = beside_the_model(node)
+    options = beside_the_model(cluster_view.gpu_node(spec.accelerator_type))
     made: ModelCheck = ray.get(ray.remote(check).options(**options).remote(spec, requests, environment))
     return made
 
@@ -329,13 +374,15 @@ def checked_model(spec: BatchInferenceSpec, checked: ModelCheck) -> CheckedModel
 
 
 def as_checked(spec: BatchInferenceSpec, checked: ModelCheck) -> BatchInferenceSpec:
-    """Pin the model version that was checked, and how JSON is written.
+    """Pin the model version that was checked, how JSON is written, and the context length if it is derived.
 
     Ray's processor uses vLLM's async engine, which ignores the model's `generation_config`.
     """
     engine_args = {**spec.engine_args, **checked.revisions}
     if checked.structured_outputs_config:
         engine_args["structured_outputs_config"] = checked.structured_outputs_config
+    if checked.length is not None and checked.length.max_model_len is not None:
+        engine_args["max_model_len"] = checked.length.max_model_len
     changed: dict[str, Any] = {"engine_args": engine_args}
     if spec.engine == ray_data_llm.NAME:
         changed["sampling"] = {**checked.generation_defaults, **spec.sampling}

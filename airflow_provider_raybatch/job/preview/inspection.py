@@ -230,7 +230,7 @@ def _look_at_model(found: Inspected, tolerance: Tolerance, refusals: Refusals, w
         checked = check_engine(spec, sampled.requests, environment, refusals.emit, Launch())
         found.checked = checked
         with refusals.caught():
-            tell_of_memory(spec, checked, refusals.emit)
+            found.checked = checked = tell_of_memory(spec, checked, refusals.emit)
         found.refusal = check_prompts(spec, sampled, checked, tolerance, refusals.emit)
         tell_of_choices(spec, checked, sampled.requests, refusals.emit)
     if spec.engine == ray_data_llm.NAME and not engine_is_here(spec):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from airflow_provider_raybatch.contract.preview import PlanReport, PreviewRequest, PromptTokens, Size
@@ -10,7 +12,7 @@ from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Plan
-from airflow_provider_raybatch.job.preflight.memory_check import expected_fit
+from airflow_provider_raybatch.job.preflight.memory_check import expected_fit, with_length
 from airflow_provider_raybatch.job.preview import tokens
 from airflow_provider_raybatch.job.preview.inspection import Inspected, sized
 from airflow_provider_raybatch.job.preview.lengths import prompt_tokens
@@ -50,7 +52,7 @@ def plan_report(found: Inspected, request: PreviewRequest, refusals: Refusals) -
         bytes=0 if source is None else sum(file.size for file in source.listing.files),
         remaining=None if source is None else remaining,
         prompt_tokens=counted,
-        sizes=() if sizing is None else (*_sizes(sizing), *_of_memory(found, sizing)),
+        sizes=() if sizing is None else (*_sizes(sizing.shown()), *_of_memory(found, sizing)),
     )
 
 
@@ -98,21 +100,26 @@ def _remaining(found: Inspected, refusals: Refusals) -> int:
     return int(np.count_nonzero(~(resolved | reuse.rows)))
 
 
-def _sizes(sizing: Plan) -> list[Size]:
+def _sizes(shown: Mapping[str, object]) -> list[Size]:
     """As the log and the manifest of the job would have them."""
     found = []
-    for name, shown in sizing.shown().items():
-        if isinstance(shown, dict):
-            found.append(Size(name=name, value=str(shown["value"]), reason=str(shown["reason"])))
+    for name, one in shown.items():
+        if isinstance(one, dict):
+            found.append(Size(name=name, value=str(one["value"]), reason=str(one["reason"])))
     return found
 
 
 def _of_memory(found: Inspected, sizing: Plan) -> list[Size]:
     """What the model leaves of a GPU, and what else would fit."""
     checked = found.checked
-    if checked is None or found.spec.engine != "vllm" or not sizing.gpus:
+    if checked is None or found.spec.engine != "vllm":
         return []
-    fit = expected_fit(found.spec, checked.sizes, cluster_view.view())
+    engine = _sizes(checked.shown())
+    if not sizing.gpus:
+        return engine
+    spec = with_length(found.spec, checked.length)
+    fit = expected_fit(spec, checked.sizes, cluster_view.view())
     fits = {True: "fits", False: "does not fit", None: ""}[fit.fits]
     values = {"model": fits, "parallel": ", ".join(f"{name}={size}" for name, size in fit.parallel.items())}
-    return [Size(name=name, value=values.get(name, ""), reason=why) for name, why in fit.reasons.items()]
+    of_model = [Size(name=name, value=values.get(name, ""), reason=why) for name, why in fit.reasons.items()]
+    return [*engine, *of_model]

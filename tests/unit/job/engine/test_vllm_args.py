@@ -234,7 +234,9 @@ class TestEncode:
     def test_prompts_without_room_for_tokens_fail(self, engine: Any) -> None:
         (made,) = engine.encode([Request(prompt="a b c d e f g h")])
         assert made == RowFailure(
-            "tokenize", "the prompt has 8 tokens and the context holds 8, which leaves no room for a response"
+            "tokenize",
+            "the prompt has 8 tokens and the context (max_model_len) holds 8, which leaves no room for a "
+            "response",
         )
 
     def test_on_overlong_truncate_cuts_prompts_without_room(self, engine: Any) -> None:

@@ -78,7 +78,10 @@ def test_the_second_job_finds_the_check_of_the_first(checks: Checks) -> None:
     again = checks.ask("Say y", batch_size=7, prompt="Repeat {row.text}")
     assert checks.made == 1
     prompted = spec(engine="vllm", model=str(checks.folder), prompt="Repeat {row.text}")
-    assert again == dataclasses.replace(FOUND, digests=Digests(spec=prompted.response_digest))
+    of_these_rows = {"needed": again.needed, "is_kept": True}
+    assert again == dataclasses.replace(
+        FOUND, digests=Digests(spec=prompted.response_digest), **of_these_rows
+    )
 
 
 @pytest.mark.parametrize(
@@ -281,6 +284,16 @@ def test_the_hub_is_asked_with_the_token_of_the_job(
     assert known_models.kept(job, [], {}) == found
     assert names.tokens == ["hf_job"] * 3 + [None]
     assert "HF_TOKEN" not in os.environ
+
+
+def test_a_kept_check_says_how_long_these_rows_may_be(checks: Checks) -> None:
+    """It has not counted them: a token has a byte at least, and the chat template adds some."""
+    checks.ask()
+    found = checks.ask("x" * 90, sampling={"max_tokens": 30})
+    assert not found.is_kept  # other sampling
+    found = checks.ask("y" * 90, sampling={"max_tokens": 30})
+    assert found.is_kept
+    assert 90 + 30 < found.needed <= 200
 
 
 def test_a_broken_cache_costs_time_only(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:

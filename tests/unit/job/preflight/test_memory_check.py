@@ -9,9 +9,18 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.planning.context_length import ContextLength
 from airflow_provider_raybatch.job.planning.model_fit import ModelSizes
 from airflow_provider_raybatch.job.planning.plan import Cluster
-from airflow_provider_raybatch.job.preflight.memory_check import check_memory, expected_fit, model_sizes
+from airflow_provider_raybatch.job.preflight.memory_check import (
+    cache_differs,
+    check_memory,
+    checked_context,
+    expected_fit,
+    expected_tokens,
+    model_sizes,
+    with_length,
+)
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles
 from tests.support.clusters import DGX, H200, HEAD, LAPTOP, SMALL, autoscaled
 from tests.support.model_configs import SHAPES
@@ -144,3 +153,82 @@ def test_files_of_weights_count_where_parameters_do_not(
 
 def test_a_config_that_tells_too_little_gives_nothing() -> None:
     assert model_sizes({"model_type": "llama"}, None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("expected", "reported", "said"),
+    [
+        (
+            892_000,
+            700_000,
+            "memory: vLLM's KV cache holds 700,000 tokens, 22% fewer than the 892,000 tokens that were "
+            "expected",
+        ),
+        (
+            24_688,
+            30_000,
+            "memory: vLLM's KV cache holds 30,000 tokens, 22% more than the 24,700 tokens that were expected",
+        ),
+        (892_000, 891_392, ""),
+        (892_000, 810_000, ""),
+        (0, 891_392, ""),
+        (892_000, None, ""),
+        (892_000, 0, ""),
+    ],
+)
+def test_a_cache_of_another_size_is_told(expected: int, reported: int | None, said: str) -> None:
+    assert cache_differs(expected, reported) == said
+
+
+def context_of(cluster: Cluster, needed: int = 2000, **fields: Any) -> ContextLength:
+    given = {"sampling": {"max_tokens": 16}, **fields}
+    job = spec(engine="vllm", model="acme/medium", **given)
+    return checked_context(job, MEDIUM, cluster, 131_072, needed)
+
+
+def test_engines_get_a_context_that_their_cache_holds() -> None:
+    found = context_of(Cluster((HEAD, L4)))
+    assert found.max_model_len == 27_648
+    job = spec(engine="vllm", model="acme/medium", sampling={"max_tokens": 16})
+    notice = check_memory(with_length(job, found), MEDIUM, Cluster((HEAD, L4)))
+    assert notice is not None
+    assert notice.level == "info"
+    assert notice.message.endswith("rows of 27,648 tokens (max_model_len)")
+    own = {"max_model_len": 512}
+    assert with_length(job.model_copy(update={"engine_args": own}), found).engine_args == own
+
+
+@pytest.mark.parametrize(
+    ("cluster", "fields"),
+    [
+        pytest.param(Cluster((HEAD, L4)), {"needed": 100_000}, id="a row too long"),
+        pytest.param(Cluster((HEAD, L4)), {"sampling": {}}, id="responses may fill the context"),
+        pytest.param(Cluster((HEAD, L4)), {"on_overlong": "truncate"}, id="prompts are cut to it"),
+    ],
+)
+def test_a_context_that_no_gpu_holds_is_refused(cluster: Cluster, fields: dict[str, Any]) -> None:
+    with pytest.raises(PreflightError, match=r"^max_model_len: the "):
+        context_of(cluster, **fields)
+    grown = context_of(cluster, **fields, cluster_wait=60.0)  # a larger node may join
+    assert grown.problem
+
+
+def test_weights_are_refused_before_a_context() -> None:
+    job = spec(engine="vllm", model="acme/large", sampling={"max_tokens": 16})
+    with pytest.raises(PreflightError, match=r"^model: the weights of 'acme/large'"):
+        checked_context(job, LARGE, Cluster((HEAD, L4)), 131_072, 100_000)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "known"),
+    [
+        (Cluster((HEAD, L4)), True),
+        (Cluster((HEAD, H200)), True),
+        (Cluster((HEAD, A100)), False),  # of 40 or 80 GB
+        (Cluster((HEAD, L4, H200)), False),
+        (LAPTOP, False),
+    ],
+)
+def test_tokens_are_expected_of_one_kind_of_gpu(cluster: Cluster, known: bool) -> None:
+    job = spec(engine="vllm", model="acme/medium", engine_args={"max_model_len": 8192})
+    assert bool(expected_tokens(job, MEDIUM, cluster)) is known

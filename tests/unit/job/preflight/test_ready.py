@@ -17,12 +17,14 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.layout import JOURNAL
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine_process.opening import identity
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.planning.plan import Cluster
 from airflow_provider_raybatch.job.preflight.input_check import Sample
 from airflow_provider_raybatch.job.preflight.memory_check import model_sizes
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
+from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.storage.folder import Folder, folder
 from tests.support.clusters import DGX
@@ -215,3 +217,77 @@ def test_one_line_says_that_choices_are_whole() -> None:
     assert tell(spec(engine="vllm", model="m"), {}, sampling, sampling) == [line]
     assert tell(spec(sampling=sampling), {}) == []
     assert tell(job, {"max_tokens": 20}) == []
+
+
+L4_NODE = {"CPU": 8.0, "GPU": 1.0, "accelerator_type:L4": 1.0}
+BOUNDED = {"engine": "vllm", "model": "acme/medium", "sampling": {"max_tokens": 16}}
+
+
+def sized(needed: int, **fields: Any) -> ModelCheck:
+    """Of a model whose own context no L4 holds."""
+    sizes = model_sizes(SHAPES["8B"], None, None)
+    return ModelCheck(context=131_072, needed=needed, sizes=sizes, **fields)
+
+
+def told(
+    monkeypatch: pytest.MonkeyPatch, needed: int, **fields: Any
+) -> tuple[BatchInferenceSpec, BatchInferenceSpec, list[Notice], ModelCheck]:
+    """The job as it was asked and as engines load it, what is said, and the check."""
+    monkeypatch.setattr(ready.cluster_view, "view", lambda: Cluster((HEAD["Resources"], L4_NODE)))
+    asked, notices = spec(**{**BOUNDED, **fields}), list[Notice]()
+    checked = ready.tell_of_memory(asked, sized(needed), notices.append)
+    return asked, ready.as_checked(asked, checked), notices, checked
+
+
+def test_engines_load_a_context_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for all rows, so that jobs share warm engines; and no request key changes by it."""
+    asked, loaded, notices, checked = told(monkeypatch, 2000)
+    assert loaded.engine_args == {"max_model_len": 27_648}
+    assert notices[0].message == (
+        "max_model_len: 27,648 (surely fits: the model's own 131,072 tokens take 16.0 GiB of KV cache, and "
+        "L4 holds about 32,500 tokens)"
+    )
+    assert notices[1].message.endswith("or 1.2 rows of 27,648 tokens (max_model_len)")
+    assert checked.shown()["kv_cache_tokens"] == {
+        "value": 32_511,
+        "reason": "expected from the model's config and the GPU",
+    }
+    assert loaded.response_digest == asked.response_digest
+    assert Keyer(loaded, {}, checked.digests).digest == Keyer(asked, {}, checked.digests).digest
+    _, other, _, _ = told(monkeypatch, 20_000)
+    assert identity(other, "files") == identity(loaded, "files") != identity(asked, "files")
+
+
+def test_what_is_measured_is_no_part_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, loaded, notices, _ = told(monkeypatch, 30_000)
+    assert loaded.engine_args == {"max_model_len": -1}
+    assert notices[0].message.startswith("max_model_len: auto (what vLLM's cache holds: L4 holds about")
+    assert [notice.level for notice in notices] == ["info", "info"]
+    assert loaded.response_digest == asked.response_digest
+
+
+def test_a_counted_row_that_may_not_fit_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, notices, _ = told(monkeypatch, 40_000)
+    assert notices[0].level == "warning"
+    assert "the longest prompt counted, 40,000 tokens with its response, may be a dead" in notices[0].message
+
+
+@pytest.mark.parametrize("given", [64, "auto"])
+def test_the_users_context_stays(monkeypatch: pytest.MonkeyPatch, given: int | str) -> None:
+    _, loaded, notices, checked = told(monkeypatch, 30, engine_args={"max_model_len": given})
+    assert loaded.engine_args == {"max_model_len": given}
+    assert checked.length is not None
+    assert checked.length.reason == "set in engine_args"
+    assert not [one for one in notices if one.message.startswith("max_model_len")]
+
+
+@pytest.mark.parametrize(("needed", "again"), [(20_000, False), (50_000, True), (100_000, True)])
+def test_rows_that_may_not_fit_are_counted_in_spite_of_a_kept_check(
+    monkeypatch: pytest.MonkeyPatch, needed: int, again: bool
+) -> None:
+    """It knows their bytes alone, and a refusal must not come from a guess."""
+    monkeypatch.setattr(ready.cluster_view, "view", lambda: Cluster((HEAD["Resources"], L4_NODE)))
+    monkeypatch.setattr(ready, "_kept_or_made", lambda *_: sized(needed, is_kept=True))
+    made = SimpleNamespace(ask=lambda check, *_: sized(5, longest=1))
+    found = ready._checked_model(spec(**BOUNDED), [], {}, made)
+    assert (found.needed, found.is_kept) == ((5, False) if again else (needed, True))

@@ -94,7 +94,8 @@ def test_equal_rows_and_failing_rows_are_named(tmp_path: Path, report_of: Report
     assert [row.same_as for row in rows] == [None, None, 0, None]
     assert [row.failure for row in rows][:3] == [None] * 3
     assert rows[3].failure == (
-        "tokenize: the prompt has 50 tokens and the context holds 20, which leaves no room for a response"
+        "tokenize: the prompt has 50 tokens and the context (max_model_len) holds 20, which leaves no room "
+        "for a response"
     )
     assert end.refusals == ()  # an echo is not asked for its rows before they run
 
@@ -180,6 +181,28 @@ def test_a_model_that_no_gpu_holds_is_refused(
     sizes = {size.name: (size.value, size.reason) for size in report.sizes}
     assert sizes["model"][0] == "does not fit"
     assert "tensor_parallel_size=" in sizes["parallel"][0]
+
+
+def test_the_context_that_the_job_derives_is_shown(
+    tmp_path: Path, report_of: ReportOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all counted rows, those beyond it are told to fail, as they will."""
+    checked = ModelCheck(context=131_072, needed=2000, sizes=model_sizes(SHAPES["8B"], None, None))
+    monkeypatch.setattr(inspection, "check_engine", lambda *_: checked)
+    monkeypatch.setattr(inspection, "vllm_is_here", lambda: True)
+    monkeypatch.setattr(tokens, "VllmCounter", tokens.EchoCounter)
+    l4 = {"CPU": 8.0, "GPU": 1.0, "accelerator_type:L4": 1.0}
+    monkeypatch.setattr(cluster_view, "view", lambda: Cluster((HEAD, l4)))
+    source = texts(tmp_path / "in.jsonl", "short", "w " * 28_000)
+    fields = {"engine": "vllm", "model": "acme/medium", "sampling": {"max_tokens": 16}, **TOLERANT}
+    fields["prompt"] = "{row.text}"
+    report = report_of(LocalFolder(str(tmp_path / "out")), source, "plan", **fields)
+    sizes = {size.name: (size.value, size.reason) for size in report.sizes}
+    assert sizes["max_model_len"][0] == "27648"
+    assert sizes["max_model_len"][1].startswith("surely fits: the model's own 131,072 tokens take 16.0 GiB")
+    assert sizes["kv_cache_tokens"][0] == "32511"
+    assert (report.prompt_tokens.context, report.prompt_tokens.failed) == (27_648, 1)
+    assert report.refusals == ()
 
 
 @pytest.mark.parametrize("verb", ["preview", "plan"])
