@@ -104,7 +104,7 @@ def context_on_cpus(model: ModelSizes | None, engine_args: Mapping[str, Any], as
     if model is None or sizes is None or asked.decides:
         return ContextLength(asked.own, "the model's own")
     row = _bytes_of_row(model, replace(sizes, cache_bytes=max(4, sizes.cache_bytes)), asked.own)
-    if row <= _ROW_ON_CPUS:
+    if row <= (sizes.fixed_cache or _ROW_ON_CPUS):
         return ContextLength(asked.own, "the model's own")
     why = f"the model's own, or what vLLM's cache holds: a row may take up to {gib(row)} of memory"
     return ContextLength(asked.own, why, MEASURED)

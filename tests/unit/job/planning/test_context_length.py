@@ -159,9 +159,17 @@ def test_what_the_user_sets_stays(given: int | str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "own", "decides", "chosen"),
-    [("8B", OWN, False, MEASURED), ("8B", OWN, True, None), ("8B", 4096, False, None)],
+    ("own", "decides", "cache", "chosen"),
+    [
+        (OWN, False, {}, MEASURED),
+        (OWN, True, {}, None),
+        (4096, False, {}, None),
+        (4096, False, {"kv_cache_memory_bytes": 1 << 29}, MEASURED),
+        (OWN, False, {"kv_cache_memory_bytes": 1 << 35}, None),
+    ],
 )
-def test_large_rows_on_cpus_are_measured(name: str, own: int, decides: bool, chosen: int | None) -> None:
+def test_large_rows_on_cpus_are_measured(
+    own: int, decides: bool, cache: dict[str, int], chosen: int | None
+) -> None:
     """The cache is a fifth of the memory that is free on the engine's node, which the driver can't see."""
-    assert context_on_cpus(model(name), {}, Asked(own, 5, decides)).max_model_len == chosen
+    assert context_on_cpus(model(), cache, Asked(own, 5, decides)).max_model_len == chosen
