@@ -3,7 +3,8 @@
 
     python benchmarks/airflow_start.py CHECKOUT    # writes benchmarks/results/airflow_start.md
 
-Both versions take turns, each time in fresh interpreters. A first turn fills the file cache and is not counted.
+Both versions take turns, each time in fresh interpreters. A first turn fills the file cache and does not
+count.
 """
 
 from __future__ import annotations
@@ -78,10 +79,10 @@ def main(other: Path) -> None:
         "| --- | ---: | ---: | ---: | ---: |",
         *rows,
         "",
-        f'"Before" is commit {commit}, which has no command line. Both take turns in fresh interpreters; making',
-        f"and serialising is the least of 7 rounds in each. Python {platform.python_version()}, apache-airflow "
-        f"{airflow}; {processor()}, {os.cpu_count()} cores,",
-        "shared with other work.",
+        f'"Before" is commit {commit}, which has no command line. Both take turns in fresh interpreters;',
+        "making and serialising is the least of 7 rounds in each. "
+        f"Python {platform.python_version()}, apache-airflow {airflow};",
+        f"{processor()}, {os.cpu_count()} cores, shared with other work.",
         "",
         "Made by `python benchmarks/airflow_start.py CHECKOUT`.",
         "",
