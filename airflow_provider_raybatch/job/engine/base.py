@@ -89,7 +89,7 @@ class Renewable(Engine, Protocol):
 
 def overlong(tokens: int, longest: int) -> RowFailure:
     """The failure of a row whose prompt leaves no room for a single generated token."""
-    has = f"the prompt has {count_of(tokens, 'token')} and the context (max_model_len) holds {longest:,}"
+    has = f"the prompt has {count_of(tokens, 'token')} and max_model_len is {longest:,}"
     return RowFailure("tokenize", f"{has}, which leaves no room for a response")
 
 

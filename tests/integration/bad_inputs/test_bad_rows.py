@@ -40,7 +40,7 @@ JSONL_ROWS = {
     "line that is not an object": BadRow("read", "but list instead of an object", '["x"]'),
     "half a surrogate pair": BadRow("read", "the line is not JSON (", '{"text": "\\ud800"}'),
     "too long a prompt": BadRow(
-        "tokenize", "the prompt has 60 tokens and the context (max_model_len) holds 50", {"text": "w " * 60}
+        "tokenize", "the prompt has 60 tokens and max_model_len is 50", {"text": "w " * 60}
     ),
     "refused by the engine": BadRow("engine", "fails requests that contain 'poison'", {"text": "poison"}),
     "junk in the sampling column": BadRow("template", "no JSON object", {"text": "x", "params": "{"}),

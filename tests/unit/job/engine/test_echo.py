@@ -116,8 +116,7 @@ def test_rows_fail_as_they_would_with_a_model() -> None:
     assert isinstance(made[0], Response)
     assert made[1] == RowFailure(
         "tokenize",
-        "the prompt has 6 tokens and the context (max_model_len) holds 5, which leaves no room for a "
-        "response",
+        "the prompt has 6 tokens and max_model_len is 5, which leaves no room for a response",
     )
     assert made[2] == RowFailure("engine", "the echo engine fails requests that contain 'bad'")
 

@@ -235,8 +235,7 @@ class TestEncode:
         (made,) = engine.encode([Request(prompt="a b c d e f g h")])
         assert made == RowFailure(
             "tokenize",
-            "the prompt has 8 tokens and the context (max_model_len) holds 8, which leaves no room for a "
-            "response",
+            "the prompt has 8 tokens and max_model_len is 8, which leaves no room for a response",
         )
 
     def test_on_overlong_truncate_cuts_prompts_without_room(self, engine: Any) -> None:

@@ -84,7 +84,7 @@ def test_a_counted_row_that_hardly_fits_is_told_what_would_help() -> None:
     )
 
 
-def test_a_counted_row_that_no_gpu_holds_is_refused_with_the_arithmetic() -> None:
+def test_a_counted_row_that_no_gpu_holds_is_refused() -> None:
     assert length("L4", needed=100_000).problem == (
         "max_model_len: the longest prompt counted, 100,000 tokens with its response, takes 12.2 GiB of KV "
         "cache, and at most 7.1 GiB are left for it (gpu_memory_utilization 0.92 of L4, at most 24.0 GiB, "

@@ -48,7 +48,7 @@ def test_more_prompts_without_room_than_may_fail_end_the_job() -> None:
     assert str(caught.value) == (
         "max_error_fraction: 3 of the first 300 rows fail already, more than the 1 of 300 rows that "
         "max_error_fraction=0.005 allows: 2 in step 'tokenize' (row 2: the prompt has 5,000 tokens and "
-        "the context (max_model_len) holds 4,096, which leaves no room for a response), 1 in step "
+        "max_model_len is 4,096, which leaves no room for a response), 1 in step "
         "'template' (row 1: column 'text' is null); mend them, cut long values with "
         "on_overlong='truncate', or raise max_error_fraction."
     )

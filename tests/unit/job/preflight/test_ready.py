@@ -282,7 +282,7 @@ def test_the_users_context_stays(monkeypatch: pytest.MonkeyPatch, given: int | s
 
 
 @pytest.mark.parametrize(("needed", "again"), [(20_000, False), (50_000, True), (100_000, True)])
-def test_rows_that_may_not_fit_are_counted_in_spite_of_a_kept_check(
+def test_rows_that_may_not_fit_are_counted_anew(
     monkeypatch: pytest.MonkeyPatch, needed: int, again: bool
 ) -> None:
     """It knows their bytes alone, and a refusal must not come from a guess."""

@@ -94,8 +94,7 @@ def test_equal_rows_and_failing_rows_are_named(tmp_path: Path, report_of: Report
     assert [row.same_as for row in rows] == [None, None, 0, None]
     assert [row.failure for row in rows][:3] == [None] * 3
     assert rows[3].failure == (
-        "tokenize: the prompt has 50 tokens and the context (max_model_len) holds 20, which leaves no room "
-        "for a response"
+        "tokenize: the prompt has 50 tokens and max_model_len is 20, which leaves no room for a response"
     )
     assert end.refusals == ()  # an echo is not asked for its rows before they run
 
