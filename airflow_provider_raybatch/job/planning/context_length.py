@@ -114,7 +114,8 @@ def context_on_cpus(model: ModelSizes | None, engine_args: Mapping[str, Any], as
 class _Room:
     """The longest rows that one type of GPU may hold.
 
-    :param sure: with a margin for what the arithmetic may miss.
+    :param loose: sizes of the smallest cache that a row may take.
+    :param sure: tokens, with a margin for what the arithmetic may miss.
     :param likely: by the arithmetic.
     :param most: with nothing but weights beside the cache, on the largest product of this name.
     """
@@ -122,6 +123,7 @@ class _Room:
     gpu: Gpu
     model: ModelSizes
     sizes: EngineSizes
+    loose: EngineSizes
     sure: int
     likely: int
     most: int
@@ -132,12 +134,16 @@ class _Room:
         sizes = sizes_of({**engine_args, "max_model_len": own}, model.shape, gpu)
         if sizes is None:
             return None
+        # A quantised checkpoint may say that its cache is, too.
+        says_more = model.shape.stored_bits is not None and engine_args.get("kv_cache_dtype") in {
+            None,
+            "auto",
+        }
+        loose = replace(sizes, cache_bytes=1) if says_more else sizes
         cache = model.memory(sizes, gpu.memory).cache
-        most = _most_cache(model, sizes, gpu)
-        sure, likely, longest = (
-            _longest_row(model, sizes, one, own) for one in (cache - _MARGIN, cache, most)
-        )
-        return cls(gpu, model, sizes, sure, likely, longest)
+        sure, likely = (_longest_row(model, sizes, one, own) for one in (cache - _MARGIN, cache))
+        most = _longest_row(model, loose, _most_cache(model, sizes, gpu), own)
+        return cls(gpu, model, sizes, loose, sure, likely, most)
 
 
 def _shorter(tightest: _Room, widest: _Room, asked: Asked, gpus_of_a_node: int) -> ContextLength:
@@ -170,7 +176,7 @@ def _in_words(room: _Room) -> str:
 
 def _problem(room: _Room, what: str, tokens: int, gpus_of_a_node: int) -> str:
     """That no GPU holds so many tokens, with the arithmetic."""
-    model, sizes, gpu = room.model, room.sizes, room.gpu
+    model, sizes, gpu = room.model, room.loose, room.gpu
     remedies = _remedies(room, tokens, gpus_of_a_node)
     takes = "takes" if sizes.gpus == 1 else f"takes on each of a replica's {count_of(sizes.gpus, 'GPU')}"
     return (

@@ -269,7 +269,7 @@ def tell_of_memory(spec: BatchInferenceSpec, checked: ModelCheck, emit: Emit) ->
     :returns: the check with the context length of the job's engines.
     :raises PreflightError: no GPU of the cluster holds the weights, or the longest row that was counted.
     """
-    if spec.engine != "vllm" or spec.pools:  # most pooling models have no cache
+    if not _has_cache(spec):
         return checked
     cluster, sizes = cluster_view.view(), checked.sizes
     length = checked_context(spec, sizes, cluster, checked.context, checked.needed)
@@ -302,9 +302,14 @@ def _checked_model(
     A kept one has not counted these rows, so it is made anew where they may not fit the engine.
     """
     found = _kept_or_made(spec, requests, environment, launch)
-    if found.is_kept and _may_lack_room(spec, found):
+    if found.is_kept and _has_cache(spec) and _may_lack_room(spec, found):
         return _made(model_check.check_model, spec, requests, environment, launch)
     return found
+
+
+def _has_cache(spec: BatchInferenceSpec) -> bool:
+    """Whether its engines have a KV cache of this job's making; most pooling models have none."""
+    return spec.engine == "vllm" and not spec.pools
 
 
 def _may_lack_room(spec: BatchInferenceSpec, kept: ModelCheck) -> bool:

@@ -121,6 +121,15 @@ def test_a_gpu_of_several_products_is_measured() -> None:
     )
 
 
+def test_a_quantised_checkpoint_may_have_a_smaller_cache() -> None:
+    """Its config may ask for one in FP8, so that the model's own context may fit after all."""
+    shape = shape_of({**SHAPES["8B"], "quantization_config": {"quant_method": "fp8"}})
+    assert shape is not None
+    quantised = ModelSizes(shape, counts_graphs=True)
+    assert length("L4", of=quantised, own=OWN).max_model_len == MEASURED
+    assert (length("L4", of=quantised, own=OWN, kv_cache_dtype="bfloat16").max_model_len or 0) > 1024
+
+
 def test_each_of_several_gpus_takes_what_it_holds() -> None:
     assert length("L4", "H200").max_model_len == MEASURED
     assert length("A100-80G", "H200").max_model_len is None
