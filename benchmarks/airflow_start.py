@@ -24,7 +24,7 @@ from dag_parsing import OPERATORS, ROOT, measured
 from import_time import processor
 
 RESULT = Path(__file__).parent / "results/airflow_start.md"
-TURNS = 15
+TURNS = 7
 NAMES = (
     "`airflow --help`, wall",
     "`airflow --help`, CPU",

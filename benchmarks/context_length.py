@@ -37,7 +37,19 @@ DEMO = ROOT / "dags_examples/demo_model/model"
 GPUS, MODELS = ("L4", "A100-80G", "H100", "H200"), ("8B", "32B", "70B")
 NEEDED = 4096
 ON_CPU = {"dtype": "float32", "enforce_eager": True, "max_num_seqs": 16, "kv_cache_memory_bytes": 256 << 20}
+SIZES = "`kv_cache_memory_bytes` 256 MiB, float32, `max_tokens` 8"
 TEMPLATE = "{{ bos_token }}{% for one in messages %}{{ one['content'] }}\n{% endfor %}"
+NOTES = f"""\
+Models in bfloat16 with the shapes of Llama 3 8B and 70B and Qwen2.5 32B, on the fewest GPUs that hold a row
+of {NEEDED:,} tokens (tensor parallel in a node of eight; on L4s pipeline parallel); vLLM 0.29. *Before* is
+what vLLM does with the model's own context; *now* is the `max_model_len` that the job sets, and *rows at
+once* is how many rows of that length the KV cache holds.
+
+- *The KV cache has the same tokens before and after*: a shorter context frees nothing. Where vLLM starts with
+  the model's own context, nothing changes.
+- *`auto`* is -1: vLLM takes what its cache holds. It stands where a GPU's name leaves open whether the own
+  context fits: an L4 has 22.0 GiB or up to 24, an H100 79.1 GiB or up to 94.
+"""
 
 
 @dataclass(frozen=True)
@@ -122,14 +134,14 @@ def measured(data: DataSet, out: Path) -> dict[str, Any]:
     manifest = json.loads((out / "new/manifest.json").read_text())
     engine, tokens = manifest["plan"]["engine"], report["prompt_tokens"]
     own = json.loads((data.model / "config.json").read_text())["max_position_embeddings"]
-    before = "the same"
+    before = "not tried" if own > 1024 else "starts"
     if data.own:
         whole = {
             **spec,
             "destination": str(out / "own"),
             "engine_args": {**engine_args, "max_model_len": own},
         }
-        before = events(out, "", whole)[-1].get("message", "it ran")
+        before = str(events(out, "", whole)[-1].get("message", "starts"))
     return {
         "data": data.name,
         "rows": manifest["counts"]["input"],
@@ -180,18 +192,18 @@ def expected(model: Path, engine_args: dict[str, Any], length: int) -> int:
 
 def page(lines: Path, machine: str) -> Iterator[str]:
     """The page of results."""
-    yield "# How long rows may be"
-    yield ""
-    yield "## By the arithmetic"
-    yield ""
+    yield from ("# How long rows may be", "", "## By the arithmetic", "")
     yield from arithmetic()
-    yield ""
-    yield "## Plan, job and vLLM"
-    yield ""
-    yield from beside(json.loads(line) for line in lines.read_text().splitlines())
-    yield ""
-    yield f"vLLM's CPU build on {machine}; `kv_cache_memory_bytes` 256 MiB, float32, `max_tokens` 8."
-    yield ""
+    yield from ("", *NOTES.splitlines(), "")
+    found = [json.loads(line) for line in lines.read_text().splitlines()]
+    if found:
+        yield from ("## Plan, job and vLLM", "")
+        yield from beside(found)
+        yield from (
+            "",
+            f"vLLM's CPU build on {machine}; `kv_cache_memory_bytes` 256 MiB, float32, `max_tokens` 8.",
+            "",
+        )
     yield "Made by `python benchmarks/context_length.py write LINES MACHINE`."
 
 
@@ -228,7 +240,7 @@ def in_words(found: ContextLength) -> str:
     return f"{found.tokens:,}" if found.max_model_len > 0 else f"auto, about {found.tokens:,}"
 
 
-def beside(lines: Iterator[dict[str, Any]]) -> Iterator[str]:
+def beside(lines: list[dict[str, Any]]) -> Iterator[str]:
     """Sizes by plan beside those of the job."""
     yield (
         "| data | rows | tokens by plan | in the manifest | longest | own context | with it, vLLM | "
