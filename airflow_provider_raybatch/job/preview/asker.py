@@ -32,6 +32,7 @@ _POLL = 0.1
 _REPORT_SECONDS = 30.0
 _MOST_COMPLETIONS = 16
 _LONGEST_COLUMNS = 4_000
+_NUMBERS = 4
 _SHOWN = frozenset({
     "response",
     "finish_reason",
@@ -178,5 +179,13 @@ def _columns(task: Task, response: Response) -> str:
     if task.derived:
         table = task.with_derived(pa.table({"ok": [True], "output": outputs}))
         found |= dict(zip(task.derived, table["derived"][0].as_py().values(), strict=True))
-    made = json.dumps(found, ensure_ascii=False, default=str) if found else ""
+    short = {name: _short(one) for name, one in found.items()}
+    made = json.dumps(short, ensure_ascii=False, default=str) if short else ""
     return cut_to(_LONGEST_COLUMNS, clean(made))
+
+
+def _short(value: Any) -> Any:
+    """`value`; of a vector its first numbers, and how many there are."""
+    if isinstance(value, list) and len(value) > 2 * _NUMBERS and isinstance(value[0], float):
+        return [*(round(one, 4) for one in value[:_NUMBERS]), f"{len(value):,} numbers in all"]
+    return value

@@ -71,6 +71,17 @@ def test_typed_columns_are_shown(tmp_path: Path, report_of: ReportOf, told: list
     assert columns["x_name"] == json.loads(answer.completions[0].text)["name"]
 
 
+def test_vectors_are_shown_shortly(tmp_path: Path, report_of: ReportOf, told: list[Any]) -> None:
+    source = texts(tmp_path / "in.jsonl", "Acme")
+    fields = {"prompt": "{row.text}", "model_task": "embed", "sampling": {}, "pooling": {"dimensions": 60}}
+    _, end = report_of(LocalFolder(str(tmp_path / "out")), source, ask=1, **fields)
+    assert end.refusals == ()
+    (answer,) = answers_in(told)
+    *numbers, count = json.loads(answer.columns)["embedding"]
+    assert (len(numbers), count) == (4, "60 numbers in all")
+    assert (answer.completions, answer.failure) == ((), None)
+
+
 def test_an_answer_stays_one_event(tmp_path: Path, report_of: ReportOf, told: list[Any]) -> None:
     """Whatever it holds, and however many completions there are."""
     path = tmp_path / "in.jsonl"
