@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from airflow_provider_raybatch.contract.arguments.engine import EngineArguments, check_reasoning
+from airflow_provider_raybatch.contract.arguments.engine import EngineArguments
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
@@ -59,6 +59,7 @@ _SIZING_ARGS = frozenset({
     "startup_seconds",
     "kill_pattern",
     "fail_pattern",
+    "endless_reasoning_pattern",
     "request_log",
 })
 _YOUNG = ("csv_options", "response_format_digest", "pooling", "embed_dtype", *_LATER_CHOICES)
@@ -109,9 +110,20 @@ class BatchInferenceSpec(
         return self
 
     @model_validator(mode="after")
-    def _no_reasoning_before_json(self) -> BatchInferenceSpec:
-        if self.response_format != "text" or self.sampling.get("structured_outputs"):
-            check_reasoning(self.reasoning_parser)
+    def _reasoning_has_a_parser(self) -> BatchInferenceSpec:
+        structured = self.response_format != "text" or self.sampling.get("structured_outputs")
+        if structured and self.reasoning_parser and not self.splits_reasoning:
+            raise ValueError(
+                f"engine_args: reasoning_parser {self.reasoning_parser!r} lets the model reason before its "
+                "answer, and engine 'ray_data_llm' does not split them, so no response would be JSON or "
+                "structured; use engine 'vllm', or remove it"
+            )
+        budget = self.sampling.get("thinking_token_budget")
+        if budget is not None and not self.reasoning_parser and self.has_vllm_sampling:
+            raise ValueError(
+                f"sampling: thinking_token_budget: {budget!r} needs the tags of the model's reasoning; name "
+                "its parser, such as engine_args={'reasoning_parser': 'qwen3'}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -224,7 +236,8 @@ class BatchInferenceSpec(
 
         What decides about one must be part of the request keys, so that no stored response lacks it.
         """
-        return ["truncated_prompt_tokens"] if self.on_overlong == "truncate" else []
+        of_prompts = ["truncated_prompt_tokens"] if self.on_overlong == "truncate" else []
+        return [*of_prompts, *(["reasoning", "reasoning_tokens"] if self.splits_reasoning else [])]
 
     @property
     def later_choices(self) -> dict[str, str]:
@@ -267,6 +280,8 @@ class BatchInferenceSpec(
         if self.response_schema is not None:
             content["response_format"] = "text"  # `sampling` has the schema, as users may write it there
         content["engine"] = [self.engine, self.numerics, self.processor_numerics]
+        if self.splits_reasoning:
+            content["reasoning"] = 2
         return {**content, **self.pooled}
 
     @property

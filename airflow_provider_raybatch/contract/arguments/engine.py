@@ -79,12 +79,33 @@ class EngineArguments(ContractModel):
                 )
         return args
 
+    @model_validator(mode="after")
+    def _reasoning_is_split(self) -> EngineArguments:
+        parser = self.reasoning_parser
+        if parser == "openai_gptoss" and self.engine != "ray_data_llm":
+            raise ValueError(
+                "engine_args: reasoning_parser 'openai_gptoss' can't split a text into reasoning and answer, "
+                "only tell where the answer begins; serve the model with vLLM's server and use engine "
+                "'ray_data_llm' with HttpRequestProcessorConfig"
+            )
+        return self
+
     @property
     def reasoning_parser(self) -> str:
         """Name of the parser by which vLLM tells reasoning from the answer; empty without one."""
         inside = self.engine_args.get("structured_outputs_config")
         nested = inside.get("reasoning_parser") if isinstance(inside, dict) else None
         return str(self.engine_args.get("reasoning_parser") or nested or "")
+
+    @property
+    def reasoning_plugin(self) -> str:
+        """File with a parser of the user's; empty without one."""
+        return str(self.engine_args.get("reasoning_parser_plugin") or "")
+
+    @property
+    def splits_reasoning(self) -> bool:
+        """Whether a response is what follows the reasoning, which has columns of its own."""
+        return bool(self.reasoning_parser) and self.engine != "ray_data_llm"
 
     @property
     def gpus_per_replica(self) -> int:
@@ -113,13 +134,3 @@ def _range(value: list[Any] | tuple[Any, ...]) -> tuple[int, int]:
     if most < fewest:
         raise ValueError(f"the most of a range must be at least its fewest, but it is {given}")
     return fewest, most
-
-
-def check_reasoning(parser: str) -> None:
-    """Refuse a reasoning parser where the response must be JSON or otherwise structured."""
-    if parser:
-        raise ValueError(
-            f"engine_args: reasoning_parser {parser!r} lets the model reason before its answer, and the "
-            "dataset has no column for reasoning, so no response would be JSON or structured; remove it, and "
-            "switch reasoning off where the model can (chat_template_kwargs={'enable_thinking': False})"
-        )

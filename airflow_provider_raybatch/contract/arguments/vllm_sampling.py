@@ -53,7 +53,12 @@ OTHER_SYSTEMS: Mapping[str, str] = {
     "extra_body": "its items in sampling",
     "response_format": "the argument response_format='json_object', or with a JSON schema",
     "chat_template_kwargs": "the argument chat_template_kwargs={...}",
-    "enable_thinking": "the argument chat_template_kwargs={'enable_thinking': ...}",
+    **{
+        name: f"the argument chat_template_kwargs={{{name!r}: ...}}"
+        for name in ("enable_thinking", "thinking", "reasoning_effort")
+    },
+    "thinking_budget": "sampling={'thinking_token_budget': ...}",
+    "top_logprobs": "sampling={'logprobs': ...}, whose number is that of the likeliest tokens",
     **dict.fromkeys(("system", "instructions"), "the argument system_prompt"),
     **{name: f"the argument {name}" for name in ("model", "prompt", "messages", "system_prompt")},
 }  # fmt: skip

@@ -26,15 +26,24 @@ class Generated:
     finish_reason: str | None
 
 
-class Detokenizer:
-    """Decodes completions with a Hugging Face tokeniser."""
+def special_texts(tokenizer: Any) -> dict[int, str]:
+    """The special tokens of a Hugging Face tokeniser, by id."""
+    added = getattr(tokenizer, "added_tokens_decoder", None) or {}
+    return {number: str(token.content) for number, token in added.items() if token.special}
 
-    def __init__(self, tokenizer: Any) -> None:
+
+class Detokenizer:
+    """Decodes completions with a Hugging Face tokeniser.
+
+    :param keeps_special: whether special tokens stay in the texts.
+    """
+
+    def __init__(self, tokenizer: Any, keeps_special: bool = False) -> None:
         self._tokenizer = tokenizer
+        self._keeps_special = keeps_special
         # vLLM has code of its own for slow tokenisers.
         self._is_fast = bool(getattr(tokenizer, "is_fast", False))
-        added = getattr(tokenizer, "added_tokens_decoder", None) or {}
-        self._special = {number for number, token in added.items() if token.special}
+        self._special = special_texts(tokenizer)
         self._texts: dict[int, str] = {}
 
     def leaves_to_vllm(self, sampling: Mapping[str, Any]) -> bool:
@@ -64,7 +73,8 @@ class Detokenizer:
         return text[len(start) :]
 
     def _last_visible(self, prompt: Sequence[int]) -> list[int]:
-        return next(([number] for number in reversed(prompt) if number not in self._special), [])
+        hidden = () if self._keeps_special else self._special
+        return next(([number] for number in reversed(prompt) if number not in hidden), [])
 
     def _text_of(self, number: int) -> str:
         if number not in self._texts:
@@ -75,6 +85,6 @@ class Detokenizer:
         if not batch:
             return []  # Transformers 5 makes one empty text of it
         texts: list[str] = self._tokenizer.batch_decode(
-            batch, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            batch, skip_special_tokens=not self._keeps_special, clean_up_tokenization_spaces=False
         )
         return texts

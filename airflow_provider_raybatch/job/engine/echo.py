@@ -11,7 +11,7 @@ import random
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,6 +29,7 @@ from airflow_provider_raybatch.job.engine.base import (
     too_long,
 )
 from airflow_provider_raybatch.job.engine.echo_json import fitting
+from airflow_provider_raybatch.job.engine.echo_reasoning import Reasoning
 from airflow_provider_raybatch.job.engine.echo_vectors import vector_of
 from airflow_provider_raybatch.job.engine.echo_workers import EchoWorkers
 from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_names, schema_name
@@ -51,6 +52,10 @@ class EchoOptions(ContractModel):
         recovery.
     :param hang_pattern: a request whose prompt contains this text is never answered, to try out
         `no_progress_timeout`.
+    :param reasoning_parser: any name; each response has a reasoning of five words before it, unless
+        `chat_template_kwargs` have ``enable_thinking: False``.
+    :param endless_reasoning_pattern: a request whose prompt contains this text ends while it reasons, as
+        models do at times, to try out responses without an answer.
     :param tensor_parallel_size: reserve the GPUs that vLLM would, to try out where replicas run; by default
         an echo has no GPU. Where no node has so many, a worker process runs on each, as vLLM's do.
     :param pipeline_parallel_size: the same; the GPUs are the product.
@@ -70,6 +75,8 @@ class EchoOptions(ContractModel):
     fail_pattern: str | None = None
     kill_pattern: str | None = None
     hang_pattern: str | None = None
+    reasoning_parser: str | None = None
+    endless_reasoning_pattern: str | None = None
     tensor_parallel_size: int = Field(default=1, ge=1)
     pipeline_parallel_size: int = Field(default=1, ge=1)
     request_log: str | None = None
@@ -82,6 +89,7 @@ class EchoSampling(ContractModel):
     temperature: float = Field(default=0.0, ge=0)
     seed: int | None = None
     max_tokens: int | None = Field(default=None, ge=1)
+    thinking_token_budget: int | None = Field(default=None, ge=0)
     structured_outputs: dict[str, Any] = Field(default_factory=dict)
 
     model_config: ClassVar[ConfigDict] = ConfigDict(**{**ContractModel.model_config, "extra": "ignore"})
@@ -149,6 +157,7 @@ class EchoEngine:
             workers=[asdict(place) for place in self._workers.places] if self._workers else [],
         )
         self._options = check_echo(spec)
+        self._reasons = spec.splits_reasoning and spec.chat_template_kwargs.get("enable_thinking", True)
         self._sampling = dict(spec.sampling)
         self._pooling = spec.pooling if spec.pools else None
         self._truncates = spec.on_overlong == "truncate"
@@ -223,8 +232,21 @@ class EchoEngine:
         if self._pooling is not None:
             vector = vector_of(asked.prompt.split(), self._options.embedding_size, self._pooling)
             return Response((), asked.words, truncated_prompt_tokens=asked.cut, pooled=vector)
-        completions = tuple(_complete(asked, number) for number in range(asked.sampling.n))
+        completions = tuple(self._completion(asked, number) for number in range(asked.sampling.n))
         return Response(completions, input_tokens=asked.words, truncated_prompt_tokens=asked.cut)
+
+    def _completion(self, asked: _Encoded, number: int) -> Completion:
+        if not self._reasons:
+            return _complete(asked, number)
+        sampling = asked.sampling
+        endless = self._options.endless_reasoning_pattern
+        reasoning = Reasoning.about(asked.words, sampling.thinking_token_budget, sampling.max_tokens)
+        if reasoning.room is not None and reasoning.room < 1:
+            return reasoning.alone("length")
+        if endless and endless in asked.prompt:
+            return reasoning.alone("stop")
+        answers = sampling.model_copy(update={"max_tokens": reasoning.room})
+        return reasoning.before(_complete(replace(asked, sampling=answers), number))
 
     async def _generate(self, tokens: int) -> None:
         """Wait as long as a model of this pace takes."""

@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_provider_raybatch.contract.arguments.engine import check_reasoning
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_reasoning
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, template_of
 from airflow_provider_raybatch.job.engine.detokenize import Detokenizer, Generated
 from airflow_provider_raybatch.job.engine.forced import Choices, Vocabulary, choices_in, whole, why_in_full
+from airflow_provider_raybatch.job.engine.reasoning import ReasoningSplitter
 from airflow_provider_raybatch.job.engine.vllm_args import sampling_params
 from airflow_provider_raybatch.job.engine.vllm_started import StartedVllm
 from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
@@ -68,6 +68,10 @@ class VllmEngine(StartedVllm):
     :param spans_nodes: whether its GPUs are the bundles of this actor's placement group.
     """
 
+    _splitter: ReasoningSplitter | None = None
+    _about_grammar: Mapping[str, Any] = {}
+    """Further arguments of a request."""
+
     def __init__(self, spec: BatchInferenceSpec, fill_in: bool = True, spans_nodes: bool = False) -> None:
         self._fill_in = fill_in
         super().__init__(spec, spans_nodes)
@@ -88,9 +92,25 @@ class VllmEngine(StartedVllm):
             spec.on_overlong,
             vllm_compat.vocabulary_size(config.model_config),
         )
-        self._detokenizer = Detokenizer(tokenizer)
+        self._reason(spec)
         self._forget_params()
         self.info = _info(config, self._defaults)
+
+    def _reason(self, spec: BatchInferenceSpec) -> None:
+        """Tell reasoning from answers, where the spec names a parser."""
+        self._splitter, self._about_grammar = None, {}
+        if spec.splits_reasoning:
+            variables = spec.chat_template_kwargs
+            self._splitter = ReasoningSplitter(
+                vllm_compat_reasoning.reasoning_parser(
+                    spec.reasoning_parser, self._tokenizer, variables, spec.reasoning_plugin
+                ),
+                vllm_compat_reasoning.any_request(),
+                self._tokenizer,
+                keeps_special=spec.sampling.get("skip_special_tokens") is False,
+            )
+            self._about_grammar = vllm_compat_reasoning.grammar_arguments(self._llm, variables)
+        self._detokenizer = Detokenizer(self._tokenizer, keeps_special=spec.splits_reasoning)
 
     def renewed(self, spec: BatchInferenceSpec) -> VllmEngine:
         self._serve(spec)
@@ -148,11 +168,11 @@ class VllmEngine(StartedVllm):
     def _made(self, overrides: Mapping[str, Any]) -> tuple[Any, Choices | None]:
         merged = whole({**self._defaults, **overrides})
         merged.setdefault("max_tokens", None)
-        if merged.get("structured_outputs"):
-            check_reasoning(self._spec.reasoning_parser)
         params, choices = sampling_params(merged), None
         self._chat.check_sampling(params)
         params.detokenize = self._detokenizer.leaves_to_vllm(merged)
+        if self._splitter is not None:
+            params.skip_special_tokens = False  # tags may be special
         vllm_compat.set_for_batch(params)  # each request has its own already
         if self._fill_in and not params.detokenize and not why_in_full(merged, self._spec):
             choices = self._vocabulary.choices(tuple(choices_in(merged["structured_outputs"])))
@@ -204,8 +224,8 @@ class VllmEngine(StartedVllm):
         return again if isinstance(again, RowFailure) else replace(again, thrown_away=self.tokens(raw)[1])
 
     async def _generate(self, encoded: _Encoded) -> _Raw | RowFailure:
-        prompt = vllm_compat.as_tokens(encoded.ids)
-        final = await self._last(self._llm.generate(prompt, encoded.params, str(next(self._numbers))))
+        prompt, number = vllm_compat.as_tokens(encoded.ids), str(next(self._numbers))
+        final = await self._last(self._llm.generate(prompt, encoded.params, number, **self._about_grammar))
         return final if isinstance(final, RowFailure) else _Raw(final, encoded)
 
     def tokens(self, raw: Any) -> tuple[int, int]:
@@ -220,7 +240,10 @@ class VllmEngine(StartedVllm):
             for one in item.output.outputs
         ]
         texts = iter(self._detokenizer.decode(without_text))
-        return [_response(item, texts) for item in raw]
+        responses = [_response(item, texts) for item in raw]
+        if self._splitter is None:
+            return responses
+        return [_split(self._splitter, *pair) for pair in zip(raw, responses, strict=True)]
 
 
 def _info(config: Any, defaults: dict[str, Any]) -> EngineInfo:
@@ -256,6 +279,17 @@ def _completion(asked: _Encoded, generated: Any, text: str) -> Completion:
         text, reason = asked.choices.complete(generated.token_ids) or "", "stop"
         filled = asked.choices.filled(text, generated.token_ids)
     return Completion(text, reason, tokens, filled)
+
+
+def _split(splitter: ReasoningSplitter, raw: _Raw, response: Response) -> Response:
+    """The response with its reasoning apart."""
+    prompt = raw.output.prompt_token_ids or ()
+    completions = []
+    for one, generated in zip(response.completions, raw.output.outputs, strict=True):
+        is_ended = generated.finish_reason == "stop"
+        found = splitter.split(one.text, prompt, generated.token_ids, is_ended)
+        completions.append(replace(one, text=found.answer, extra={**one.extra, **found.extra}))
+    return replace(response, completions=tuple(completions))
 
 
 def _cut(completion: Any) -> bool:

@@ -57,6 +57,8 @@ def engine_args(spec: BatchInferenceSpec, spans_nodes: bool = False) -> dict[str
         # On one node, vLLM's own processes see exactly the GPUs that Ray reserves for the replica. Its Ray
         # executor puts an actor on each bundle of the placement group in which the replica runs.
         defaults["distributed_executor_backend"] = "ray" if spans_nodes else "mp"
+    if spec.reasoning_parser:
+        defaults["reasoning_parser"] = spec.reasoning_parser  # thinking_token_budget wants it there
     if vllm_compat.is_on_cpu():
         defaults.update(cpu_defaults(spec.model, spec.engine_args))
     return {**{name: value for name, value in defaults.items() if name in known}, **spec.engine_args}

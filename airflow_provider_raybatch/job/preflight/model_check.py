@@ -33,6 +33,7 @@ from airflow_provider_raybatch.job.preflight.model_loader import check_loader
 from airflow_provider_raybatch.job.preflight.model_look import no_text, refuse_by_files, refuse_missing
 from airflow_provider_raybatch.job.preflight.model_version import COMMIT, hub_token, model_digest
 from airflow_provider_raybatch.job.preflight.pooling_check import check_pooling
+from airflow_provider_raybatch.job.preflight.reasoning_check import check_reasoning
 from airflow_provider_raybatch.job.preflight.sampling_check import check_sampling, compact_json
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
@@ -41,10 +42,6 @@ _PROBES = (
     [{"role": "user", "content": "x"}],
     [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}],
 )
-_REASONING_BEGINS = ("<think>", "<thinking>", "[THINK]", "<|START_THINKING|>", "<seed:think>")
-_REASONING_ENDS = ("</think>", "</thinking>", "[/THINK]", "<|END_THINKING|>", "</seed:think>")
-_HARMONY = "analysis, commentary, final"
-"""In the system message of models that answer in channels."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,7 @@ class ModelCheck:
     :param revisions: engine arguments that pin the version of the model that was checked.
     :param surplus_tokens: of the tokenizer, which the model lacks.
     :param absent_bos: token with which the model's texts begin, and no chat of the user's template.
+    :param about_reasoning: a warning about the reasoning parser; empty without one.
     :param structured_outputs_config: engine argument for JSON without white space; empty if none is set.
     :param prints_date: whether the chat template prints the date.
     :param sizes: what decides the memory that the model needs; ``None`` if that is not known.
@@ -80,6 +78,7 @@ class ModelCheck:
     revisions: dict[str, str] = field(default_factory=dict)
     surplus_tokens: tuple[str, ...] = ()
     absent_bos: str = ""
+    about_reasoning: str = ""
     structured_outputs_config: dict[str, Any] = field(default_factory=dict)
     prints_date: bool = False
     sizes: ModelSizes | None = None
@@ -118,6 +117,7 @@ def check_model(
     tokenizer, config = _tokenizer_and_config(args)
     vocabulary = vllm_compat.vocabulary_size(config)
     chats = _Chats(spec, config, tokenizer)
+    about_reasoning = ""
     if spec.pools:
         check_pooling(spec, config)
     else:
@@ -125,7 +125,7 @@ def check_model(
             raise PreflightError(f"model: {spec.model!r} {no_text('is a pooling model')}.")
         check_token_ids(params, tokenizer, vocabulary)
         _check_chat(spec, tokenizer, requests)
-        _check_reasoning(spec, chats, requests)
+        about_reasoning = check_reasoning(spec, tokenizer, chats.text, requests)
     template = _template_text(spec, tokenizer)
     encoder = _encoder(spec, tokenizer, config, chats)
     found = _check_prompts(spec, config, tokenizer, encoder, requests)
@@ -143,6 +143,7 @@ def check_model(
         ),
         revisions={name: value for name, value in revisions.items() if value},
         surplus_tokens=tuple(surplus_tokens(tokenizer, vocabulary)),
+        about_reasoning=about_reasoning,
         structured_outputs_config={} if spec.pools else compact_json(spec, requests, tokenizer),
         prints_date=prints_date,
         sizes=_sizes(spec, config, environment),
@@ -354,22 +355,6 @@ def _commit(name: str, revision: str | None, resolved: str | None, file: str) ->
         return ""  # no name of the hub's, such as a bucket
     commit = Path(cached).parent.name if isinstance(cached, str) else ""
     return commit if COMMIT.fullmatch(commit) else ""
-
-
-def _check_reasoning(spec: BatchInferenceSpec, chats: _Chats, requests: Sequence[Request]) -> None:
-    """A model that reasons first answers no JSON, unless a grammar leaves it no room for that."""
-    chat = next((request.messages for request in requests if request.messages is not None), None)
-    if spec.response_format != "json_object" or spec.sampling.get("structured_outputs") or chat is None:
-        return
-    prompt = chats.text(chat).rstrip()
-    switched_off = chats.text(chat, enable_thinking=False, thinking=False).rstrip()
-    reasons_by_default = switched_off != prompt and switched_off.endswith(_REASONING_ENDS)
-    if prompt.endswith(_REASONING_BEGINS) or reasons_by_default or _HARMONY in prompt:
-        raise PreflightError(
-            f"response_format: {spec.model!r} reasons before it answers, and the dataset has no column "
-            "for reasoning, so no response would be JSON; switch reasoning off where the model can "
-            "(chat_template_kwargs={'enable_thinking': False}), or ask for structured_outputs in sampling."
-        )
 
 
 def _check_chat(spec: BatchInferenceSpec, tokenizer: Any, requests: Sequence[Request]) -> None:

@@ -260,6 +260,8 @@ def check_engine(
             "trained with; put {{ bos_token }} at the template's beginning, or responses may be worse."
         )
         emit(events.Notice(level="warning", message=text))
+    if checked.about_reasoning:
+        emit(events.Notice(level="warning", message=checked.about_reasoning))
     return checked
 
 

@@ -59,6 +59,8 @@ class Keyer:
         }
         if "add_generation_prompt" in spec.chat_template_kwargs:
             self._shared["renders"] = 2
+        if spec.splits_reasoning:
+            self._shared["reasoning"] = 2  # 1 were whole texts, with their reasoning
         self._shared |= {**spec.pooled, **spec.later_choices}
         self._pools = spec.pools
         self._sampling = {} if spec.pools else {**defaults, **spec.sampling}

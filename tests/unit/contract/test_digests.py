@@ -55,6 +55,11 @@ class TestFingerprint:
 
 
 class TestResponseDigest:
+    def test_a_response_without_its_reasoning_is_another(self) -> None:
+        args = {"engine": "vllm", "engine_args": {"reasoning_parser": "qwen3"}}
+        assert spec(**args).deciding["reasoning"] == 2
+        assert "reasoning" not in spec(engine="vllm").deciding
+
     @pytest.mark.parametrize(
         "fields",
         [

@@ -13,9 +13,9 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from tests.support.specs import spec_error
 
 REASONING = (
-    "engine_args: reasoning_parser 'qwen3' lets the model reason before its answer, and the dataset has no "
-    "column for reasoning, so no response would be JSON or structured; remove it, and switch reasoning off "
-    "where the model can (chat_template_kwargs={'enable_thinking': False})."
+    "engine_args: reasoning_parser 'qwen3' lets the model reason before its answer, and engine "
+    "'ray_data_llm' does not split them, so no response would be JSON or structured; use engine 'vllm', or "
+    "remove it."
 )
 WRAPPER = (
     "sampling: structured_outputs: json: it wraps a schema, as OpenAI's response_format does, and constrains "
@@ -68,7 +68,7 @@ WRAPPER = (
         ),
         (
             {
-                "engine": "vllm",
+                "engine": "ray_data_llm",
                 "engine_args": {"reasoning_parser": "qwen3"},
                 "response_format": "json_object",
             },
@@ -76,11 +76,22 @@ WRAPPER = (
         ),
         (
             {
-                "engine": "vllm",
+                "engine": "ray_data_llm",
                 "engine_args": {"structured_outputs_config": {"reasoning_parser": "qwen3"}},
                 "sampling": {"structured_outputs": {"choice": ["a"]}},
             },
             REASONING,
+        ),
+        (
+            {"engine": "vllm", "engine_args": {"reasoning_parser": "openai_gptoss"}},
+            "engine_args: reasoning_parser 'openai_gptoss' can't split a text into reasoning and answer, "
+            "only tell where the answer begins; serve the model with vLLM's server and use engine "
+            "'ray_data_llm' with HttpRequestProcessorConfig.",
+        ),
+        (
+            {"engine": "vllm", "sampling": {"thinking_token_budget": 8}},
+            "sampling: thinking_token_budget: 8 needs the tags of the model's reasoning; name its parser, "
+            "such as engine_args={'reasoning_parser': 'qwen3'}.",
         ),
         (
             {"sampling": {"n": True}},

@@ -18,8 +18,9 @@ from airflow_provider_raybatch.job.tasks.optional_columns.base import (
     ResponseColumns,
 )
 from airflow_provider_raybatch.job.tasks.optional_columns.cut_prompts import CutPrompts
+from airflow_provider_raybatch.job.tasks.optional_columns.reasoning import Reasoning
 
-GROUPS: list[type[OptionalColumns]] = [CutPrompts]
+GROUPS: list[type[OptionalColumns]] = [CutPrompts, Reasoning]
 """In the order of their columns; those that a row has once come before those of completions."""
 
 

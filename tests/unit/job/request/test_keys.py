@@ -50,6 +50,15 @@ def test_keys_of_structured_outputs_never_change(
     assert keyer().key(Request(prompt="x", sampling={"structured_outputs": structured})).hex() == of_row
 
 
+def test_answers_without_their_reasoning_have_keys_of_their_own() -> None:
+    """Before, a response had its reasoning in it."""
+    args = {"engine": "vllm", "model": "m", "engine_args": {"reasoning_parser": "qwen3"}}
+    made = keyer(**args)
+    before = {**made._shared}
+    assert before.pop("reasoning") == 2
+    assert "reasoning" not in keyer(**{**args, "engine_args": {}})._shared
+
+
 def test_what_decides_the_answer_decides_the_key() -> None:
     one = Request(prompt="x")
     made = [
