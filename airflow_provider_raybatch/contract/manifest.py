@@ -137,12 +137,14 @@ class Digests(ContractModel):
     """What the responses depend on: SHA-256, 32 hex digits; empty where an engine has no such thing.
 
     :param spec: the spec's response digest.
+    :param adapters: of each adapter's weights and config, by its name.
     """
 
     model: str = ""
     tokenizer: str = ""
     chat_template: str = ""
     spec: str = ""
+    adapters: dict[str, str] = Field(default_factory=dict)
 
 
 class LastRun(ContractModel):

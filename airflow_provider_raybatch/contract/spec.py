@@ -35,7 +35,7 @@ NOT_ARGUMENTS = frozenset({
     "schema_version",  # of the document
     "submission",  # who runs it
     "prompt_function_digest", "postprocess_digest", "response_format_digest",  # taken from the source
-    "template_time",  # filled in by the job
+    "template_time", "adapter_digests",  # filled in by the job
     "deadline",  # an argument of every operator; the job gets it in epoch seconds
 })  # fmt: skip
 """The spec's fields that are not arguments of a batch inference; all others are, under the same name."""
@@ -62,7 +62,11 @@ _SIZING_ARGS = frozenset({
     "endless_reasoning_pattern",
     "request_log",
 })
-_YOUNG = ("csv_options", "response_format_digest", "pooling", "embed_dtype", *_LATER_CHOICES)
+_LORA_SIZES = frozenset({"enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras"})
+_YOUNG = (
+    "csv_options", "response_format_digest", "pooling", "embed_dtype", "adapter", "adapters",
+    "adapter_column", "adapter_digests", *_LATER_CHOICES,
+)  # fmt: skip
 """Arguments that came after specs were submitted: left out of the fingerprint where they are not given."""
 _MODEL_FOLDERS = ("model", "tokenizer", "hf_config_path", "generation_config", "download_dir")
 """The model, and the engine arguments that may name a folder."""
@@ -92,7 +96,7 @@ class BatchInferenceSpec(
 
     @model_validator(mode="after")
     def _requests_depend_on_rows(self) -> BatchInferenceSpec:
-        check_placeholders(self, of_row=self.sampling_column is not None)
+        check_placeholders(self, of_row=bool(self.sampling_column or self.adapter_column))
         return self
 
     @model_validator(mode="after")
@@ -140,9 +144,10 @@ class BatchInferenceSpec(
         return self
 
     def _check_typed(self, schema: Mapping[str, Any]) -> None:
-        read = [*self.column_arguments(), self.sampling_column or "", self.id_column or ""]
+        others = (self.sampling_column, self.adapter_column, self.id_column)
+        read = [*self.column_arguments(), *filter(None, others)]
         known = "which the source has already; set output_prefix, for example to 'llm_'"
-        taken = {name.lower(): known for name in filter(None, read)}
+        taken = {name.lower(): known for name in read}
         own = self.own_columns(self.optional_columns)
         try:
             check_names(properties_of(schema), self.output_prefix, {**taken, **own})
@@ -166,6 +171,17 @@ class BatchInferenceSpec(
             "response_format": self.response_model,
         }
         return {argument: path for argument, path in named.items() if path is not None}
+
+    @model_validator(mode="after")
+    def _adapters_are_loaded_here(self) -> BatchInferenceSpec:
+        if not self.adapter_locations:
+            return self
+        field = "adapters" if self.adapter is None else "adapter"
+        if self.engine == "ray_data_llm":
+            raise ValueError(f"{field}: engine 'ray_data_llm' takes no adapters from here; use engine 'vllm'")
+        if self.engine_args.get("enable_lora", True) is not True:
+            raise ValueError(f"engine_args: enable_lora is off, and {field} needs it; leave it out")
+        return self
 
     @model_validator(mode="after")
     def _pooling_has_an_engine(self) -> BatchInferenceSpec:
@@ -251,6 +267,13 @@ class BatchInferenceSpec(
         return {name for name in _YOUNG if getattr(self, name) == default[name]}
 
     @property
+    def swaps_adapters(self) -> bool:
+        """Whether an engine holds fewer adapters at once than the job has."""
+        adapters = len(self.adapter_locations)
+        at_once = self.engine_args.get("max_loras", adapters)
+        return isinstance(at_once, int) and at_once < adapters
+
+    @property
     def has_vllm_sampling(self) -> bool:
         """Whether vLLM, or what stands for it, takes the sampling, and not SGLang or a server."""
         return bool(self.processor.get("config", _VLLM_PROCESSOR) == _VLLM_PROCESSOR)
@@ -258,7 +281,7 @@ class BatchInferenceSpec(
     @property
     def fingerprint(self) -> str:
         """32 hex digits over everything that changes what is generated or delivered, and nothing else."""
-        left_out = {"submission", "template_time", *Limits.model_fields, *self._unset}
+        left_out = {"submission", "template_time", "adapter_digests", *Limits.model_fields, *self._unset}
         return json_digest(self.model_dump(mode="json", exclude=left_out))
 
     @property
@@ -275,7 +298,7 @@ class BatchInferenceSpec(
         """What :attr:`response_digest` is over, by the arguments' names; `engine` with its own arguments."""
         groups = (PromptArguments, ModelArguments, SamplingArguments)
         deciding = {name for group in groups for name in group.model_fields}
-        left_out = {"template_time", "response_format_digest", *self._unset}
+        left_out = {"template_time", "adapter_digests", "response_format_digest", *self._unset}
         content = self.model_dump(mode="json", include=deciding - left_out)
         if self.response_schema is not None:
             content["response_format"] = "text"  # `sampling` has the schema, as users may write it there
@@ -298,6 +321,7 @@ class BatchInferenceSpec(
     def numerics(self) -> dict[str, Any]:
         """The engine's arguments that may change a response, and not only sizes."""
         sizes = _SIZING_ARGS | (set() if self.context_decides else {"max_model_len"})
+        sizes |= _LORA_SIZES if self.adapter_locations else set()
         return {name: value for name, value in self.engine_args.items() if name not in sizes}
 
     @property

@@ -210,7 +210,8 @@ def _rows_to_do(context: JobContext) -> Replicas | Sequence[WorkItem]:
     if job.spec.engine == ray_data_llm.NAME:
         return work(source, sizing.rows_per_chunk, resolved, context.reuse.repetitions)
     todo = input_of(source, resolved, context.reuse.repetitions)
-    grouping = regroup.grouping_for(todo, sizing, context.prefix, context.lengths)
+    swaps = job.spec.swaps_adapters
+    grouping = regroup.grouping_for(todo, sizing, context.prefix, context.lengths, swaps)
     if grouping is not None:
         context.emit(events.Notice(message=grouping.notice))
         items = work(source, ROWS_PER_CHUNK, resolved)

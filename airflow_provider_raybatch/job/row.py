@@ -23,11 +23,13 @@ class Request:
     """The request of one row: either `messages` (a chat) or `prompt` (raw text) is set.
 
     :param sampling: vLLM sampling parameters of this row, merged over the job's by the engine.
+    :param adapter: name of the adapter (LoRA) that answers; ``None`` for the model alone.
     """
 
     messages: list[dict[str, Any]] | None = None
     prompt: str | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    adapter: str | None = None
 
     @property
     def characters(self) -> int:
@@ -38,7 +40,12 @@ class Request:
 
     def as_json(self) -> str:
         """Without the fields that are not set."""
-        content = {"messages": self.messages, "prompt": self.prompt, "sampling": dict(self.sampling) or None}
+        content = {
+            "messages": self.messages,
+            "prompt": self.prompt,
+            "sampling": dict(self.sampling) or None,
+            "adapter": self.adapter,
+        }
         given = {name: value for name, value in content.items() if value is not None}
         return json.dumps(given, ensure_ascii=False, default=str)
 

@@ -36,7 +36,8 @@ TEMPLATED = tuple(name for name in ARGUMENTS if name != "chat_template")
 
 TEXTS = frozenset({
     "id_column", "prompt", "system_prompt", "messages_column", "prompt_column", "prompt_function", "model",
-    "sampling_column", "accelerator_type", "output_prefix", "response_column", "postprocess",
+    "sampling_column", "adapter", "adapter_column",
+    "accelerator_type", "output_prefix", "response_column", "postprocess",
 })  # fmt: skip
 """Those that are text whatever it looks like."""
 
@@ -51,7 +52,7 @@ _NEEDED = {
 _TYPED = {"sampling": SAMPLING_TYPES, "pooling": POOLING_TYPES, "engine_args": ENGINE_ARG_TYPES}
 _FREE_FORM = (
     "csv_options", "sampling", "pooling", "engine_args", "processor", "chat_template_kwargs",
-    "response_format",
+    "response_format", "adapters",
 )  # fmt: skip
 _COLLECTIONS = ("source", "messages", *_FREE_FORM)
 """Arguments whose text is that of a list or a dictionary, where it looks like one."""

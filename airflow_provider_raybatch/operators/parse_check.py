@@ -28,6 +28,9 @@ _TOGETHER = {
     "processor": ("engine",),
     "model": ("processor",),
     "sampling": ("engine", "processor", "model_task"),
+    "adapter": ("engine", "adapters", "adapter_column", "model_task"),
+    "adapters": ("engine", "adapter", "adapter_column", "model_task"),
+    "adapter_column": ("engine", "adapter", "adapters", "model_task"),
 }
 """Arguments that can't be judged while one of the others is unknown."""
 _BY_ITEM = ("sampling", "engine_args")
@@ -65,7 +68,7 @@ def spec_of_known(
     if not asks and left_out.intersection(PROMPTS):
         known["prompt"] = f"{{row.{_COLUMN}}}"
     generates = known.get("model_task", GENERATE) == GENERATE
-    if generates and left_out.intersection(("system_prompt", "sampling_column", *PROMPTS)):
+    if generates and left_out.intersection(("system_prompt", "sampling_column", "adapter_column", *PROMPTS)):
         # A request may depend on its row.
         known["sampling_column"] = known.get("sampling_column") or _COLUMN
     if "engine" in left_out:

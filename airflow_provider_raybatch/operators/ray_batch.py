@@ -84,6 +84,11 @@ class RayBatchInferenceOperator(RayOperator):
     :param model_task: ``generate`` (default) text, or ``embed``: a vector for the text of each row.
     :param model: Hugging Face id, or a folder or a bucket's prefix (``s3://``, ``gs://``, ``az://``) that the
         cluster's nodes can read by their own identity; not needed with the ``echo`` engine.
+    :param adapter: a LoRA adapter for all rows: the folder that PEFT has saved, its prefix in S3 (``s3://``),
+        or a Hugging Face id, ``name@revision`` for one version.
+    :param adapters: LoRA adapters among which rows choose: locations as of `adapter`, by the names that
+        `adapter_column` has.
+    :param adapter_column: a column with the name of each row's adapter; null or empty for the model alone.
     :param chat_template: replaces the tokenizer's. Never templated by Airflow.
     :param chat_template_kwargs: passed to the chat template.
     :param sampling: vLLM's sampling parameters, merged over the model's `generation_config`.
@@ -165,7 +170,7 @@ class RayBatchInferenceOperator(RayOperator):
     has_key: ClassVar[bool] = True
     template_fields_renderers: ClassVar[dict[str, str]] = only_set(dict.fromkeys((
         "csv_options", "messages", "pooling", "sampling", "engine_args", "processor", "chat_template_kwargs",
-        "runtime_env",
+        "adapters", "runtime_env",
     ), "json"))  # fmt: skip
 
     def __init__(
@@ -188,6 +193,9 @@ class RayBatchInferenceOperator(RayOperator):
         model: str | None = None,
         model_task: Literal["generate", "embed"] | None = None,
         pooling: Mapping[str, Any] | None = None,
+        adapter: str | None = None,
+        adapters: Mapping[str, str] | None = None,
+        adapter_column: str | None = None,
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         sampling: Mapping[str, Any] | None = None,
@@ -253,6 +261,9 @@ class RayBatchInferenceOperator(RayOperator):
         self.model = model
         self.model_task = model_task
         self.pooling = pooling
+        self.adapter = adapter
+        self.adapters = adapters
+        self.adapter_column = adapter_column
         self.chat_template = chat_template
         self.chat_template_kwargs = chat_template_kwargs
         self.sampling = sampling

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.job.preflight.adapter_check import MOST_RANK
+
 pytest.importorskip("vllm")
 pytestmark = pytest.mark.slow
 
 PACKAGE = Path(__file__).parents[2] / "airflow_provider_raybatch"
+COMPAT = [PACKAGE / "job/engine/vllm_compat.py", PACKAGE / "job/engine/vllm_compat_lora.py"]
 PUBLIC = {"vllm.AsyncEngineArgs", "vllm.SamplingParams"}
 
 
@@ -27,15 +30,14 @@ def names_of_vllm(path: Path) -> set[str]:
 
 
 def test_only_one_module_knows_them() -> None:
-    compat = PACKAGE / "job/engine/vllm_compat.py"
     elsewhere = {
-        name for path in PACKAGE.rglob("*.py") if path != compat for name in names_of_vllm(path) - PUBLIC
+        name for path in PACKAGE.rglob("*.py") if path not in COMPAT for name in names_of_vllm(path) - PUBLIC
     }
     assert elsewhere == set()
-    assert names_of_vllm(compat) - PUBLIC
+    assert all(names_of_vllm(path) - PUBLIC for path in COMPAT)
 
 
-@pytest.mark.parametrize("name", sorted(names_of_vllm(PACKAGE / "job/engine/vllm_compat.py") | PUBLIC))
+@pytest.mark.parametrize("name", sorted(PUBLIC.union(*map(names_of_vllm, COMPAT))))
 def test_the_name_is_there(name: str) -> None:
     module, _, attribute = name.rpartition(".")
     assert hasattr(__import__(module, fromlist=[attribute]), attribute)
@@ -104,6 +106,23 @@ def test_signatures() -> None:
     assert {"trust_remote_code", "revision", "kwargs"} <= parameters(get_tokenizer)
     assert "sampling_params" in parameters(validate_xgrammar_grammar)
     assert {"sampling_params", "tokenizer"} <= parameters(validate_guidance_grammar)
+
+
+def test_signatures_of_adapters() -> None:
+    from vllm import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    from airflow_provider_raybatch.job.engine.vllm_compat_lora import lora_ranks, lora_request
+
+    assert "lora_request" in parameters(AsyncLLM.generate)
+    assert parameters(AsyncLLM.add_lora) == {"self", "lora_request"}
+    assert parameters(AsyncLLM.remove_lora) == {"self", "lora_id"}
+    sizes = {"enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras"}
+    assert sizes <= parameters(AsyncEngineArgs)
+    made = lora_request("name", 7, "/folder")
+    assert (made.lora_name, made.lora_int_id, made.lora_path) == ("name", 7, "/folder")
+    assert {16, 512} <= set(lora_ranks())
+    assert max(lora_ranks()) == MOST_RANK
 
 
 def test_sampling_parameters_are_read_without_importing_vllm() -> None:

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from airflow_provider_raybatch.job.tasks.response_check import checked
 from dags_examples.demo_model.companies import INDUSTRIES, company_rows
+from tests.support.adapters import save_adapter, with_adapter
 from tests.support.ray_processes import vllm_engines
 from tests.support.turn import of_this_turn
 
@@ -53,6 +55,7 @@ CHATS: dict[str, list[dict[str, Any]]] = {
         {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "7"}]},
     ],
 }
+LORA = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 3, "max_cpu_loras": 3}
 HALVES = ["日本語", "🙂🙃"]
 """Forced on a model that knows no such characters, so that each takes several tokens."""
 
@@ -88,7 +91,8 @@ def engine(llm: Any) -> Iterator[Any]:
         vllm_compat.keep_files_in(fork_server.folder_of_sockets())
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
-        made: Any = server.open_vllm(spec())
+        # With room for adapters, which changes nothing for rows without one.
+        made: Any = server.open_vllm(spec(engine_args={**ARGS, **LORA}))
         made.loop = loop
         yield made
         # What a killed engine would leave, besides caches, is in the folder that a later job deletes.
@@ -289,3 +293,58 @@ def test_the_generation_config_in_force_is_vllms(llm: Any, engine: Any, tmp_path
     (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": 0.25, "eos_token_id": 2}))
     again = check_model(spec(**folder), [request], {})
     assert len({checked.digests.model, of_folder.digests.model, again.digests.model}) == 3
+
+
+def prepared(engine: Any, folders: dict[str, Path]) -> None:
+    """Let the engine serve a job with these adapters, as a warm engine serves its next job."""
+    from airflow_provider_raybatch.job.preflight.adapter_digest import adapter_digest
+
+    digests = {name: adapter_digest(str(folder), "") for name, folder in folders.items()}
+    adapters = {name: str(folder) for name, folder in folders.items()}
+    column = "customer" if adapters else None
+    fields = {"adapters": adapters, "adapter_digests": digests, "adapter_column": column}
+    engine.renewed(spec(engine_args={**ARGS, **LORA}, **fields))
+    engine.loop.run_until_complete(engine.prepare())
+
+
+def test_rows_get_the_answers_of_their_adapters(engine: Any, tmp_path: Path) -> None:
+    """Also beside rows of the model alone, with equal prompts, and when the next job brings others."""
+    asked = [f"What is {number} + {number + 4}?" for number in range(4)]
+    sampling = {"temperature": 0, "max_tokens": 8}
+    first = {name: save_adapter(tmp_path / name, seed) for seed, name in enumerate(("acme", "umbrella"))}
+    second = {
+        "acme": save_adapter(tmp_path / "changed", 7),
+        "other": save_adapter(tmp_path / "other", 8, rank=8),
+    }
+    for folders in (first, second):
+        prepared(engine, folders)
+        names = [*folders, None]
+        requests = [Request(prompt=text, sampling=sampling, adapter=name) for text in asked for name in names]
+        made = [response.completions[0].text for response in ours(engine, *requests)]
+        expected = {name: with_adapter(MODEL, folders.get(name or ""), asked, 8) for name in names}
+        assert made == [expected[name][place] for place in range(len(asked)) for name in names]
+        assert len({tuple(texts) for texts in expected.values()}) == 3
+    choices = {"temperature": 0, "structured_outputs": {"choice": ["very good", "very bad", "neither"]}}
+    requests = [Request(messages=INDUSTRY, sampling=choices, adapter=name) for name in [*names, "acme"]]
+    filled = [response.completions[0].text for response in ours(engine, *requests)]
+    engine._fill_in = False
+    engine._forget_params()
+    in_full = [response.completions[0].text for response in ours(engine, *requests)]
+    engine._fill_in = True
+    prepared(engine, {})
+    assert filled == in_full
+
+
+def test_a_bad_adapter_leaves_the_engine_alive(engine: Any, tmp_path: Path) -> None:
+    good = save_adapter(tmp_path / "good")
+    for bad in (tmp_path / "none", save_adapter(tmp_path / "high", rank=16)):
+        digests = {"acme": "1", "bad": f"of {bad}"}
+        adapters = {"acme": str(good), "bad": str(bad)}
+        fields = {"adapters": adapters, "adapter_digests": digests, "adapter_column": "customer"}
+        engine.renewed(spec(engine_args={**ARGS, **LORA}, **fields))
+        with pytest.raises(PreflightError, match=r"^adapters: vLLM can't load 'bad' from '"):
+            engine.loop.run_until_complete(engine.prepare())
+    prepared(engine, {"acme": good})
+    (answer,) = ours(engine, Request(prompt="What is 3 + 4?", sampling=LONG, adapter="acme"))
+    assert answer.completions[0].text == with_adapter(MODEL, good, ["What is 3 + 4?"], 24)[0]
+    prepared(engine, {})

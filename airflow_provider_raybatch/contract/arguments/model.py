@@ -5,22 +5,71 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from airflow_provider_raybatch.contract.arguments.adapters import check_adapter, revision_of
 from airflow_provider_raybatch.contract.base import ContractModel, shown
 
 
 class ModelArguments(ContractModel):
-    """The model, as vLLM names it.
+    """The model, as vLLM names it, and its adapters (LoRA).
 
+    :param adapter_digests: of the adapters' content, by name; filled in by the job.
     :param template_time: epoch seconds that a chat template prints which asks for the date; filled in by the
         job, so that all rows of a run have one date.
     """
 
     model: str = Field(min_length=1)
+    adapter: str | None = Field(default=None, min_length=1)
+    adapters: dict[str, str] = Field(default_factory=dict)
+    adapter_column: str | None = Field(default=None, min_length=1)
+    adapter_digests: dict[str, str] = Field(default_factory=dict)
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     template_time: float | None = None
+
+    @field_validator("adapter")
+    @classmethod
+    def _adapter_can_be_read(cls, location: str | None) -> str | None:
+        if location is not None:
+            check_adapter(location)
+        return location
+
+    @field_validator("adapters")
+    @classmethod
+    def _adapters_can_be_read(cls, adapters: dict[str, str]) -> dict[str, str]:
+        for name, location in adapters.items():
+            if not name:
+                raise ValueError("an adapter has an empty name, which rows have for the model alone; name it")
+            try:
+                check_adapter(location)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        return adapters
+
+    @model_validator(mode="after")
+    def _rows_choose_listed_adapters(self) -> ModelArguments:
+        if self.adapter is not None and (self.adapters or self.adapter_column):
+            other = "adapters" if self.adapters else "adapter_column"
+            raise ValueError(
+                f"adapter: it is for all rows, and {other} for rows that choose; keep one of both"
+            )
+        if self.adapters and self.adapter_column is None:
+            raise ValueError(
+                "adapters: no row chooses one of them; name the column with their names in adapter_column, "
+                "or give one for all rows as adapter"
+            )
+        if self.adapter_column is not None and not self.adapters:
+            raise ValueError(
+                "adapter_column: rows choose among the adapters that the job lists, and it lists none; give "
+                "adapters={'name': location}"
+            )
+        return self
+
+    @property
+    def adapter_locations(self) -> dict[str, str]:
+        """Where each adapter of the job lies, by the name that requests have for it."""
+        return self.adapters if self.adapter is None else {revision_of(self.adapter)[0]: self.adapter}
 
     @field_validator("chat_template")
     @classmethod

@@ -14,6 +14,7 @@ from airflow_provider_raybatch.contract.base import ContractModel, shown
 GENERATE = "generate"
 _OF_GENERATION = ("sampling", "sampling_column", "response_format", "on_truncated")
 _OF_CHATS = ("system_prompt", "messages", "messages_column", "chat_template", "chat_template_kwargs")
+_OF_ADAPTERS = ("adapter", "adapters", "adapter_column")
 _OTHER_NAMES = {"normalize": "use_activation", "normalise": "use_activation", "dimension": "dimensions"}
 """What other systems call pooling parameters."""
 
@@ -37,7 +38,10 @@ class TaskRules:
         return bool(self.pooling)
 
 
-NO_TEXT = dict.fromkeys(_OF_GENERATION, "which generates no text; remove it")
+NO_TEXT = {
+    **dict.fromkeys(_OF_GENERATION, "which generates no text; remove it"),
+    **dict.fromkeys(_OF_ADAPTERS, "which takes no adapter yet; merge it into its model"),
+}
 """Arguments that no pooling task takes: they are about generated text."""
 NO_CHAT = dict.fromkeys(
     _OF_CHATS, "which takes one text a row and no chat; use prompt_column, or prompt for a template of it"

@@ -45,6 +45,12 @@ class Engine(Protocol):
 
     info: EngineInfo
 
+    async def prepare(self) -> None:
+        """Load what the job's requests need besides the model. Called before the first of them.
+
+        :raises RaybatchError: it can't be loaded.
+        """
+
     def encode(self, requests: Sequence[Request]) -> list[Any]:
         """Apply the chat template and tokenise: what `generate` takes, or a :class:`RowFailure`."""
 

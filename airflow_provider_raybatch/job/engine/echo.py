@@ -56,6 +56,8 @@ class EchoOptions(ContractModel):
         `chat_template_kwargs` have ``enable_thinking: False``.
     :param endless_reasoning_pattern: a request whose prompt contains this text ends while it reasons, as
         models do at times, to try out responses without an answer.
+    :param max_loras: adapters that the engine holds at once; where the job has more, rows of one come
+        together, as with vLLM. By default it holds all.
     :param tensor_parallel_size: reserve the GPUs that vLLM would, to try out where replicas run; by default
         an echo has no GPU. Where no node has so many, a worker process runs on each, as vLLM's do.
     :param pipeline_parallel_size: the same; the GPUs are the product.
@@ -77,6 +79,7 @@ class EchoOptions(ContractModel):
     hang_pattern: str | None = None
     reasoning_parser: str | None = None
     endless_reasoning_pattern: str | None = None
+    max_loras: int | None = Field(default=None, ge=1)
     tensor_parallel_size: int = Field(default=1, ge=1)
     pipeline_parallel_size: int = Field(default=1, ge=1)
     request_log: str | None = None
@@ -136,9 +139,10 @@ class EchoEngine:
 
     With structured output ``choice``, it picks one of the choices by a hash of the prompt; with a ``json``
     schema that has properties, it answers an object that fits, its texts made of the prompt's words; with
-    other ``json`` or ``json_object``, ``{"echo": <message>}``. Completion i of n > 1 is marked ``#i``. With
-    `model_task` ``embed``, texts with words in common have vectors that are near. A word counts as a token.
-    See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`.
+    other ``json`` or ``json_object``, ``{"echo": <message>}``. An adapter puts its name in brackets before
+    the message. Completion i of n > 1 is marked ``#i``. With `model_task` ``embed``, texts with words in
+    common have vectors that are near. A word counts as a token. See
+    :class:`~airflow_provider_raybatch.job.engine.base.Renewable`.
 
     :param spans_nodes: whether its GPUs are the bundles of this actor's placement group.
     """
@@ -174,6 +178,9 @@ class EchoEngine:
     async def ping(self) -> None:
         pass
 
+    async def prepare(self) -> None:
+        pass
+
     def renewed(self, spec: BatchInferenceSpec) -> EchoEngine:
         self._serve(spec)
         return self
@@ -197,7 +204,8 @@ class EchoEngine:
             if cut is None:
                 return overlong(whole, context)
             texts, words = _texts(cut), words_of(cut)
-        return _Encoded(texts[-1], " ".join(words), len(words), sampling, whole - len(words))
+        text = texts[-1] if request.adapter is None else f"[{request.adapter}] {texts[-1]}"
+        return _Encoded(text, " ".join(words), len(words), sampling, whole - len(words))
 
     def _encode_text(self, request: Request, sampling: EchoSampling) -> _Encoded | RowFailure:
         words, context = words_of(request), self._options.max_model_len

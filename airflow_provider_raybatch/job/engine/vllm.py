@@ -18,6 +18,7 @@ from typing import Any
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_reasoning
+from airflow_provider_raybatch.job.engine.adapters import EngineAdapters
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, template_of
 from airflow_provider_raybatch.job.engine.detokenize import Detokenizer, Generated
@@ -40,6 +41,7 @@ class _Encoded:
     :param sampling: the request's own parameters.
     :param cut: tokens of the prompt that were cut off.
     :param special: whether the row's text has special tokens.
+    :param adapter: vLLM's ``LoRARequest`` of the adapter that answers.
     """
 
     ids: list[int]
@@ -49,6 +51,7 @@ class _Encoded:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     cut: int = 0
     special: bool = False
+    adapter: Any = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class VllmEngine(StartedVllm):
 
     def __init__(self, spec: BatchInferenceSpec, fill_in: bool = True, spans_nodes: bool = False) -> None:
         self._fill_in = fill_in
+        self._adapters = EngineAdapters(spans_nodes)
         super().__init__(spec, spans_nodes)
 
     def _serve(self, spec: BatchInferenceSpec) -> None:
@@ -81,6 +85,7 @@ class VllmEngine(StartedVllm):
         self._max_model_len = int(config.model_config.max_model_len)
         self._defaults = {**vllm_compat.sampling_defaults(config.model_config), **spec.sampling}
         self._spec = spec
+        self._loras: dict[str, Any] | None = None
         self._tokenizer = tokenizer = self._llm.get_tokenizer()
         template = template_of(spec, tokenizer)
         renderer = vllm_compat.renderer_of(self._llm)
@@ -112,6 +117,10 @@ class VllmEngine(StartedVllm):
             self._about_grammar = vllm_compat_reasoning.grammar_arguments(self._llm, variables)
         self._detokenizer = Detokenizer(self._tokenizer, keeps_special=spec.splits_reasoning)
 
+    async def prepare(self) -> None:
+        if self._loras is None:
+            self._loras = await self._adapters.load(self._llm, self._spec)
+
     def renewed(self, spec: BatchInferenceSpec) -> VllmEngine:
         self._serve(spec)
         return self
@@ -134,7 +143,8 @@ class VllmEngine(StartedVllm):
         if isinstance(fitted, RowFailure):
             return fitted
         cut, special = len(ids) - len(fitted), self._chat.has_special_tokens(request)
-        return replace(self._encoded(fitted, request.sampling), cut=cut, special=special)
+        adapter = None if request.adapter is None else (self._loras or {})[request.adapter]
+        return replace(self._encoded(fitted, request.sampling), cut=cut, special=special, adapter=adapter)
 
     def _encoded(self, ids: list[int], overrides: Mapping[str, Any], goes_on: bool = False) -> _Encoded:
         """A request whose `max_tokens` is what the context leaves, unless set, as in vLLM's server.
@@ -209,7 +219,8 @@ class VllmEngine(StartedVllm):
         :param rest: texts that may follow.
         """
         sampling = {**encoded.sampling, "n": 1, "structured_outputs": {"choice": rest}}
-        further = await self.generate(self._encoded([*encoded.ids, *begun.token_ids], sampling, goes_on=True))
+        rest_of = self._encoded([*encoded.ids, *begun.token_ids], sampling, goes_on=True)
+        further = await self.generate(replace(rest_of, adapter=encoded.adapter))
         if not isinstance(further, RowFailure):
             (added,) = further.output.outputs
             begun.token_ids = [*begun.token_ids, *added.token_ids]
@@ -225,7 +236,9 @@ class VllmEngine(StartedVllm):
 
     async def _generate(self, encoded: _Encoded) -> _Raw | RowFailure:
         prompt, number = vllm_compat.as_tokens(encoded.ids), str(next(self._numbers))
-        final = await self._last(self._llm.generate(prompt, encoded.params, number, **self._about_grammar))
+        more = {} if encoded.adapter is None else {"lora_request": encoded.adapter}
+        outputs = self._llm.generate(prompt, encoded.params, number, **self._about_grammar, **more)
+        final = await self._last(outputs)
         return final if isinstance(final, RowFailure) else _Raw(final, encoded)
 
     def tokens(self, raw: Any) -> tuple[int, int]:

@@ -47,6 +47,9 @@ class StartedVllm(ABC):
     async def ping(self) -> None:
         await self._llm.is_sleeping()  # vLLM's engine process answers between two steps
 
+    async def prepare(self) -> None:
+        """Nothing: the model is all that most requests need."""
+
     def tokens_in_flight(self) -> int:
         return vllm_compat.tokens_in_flight(self._llm)
 

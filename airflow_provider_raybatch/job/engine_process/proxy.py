@@ -102,6 +102,9 @@ class EngineProxy:
             raise error
         return value
 
+    async def prepare(self) -> None:
+        """Nothing: the other process has done so when the engine is open."""
+
     def encode(self, requests: Sequence[Request]) -> list[Any]:
         encoded: list[int | RowFailure] = self._ask("encode", list(requests))
         return [one if isinstance(one, RowFailure) else _Held(one, self._forgotten.append) for one in encoded]

@@ -69,6 +69,8 @@ def serve(connection: Connection) -> None:
             renew = resting.renewed if opens and resting is not None else None
             try:
                 made: Any = (renew or function)(*arguments)
+                if opens:
+                    _prepare(made, loop, is_new=renew is None)
             except Exception as error:
                 traceback.print_exc()  # a pickled exception has no traceback
                 connection.send([(0, None, _portable(error))])
@@ -84,6 +86,17 @@ def serve(connection: Connection) -> None:
                 return
     if resting is not None:
         resting.close()
+
+
+def _prepare(engine: Renewable, loop: asyncio.AbstractEventLoop, is_new: bool) -> None:
+    """Load what its next job needs. A new engine that can't is of no use to anyone, and ends."""
+    try:
+        loop.run_until_complete(engine.prepare())
+    except Exception:
+        if is_new:
+            _end(loop)
+            engine.close()
+        raise
 
 
 def _next(connection: Connection, resting: Renewable | None) -> Any:

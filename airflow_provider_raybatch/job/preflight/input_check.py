@@ -168,7 +168,7 @@ def _with_partitions(schema: pa.Schema, folders: Sequence[Partition]) -> pa.Sche
 
 def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:
     wanted = dict(spec.column_arguments())
-    for argument in ("sampling_column", "id_column"):
+    for argument in ("sampling_column", "adapter_column", "id_column"):
         if (column := getattr(spec, argument)) is not None:
             wanted.setdefault(column, argument)
     if not source.rows and not source.columns:

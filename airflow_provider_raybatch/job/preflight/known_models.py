@@ -23,10 +23,12 @@ from airflow_provider_raybatch.contract.arguments.model import ModelArguments
 from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
 from airflow_provider_raybatch.contract.arguments.task import TaskArguments
 from airflow_provider_raybatch.contract.digest import hex_digest
+from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.sampling_values import whole_number
 from airflow_provider_raybatch.job.preflight import model_check, model_version
+from airflow_provider_raybatch.job.preflight.adapter_check import check_adapters
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.model_version import Version
 from airflow_provider_raybatch.job.preflight.sampling_check import asked_by
@@ -39,7 +41,8 @@ _KEPT = 90 * 86400.0
 _SHARE_OF_CONTEXT = 0.75
 """A prompt of fewer bytes than this share of the context's tokens fits, with room for the chat template."""
 _ARGUMENTS = (ModelArguments, TaskArguments, SamplingArguments)
-_ASKED = {name for group in _ARGUMENTS for name in group.model_fields} - {"template_time"}
+_FILLED_IN = {"template_time", "adapter_digests"}
+_ASKED = {name for group in _ARGUMENTS for name in group.model_fields} - _FILLED_IN
 _MOST_SHAPES = 4096
 _WORDS = {"role", "type"}
 """Keys of a message, or of a part of one, whose values templates compare."""
@@ -66,7 +69,7 @@ def check_unless_kept(
     :raises PreflightError: whatever is wrong, as one sentence.
     """
     version = _current(spec, environment)
-    place = _place(spec, requests, version)
+    place = _place(spec, requests, version, environment)
     known = _kept(place, spec, requests)
     if known is not None:
         return known
@@ -80,7 +83,7 @@ def kept(
     spec: BatchInferenceSpec, requests: Sequence[Request], environment: Mapping[str, SecretStr]
 ) -> ModelCheck | None:
     """A check that is kept on this node, found without vLLM; a model by name costs a request to the hub."""
-    return _kept(_place(spec, requests, _current(spec, environment)), spec, requests)
+    return _kept(_place(spec, requests, _current(spec, environment), environment), spec, requests)
 
 
 def _kept(place: Path | None, spec: BatchInferenceSpec, requests: Sequence[Request]) -> ModelCheck | None:
@@ -120,10 +123,18 @@ def folder() -> Path | None:
     return None
 
 
-def _place(spec: BatchInferenceSpec, requests: Sequence[Request], version: Version | None) -> Path | None:
+def _place(
+    spec: BatchInferenceSpec,
+    requests: Sequence[Request],
+    version: Version | None,
+    environment: Mapping[str, SecretStr],
+) -> Path | None:
     """The file of a check; ``None`` if it may not be kept."""
     home = folder()
     if home is None or version is None:
+        return None
+    adapters = _adapters(spec, environment)
+    if adapters is None:
         return None
     content = {
         "versions": [
@@ -138,7 +149,15 @@ def _place(spec: BatchInferenceSpec, requests: Sequence[Request], version: Versi
         "structured_outputs": asked_by(spec, requests),
         "accelerator": [spec.gpus_per_replica, spec.accelerator_type],
     }
+    content |= {"adapters": adapters} if adapters else {}
     return home / f"{hex_digest(json.dumps(content, sort_keys=True, default=str))}.json"
+
+
+def _adapters(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr]) -> dict[str, str] | None:
+    """Digests of the adapters now; ``None`` if the check has something to say about them."""
+    with contextlib.suppress(PreflightError):
+        return {name: one.digest for name, one in check_adapters(spec, environment).items()}
+    return None
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -78,7 +78,9 @@ def expected_fit(spec: BatchInferenceSpec, model: ModelSizes | None, cluster: Cl
     """
     gpus = known_gpus(cluster.gpu_types(spec.accelerator_type))
     of_a_node = cluster.gpus_of_a_node(spec.accelerator_type)
-    return fit_of(model, spec.engine_args, gpus[0] if gpus else None, of_a_node)
+    # Room for adapters is not followed, so nothing is said that may be wrong.
+    lora = {"enable_lora": True} if spec.adapter_locations else {}
+    return fit_of(model, {**spec.engine_args, **lora}, gpus[0] if gpus else None, of_a_node)
 
 
 def checked_context(

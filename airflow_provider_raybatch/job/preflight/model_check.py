@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,16 @@ from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.private_package import set_environment
-from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_lora
 from airflow_provider_raybatch.job.engine.base import with_response
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, prints_the_date, template_of
 from airflow_provider_raybatch.job.engine.text_encoder import text_encoder
 from airflow_provider_raybatch.job.engine.token_ids import absent_bos, check_token_ids, surplus_tokens
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.planning.context_length import ContextLength
+from airflow_provider_raybatch.job.planning.lora_sizes import lora_args
 from airflow_provider_raybatch.job.planning.model_fit import ModelSizes
+from airflow_provider_raybatch.job.preflight.adapter_check import CheckedAdapter, check_adapters
 from airflow_provider_raybatch.job.preflight.memory_check import model_sizes
 from airflow_provider_raybatch.job.preflight.model_bucket import check_bucket, is_in_bucket
 from airflow_provider_raybatch.job.preflight.model_files import files_of
@@ -65,6 +67,8 @@ class ModelCheck:
     :param is_kept: whether an earlier job made this check, for other rows.
     :param length: of the context of this job's engines; ``None`` until the cluster is known.
     :param kv_cache_tokens: that an engine's KV cache is expected to hold; 0 if that is not known.
+    :param adapters: those of the job, by name.
+    :param lora_args: engine arguments for them.
     """
 
     sampled: int = 0
@@ -94,6 +98,8 @@ class ModelCheck:
             **({} if self.length is None else self.length.shown()),
             **({"kv_cache_tokens": tokens} if self.kv_cache_tokens else {}),
         }
+    adapters: dict[str, CheckedAdapter] = field(default_factory=dict)
+    lora_args: dict[str, Any] = field(default_factory=dict)
 
 
 def check_model(
@@ -108,7 +114,9 @@ def check_model(
         check_bucket(spec.model)
     refuse_missing(spec.model)
     refuse_by_files(spec, environment)
+    adapters = check_adapters(spec, environment)
     _check_version()
+    lora = _lora_args(spec, adapters)
     from airflow_provider_raybatch.job.engine.vllm_args import engine_args
 
     args = engine_args(spec)
@@ -140,13 +148,29 @@ def check_model(
             tokenizer=_digest(_tokenizer_state(tokenizer)),
             chat_template=_digest(template + (chats.probed() if prints_date else "")),
             spec=spec.response_digest,
+            adapters={name: one.digest for name, one in adapters.items()},
         ),
+        adapters=adapters,
+        lora_args=lora,
         revisions={name: value for name, value in revisions.items() if value},
         surplus_tokens=tuple(surplus_tokens(tokenizer, vocabulary)),
         about_reasoning=about_reasoning,
         structured_outputs_config={} if spec.pools else compact_json(spec, requests, tokenizer),
         prints_date=prints_date,
         sizes=_sizes(spec, config, environment),
+    )
+
+
+def _lora_args(spec: BatchInferenceSpec, adapters: Mapping[str, CheckedAdapter]) -> dict[str, Any]:
+    if not adapters:
+        return {}
+    return lora_args(
+        [one.rank for one in adapters.values()],
+        max(one.size for one in adapters.values()),
+        spec.engine_args,
+        vllm_compat_lora.lora_ranks(),
+        vllm_compat.is_on_cpu(),
+        vllm_compat.installed_version(),
     )
 
 

@@ -21,10 +21,18 @@ class ModelFiles:
 
     :param sizes: bytes of each, by its path below the model; ``None`` on the hub, where files are whole.
     :param read: gives the content of one of them.
+    :param read_start: gives so many bytes from the beginning of one; by default it reads all.
+    :param version: the hub's commit; empty elsewhere.
     """
 
     sizes: Mapping[str, int | None]
     read: Callable[[str], bytes]
+    read_start: Callable[[str, int], bytes] | None = None
+    version: str = ""
+
+    def start(self, name: str, length: int) -> bytes:
+        """The first `length` bytes of a file, or all of a shorter one."""
+        return self.read(name)[:length] if self.read_start is None else self.read_start(name, length)
 
     def json(self, name: str) -> Any:
         """A file's content; an empty ``dict`` where the file is missing or not JSON."""
@@ -54,28 +62,41 @@ def files_of(model: str, revision: str | None, token: str | None) -> ModelFiles 
     return None if is_elsewhere(model) else _on_hub(model, revision, token)
 
 
-def _in_folder(path: Path) -> ModelFiles:
+def _in_folder(path: Path, version: str = "") -> ModelFiles:
     """Of a folder and the folders in it, without broken links."""
     found = [one for pattern in ("*", "*/*") for one in path.glob(pattern) if one.is_file()]
     sizes = {one.relative_to(path).as_posix(): one.stat().st_size for one in found}
-    return ModelFiles(sizes, lambda name: (path / name).read_bytes())
+    return ModelFiles(sizes, lambda name: (path / name).read_bytes(), lambda *of: _start(path, *of), version)
+
+
+def _start(folder: Path, name: str, length: int) -> bytes:
+    with (folder / name).open("rb") as stream:
+        return stream.read(length)
 
 
 def _in_bucket(model: str) -> ModelFiles | None:
     place = folder(model)
     sizes = {entry.path: entry.size for entry in place.list()}
-    return ModelFiles(sizes, place.read) if sizes else None
+    return (
+        ModelFiles(sizes, place.read, lambda name, size: place.read_range(name, 0, size)) if sizes else None
+    )
 
 
 def _on_hub(model: str, revision: str | None, token: str | None) -> ModelFiles:
     from huggingface_hub import HfApi, hf_hub_download, snapshot_download
 
     if is_offline():
-        return _in_folder(Path(snapshot_download(model, revision=revision, local_files_only=True)))
+        snapshot = Path(snapshot_download(model, revision=revision, local_files_only=True))
+        return _in_folder(snapshot, snapshot.name)
     found = HfApi(token=token).model_info(model, revision=revision, timeout=TIMEOUT)
 
-    def read(name: str) -> bytes:
+    def folder_of(name: str) -> Path:
         file = hf_hub_download(model, name, revision=found.sha, token=token, etag_timeout=TIMEOUT)
-        return Path(file).read_bytes()
+        return Path(file.removesuffix(name))
 
-    return ModelFiles({one.rfilename: None for one in found.siblings or ()}, read)
+    return ModelFiles(
+        {one.rfilename: None for one in found.siblings or ()},
+        lambda name: (folder_of(name) / name).read_bytes(),
+        lambda name, size: _start(folder_of(name), name, size),
+        str(found.sha),
+    )

@@ -113,8 +113,8 @@ def _problem(files: ModelFiles, args: Mapping[str, Any], model_task: str) -> str
     weights = weights_of(names)
     if not weights and _ADAPTER in names:
         base = _mapping(files, _ADAPTER).get("base_model_name_or_path")
-        merge = "merge it into that model (PEFT's merge_and_unload), and give the merged one"
-        return f"is an adapter (LoRA) for {repr(str(base)) if base else 'another model'}; {merge}"
+        what = repr(str(base)) if base else "another model"
+        return f"is an adapter (LoRA) for {what}; give that one as model, and this as adapter"
     if _CONFIG not in names and "params.json" not in names and "hf_config_path" not in args:
         checkpoints = sorted(name[:-12] for name in names if re.fullmatch("[^/]+/config.json", name))
         if checkpoints:

@@ -163,7 +163,7 @@ def model_digest(name: str, revision: str) -> str:
         state = hashlib.sha256()
         for path in [*sorted(file for file in folder.iterdir() if file.is_file()), *_of_modules(folder)]:
             state.update(f"{path.relative_to(folder)}:{path.stat().st_size}\n".encode())
-            for piece in _content(path):
+            for piece in content_of(path):
                 state.update(piece)
         return state.hexdigest()[:32]
     return hex_digest(f"{name}@{revision}")
@@ -178,7 +178,7 @@ def _of_modules(folder: Path) -> list[Path]:
     return []
 
 
-def _content(path: Path) -> Iterator[bytes]:
+def content_of(path: Path) -> Iterator[bytes]:
     """A file's content; of a large one, samples from beginning to end."""
     size = path.stat().st_size
     if size <= _HASHED_WHOLE:

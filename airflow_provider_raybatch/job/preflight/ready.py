@@ -38,6 +38,7 @@ from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.planning.context_length import MEASURED
 from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
 from airflow_provider_raybatch.job.preflight import known_models, model_check
+from airflow_provider_raybatch.job.preflight.adapter_check import as_located, notes_of
 from airflow_provider_raybatch.job.preflight.input_check import Sample, check_rows, look_at_source, sample
 from airflow_provider_raybatch.job.preflight.memory_check import (
     check_memory,
@@ -254,6 +255,8 @@ def check_engine(
             f"{surplus[0]!r}); rows with such a token will be dead letters."
         )
         emit(events.Notice(level="warning", message=text))
+    for text in notes_of(spec, checked.adapters):
+        emit(events.Notice(level="warning", message=text))
     if checked.absent_bos:
         text = (
             f"chat_template: no chat begins with {checked.absent_bos!r}, as the texts do that the model was "
@@ -381,16 +384,16 @@ def checked_model(spec: BatchInferenceSpec, checked: ModelCheck) -> CheckedModel
 
 
 def as_checked(spec: BatchInferenceSpec, checked: ModelCheck) -> BatchInferenceSpec:
-    """Pin the model version that was checked, how JSON is written, and the context length if it is derived.
+    """Pin the versions that were checked, how JSON is written, and the context length if it is derived.
 
     Ray's processor uses vLLM's async engine, which ignores the model's `generation_config`.
     """
-    engine_args = {**spec.engine_args, **checked.revisions}
+    engine_args = {**spec.engine_args, **checked.lora_args, **checked.revisions}
     if checked.structured_outputs_config:
         engine_args["structured_outputs_config"] = checked.structured_outputs_config
     if checked.length is not None and checked.length.max_model_len is not None:
         engine_args["max_model_len"] = checked.length.max_model_len
-    changed: dict[str, Any] = {"engine_args": engine_args}
+    changed: dict[str, Any] = {"engine_args": engine_args, **as_located(spec, checked.adapters)}
     if spec.engine == ray_data_llm.NAME:
         changed["sampling"] = {**checked.generation_defaults, **spec.sampling}
     return spec.model_copy(update=changed)

@@ -128,6 +128,10 @@ class Prefetcher:
         self.pending = 0
         """Rows that are not prepared yet."""
 
+    @property
+    def _swaps_adapters(self) -> bool:
+        return self._replica.job.spec.swaps_adapters
+
     async def prepare(self, assignment: Assignment) -> None:
         """Let an assignment's rows go into the engine; those that are known to kill it fail.
 
@@ -176,7 +180,8 @@ class Prefetcher:
     ) -> None:
         rows = await self._prepared(assignment, batch, None)
         if batch[0] == assignment.rows[0]:
-            sorts.set_result(self._inflight.tells_apart(rows) or prefixes.are_long(_texts(rows)))
+            has_order = self._swaps_adapters or self._inflight.tells_apart(rows)
+            sorts.set_result(has_order or prefixes.are_long(_texts(rows)))
         if await sorts:
             later += rows
         else:
@@ -230,9 +235,9 @@ class Prefetcher:
         return read
 
     def _in_order(self, rows: list[Row]) -> list[Row]:
-        """Rows that begin alike after each other, else those with the longest answers first."""
+        """Rows that begin alike, and of one adapter, after each other; else the longest answers first."""
         texts = _texts(rows)
-        if not prefixes.are_shared(texts):
+        if not (self._swaps_adapters or prefixes.are_shared(texts)):
             return self._inflight.ordered(rows)
         for row in rows:
             row.label = lengths.UNKNOWN  # so that lengths don't separate them again

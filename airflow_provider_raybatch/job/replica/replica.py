@@ -187,6 +187,7 @@ class Replica(ReplicaProcess):
         if not await self.thread(self._takes_on):
             await self._close()
             return
+        await self.engine.prepare()
         worker = ReplicaWorker(self)
         try:
             await worker.work()

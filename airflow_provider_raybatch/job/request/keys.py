@@ -9,6 +9,7 @@ ASCII) of
 - model, tokenizer and chat template, by the digests of their content if the engine has them,
 - the engine and those of its arguments that change numbers (not those that change sizes),
 - what a response must be to count as good,
+- the adapter that answers, if one does, by the digest of its content,
 - the kind of task and its pooling parameters, unless it is text generation.
 
 A sampled request (temperature above 0) needs a new response each time, so its i-th repetition in an input
@@ -64,17 +65,21 @@ class Keyer:
         self._shared |= {**spec.pooled, **spec.later_choices}
         self._pools = spec.pools
         self._sampling = {} if spec.pools else {**defaults, **spec.sampling}
+        self._adapters = {**spec.adapter_locations, **digests.adapters}
         self._prefix = self._prefix_of(self._sampling)
         self._prefixes: dict[str, bytes] = {}
 
     @property
     def digest(self) -> str:
-        """32 hex digits over what all keys of a job have in common."""
-        return self._prefix.hex()
+        """32 hex digits over what all keys of a job have in common, and over its adapters."""
+        if not self._adapters:
+            return self._prefix.hex()
+        return hashlib.blake2b(self._prefix + _canonical(self._adapters), digest_size=SIZE).hexdigest()
 
     def key(self, request: Request) -> bytes:
         """The key of a request, without its number of repetition."""
-        prefix = self._prefix_with(request.sampling) if request.sampling else self._prefix
+        is_usual = not request.sampling and request.adapter is None
+        prefix = self._prefix if is_usual else self._prefix_with(request.sampling, request.adapter)
         asked = _canonical(request.prompt if request.messages is None else request.messages)
         return hashlib.blake2b(prefix + asked, digest_size=SIZE).digest()
 
@@ -93,20 +98,22 @@ class Keyer:
         """Whether the job's own sampling is greedy; rows may say otherwise."""
         return self.is_greedy(Request(prompt=""))
 
-    def _prefix_with(self, overrides: Mapping[str, Any]) -> bytes:
-        """For a row's own sampling parameters, which many rows may have in common."""
-        kind = _encode(overrides)
+    def _prefix_with(self, overrides: Mapping[str, Any], adapter: str | None) -> bytes:
+        """For a row's own sampling parameters and adapter, which many rows may have in common."""
+        kind = _encode([overrides, adapter])
         prefix = self._prefixes.get(kind)
         if prefix is None:
             if len(self._prefixes) >= _MOST_PREFIXES:
                 self._prefixes.clear()
-            prefix = self._prefixes[kind] = self._prefix_of({**self._sampling, **overrides})
+            prefix = self._prefixes[kind] = self._prefix_of({**self._sampling, **overrides}, adapter)
         return prefix
 
-    def _prefix_of(self, sampling: Mapping[str, Any]) -> bytes:
+    def _prefix_of(self, sampling: Mapping[str, Any], adapter: str | None = None) -> bytes:
         content = {**self._shared, "sampling": dict(sampling)}
         if asks_json(sampling):
             content["json"] = 2
+        if adapter is not None:
+            content["adapter"] = self._adapters[adapter]
         return hashlib.blake2b(_canonical(content), digest_size=SIZE).digest()
 
 

@@ -7,6 +7,7 @@ import copy
 import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +20,7 @@ _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "thinki
 """Types of a message's content parts that vLLM reads as text."""
 _OTHER_SERVERS = frozenset({"HttpRequestProcessorConfig", "ServeDeploymentProcessorConfig"})
 """Processors of Ray Data LLM that send chats unchanged to a server, which may take more than text."""
+_LONGEST_NAME = 100
 Render = Callable[[Mapping[str, Any]], Request]
 
 
@@ -29,7 +31,7 @@ def renderer(spec: BatchInferenceSpec) -> Render:
     """
     if spec.pools:
         return _text_renderer(spec)
-    base, column = _prompt_renderer(spec), spec.sampling_column
+    base, column, adapter = _prompt_renderer(spec), spec.sampling_column, _adapter_renderer(spec)
     text_alone = spec.processor.get("config") not in _OTHER_SERVERS
 
     def render(row: Mapping[str, Any]) -> Request:
@@ -37,10 +39,10 @@ def renderer(spec: BatchInferenceSpec) -> Render:
         if text_alone:
             for message in request.messages or ():
                 text_of(message.get("content"))
-        if column is None:
-            return request
-        merged = {**request.sampling, **_sampling_of(row.get(column), column)}
-        return Request(request.messages, request.prompt, merged)
+        if column is not None:
+            merged = {**request.sampling, **_sampling_of(row.get(column), column)}
+            request = replace(request, sampling=merged)
+        return request if adapter is None else replace(request, adapter=adapter(row))
 
     return render
 
@@ -49,7 +51,7 @@ def needed_columns(spec: BatchInferenceSpec) -> list[str] | None:
     """Columns that rendering reads; ``None`` for all, since a user's function may read any."""
     if spec.prompt_function is not None:
         return None
-    extra = [spec.sampling_column] if spec.sampling_column else []
+    extra = filter(None, (spec.sampling_column, spec.adapter_column))
     return list(dict.fromkeys([*spec.column_arguments(), *extra]))
 
 
@@ -256,6 +258,28 @@ def _system(text: str | None) -> Callable[[Mapping[str, Any]], list[dict[str, An
         return lambda row: []
     template = RowTemplate(text)
     return lambda row: [{"role": "system", "content": template.render(row)}]
+
+
+def _adapter_renderer(spec: BatchInferenceSpec) -> Callable[[Mapping[str, Any]], str | None] | None:
+    """What gives the name of a row's adapter; ``None`` if the job has no adapters."""
+    names, column = spec.adapter_locations, spec.adapter_column
+    if column is None:
+        own = next(iter(names), None)
+        return None if own is None else lambda row: own
+
+    def adapter(row: Mapping[str, Any]) -> str | None:
+        value = row.get(column)
+        if value is None or value == "":
+            return None
+        name = value if isinstance(value, str) else column_text(column, row)
+        if name not in names:
+            raise RenderError(
+                f"column {column!r} names the adapter {name[:_LONGEST_NAME]!r}, which is not among adapters; "
+                "add it there, or leave the value empty for the model alone"
+            )
+        return name
+
+    return adapter
 
 
 def _sampling_of(value: Any, what: str) -> dict[str, Any]:

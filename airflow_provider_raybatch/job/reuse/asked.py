@@ -34,6 +34,8 @@ def asked_by(spec: BatchInferenceSpec, defaults: Mapping[str, Any], digests: Any
     """
     values = {**spec.deciding, "the model's generation_config": dict(defaults)}
     values |= {name: getattr(digests, field) for field, name in _DIGESTS.items()}
+    if digests.adapters:
+        values["the adapters' files"] = digests.adapters
     return {name: json_digest(value) for name, value in values.items()}
 
 

@@ -19,6 +19,8 @@ Keys: TypeAlias = npt.NDArray[np.uint32]
 """Of each row. In a bucket, those with lower keys begin earlier."""
 
 _NO_ANSWER = 2**32 - 1
+_HIGH = 0xFFFF0000
+"""Bits of a key that tell adapters apart."""
 _GOLDEN = 2654435769
 """2**32 by the golden ratio: multiples of it are spread evenly (Knuth, The Art of Computer Programming 3)."""
 
@@ -50,6 +52,22 @@ class ByPrefix:
         :param ordinals: of the same rows.
         """
         return (keys.astype(np.uint64) * np.uint64(self.buckets) >> np.uint64(32)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class ByAdapter(ByPrefix):
+    """Rows of one adapter come into few buckets, and lie together in each: an engine holds some at once."""
+
+    notice: ClassVar[str] = "the engine holds fewer adapters than the job has; rows of one come together"
+
+    def keys(self, requests: Iterable[Request | RowFailure]) -> Keys:
+        """The key of each row: a checksum of its adapter's name, and then one of its beginning."""
+        found = []
+        for one in requests:
+            adapter = (one.adapter or "") if isinstance(one, Request) else ""
+            beginning = prefixes.text_of(one)[: self.size]
+            found.append(zlib.crc32(adapter.encode()) & _HIGH | zlib.crc32(beginning.encode()) & ~_HIGH)
+        return np.array(found, np.uint32)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
@@ -19,9 +20,14 @@ costs more than it saves."""
 
 
 def text_of(request: Request | RowFailure) -> str:
-    """What a prompt begins with, up to its first part that is not text."""
+    """What a prompt begins with, up to its first part that is not text; an adapter's come after its name.
+
+    The engine keeps the prefixes of each adapter apart.
+    """
     if isinstance(request, RowFailure):
         return ""
+    if request.adapter is not None:
+        return f"{request.adapter}\0\0{text_of(replace(request, adapter=None))}"
     if request.prompt is not None:
         return request.prompt
     contents = (message.get("content") for message in request.messages or ())

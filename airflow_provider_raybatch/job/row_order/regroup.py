@@ -19,7 +19,8 @@ from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.request.repetitions import Repetitions
 from airflow_provider_raybatch.job.row_order import buckets
-from airflow_provider_raybatch.job.row_order.grouping import ByLength, ByPrefix, Grouping
+from airflow_provider_raybatch.job.row_order.grouping import ByAdapter, ByLength, ByPrefix, Grouping
+from airflow_provider_raybatch.job.row_order.prefixes import LONG
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.scheduling.prefetch_target import WINDOW
 from airflow_provider_raybatch.job.work import Job, WorkItem
@@ -43,7 +44,9 @@ _ROWS_A_CPU, _ROWS_IN_DRIVER = 100_000, 20_000
 """That are read for their lengths: short ones take 60 microseconds, however little they take on disk."""
 
 
-def grouping_for(todo: Input, plan: Plan, prefix: int, lengths: Sequence[int]) -> Grouping | None:
+def grouping_for(
+    todo: Input, plan: Plan, prefix: int, lengths: Sequence[int], swaps_adapters: bool = False
+) -> Grouping | None:
     """How rows are to be grouped; ``None`` if they may stay in the order of the input, or are too many.
 
     The order of lengths saves at most the time of the longest answer, so it pays only where all CPUs of the
@@ -52,17 +55,21 @@ def grouping_for(todo: Input, plan: Plan, prefix: int, lengths: Sequence[int]) -
     :param todo: the rows in the order of the input.
     :param prefix: characters that distinguish groups of prompts; 0 where few prompts begin alike.
     :param lengths: a sample of the rows' keys; empty where their answers may all be equally long.
+    :param swaps_adapters: whether an engine holds fewer adapters at once than rows ask for.
     """
     pieces = todo.pieces()
     rows, total = int(pieces.left.sum()), pieces.total_bytes
     at_once = plan.replicas * WINDOW * plan.rows_in_engine
-    if not (prefix or lengths) or (plan.replicas == 1 and rows <= at_once):
+    if not (prefix or lengths or swaps_adapters) or (plan.replicas == 1 and rows <= at_once):
         return None
     resources = ray.cluster_resources()
     if total > min(_MOST_BYTES, resources.get("object_store_memory", 0) / 2):
         return None
+    buckets_of_bytes = max(1, math.ceil(total / _AT_ONCE_BYTES))
+    if swaps_adapters:
+        return ByAdapter(prefix or LONG, max(plan.replicas, buckets_of_bytes))
     if prefix:
-        return ByPrefix(prefix, max(1, math.ceil(total / _AT_ONCE_BYTES)))
+        return ByPrefix(prefix, buckets_of_bytes)
     cpus = resources.get("CPU", 0)
     files = {chunk.file for chunk in todo.chunks if isinstance(chunk, Chunk)}
     if total > cpus * _AT_ONCE_BYTES or rows > cpus * _ROWS_A_CPU or len(files) > cpus * _MOST_CHUNKS:

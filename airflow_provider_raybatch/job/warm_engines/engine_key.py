@@ -52,6 +52,8 @@ def key_of(
         [plan.gpus, plan.accelerator_type],
         {name: value for name, value in dict(runtime_env).items() if name not in _OF_THE_JOB},
         {name: value.get_secret_value() for name, value in environment.items()},
+        # An engine gets the adapters of each job, so their number decides, for which it has room.
+        *([len(spec.adapter_locations)] if spec.adapter_locations else ()),
     ]
     model = (spec.model or spec.engine).rstrip("/").rsplit("/", 1)[-1][-_LONGEST_MODEL:]
     return EngineKey(

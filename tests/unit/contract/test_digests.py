@@ -45,6 +45,10 @@ class TestFingerprint:
             "response_format_digest": None,
             "pooling": {},
             "embed_dtype": "float32",
+            "adapter": None,
+            "adapters": {},
+            "adapter_column": None,
+            "adapter_digests": {},
         }
         assert later == {name: fields.pop(name) for name in later}
         assert spec().fingerprint == json_digest(fields)

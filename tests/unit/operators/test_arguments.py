@@ -59,10 +59,11 @@ def test_every_argument_finds_its_place() -> None:
     not_given = dict.fromkeys((
         "messages", "messages_column", "prompt_column", "prompt_function", "prompt_function_digest",
         "template_time", "postprocess_digest", "deadline", "keep_warm", "response_format_digest",
+        "adapter", "adapter_column",
     ))  # fmt: skip
     plain = build_spec(given).model_dump(exclude={"submission", "schema_version"})
-    of_vectors = {"pooling": {}, "embed_dtype": "float32"}
-    assert plain == {**given, **converted, **not_given, **of_vectors, "model_task": "generate"}
+    of_others = {"pooling": {}, "embed_dtype": "float32", "adapters": {}, "adapter_digests": {}}
+    assert plain == {**given, **converted, **not_given, **of_others, "model_task": "generate"}
 
 
 def test_arguments_of_vectors_find_their_place() -> None:
@@ -70,6 +71,13 @@ def test_arguments_of_vectors_find_their_place() -> None:
     built = spec(**given, embed_dtype="float16")
     assert (built.model_task, built.embed_dtype) == ("embed", "float16")
     assert built.pooling == {"dimensions": 64, "use_activation": False}
+
+
+def test_adapters_may_be_text_and_rows_choose_by_a_column() -> None:
+    built = spec(adapters='{"acme": "s3://b/acme", "umbrella": "org/umbrella@v2"}', adapter_column="customer")
+    assert built.adapters == {"acme": "s3://b/acme", "umbrella": "org/umbrella@v2"}
+    assert (built.adapter_column, built.adapter) == ("customer", None)
+    assert spec(adapter="/adapters/acme").adapter_locations == {"/adapters/acme": "/adapters/acme"}
 
 
 def test_keep_warm_takes_durations() -> None:

@@ -68,6 +68,23 @@ def breaks(asked: BatchInferenceSpec) -> Engine:
     raise ForeignError("out of memory")
 
 
+class Unprepared(EchoEngine):
+    """Can't load what its job needs: at its start, or for the next job."""
+
+    closed = 0
+
+    async def prepare(self) -> None:
+        if self._options.fail_pattern == "unprepared":
+            raise PreflightError("adapters: 'acme' can't be loaded.")
+
+    def close(self) -> None:
+        type(self).closed += 1
+
+
+def closed() -> int:
+    return Unprepared.closed
+
+
 def fails() -> None:
     raise ValueError("no")
 
@@ -156,6 +173,15 @@ def test_why_it_does_not_open_is_told(
     with pytest.raises(error) as raised:
         proxy.open(asking(), opens)
     assert str(raised.value) == sentence
+
+
+def test_an_engine_that_can_t_be_prepared_is_closed(proxy: EngineProxy) -> None:
+    """And its process opens another one."""
+    with pytest.raises(PreflightError, match="adapters: 'acme' can't be loaded"):
+        proxy.open(asking(fail_pattern="unprepared"), Unprepared)
+    assert proxy.call(closed) == 1
+    proxy.open(asking(), Unprepared)
+    assert answers(proxy, ["a"]) == answers(EchoEngine(asking()), ["a"])
 
 
 def test_death_is_told_to_callers_before_and_after(proxy: EngineProxy) -> None:

@@ -50,11 +50,11 @@ REFUSED: dict[str, tuple[Files, str]] = {
             "tokenizer.json": b"tokens",
             "training_args.bin": b"",
         },
-        "is an adapter (LoRA) for 'meta-llama/Llama-3.1-8B'; merge it into that model",
+        "is an adapter (LoRA) for 'meta-llama/Llama-3.1-8B'; give that one as model, and this as adapter",
     ),
     "adapter of no named model": (
         without("model.safetensors", **{"adapter_config.json": {}, "adapter_model.bin": b"weights"}),
-        "is an adapter (LoRA) for another model; merge it",
+        "is an adapter (LoRA) for another model; give that one",
     ),
     "no config": (without("config.json"), "has no config.json; "),
     "no files": ({"README.md": b"# Tiny"}, "has no config.json; "),

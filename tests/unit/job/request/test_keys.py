@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,28 @@ def test_later_arguments_change_no_key_until_they_are_used() -> None:
     assert (
         len({one.fingerprint for one in specs}) == len({one.response_digest for one in specs}) == len(specs)
     )
+
+
+def test_adapter_decides_the_key_by_its_content() -> None:
+    """Whether it is the job's or a row's; rows without one share responses with jobs without adapters."""
+    rows = {"adapters": {"a": "/a", "b": "/b"}, "adapter_column": "customer"}
+    contents = {"a": "1", "b": "2", "/other": "1"}
+    of_rows = keyer(digests=DIGESTS.model_copy(update={"adapters": contents}), **rows)
+    of_job = keyer(digests=DIGESTS.model_copy(update={"adapters": contents}), adapter="/other")
+    by_a, by_b = (of_rows.key(replace(ASKED, adapter=name)) for name in ("a", "b"))
+    assert of_job.key(replace(ASKED, adapter="/other")) == by_a
+    assert of_rows.key(ASKED) == keyer().key(ASKED)
+    assert len({by_a, by_b, of_rows.key(ASKED)}) == 3
+    changed = keyer(digests=DIGESTS.model_copy(update={"adapters": {**contents, "b": "3"}}), **rows)
+    assert changed.key(replace(ASKED, adapter="a")) == by_a
+    assert changed.digest != of_rows.digest != keyer().digest
+
+
+def test_room_for_adapters_changes_no_key() -> None:
+    args = {"enable_lora": True, "max_loras": 4, "max_lora_rank": 64, "max_cpu_loras": 9}
+    sized = keyer(adapter="/a", engine_args=args)
+    assert sized.key(replace(ASKED, adapter="/a")) == keyer(adapter="/a").key(replace(ASKED, adapter="/a"))
+    assert keyer(engine_args=args).key(ASKED) != keyer().key(ASKED)  # as before there were adapters
 
 
 def test_a_row_has_the_same_key_whatever_rows_came_before_it() -> None:

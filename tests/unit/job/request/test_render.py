@@ -322,3 +322,36 @@ def test_request_as_json_has_only_set_fields() -> None:
 
 def test_long_reasons_are_cut() -> None:
     assert len(RowFailure.of("engine", ValueError("x" * 5000)).reason) == 1000
+
+
+ADAPTERS = {"adapters": {"acme": "/adapters/acme", "7": "/adapters/7"}, "adapter_column": "customer"}
+
+
+@pytest.mark.parametrize(
+    ("value", "adapter"), [("acme", "acme"), (7, "7"), ("7", "7"), (None, None), ("", None)]
+)
+def test_adapter_column_names_one_of_the_adapters(value: Any, adapter: str | None) -> None:
+    made = rendered({"text": "x", "customer": value}, prompt="{row.text}", **ADAPTERS)
+    assert isinstance(made, Request)
+    assert made.adapter == adapter
+
+
+def test_row_can_t_name_another_adapter() -> None:
+    """Rows don't choose what the cluster reads."""
+    fields = {"prompt": "{row.text}", **ADAPTERS}
+    assert failed({"text": "x", "customer": "/etc"}, **fields) == (
+        "template: column 'customer' names the adapter '/etc', which is not among adapters; add it there, or "
+        "leave the value empty for the model alone"
+    )
+    assert "names the adapter" in failed({"text": "x", "customer": ["acme"]}, **fields)
+    assert "is binary" in failed({"text": "x", "customer": b"acme"}, **fields)
+    assert needed_columns(spec(**fields)) == ["text", "customer"]
+
+
+def test_adapter_of_the_job_answers_each_row() -> None:
+    made = rendered({"text": "x"}, prompt="{row.text}", adapter="acme/lora@v2", sampling_column="s")
+    assert isinstance(made, Request)
+    assert json.loads(made.as_json()) == {
+        "messages": [{"role": "user", "content": "x"}],
+        "adapter": "acme/lora",
+    }

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from airflow_provider_raybatch.job.row import Request, RowFailure
-from airflow_provider_raybatch.job.row_order.grouping import ByLength, Grouping, sample_of
+from airflow_provider_raybatch.job.row_order.grouping import ByAdapter, ByLength, Grouping, sample_of
 
 ROWS = 4000
 LIMITS = np.clip(np.exp(np.random.default_rng(7).normal(np.log(200), 0.8, ROWS)).astype(int), 16, 1024)
@@ -103,3 +103,16 @@ def test_lengths_that_may_be_alike_need_no_order(limits: list[Any], differ: bool
         Request(prompt="x", sampling={} if limit is None else {"max_tokens": limit}) for limit in limits
     ]
     assert bool(sample_of(requests)) is differ
+
+
+def test_rows_of_an_adapter_lie_together_in_one_bucket() -> None:
+    """And among them those that begin alike."""
+    names = [None if row % 5 == 0 else f"customer {row % 5}" for row in range(ROWS)]
+    texts = [f"document {row % 7}" for row in range(ROWS)]
+    requests = [Request(prompt=text, adapter=name) for text, name in zip(texts, names, strict=True)]
+    found = in_buckets(ByAdapter(2000, buckets=3), requests)
+    assert sorted(row for rows in found for row in rows) == ORDINALS.tolist()
+    runs = [key for rows in found for key, _ in itertools.groupby(names[row] for row in rows)]
+    assert len(runs) == len(set(names)) == 5
+    pairs = [key for rows in found for key, _ in itertools.groupby((names[row], texts[row]) for row in rows)]
+    assert len(pairs) == 5 * 7

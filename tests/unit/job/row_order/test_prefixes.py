@@ -38,6 +38,7 @@ def test_half_of_the_prompts_are_long() -> None:
 def test_a_chat_begins_with_its_first_message() -> None:
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
     assert prefixes.text_of(Request(messages=chat)) == "Be brief.\0Why?"
+
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
     assert prefixes.text_of(Request(messages=[chat[0], image, chat[1]])) == "Be brief."
     assert prefixes.text_of(Request(prompt="Once")) == "Once"
@@ -79,3 +80,12 @@ def test_what_all_prompts_share_is_no_group() -> None:
     texts = [system + text for text in shuffled(documents(250, 4))]
     assert prefixes.scattered_prefix(texts, 1000) > len(system) + prefixes.LONG
     assert not prefixes.scattered_prefix([system + text for text in shuffled(documents(1000, 1))], 1000)
+
+
+def test_adapters_share_no_prefix() -> None:
+    """The engine caches the prefixes of each apart."""
+    asked = [Request(prompt=A, adapter=name) for name in ("a", "b", None)]
+    assert len({prefixes.text_of(one)[:3] for one in asked}) == 3
+    texts = [prefixes.text_of(Request(prompt=A + "x", adapter=name)) for name in "abab"]
+    assert prefixes.are_shared(texts)
+    assert prefixes.are_shared([A + "x"] * 4) is False

@@ -52,11 +52,16 @@ def test_what_only_decides_the_requests_does_not_count(fields: dict[str, Any]) -
     assert key(**fields) == key()
 
 
+def test_engines_get_other_adapters_of_the_same_number() -> None:
+    assert key(adapter="/adapters/a") == key(adapter="s3://b/adapters/b")
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {"model": "/models/other"},
         {"model_task": "embed"},
+        {"adapter": "/adapters/a"},  # an engine has room for as many as its first job has
         {"engine_args": {"max_num_seqs": 7}},
         {"gpus": 2},
         {"accelerator_type": "H200"},

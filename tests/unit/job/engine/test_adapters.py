@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine has each adapter under a number of its own, over all jobs that it serves."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_lora
+from airflow_provider_raybatch.job.engine.adapter_files import local_folder
+from airflow_provider_raybatch.job.engine.adapters import EngineAdapters
+from airflow_provider_raybatch.job.engine.base import EngineDeadError
+from airflow_provider_raybatch.storage.folder import folder
+from tests.support.adapters import save_adapter
+from tests.support.s3_server import S3Server
+from tests.support.specs import spec
+
+
+class Llm:
+    """Stands for vLLM's engine, which has slots for adapters, and knows one by its number alone."""
+
+    def __init__(self, slots: int = 2) -> None:
+        self.slots: list[int | None] = [None] * slots
+        self.folders: dict[int, str] = {}
+        self.errored = False
+
+    async def add_lora(self, request: Any) -> bool:
+        if "bad" in request.lora_path:
+            self.errored = "worse" in request.lora_path
+            raise RuntimeError("expected target modules in {'q_proj'}")
+        if request.lora_int_id not in self.folders:
+            self.folders[request.lora_int_id] = request.lora_path
+            self.slots[self.slots.index(None)] = request.lora_int_id
+        return True
+
+    async def remove_lora(self, number: int) -> bool:
+        self.slots[self.slots.index(number)] = None
+        return self.folders.pop(number, None) is not None
+
+
+@pytest.fixture(autouse=True)
+def without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    def request(name: str, number: int, place: str) -> Any:
+        return SimpleNamespace(lora_name=name, lora_int_id=number, lora_path=place)
+
+    monkeypatch.setattr(vllm_compat_lora, "lora_request", request)
+    monkeypatch.setattr(vllm_compat, "engine_dead_error", lambda: EngineDeadError)
+    monkeypatch.setattr(vllm_compat, "was_killed", lambda llm: False)
+
+
+def load(adapters: EngineAdapters, llm: Llm, folders: dict[str, str], **digests: str) -> dict[str, Any]:
+    job = spec(adapters=folders, adapter_column="c", adapter_digests=digests)
+    return asyncio.run(adapters.load(llm, job))
+
+
+def test_changed_content_gets_another_number_and_name() -> None:
+    """Under the old number the engine would answer with the old weights, and from their cached prefixes."""
+    adapters, llm = EngineAdapters(), Llm()
+    first = load(adapters, llm, {"a": "/a"}, a="content 1")["a"]
+    again = load(adapters, llm, {"renamed": "/a"}, renamed="content 1")["renamed"]
+    changed = load(adapters, llm, {"a": "/a"}, a="content 2")["a"]
+    back = load(adapters, llm, {"a": "/a"}, a="content 1")["a"]
+    assert (first.lora_int_id, first.lora_name) == (again.lora_int_id, again.lora_name)
+    assert (back.lora_int_id, back.lora_name) == (first.lora_int_id, first.lora_name)
+    assert changed.lora_int_id != first.lora_int_id
+    assert changed.lora_name != first.lora_name
+
+
+def test_the_next_jobs_adapters_take_the_same_slots() -> None:
+    """The last slot stays empty: on CPUs it answers rows of the model alone."""
+    adapters, llm = EngineAdapters(), Llm(slots=3)
+    for job in ({"a": "/a", "b": "/b"}, {"b": "/b", "c": "/c"}, {"d": "/d", "e": "/e"}):
+        made = load(adapters, llm, job)
+        assert {name: llm.folders[one.lora_int_id] for name, one in made.items()} == job
+        assert llm.slots[-1] is None
+        assert sorted(llm.folders.values()) == sorted(job.values())
+    assert len({one for one in llm.slots if one}) == 2
+
+
+def test_an_adapter_that_vllm_can_t_load_is_named() -> None:
+    adapters, llm = EngineAdapters(), Llm()
+    with pytest.raises(PreflightError) as refused:
+        load(adapters, llm, {"acme": "/bad"})
+    assert str(refused.value) == (
+        "adapters: vLLM can't load 'acme' from '/bad' (expected target modules in {'q_proj'})."
+    )
+    assert list(load(adapters, llm, {"fine": "/fine"})) == ["fine"]
+
+
+def test_an_engine_that_dies_of_an_adapter_is_dead() -> None:
+    with pytest.raises(EngineDeadError, match="while it loaded the adapter 'acme'"):
+        load(EngineAdapters(), Llm(), {"acme": "/bad/worse"})
+
+
+def test_a_copy_of_s3_is_whole_and_shared(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """VLLM reads adapters from folders; a second engine of the node finds the copy of the same content."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    s3_server.open_to_this_process(monkeypatch)
+    source = save_adapter(tmp_path / "adapter")
+    location = f"s3://{s3_server.new_bucket()}/adapters/acme"
+    place = folder(location, s3_server.credentials)
+    for path in [*source.iterdir(), Path(__file__)]:
+        place.write(path.name, path.read_bytes())
+    made = Path(local_folder(location, "content 1"))
+    assert {path.name: path.read_bytes() for path in made.iterdir()} == {
+        path.name: path.read_bytes() for path in source.iterdir()
+    }
+    place.delete([path.name for path in source.iterdir()])
+    assert local_folder(f"{location}/", "content 1") == str(made)
+    assert local_folder(location, "content 2") != str(made)
+    assert len(list(made.parent.iterdir())) == 2
+    assert local_folder(str(source), "x") == str(source)
+
+
+def test_a_replica_on_several_nodes_needs_a_shared_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_provider_raybatch.job.engine import adapters as module
+
+    monkeypatch.setattr(module, "local_folder", lambda location, content: f"/cache/{content}")
+    with pytest.raises(PreflightError, match="give a folder that all nodes see"):
+        load(EngineAdapters(spans_nodes=True), Llm(), {"a": "s3://b/a"})
