@@ -48,7 +48,7 @@ class StartedVllm(ABC):
         await self._llm.is_sleeping()  # vLLM's engine process answers between two steps
 
     async def prepare(self) -> None:
-        """Nothing: the model is all that most requests need."""
+        return  # the model is all that most requests need
 
     def tokens_in_flight(self) -> int:
         return vllm_compat.tokens_in_flight(self._llm)

@@ -20,7 +20,9 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.arguments.adapters import is_on_hub, revision_of
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_lora
 from airflow_provider_raybatch.job.failures.diagnosis import short
+from airflow_provider_raybatch.job.planning.lora_sizes import lora_args
 from airflow_provider_raybatch.job.preflight.adapter_digest import CONFIG, WEIGHTS, adapter_digest
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles, files_of
 from airflow_provider_raybatch.job.preflight.model_version import hub_token
@@ -211,6 +213,23 @@ def as_located(spec: BatchInferenceSpec, adapters: Mapping[str, CheckedAdapter])
     digests = {name: one.digest for name, one in adapters.items()}
     pinned = {"adapters": locations} if spec.adapter is None else {"adapter": next(iter(locations.values()))}
     return {**pinned, "adapter_digests": digests}
+
+
+def lora_arguments(spec: BatchInferenceSpec, adapters: Mapping[str, CheckedAdapter]) -> dict[str, Any]:
+    """Engine arguments for the adapters, in a process that has vLLM.
+
+    :raises PreflightError: a given one is too small for them.
+    """
+    if not adapters:
+        return {}
+    return lora_args(
+        [one.rank for one in adapters.values()],
+        max(one.size for one in adapters.values()),
+        spec.engine_args,
+        vllm_compat_lora.lora_ranks(),
+        vllm_compat.is_on_cpu(),
+        vllm_compat.installed_version(),
+    )
 
 
 def notes_of(spec: BatchInferenceSpec, adapters: Mapping[str, CheckedAdapter]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,19 @@ from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.private_package import set_environment
-from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_lora
+from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.base import with_response
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, prints_the_date, template_of
 from airflow_provider_raybatch.job.engine.text_encoder import text_encoder
 from airflow_provider_raybatch.job.engine.token_ids import absent_bos, check_token_ids, surplus_tokens
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.planning.context_length import ContextLength
-from airflow_provider_raybatch.job.planning.lora_sizes import lora_args
 from airflow_provider_raybatch.job.planning.model_fit import ModelSizes
-from airflow_provider_raybatch.job.preflight.adapter_check import CheckedAdapter, check_adapters
+from airflow_provider_raybatch.job.preflight.adapter_check import (
+    CheckedAdapter,
+    check_adapters,
+    lora_arguments,
+)
 from airflow_provider_raybatch.job.preflight.memory_check import model_sizes
 from airflow_provider_raybatch.job.preflight.model_bucket import check_bucket, is_in_bucket
 from airflow_provider_raybatch.job.preflight.model_files import files_of
@@ -116,7 +119,7 @@ def check_model(
     refuse_by_files(spec, environment)
     adapters = check_adapters(spec, environment)
     _check_version()
-    lora = _lora_args(spec, adapters)
+    lora = lora_arguments(spec, adapters)
     from airflow_provider_raybatch.job.engine.vllm_args import engine_args
 
     args = engine_args(spec)
@@ -158,19 +161,6 @@ def check_model(
         structured_outputs_config={} if spec.pools else compact_json(spec, requests, tokenizer),
         prints_date=prints_date,
         sizes=_sizes(spec, config, environment),
-    )
-
-
-def _lora_args(spec: BatchInferenceSpec, adapters: Mapping[str, CheckedAdapter]) -> dict[str, Any]:
-    if not adapters:
-        return {}
-    return lora_args(
-        [one.rank for one in adapters.values()],
-        max(one.size for one in adapters.values()),
-        spec.engine_args,
-        vllm_compat_lora.lora_ranks(),
-        vllm_compat.is_on_cpu(),
-        vllm_compat.installed_version(),
     )
 
 
