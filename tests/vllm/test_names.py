@@ -16,7 +16,7 @@ pytest.importorskip("vllm")
 pytestmark = pytest.mark.slow
 
 PACKAGE = Path(__file__).parents[2] / "airflow_provider_raybatch"
-COMPAT = [PACKAGE / "job/engine/vllm_compat.py", PACKAGE / "job/engine/vllm_compat_lora.py"]
+COMPAT = sorted(PACKAGE.glob("job/engine/vllm_compat*.py"))
 PUBLIC = {"vllm.AsyncEngineArgs", "vllm.SamplingParams"}
 
 
