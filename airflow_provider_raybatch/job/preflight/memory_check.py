@@ -78,9 +78,12 @@ def expected_fit(spec: BatchInferenceSpec, model: ModelSizes | None, cluster: Cl
     """
     gpus = known_gpus(cluster.gpu_types(spec.accelerator_type))
     of_a_node = cluster.gpus_of_a_node(spec.accelerator_type)
-    # Room for adapters is not followed, so nothing is said that may be wrong.
-    lora = {"enable_lora": True} if spec.adapter_locations else {}
-    return fit_of(model, {**spec.engine_args, **lora}, gpus[0] if gpus else None, of_a_node)
+    return fit_of(model, _sizing(spec), gpus[0] if gpus else None, of_a_node)
+
+
+def _sizing(spec: BatchInferenceSpec) -> dict[str, Any]:
+    """The engine arguments, with adapters: their room is not followed, so nothing is derived beside them."""
+    return {**spec.engine_args, **({"enable_lora": True} if spec.adapter_locations else {})}
 
 
 def checked_context(
@@ -94,12 +97,12 @@ def checked_context(
     """
     asked = Asked(own, needed, spec.context_decides)
     if not plan.make(spec, 1, cluster).gpus:
-        return context_on_cpus(model, spec.engine_args, asked)
+        return context_on_cpus(model, _sizing(spec), asked)
     gpus = known_gpus(cluster.gpu_types(spec.accelerator_type))
     of_a_node = cluster.gpus_of_a_node(spec.accelerator_type)
     if model is not None:
         _refuse_weights(spec, model, cluster)
-    found = context_length(model, spec.engine_args, asked, gpus, of_a_node)
+    found = context_length(model, _sizing(spec), asked, gpus, of_a_node)
     if found.problem and not _may_grow(spec, cluster):
         raise PreflightError(found.problem)
     return found

@@ -7,7 +7,6 @@ import contextlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
@@ -36,7 +35,8 @@ from airflow_provider_raybatch.job.preflight.model_bucket import check_bucket, i
 from airflow_provider_raybatch.job.preflight.model_files import files_of
 from airflow_provider_raybatch.job.preflight.model_loader import check_loader
 from airflow_provider_raybatch.job.preflight.model_look import no_text, refuse_by_files, refuse_missing
-from airflow_provider_raybatch.job.preflight.model_version import COMMIT, hub_token, model_digest
+from airflow_provider_raybatch.job.preflight.model_version import hub_token, model_digest
+from airflow_provider_raybatch.job.preflight.pinned import pinned_revisions
 from airflow_provider_raybatch.job.preflight.pooling_check import check_pooling
 from airflow_provider_raybatch.job.preflight.reasoning_check import check_reasoning
 from airflow_provider_raybatch.job.preflight.sampling_check import check_sampling, compact_json
@@ -101,6 +101,7 @@ class ModelCheck:
             **({} if self.length is None else self.length.shown()),
             **({"kv_cache_tokens": tokens} if self.kv_cache_tokens else {}),
         }
+
     adapters: dict[str, CheckedAdapter] = field(default_factory=dict)
     lora_args: dict[str, Any] = field(default_factory=dict)
 
@@ -141,7 +142,7 @@ def check_model(
     encoder = _encoder(spec, tokenizer, config, chats)
     found = _check_prompts(spec, config, tokenizer, encoder, requests)
     prints_date = prints_the_date(spec, tokenizer)
-    revisions = _revisions(args, config)
+    revisions = pinned_revisions(args, config)
     revision = revisions["revision"] or str(args.get("revision") or "")
     return replace(
         found,
@@ -337,38 +338,6 @@ def _model_config(args: dict[str, Any]) -> Any:
         raise PreflightError(
             f"engine_args: vLLM can't use model {args['model']!r} with these arguments ({short(error)})."
         ) from error
-
-
-def _revisions(args: dict[str, Any], config: Any) -> dict[str, str]:
-    """The commits of model and tokenizer that this check has seen, empty for folders.
-
-    Without them, each node would take what its cache or the hub has then.
-    """
-    tokenizer = str(args.get("tokenizer") or args["model"])
-    return {
-        "revision": _commit(str(args["model"]), args.get("revision"), config.revision, "config.json"),
-        "tokenizer_revision": _commit(
-            tokenizer,
-            args.get("tokenizer_revision") or (args.get("revision") if tokenizer == args["model"] else None),
-            config.tokenizer_revision,
-            "tokenizer_config.json",
-        ),
-    }
-
-
-def _commit(name: str, revision: str | None, resolved: str | None, file: str) -> str:
-    if Path(name).is_dir():
-        return ""
-    if resolved and COMMIT.fullmatch(resolved):
-        return str(resolved)  # of a class of huggingface_hub, which the driver's node need not have
-    from huggingface_hub import try_to_load_from_cache
-
-    try:
-        cached = try_to_load_from_cache(name, file, revision=revision)
-    except ValueError:
-        return ""  # no name of the hub's, such as a bucket
-    commit = Path(cached).parent.name if isinstance(cached, str) else ""
-    return commit if COMMIT.fullmatch(commit) else ""
 
 
 def _check_chat(spec: BatchInferenceSpec, tokenizer: Any, requests: Sequence[Request]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.job.preflight import model_check
+from airflow_provider_raybatch.job.preflight import model_check, pinned
 from tests.support.model_configs import SHAPES
 from tests.support.specs import spec
 
@@ -19,7 +19,7 @@ class Resolved(str):
 
 def test_a_commit_is_plain_text() -> None:
     commit = "a" * 40
-    found = model_check._commit("acme/tiny", commit, Resolved(commit), "config.json")
+    found = pinned._commit("acme/tiny", commit, Resolved(commit), "config.json")
     assert found == commit
     assert type(found) is str
 
