@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.job.input.survey import Surveyed
 
 _FIRST_ROWS = 100
+_LEAST_PART = 10
+"""A column with less than this part of the longest texts holds names or numbers, not what to ask about."""
 _SAMPLED_PARQUET = 64 * 1024**2
 """Bytes; of a larger file, a row group would take long to read."""
 _DELIMITERS = ",;\t|"
@@ -35,7 +37,7 @@ _START_BYTES = 1024 * 1024
 class Columns:
     """What a file has.
 
-    :param texts: names of columns with text in them, those with the longest texts first.
+    :param texts: names of columns with text in them, the longest texts first, without much shorter ones.
     :param first: rows at the file's beginning; none of a large Parquet file.
     :param csv_options: what the operator must be told of a CSV file.
     :param format: what the operator must be told where the file's name doesn't.
@@ -106,7 +108,9 @@ def _names(
     in_rows = dict.fromkeys(name for row in rows for name in row)
     names = list(in_rows) if schema is None else list(schema.names)
     words = {name: sum(map(_words, (row.get(name) for row in rows))) for name in names}
-    return names, sorted(filter(words.get, names), key=lambda name: -words[name]), first
+    least = max(1, max(words.values(), default=0) // _LEAST_PART)
+    texts = [name for name in names if words[name] >= least]
+    return names, sorted(texts, key=lambda name: -words[name]), first
 
 
 def _csv_options(listing: Listing, credentials: AwsCredentials | None) -> dict[str, Any] | None:
