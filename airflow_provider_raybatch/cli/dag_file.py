@@ -31,7 +31,7 @@ def find_task(file: str, task_id: str | None) -> Any:
     if fitting:
         raise SpecError(f"task: {file} has several batch inferences that fit; choose one of {names}.")
     if named and task_id is not None:
-        kind = getattr(named[0], "task_type", type(named[0]).__name__)
+        kind = getattr(named[0], "operator_name", type(named[0]).__name__)
         raise SpecError(
             f"task: {task_id!r} in {file} is {_article(kind)}; name a RayBatchInferenceOperator or a "
             f"@task.ray_batch (there: {names})."

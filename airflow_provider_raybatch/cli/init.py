@@ -59,8 +59,21 @@ def _tell(question: Question, path: Path) -> None:
     print("Read the comments in it. Then:")
     print(f"  raybatch preview --dag {quoted}")
     print(f"  raybatch plan --dag {quoted}")
-    print(f"  airflow dags test {question.dag_id} --dagfile-path {quoted}")
+    if (copying := _copying(path, quoted)) is not None:
+        print(f"  {copying}")
+    print(f"  airflow dags test {question.dag_id}")
     print(f"  raybatch rows {shlex.quote(question.destination)}")
+
+
+def _copying(path: Path, quoted: str) -> str | None:
+    """How the file gets into Airflow's DAG folder; ``None`` if it is there."""
+    from airflow.sdk import conf
+
+    dags = Path(conf.get("core", "dags_folder"))
+    if path.resolve().is_relative_to(dags.resolve()):
+        return None
+    folder = shlex.quote(str(dags))
+    return f"cp {quoted} {folder}/" if dags.is_dir() else f"mkdir -p {folder} && cp {quoted} {folder}/"
 
 
 def _name_of(source: str) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import timezone
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
 from airflow.sdk.definitions._internal.types import NOTSET, is_arg_set
+from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_raybatch.contract.base import shown
@@ -216,5 +217,7 @@ def _json_or_text(text: str) -> Any:
 def _one_line(error: BaseException) -> str:
     if isinstance(error, RaybatchError):
         return str(error)
+    if isinstance(error, AirflowRuntimeError) and (error.error.detail or {}).get("message"):
+        return f"it can't be rendered here ({error.error.detail['message']}); create that in Airflow."
     text = " ".join(str(error).split())
-    return f"it can't be rendered here ({type(error).__name__}{': ' if text else ''}{text})"
+    return f"it can't be rendered here ({type(error).__name__}{': ' if text else ''}{text}); correct it."

@@ -80,6 +80,8 @@ def _batch_task(options: Namespace) -> BatchTask:
     if options.dag is None:
         if options.task is not None:
             raise SpecError("task: it is a task of a DAG file; name the file with --dag.")
+        if "source" not in given:
+            raise SpecError("dag: no batch inference was named; give --dag FILE, or --source and --prompt.")
         return _made("the options", given, options, {}, ())
     at = run_date(options.date)
     with importing_from(Path(options.dag).absolute().parent), contextlib.redirect_stdout(sys.stderr):

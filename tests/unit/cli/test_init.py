@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from airflow.sdk import conf
 
 from airflow_provider_raybatch.cli.definition import main
 from airflow_provider_raybatch.contract.row_template import RowTemplate
@@ -73,7 +74,9 @@ def test_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "Wrote my_companies_dag.py: 2 rows, 3 columns; it asks about 'company', 'city'." in shown
     assert "raybatch preview --dag my_companies_dag.py\n" in shown
-    assert "airflow dags test ask_about_my_companies --dagfile-path my_companies_dag.py\n" in shown
+    folder = conf.get("core", "dags_folder")
+    assert f"  mkdir -p {folder} && cp my_companies_dag.py {folder}/\n" in shown
+    assert "  airflow dags test ask_about_my_companies\n" in shown
     assert shown.endswith(f"  raybatch rows {tmp_path}/my_companies_responses\n")
     spec = rendered(operator("my_companies_dag.py"))
     assert spec.source == [f"{tmp_path}/My Companies.csv"]
@@ -83,6 +86,19 @@ def test_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = Path("my_companies_dag.py").read_text()
     assert "airflow connections add ray_default" in text
     assert "'number', 'company', 'city'" in text
+
+
+def test_a_file_in_the_dag_folder_stays_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write("a.jsonl", [{"x": "y"}])
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(tmp_path))
+    main(["init", source])
+    assert "cp " not in capsys.readouterr().out
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(tmp_path / "dags"))
+    (tmp_path / "dags").mkdir()
+    main(["init", source, "--force"])
+    assert f"  cp a_dag.py {tmp_path}/dags/\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])

@@ -109,7 +109,8 @@ def test_what_is_not_needed_is_left_out(dag_file: Callable[[str], str]) -> None:
         ("batch()", "other", "has no task 'other'; there: 'label'"),
         ("RayJobOperator(task_id='job', entrypoint='true'); batch()", "job", "'job' in"),
         ("RayJobOperator(task_id='job', entrypoint='true')", None, "has no batch inference"),
-        ("batch(source='{{ var.value.nothing }}')", None, "source: it can't be rendered here"),
+        ("batch(source='{{ var.value.nothing }}')", None, "(Variable nothing not found); create that"),
+        ("task(lambda: 1, task_id='one')()", "one", "is a @task; name a"),
         ("batch(max_errors=-1)", None, "can't be loaded"),
     ],
 )  # fmt: skip
@@ -211,7 +212,7 @@ def test_options_replace_those_of_the_task(dag_file: Callable[[str], str]) -> No
         (("--dag", "/nowhere.py"), "dag: /nowhere.py is not a file"),
         (("--argument", "limit"), "write it as NAME=VALUE"),
         (("--argument", "colour=red"), "has no 'colour'"),
-        (("--prompt", "{row.x}"), "source: a value is needed here"),
+        (("--prompt", "{row.x}"), "no batch inference was named"),
     ],
 )
 def test_options_that_cannot_be_used(words: tuple[str, ...], said: str) -> None:
