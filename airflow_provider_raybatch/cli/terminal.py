@@ -17,6 +17,8 @@ Row = Mapping[str, Any]
 
 _LEAST_WIDTH = 12
 """Characters of a column, below which other columns are left out."""
+_BETWEEN = 2
+"""Characters between two columns."""
 _LONGEST_CELL = 200
 _STEERING = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """What JSON leaves as it is: control characters, marks that turn text around, and halves of characters."""
@@ -46,6 +48,7 @@ def json_line(row: Row) -> str:
 def print_table(rows: Sequence[Row], first: Sequence[str] = (), whole: str | None = None) -> None:
     """Print a table as wide as the terminal: wide values are cut, columns without room are named below it."""
     from rich.box import SIMPLE_HEAD
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -56,9 +59,10 @@ def print_table(rows: Sequence[Row], first: Sequence[str] = (), whole: str | Non
     width = shutil.get_terminal_size((120, 24)).columns
     shown = _with_room(names, first, max(1, width // _LEAST_WIDTH))
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, show_edge=False)
-    for name in shown:
-        least = max(len(cell(row.get(name))) for row in rows) if name == whole else 1
-        table.add_column(Text(cell(name)), overflow="ellipsis", no_wrap=True, min_width=least)
+    cells = {name: [cell(name), *(cell(row.get(name)) for row in rows)] for name in shown}
+    longest = {name: max(1, *map(cell_len, texts)) for name, texts in cells.items()}
+    for name, room in _rooms(longest, width - _BETWEEN * (len(shown) - 1), whole).items():
+        table.add_column(Text(cells[name][0]), overflow="ellipsis", no_wrap=True, width=room)
     for row in rows:
         table.add_row(*(Text(cell(row.get(name))) for name in shown))
     Console(width=width, highlight=False).print(table)
@@ -66,6 +70,17 @@ def print_table(rows: Sequence[Row], first: Sequence[str] = (), whole: str | Non
         listed = ", ".join(cell(name) for name in left[:5])
         more = "" if len(left) <= 5 else f" and {len(left) - 5:,} more"
         print(f"Not shown: {listed}{more}; --columns NAME ... shows others, --format jsonl all.")
+
+
+def _rooms(longest: Mapping[str, int], width: int, whole: str | None) -> dict[str, int]:
+    """Characters for each column: short ones get all that they need, and long ones share what is left."""
+    rooms, left = {}, width
+    in_order = sorted(longest, key=lambda name: (name != whole, longest[name]))
+    for place, name in enumerate(in_order):
+        room = longest[name] if name == whole else max(1, left // (len(in_order) - place))
+        rooms[name] = min(longest[name], room)
+        left -= rooms[name]
+    return {name: rooms[name] for name in longest}
 
 
 def cell(value: Any) -> str:

@@ -94,6 +94,14 @@ def test_wide_values_are_cut(tmp_path: Path, show: Callable[..., str]) -> None:
     assert max(map(len, show(place).splitlines()[:-1])) <= 100
 
 
+def test_wide_values_leave_room_for_others(tmp_path: Path, show: Callable[..., str]) -> None:
+    rows = [{"id": "T-1", "city": "東京", "message": "wide " * 50, "note": "VIP", "rating": 5}]
+    head, _, row = show(committed(tmp_path, rows)).splitlines()[:3]
+    assert head.split()[:6] == ["id", "city", "message", "note", "rating", "response"]
+    assert row.split()[:3] == ["T-1", "東京", "wide"]
+    assert "VIP" in row
+
+
 def test_the_response_is_shown_among_many_columns(tmp_path: Path, show: Callable[..., str]) -> None:
     place = committed(tmp_path, [{f"column_{n}": n for n in range(300)}])
     shown = show(place)
