@@ -200,6 +200,7 @@ CHECKS = {
     ".ci/checks": check_script,
     "export": lambda words: None,
     "mkdir": lambda words: None,
+    "cp": lambda words: None,
     "source": lambda words: None,
     "pre-commit": lambda words: None,
     "git": lambda words: None,
