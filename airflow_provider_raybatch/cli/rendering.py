@@ -217,7 +217,7 @@ def _json_or_text(text: str) -> Any:
 def _one_line(error: BaseException) -> str:
     if isinstance(error, RaybatchError):
         return str(error)
-    if isinstance(error, AirflowRuntimeError) and (error.error.detail or {}).get("message"):
-        return f"it can't be rendered here ({error.error.detail['message']}); create that in Airflow."
+    if isinstance(error, AirflowRuntimeError) and (message := (error.error.detail or {}).get("message")):
+        return f"it can't be rendered here ({message}); create that in Airflow."
     text = " ".join(str(error).split())
     return f"it can't be rendered here ({type(error).__name__}{': ' if text else ''}{text}); correct it."
