@@ -15,9 +15,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 
+from airflow_provider_raybatch.job.engine.echo_vectors import vector_of
 from tests.unit.workflows.datasets import inferred
 
 from ...support.documents import DOCS, PAGES, ROOT, Block, blocks
@@ -107,7 +109,7 @@ def test_tests_in_examples_find_a_mistake(tmp_path: Path) -> None:
 
 def function(name: str) -> Any:
     """Return a function of an example."""
-    (block,) = [block for block in MODULES if f"def {name}" in block.text]
+    (block,) = [block for block in MODULES if f"def {name}(" in block.text]
     found: dict[str, Any] = {}
     exec(block.text, found)
     return found[name]
@@ -260,3 +262,15 @@ def test_hooks_of_pre_commit_run_what_exists() -> None:
             program, *rest = shlex.split(hook["entry"])
             assert (ROOT / program).is_file(), program
             assert [word for word in rest if word.startswith("tests/") and not (ROOT / word).is_file()] == []
+
+
+def test_vectors_are_found_in_duckdb(tmp_path: Path) -> None:
+    texts = ["a red fox", "a red dog", "deep blue sea"]
+    kind = pa.list_(pa.float32(), 16)
+    vectors = pa.array([vector_of(text.split(), 16, {}) for text in texts], kind)
+    rows = pa.table({"id": [1, 2, 3], "text": texts, "embedding": vectors})
+    database = function("search_table")(
+        inferred(tmp_path, rows.to_pylist(), rows.schema), str(tmp_path / "db")
+    )
+    (nearest, _), (farthest, _) = function("nearest")(database, 1)
+    assert (nearest, farthest) == (2, 3)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds for each kind of task; `docs/tasks.md` has a table of these tests.
+
+A further task needs a line in :data:`ASKED`, with what its rows ask.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.job import driver
+from airflow_provider_raybatch.job.tasks.registry import TASKS
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
+from tests.support.engine_log import engines
+from tests.support.publishing import dead_letters, rows_of
+from tests.support.reading import as_jsonl
+from tests.support.s3_server import S3Server
+from tests.support.whole_job import attempt, without_cluster
+
+ASKED: dict[str, dict[str, Any]] = {
+    "generate": {"prompt": "{row.text}", "sampling": {"temperature": 0}},
+    "embed": {"prompt_column": "text"},
+}
+"""Arguments of each kind of task, whose answers depend on the column `text` alone."""
+TEXTS = ["a red fox", "deep blue sea", "a red fox", "a bad row", "green hills", "an old dog"]
+
+
+class Place:
+    """A source of :data:`TEXTS`, and a log of what was asked for it."""
+
+    def __init__(self, root: Path, task: str, folder: Folder) -> None:
+        self.folder = folder
+        self.log = root / "log"
+        self._source = root / "in.jsonl"
+        self._source.write_bytes(as_jsonl([{"n": n, "text": text} for n, text in enumerate(TEXTS)]))
+        self._asked = {"model_task": task, **ASKED[task]}
+
+    def run(self, number: int, fails: str | None = None, **fields: Any) -> BatchManifest:
+        """Run a submission; rows whose text has `fails` in it fail in the engine."""
+        args = {"request_log": str(self.log), **({"fail_pattern": fails} if fails else {})}
+        asked = {**self._asked, "engine_args": args, **fields}
+        uri = attempt(self.folder, number, str(self._source), **asked).manifest_uri
+        return parse(BatchManifest, self.folder.read(uri.removeprefix(f"{self.folder.uri}/")))
+
+    def asked(self) -> int:
+        """Requests so far, of all submissions."""
+        return sum(len(engine.asked) for engine in engines(self.log)) if self.log.exists() else 0
+
+    def answers(self, manifest: BatchManifest) -> dict[int, Any]:
+        return {row["n"]: row[str(manifest.response_column)] for row in rows_of(self.folder, manifest)}
+
+
+@pytest.fixture(params=TASKS)
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    without_cluster(monkeypatch)
+    return Place(tmp_path, request.param, LocalFolder(str(tmp_path / "out")))
+
+
+def test_each_row_has_its_own_answer(place: Place) -> None:
+    """N rows in are n rows out, in the order of the input where that is asked for."""
+    manifest = place.run(0, preserve_order=True)
+    assert (manifest.ordered, manifest.counts.input, manifest.counts.ok) == (True, 6, 6)
+    assert [row["n"] for row in rows_of(place.folder, manifest)] == [0, 1, 2, 3, 4, 5]
+    answers = place.answers(manifest)
+    assert len({str(answer) for answer in answers.values()}) == 5
+    assert manifest.tokens.input == sum(len(text.split()) for text in TEXTS)
+
+
+def test_equal_rows_are_asked_once(place: Place) -> None:
+    manifest = place.run(0)
+    assert (manifest.counts.duplicates, place.asked()) == (1, 5)
+    answers = place.answers(manifest)
+    assert answers[0] == answers[2]
+
+
+def test_an_attempt_goes_on_where_the_last_one_ended(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "prepare", lambda *_: 1 / 0)
+        with pytest.raises(RaybatchError):
+            place.run(0, fails="bad", max_errors=1)
+    manifest = place.run(1)
+    assert (manifest.counts.ok, manifest.counts.resumed) == (6, 4)
+    assert place.asked() == 5 + 1
+
+
+def test_another_run_reuses_answers(place: Place, tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    first = place.answers(place.run(0, reuse=store))
+    asked, place.folder = place.asked(), LocalFolder(str(tmp_path / "other"))
+    again = place.run(1, token="other", reuse=store)
+    assert (again.counts.reused, place.asked()) == (6, asked)
+    assert place.answers(again) == first
+
+
+def test_a_failed_row_is_a_dead_letter(place: Place) -> None:
+    manifest = place.run(0, fails="bad", max_errors=1)
+    assert (manifest.counts.ok, manifest.counts.errors_by_step) == (5, {"engine": 1})
+    (letter,) = dead_letters(place.folder, manifest)
+    assert (letter["ordinal"], letter["row"]["text"]) == (3, "a bad row")
+
+
+def test_too_many_failed_rows_end_the_job(place: Place) -> None:
+    with pytest.raises(RaybatchError, match="max_error"):
+        place.run(0, fails="red")
+
+
+def test_paid_tokens_are_counted_for_limits(place: Place) -> None:
+    """Of the rows that were asked: `max_tokens_total` and the budget of later attempts go by them."""
+    manifest = place.run(0)
+    words = sum(len(text.split()) for text in dict.fromkeys(TEXTS))
+    generated = 0 if not manifest.tokens.output else words
+    assert manifest.tokens_paid == words + generated
+
+
+def test_a_bucket_holds_parts_store_and_dataset(place: Place, s3_server: S3Server) -> None:
+    bucket = s3_server.new_bucket()
+    for number, name in enumerate(("one", "two")):
+        place.folder = S3Folder(bucket, name, s3_server.credentials)
+        manifest = place.run(number, token=name, reuse=f"s3://{bucket}/store")
+    assert (manifest.counts.ok, manifest.counts.reused, place.asked()) == (6, 6, 5)
+    assert len(place.answers(manifest)) == 6
