@@ -29,9 +29,10 @@ import pyarrow.parquet as pq
 ROWS = 1000
 LONGEST = 256
 """Tokens that the model takes, with the special ones before and after a text."""
-WORDS = (
-    "harbor lantern orchard copper meadow signal river quartz bakery Über Straße 東京 naïve re-use e.g."
-).split()
+WORDS = [
+    "harbor", "lantern", "orchard", "copper", "meadow", "signal", "river", "quartz", "bakery",
+    "Über", "Straße", "東京", "naïve", "re-use", "e.g.",
+]  # fmt: skip
 Vectors = npt.NDArray[np.float64]
 
 

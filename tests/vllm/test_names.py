@@ -123,6 +123,30 @@ def test_signatures_of_adapters() -> None:
     assert (made.lora_name, made.lora_int_id, made.lora_path) == ("name", 7, "/folder")
     assert {16, 512} <= set(lora_ranks())
     assert max(lora_ranks()) == MOST_RANK
+def test_signatures_of_pooling() -> None:
+    from vllm import PoolingParams
+    from vllm.config import ModelConfig
+    from vllm.outputs import PoolingRequestOutput
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    assert list(inspect.signature(AsyncLLM.encode).parameters)[1:4] == [
+        "prompt",
+        "pooling_params",
+        "request_id",
+    ]
+    assert inspect.iscoroutinefunction(AsyncLLM.get_supported_tasks)
+    assert {"task", "dimensions", "use_activation"} <= parameters(PoolingParams)
+    assert list(inspect.signature(PoolingParams.verify).parameters) == ["self", "model_config"]
+    assert {"outputs", "finished", "num_cached_tokens"} <= parameters(PoolingRequestOutput.__init__)
+    assert "self.encoder_config = " in inspect.getsource(ModelConfig)
+
+
+def test_pooling_has_a_task_always() -> None:
+    """Without one, vLLM silently gives a vector for each token."""
+    from airflow_provider_raybatch.job.engine.vllm_compat_pooling import pooling_params
+
+    made = pooling_params("embed", {"dimensions": 2, "use_activation": False})
+    assert (made.task, made.dimensions, made.use_activation) == ("embed", 2, False)
 
 
 def test_sampling_parameters_are_read_without_importing_vllm() -> None:

@@ -7,7 +7,7 @@ fixed-size lists of them, in the type that was asked for: so another `embed_dtyp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from airflow_provider_raybatch.job.tasks.base import Task, Totals
 
 VECTOR = "embedding"
 _NUMBERS = {"float32": pa.float32(), "float16": pa.float16()}
+_NONE, _NO_NUMBERS = Response(), np.empty(0, np.float32)
 _LARGEST = {"float32": np.inf, "float16": float(np.finfo(np.float16).max)}
 
 
@@ -56,6 +57,22 @@ class Embed(Task):
             "input_tokens": response.input_tokens,
             "truncated_prompt_tokens": response.truncated_prompt_tokens,
         }
+
+    def outputs(self, responses: Sequence[Response | None]) -> pa.StructArray:
+        """As one array of numbers; a Python object for each would take most of a replica's time."""
+        found = [response or _NONE for response in responses]
+        vectors = [_NO_NUMBERS if one.pooled is None else one.pooled for one in found]
+        ends = np.cumsum([0, *map(len, vectors)], dtype=np.int32)
+        numbers = pa.array(np.concatenate([_NO_NUMBERS, *vectors]))
+        columns = [
+            pa.ListArray.from_arrays(pa.array(ends), numbers),
+            *(
+                pa.array([getattr(one, field.name) for one in found], field.type)
+                for field in list(self.output_type)[1:]
+            ),
+        ]
+        is_null = pa.array([response is None for response in responses], pa.bool_())
+        return pa.StructArray.from_arrays(columns, fields=list(self.output_type), mask=is_null)
 
     def check(self, response: Response, row_sampling: Mapping[str, Any]) -> Response | RowFailure:
         vector = response.pooled

@@ -16,6 +16,7 @@ from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.preflight import ready
 from airflow_provider_raybatch.job.request.render import render_all
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
+from airflow_provider_raybatch.job.tasks.base import Task
 from airflow_provider_raybatch.job.tasks.embed import Embed
 from airflow_provider_raybatch.job.tasks.registry import TASKS, task_of
 from airflow_provider_raybatch.storage.folder import LocalFolder
@@ -193,3 +194,15 @@ def test_function_makes_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "embed_texts:of returned list, and model_task 'embed' needs a text",
         "the text that embed_texts:of returned is empty, and a vector of no text means nothing",
     ]
+
+
+@pytest.mark.parametrize("fields", [{}, {"on_overlong": "truncate"}])
+def test_outputs_of_many_rows_are_those_of_each(fields: dict[str, Any]) -> None:
+    task = task_of(spec(model_task="embed", prompt="{row.text}", **fields))
+    one = Response(input_tokens=3, truncated_prompt_tokens=1, pooled=np.array([1.5, -2.0], np.float32))
+    other = Response(input_tokens=4, pooled=np.array([0.25, 7.0], np.float32))
+    for responses in ([], [None], [one], [None, one, None, other]):
+        made = task.outputs(responses)
+        assert made.type == task.output_type
+        made.validate(full=True)
+        assert made.to_pylist() == Task.outputs(task, responses).to_pylist()
