@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory of a job that makes a vector of each row, by the number of rows, with the engine ``echo``.
 
-Each line is a whole job on a Ray of its own: read, embed, write parts, publish. The peaks are those of the
-driver and, without shared memory, of all of Ray's workers together: replica, publishers and those for keys.
+Each line is a whole job in a fresh process, from preflight to commit, without Ray: driver, replica, engine
+and publisher are one process, so its peak is the sum of theirs.
 
     python benchmarks/embed_memory.py [ROWS ...] > benchmarks/results/embed_memory.md
 """
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.whole_job import attempt, without_cluster
 
 ROWS = (100_000, 300_000, 1_000_000)
 SIZE = 384
@@ -37,16 +46,17 @@ def main() -> None:
     numbers = [int(one) for one in sys.argv[1:]] or ROWS
     print("# Memory of a job that embeds\n")
     print(
-        f"Engine `echo`, vectors of {SIZE} numbers in float32, {os.cpu_count()} CPU cores. Peaks in MiB; the"
+        f"Engine `echo`, vectors of {SIZE} numbers in float32, {os.cpu_count()} CPU cores. Driver, replica,"
     )
-    print("driver's without Ray's own processes. Made by `python benchmarks/embed_memory.py`.\n")
-    print("| rows | driver | workers of Ray | seconds of rows | seconds of commit | dataset, MiB |")
-    print("|---|---|---|---|---|---|")
+    print("engine and publisher are one process. Made by `python benchmarks/embed_memory.py`.\n")
+    print("| rows | memory before, MiB | peak, MiB | seconds of rows | seconds of commit | dataset, MiB |")
+    print("|---|---|---|---|---|---|", flush=True)
     for rows in numbers:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             found = apart(rows, folder)
-        sizes = f"{found['driver']:,.0f} | {found['workers']:,.0f}"
-        print(f"| {rows:,} | {sizes} | {found['rows']:.0f} | {found['commit']:.0f} | {found['mib']:,.0f} |")
+        sizes = f"{found['before']:,.0f} | {found['peak']:,.0f}"
+        times = f"{found['rows']:.0f} | {found['commit']:.0f}"
+        print(f"| {rows:,} | {sizes} | {times} | {found['mib']:,.0f} |", flush=True)
 
 
 def apart(rows: int, folder: str) -> dict[str, float]:
@@ -74,43 +84,24 @@ def write_rows(file: Path, rows: int) -> None:
 
 
 def measured(rows: int, folder: Path) -> dict[str, float]:
-    import ray
-
-    from airflow_provider_raybatch.contract.base import parse
-    from airflow_provider_raybatch.contract.manifest import BatchManifest
-    from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-    from airflow_provider_raybatch.job.driver import run
-
     write_rows(folder / "rows.parquet", rows)
-    document: dict[str, Any] = {
-        "source": [str(folder / "rows.parquet")],
+    fields: dict[str, Any] = {
         "prompt_column": "text",
         "model_task": "embed",
-        "model": "echo",
-        "engine": "echo",
         "engine_args": {"embedding_size": SIZE},
-        "destination": str(folder / "out"),
-        "submission": {
-            "task": {"dag_id": "benchmark", "run_id": "r", "task_id": "embed"},
-            "run_token": "token",
-            "submission_id": "raybatch-embed-0",
-        },
+        "batch_size": None,
+        "rows_per_part": None,
     }
-    spec = parse(BatchInferenceSpec, json.dumps(document))
-    assert spec.submission is not None
-    ray.init(
-        address="local", num_cpus=2, num_gpus=0, include_dashboard=False, log_to_driver=False,
-        object_store_memory=256 * MIB,
-    )  # fmt: skip
-    try:
-        with watched() as peaks:
-            summary = run(spec, spec.submission, lambda event: print(event, file=sys.stderr))
-    finally:
-        ray.shutdown()
+    place = LocalFolder(str(folder / "out"))
+    before = psutil.Process().memory_info().rss / MIB
+    with pytest.MonkeyPatch.context() as patch, watched() as peak:
+        without_cluster(patch)
+        summary = attempt(place, 0, str(folder / "rows.parquet"), **fields)
     manifest = parse(BatchManifest, Path(summary.manifest_uri).read_bytes())
     assert manifest.counts.ok == rows
     return {
-        **peaks,
+        "before": before,
+        "peak": max(peak),
         "rows": manifest.timing.generation_seconds,
         "commit": manifest.timing.commit_seconds,
         "mib": sum(file.bytes for file in manifest.files) / MIB,
@@ -118,26 +109,18 @@ def measured(rows: int, folder: Path) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def watched() -> Any:
-    """Peaks of this process, and of all of Ray's workers below it, read five times a second."""
-    peaks = {"driver": 0.0, "workers": 0.0}
-    over = threading.Event()
-    here = psutil.Process()
+def watched() -> Iterator[list[float]]:
+    """The memory of this process in MiB, read five times a second."""
+    read, over, here = [0.0], threading.Event(), psutil.Process()
 
     def watch() -> None:
         while not over.wait(0.2):
-            peaks["driver"] = max(peaks["driver"], here.memory_info().rss / MIB)
-            workers = 0
-            for child in here.children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    if child.name().startswith("ray::"):
-                        workers += child.memory_full_info().uss
-            peaks["workers"] = max(peaks["workers"], workers / MIB)
+            read[0] = max(read[0], here.memory_info().rss / MIB)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
-        yield peaks
+        yield read
     finally:
         over.set()
         thread.join()

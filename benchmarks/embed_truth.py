@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,7 @@ WORDS = [
     "harbor", "lantern", "orchard", "copper", "meadow", "signal", "river", "quartz", "bakery",
     "Über", "Straße", "東京", "naïve", "re-use", "e.g.",
 ]  # fmt: skip
-Vectors = npt.NDArray[np.float64]
+Vectors: TypeAlias = npt.NDArray[np.float64]
 
 
 def main() -> None:
