@@ -123,6 +123,8 @@ def test_signatures_of_adapters() -> None:
     assert (made.lora_name, made.lora_int_id, made.lora_path) == ("name", 7, "/folder")
     assert {16, 512} <= set(lora_ranks())
     assert max(lora_ranks()) == MOST_RANK
+
+
 def test_signatures_of_pooling() -> None:
     from vllm import PoolingParams
     from vllm.config import ModelConfig

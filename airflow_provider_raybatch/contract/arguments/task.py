@@ -47,6 +47,11 @@ NO_CHAT = dict.fromkeys(
     _OF_CHATS, "which takes one text a row and no chat; use prompt_column, or prompt for a template of it"
 )
 """Arguments that a task of one text a row does not take."""
+NO_ADAPTERS = dict.fromkeys(
+    ("adapter", "adapters", "adapter_column"),
+    "which uses no LoRA adapter; merge it into the model (PEFT's merge_and_unload), and give that as model",
+)
+"""Arguments that a task does not take whose engine is asked without adapters."""
 _NO_VECTORS = {
     "pooling": "which has no pooling parameters; remove it, or set model_task",
     "embed_dtype": "which makes no vectors; remove it, or set model_task to 'embed'",
@@ -55,7 +60,9 @@ _NO_VECTORS = {
 MODEL_TASKS: dict[str, TaskRules] = {
     GENERATE: TaskRules("generates text", without=_NO_VECTORS),
     "embed": TaskRules(
-        "makes vectors", {"dimensions": int, "use_activation": bool}, without={**NO_TEXT, **NO_CHAT}
+        "makes vectors",
+        {"dimensions": int, "use_activation": bool},
+        without={**NO_TEXT, **NO_CHAT, **NO_ADAPTERS},
     ),
 }
 """By the name that a spec has in its field `model_task`; the job has a module for each."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,7 +21,8 @@ from airflow_provider_raybatch.job.tasks.base import Task, Totals
 
 VECTOR = "embedding"
 _NUMBERS = {"float32": pa.float32(), "float16": pa.float16()}
-_NONE, _NO_NUMBERS = Response(), np.empty(0, np.float32)
+_NONE = Response()
+_NO_NUMBERS: npt.NDArray[np.float32] = np.empty(0, np.float32)
 _LARGEST = {"float32": np.inf, "float16": float(np.finfo(np.float16).max)}
 
 

@@ -11,6 +11,10 @@ from tests.support.specs import spec, spec_error
 
 CHAT = "which takes one text a row and no chat; use prompt_column, or prompt for a template of it."
 
+ADAPTER = (
+    "which uses no LoRA adapter; merge it into the model (PEFT's merge_and_unload), and give that as model."
+)
+
 
 def test_an_unknown_model_task_is_refused() -> None:
     assert spec_error(model_task="sing") == "model_task: it must be 'generate' or 'embed', but it is 'sing'."
@@ -30,6 +34,7 @@ def test_an_unknown_model_task_is_refused() -> None:
         ("messages_column", "chat", CHAT),
         ("chat_template", "{{ messages }}", CHAT),
         ("chat_template_kwargs", {"thinking": False}, CHAT),
+        ("adapter", "/models/adapter", ADAPTER),
     ],
 )
 def test_embed_refuses_what_is_about_generated_text(name: str, value: Any, why: str) -> None:

@@ -112,7 +112,9 @@ def test_one_module_alone_knows_what_a_completion_is_made_of() -> None:
     assert {path for path in knowing if not path.startswith(engines_and_checks + readers)} == {
         "contract/arguments/output.py",
         "contract/manifest.py",
+        "contract/preview.py",
         "job/output/commit.py",
+        "job/preview/asker.py",
         "job/row.py",
         "job/tasks/base.py",
         "job/tasks/generate.py",
