@@ -11,6 +11,8 @@ from pydantic import model_validator
 from airflow_provider_raybatch.contract.arguments.engine import EngineArguments
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.contract.arguments.logprobs import COLUMNS as LOGPROBS
+from airflow_provider_raybatch.contract.arguments.logprobs import are_asked, check_logprobs
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
 from airflow_provider_raybatch.contract.arguments.output import OutputArguments
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments, check_placeholders
@@ -131,6 +133,20 @@ class BatchInferenceSpec(
         return self
 
     @model_validator(mode="after")
+    def _logprobs_are_kept(self) -> BatchInferenceSpec:
+        asked = [name for name in LOGPROBS if are_asked(self.sampling, name)]
+        if asked and self.engine == "ray_data_llm":
+            raise ValueError(
+                f"sampling: {asked[0]}: engine 'ray_data_llm' keeps no log probabilities; use engine 'vllm', "
+                "or remove it"
+            )
+        try:
+            check_logprobs(self.sampling, self.engine_args)
+        except ValueError as error:
+            raise ValueError(f"sampling: {error}") from None
+        return self
+
+    @model_validator(mode="after")
     def _typed_columns_have_a_place(self) -> BatchInferenceSpec:
         if self.response_format in ("text", "json_object"):
             return self
@@ -247,13 +263,20 @@ class BatchInferenceSpec(
         return self
 
     @property
+    def keeps_logprobs(self) -> bool:
+        """Whether the dataset has log probabilities."""
+        return any(are_asked(self.sampling, name) for name in LOGPROBS)
+
+    @property
     def optional_columns(self) -> list[str]:
         """Columns that only some jobs of text generation have, this one among them, before `output_prefix`.
 
         What decides about one must be part of the request keys, so that no stored response lacks it.
         """
         of_prompts = ["truncated_prompt_tokens"] if self.on_overlong == "truncate" else []
-        return [*of_prompts, *(["reasoning", "reasoning_tokens"] if self.splits_reasoning else [])]
+        reasoning = ["reasoning", "reasoning_tokens"] if self.splits_reasoning else []
+        asked = [LOGPROBS[name] for name in LOGPROBS if are_asked(self.sampling, name)]
+        return [*of_prompts, *reasoning, *(name for names in asked for name in names)]
 
     @property
     def later_choices(self) -> dict[str, str]:

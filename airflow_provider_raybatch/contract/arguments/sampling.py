@@ -18,7 +18,7 @@ from airflow_provider_raybatch.contract.base import ContractModel, shown
 from airflow_provider_raybatch.contract.names import is_import_path
 
 NOT_KEPT = frozenset({
-    "logprobs", "prompt_logprobs", "flat_logprobs", "logprob_token_ids", "prompt_logprob_token_ids",
+    "flat_logprobs", "logprob_token_ids", "prompt_logprob_token_ids", "prompt_logprob_start",
 })  # fmt: skip
 """Sampling parameters whose results no column of the dataset holds."""
 _CONSTRAINING = frozenset({
@@ -159,7 +159,10 @@ def check_sampling(values: Mapping[str, Any]) -> None:
     """
     for name, value in values.items():
         if name in NOT_KEPT and value is not None and value is not False:
-            raise ValueError(f"{name}: the dataset has no column for log probabilities; remove it")
+            raise ValueError(
+                f"{name}: the dataset has no column for such log probabilities; remove it, or ask for "
+                "logprobs or prompt_logprobs"
+            )
         try:
             check_finite(value)
         except ValueError as error:

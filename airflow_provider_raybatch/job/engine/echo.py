@@ -21,6 +21,7 @@ from airflow_provider_raybatch.contract.arguments.response_schema import followe
 from airflow_provider_raybatch.contract.base import ContractModel, Model, parse
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine import echo_logprobs
 from airflow_provider_raybatch.job.engine.base import (
     EngineDeadError,
     EngineInfo,
@@ -93,6 +94,8 @@ class EchoSampling(ContractModel):
     seed: int | None = None
     max_tokens: int | None = Field(default=None, ge=1)
     thinking_token_budget: int | None = Field(default=None, ge=0)
+    logprobs: int | bool | None = Field(default=None, ge=0)
+    prompt_logprobs: int | bool | None = Field(default=None, ge=0)
     structured_outputs: dict[str, Any] = Field(default_factory=dict)
 
     model_config: ClassVar[ConfigDict] = ConfigDict(**{**ContractModel.model_config, "extra": "ignore"})
@@ -162,6 +165,7 @@ class EchoEngine:
         )
         self._options = check_echo(spec)
         self._reasons = spec.splits_reasoning and spec.chat_template_kwargs.get("enable_thinking", True)
+        self._keeps_logprobs = spec.keeps_logprobs
         self._sampling = dict(spec.sampling)
         self._pooling = spec.pooling if spec.pools else None
         self._truncates = spec.on_overlong == "truncate"
@@ -241,7 +245,10 @@ class EchoEngine:
             vector = vector_of(asked.prompt.split(), self._options.embedding_size, self._pooling)
             return Response((), asked.words, truncated_prompt_tokens=asked.cut, pooled=vector)
         completions = tuple(self._completion(asked, number) for number in range(asked.sampling.n))
-        return Response(completions, input_tokens=asked.words, truncated_prompt_tokens=asked.cut)
+        response = Response(completions, input_tokens=asked.words, truncated_prompt_tokens=asked.cut)
+        if not self._keeps_logprobs:
+            return response
+        return echo_logprobs.added(response, asked.prompt, vars(asked.sampling))
 
     def _completion(self, asked: _Encoded, number: int) -> Completion:
         if not self._reasons:

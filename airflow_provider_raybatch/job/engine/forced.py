@@ -19,6 +19,8 @@ from contextlib import suppress
 from itertools import pairwise, takewhile
 from typing import Any
 
+from airflow_provider_raybatch.contract.arguments.logprobs import COLUMNS as LOGPROBS
+from airflow_provider_raybatch.contract.arguments.logprobs import are_asked
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.engine.sampling_values import whole_number
@@ -114,6 +116,7 @@ def why_in_full(sampling: Mapping[str, Any], spec: BatchInferenceSpec) -> str:
         return "the backend may write JSON in another way"
     others = [name for name, value in structured.items() if value and name != kind]
     others += [name for name, value in sampling.items() if value and name not in _HARMLESS]
+    others += [name for name in LOGPROBS if are_asked(sampling, name)]  # each token has one, also for 0
     others += [name for name in ("logits_processors",) if spec.engine_args.get(name)]
     if others or spec.reasoning_parser:
         return f"{(others or ['reasoning_parser'])[0]} may change the text or its end"

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_raybatch.job.engine.detokenize import special_texts
+from airflow_provider_raybatch.job.row import Response
 
 BEGINS = ("<think>", "<thinking>", "[THINK]", "<|START_THINKING|>", "<seed:think>", "<|channel>thought")
 ENDS = ("</think>", "</thinking>", "[/THINK]", "<|END_THINKING|>", "</seed:think>", "<channel|>")
@@ -50,6 +51,18 @@ class ReasoningSplitter:
         self._end: str = getattr(parser, "reasoning_end_str", None) or ""
         self._end_id = tokenizer.get_vocab().get(self._end)
         self._special = {} if keeps_special else special_texts(tokenizer)
+
+    def added(self, response: Response, output: Any) -> Response:
+        """The response with its reasoning apart.
+
+        :param output: vLLM's.
+        """
+        prompt = output.prompt_token_ids or ()
+        completions = []
+        for one, generated in zip(response.completions, output.outputs, strict=True):
+            found = self.split(one.text, prompt, generated.token_ids, generated.finish_reason == "stop")
+            completions.append(replace(one, text=found.answer, extra={**one.extra, **found.extra}))
+        return replace(response, completions=tuple(completions))
 
     def split(self, text: str, prompt: Sequence[int], ids: Sequence[int], is_ended: bool = True) -> Split:
         """Split one completion.

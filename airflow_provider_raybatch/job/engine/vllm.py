@@ -23,6 +23,7 @@ from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, template_of
 from airflow_provider_raybatch.job.engine.detokenize import Detokenizer, Generated
 from airflow_provider_raybatch.job.engine.forced import Choices, Vocabulary, choices_in, whole, why_in_full
+from airflow_provider_raybatch.job.engine.logprobs import LogprobReader
 from airflow_provider_raybatch.job.engine.reasoning import ReasoningSplitter
 from airflow_provider_raybatch.job.engine.vllm_args import sampling_params
 from airflow_provider_raybatch.job.engine.vllm_started import StartedVllm
@@ -72,6 +73,7 @@ class VllmEngine(StartedVllm):
     """
 
     _splitter: ReasoningSplitter | None = None
+    _logprobs: LogprobReader | None = None
     _about_grammar: Mapping[str, Any] = {}
     """Further arguments of a request."""
 
@@ -98,6 +100,7 @@ class VllmEngine(StartedVllm):
             vllm_compat.vocabulary_size(config.model_config),
         )
         self._reason(spec)
+        self._logprobs = LogprobReader(tokenizer) if spec.keeps_logprobs else None
         self._forget_params()
         self.info = _info(config, self._defaults)
 
@@ -254,9 +257,11 @@ class VllmEngine(StartedVllm):
         ]
         texts = iter(self._detokenizer.decode(without_text))
         responses = [_response(item, texts) for item in raw]
-        if self._splitter is None:
-            return responses
-        return [_split(self._splitter, *pair) for pair in zip(raw, responses, strict=True)]
+        readers: tuple[ReasoningSplitter | LogprobReader | None, ...] = (self._splitter, self._logprobs)
+        for reader in readers:
+            if reader is not None:
+                responses = [reader.added(one, item.output) for one, item in zip(responses, raw, strict=True)]
+        return responses
 
 
 def _info(config: Any, defaults: dict[str, Any]) -> EngineInfo:
@@ -292,17 +297,6 @@ def _completion(asked: _Encoded, generated: Any, text: str) -> Completion:
         text, reason = asked.choices.complete(generated.token_ids) or "", "stop"
         filled = asked.choices.filled(text, generated.token_ids)
     return Completion(text, reason, tokens, filled)
-
-
-def _split(splitter: ReasoningSplitter, raw: _Raw, response: Response) -> Response:
-    """The response with its reasoning apart."""
-    prompt = raw.output.prompt_token_ids or ()
-    completions = []
-    for one, generated in zip(response.completions, raw.output.outputs, strict=True):
-        is_ended = generated.finish_reason == "stop"
-        found = splitter.split(one.text, prompt, generated.token_ids, is_ended)
-        completions.append(replace(one, text=found.answer, extra={**one.extra, **found.extra}))
-    return replace(response, completions=tuple(completions))
 
 
 def _cut(completion: Any) -> bool:

@@ -167,6 +167,7 @@ def set_for_batch(params: Any) -> None:
     from vllm.sampling_params import RequestOutputKind
 
     params.skip_clone = True
+    params.flat_logprobs = True  # an object for each log probability keeps the garbage collector busy
     params.output_kind = RequestOutputKind.FINAL_ONLY
 
 

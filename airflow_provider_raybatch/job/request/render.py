@@ -11,6 +11,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+from airflow_provider_raybatch.contract.arguments.logprobs import check_of_row
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.row_template import RowTemplate, column_text
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -42,6 +43,8 @@ def renderer(spec: BatchInferenceSpec) -> Render:
         if column is not None:
             merged = {**request.sampling, **_sampling_of(row.get(column), column)}
             request = replace(request, sampling=merged)
+        if request.sampling:
+            _check_logprobs(request.sampling, spec.sampling)
         return request if adapter is None else replace(request, adapter=adapter(row))
 
     return render
@@ -297,6 +300,13 @@ def _sampling_of(value: Any, what: str) -> dict[str, Any]:
     if not all(isinstance(name, str) for name in value):
         raise RenderError(f"{what} has a key that is not the name of a sampling parameter")
     return {name: _number(inner) for name, inner in value.items() if inner is not None}
+
+
+def _check_logprobs(sampling: Mapping[str, Any], of_job: Mapping[str, Any]) -> None:
+    try:
+        check_of_row(sampling, of_job)
+    except ValueError as error:
+        raise RenderError(f"sampling of the row: {error}") from None
 
 
 def _number(value: Any) -> Any:

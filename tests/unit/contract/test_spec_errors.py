@@ -33,8 +33,29 @@ WRAPPER = (
             "sampling: n: the number of completions must be a whole number of at least 1, but it is 0.",
         ),
         (
-            {"sampling": {"prompt_logprobs": 0}},
-            "sampling: prompt_logprobs: the dataset has no column for log probabilities; remove it.",
+            {"sampling": {"logprob_token_ids": [1]}},
+            "sampling: logprob_token_ids: the dataset has no column for such log probabilities; remove it, "
+            "or ask for logprobs or prompt_logprobs.",
+        ),
+        (
+            {"sampling": {"logprobs": True}},
+            "sampling: logprobs: it must be a whole number from 0 to 20, of the likeliest tokens beside "
+            "each token, but it is True; engine_args={'max_logprobs': ...} allows more.",
+        ),
+        (
+            {"engine": "vllm", "sampling": {"prompt_logprobs": 6}, "engine_args": {"max_logprobs": 5}},
+            "sampling: prompt_logprobs: it must be a whole number from 0 to 5, of the likeliest tokens "
+            "beside each token, but it is 6; engine_args={'max_logprobs': ...} allows more.",
+        ),
+        (
+            {"engine": "vllm", "sampling": {"logprobs": -1}, "engine_args": {"max_logprobs": -1}},
+            "sampling: logprobs: it must be a whole number from 0, of the likeliest tokens beside each "
+            "token, but it is -1; engine_args={'max_logprobs': ...} allows more.",
+        ),
+        (
+            {"engine": "ray_data_llm", "sampling": {"logprobs": 0}},
+            "sampling: logprobs: engine 'ray_data_llm' keeps no log probabilities; use engine 'vllm', or "
+            "remove it.",
         ),
         (
             {"sampling": {"temperature": float("nan")}},

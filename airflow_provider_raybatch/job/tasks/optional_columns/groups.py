@@ -18,9 +18,10 @@ from airflow_provider_raybatch.job.tasks.optional_columns.base import (
     ResponseColumns,
 )
 from airflow_provider_raybatch.job.tasks.optional_columns.cut_prompts import CutPrompts
+from airflow_provider_raybatch.job.tasks.optional_columns.logprobs import Logprobs, PromptLogprobs
 from airflow_provider_raybatch.job.tasks.optional_columns.reasoning import Reasoning
 
-GROUPS: list[type[OptionalColumns]] = [CutPrompts, Reasoning]
+GROUPS: list[type[OptionalColumns]] = [CutPrompts, PromptLogprobs, Reasoning, Logprobs]
 """In the order of their columns; those that a row has once come before those of completions."""
 
 
