@@ -24,6 +24,7 @@ from airflow_provider_raybatch.contract.arguments.response_schema import (
 from airflow_provider_raybatch.contract.arguments.reuse import ReuseArguments
 from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
 from airflow_provider_raybatch.contract.arguments.task import GENERATE, TaskArguments
+from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN, ToolArguments
 from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.location import (
     check_absolute,
@@ -42,7 +43,8 @@ NOT_ARGUMENTS = frozenset({
 })  # fmt: skip
 """The spec's fields that are not arguments of a batch inference; all others are, under the same name."""
 
-_LATER_CHOICES = ("special_tokens_in_text", "on_overlong")
+_OF_TOOLS = tuple(ToolArguments.model_fields)
+_LATER_CHOICES = ("special_tokens_in_text", "on_overlong", *_OF_TOOLS)
 _SIZING_ARGS = frozenset({
     "tensor_parallel_size",
     "pipeline_parallel_size",
@@ -82,6 +84,7 @@ class BatchInferenceSpec(
     OutputArguments,
     EngineArguments,
     SamplingArguments,
+    ToolArguments,
     TaskArguments,
     ModelArguments,
     PromptArguments,
@@ -189,6 +192,34 @@ class BatchInferenceSpec(
         return {argument: path for argument, path in named.items() if path is not None}
 
     @model_validator(mode="after")
+    def _calls_can_be_read(self) -> BatchInferenceSpec:
+        if self.tools is None:
+            return self
+        if self.prompt_column is not None:
+            raise ValueError(
+                "tools: prompt_column sends raw prompts, to which no chat template adds tools; use prompt or "
+                "messages_column"
+            )
+        if self.engine == "ray_data_llm":
+            raise ValueError("tools: engine 'ray_data_llm' reads no calls of tools; use engine 'vllm'")
+        if self.calls_tools and (self.response_format != "text" or self.sampling.get("structured_outputs")):
+            what = "structured_outputs" if self.response_format == "text" else "response_format"
+            raise ValueError(
+                f"tools: {what} constrains the response, and a call of a tool is another one; keep one"
+            )
+        if self.calls_tools and self.reasoning_parser:
+            raise ValueError(
+                f"tools: calls are not read beside reasoning yet (reasoning_parser "
+                f"{self.reasoning_parser!r}); remove it, and switch reasoning off where the model can"
+            )
+        if self.calls_tools and self.engine == "vllm" and self.tool_call_parser is None:
+            raise ValueError(
+                "tool_call_parser: each model writes calls in a form of its own; name vLLM's parser for it, "
+                "such as 'hermes' (Qwen, Hermes), 'llama3_json' or 'mistral'"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _adapters_are_loaded_here(self) -> BatchInferenceSpec:
         if not self.adapter_locations:
             return self
@@ -273,13 +304,18 @@ class BatchInferenceSpec(
 
         What decides about one must be part of the request keys, so that no stored response lacks it.
         """
-        of_prompts = ["truncated_prompt_tokens"] if self.on_overlong == "truncate" else []
-        reasoning = ["reasoning", "reasoning_tokens"] if self.splits_reasoning else []
-        asked = [LOGPROBS[name] for name in LOGPROBS if are_asked(self.sampling, name)]
-        return [*of_prompts, *reasoning, *(name for names in asked for name in names)]
+        names = ["truncated_prompt_tokens"] if self.on_overlong == "truncate" else []
+        names += ["reasoning", "reasoning_tokens"] if self.splits_reasoning else []
+        names += [one for name in LOGPROBS if are_asked(self.sampling, name) for one in LOGPROBS[name]]
+        return [*names, TOOL_CALLS_COLUMN] if self.calls_tools else names
 
     @property
-    def later_choices(self) -> dict[str, str]:
+    def template_variables(self) -> dict[str, Any]:
+        """Variables for the chat template."""
+        return self.chat_template_kwargs | ({} if self.tools is None else {"tools": self.tools})
+
+    @property
+    def later_choices(self) -> dict[str, Any]:
         """Arguments that request keys are older than, unless they are at their defaults."""
         return {name: getattr(self, name) for name in _LATER_CHOICES if name not in self._unset}
 
@@ -319,7 +355,7 @@ class BatchInferenceSpec(
     @property
     def deciding(self) -> dict[str, Any]:
         """What :attr:`response_digest` is over, by the arguments' names; `engine` with its own arguments."""
-        groups = (PromptArguments, ModelArguments, SamplingArguments)
+        groups = (PromptArguments, ModelArguments, ToolArguments, SamplingArguments)
         deciding = {name for group in groups for name in group.model_fields}
         left_out = {"template_time", "adapter_digests", "response_format_digest", *self._unset}
         content = self.model_dump(mode="json", include=deciding - left_out)

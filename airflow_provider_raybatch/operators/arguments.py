@@ -36,7 +36,7 @@ TEMPLATED = tuple(name for name in ARGUMENTS if name != "chat_template")
 
 TEXTS = frozenset({
     "id_column", "prompt", "system_prompt", "messages_column", "prompt_column", "prompt_function", "model",
-    "sampling_column", "adapter", "adapter_column",
+    "sampling_column", "adapter", "adapter_column", "tool_call_parser",
     "accelerator_type", "output_prefix", "response_column", "postprocess",
 })  # fmt: skip
 """Those that are text whatever it looks like."""
@@ -52,7 +52,7 @@ _NEEDED = {
 _TYPED = {"sampling": SAMPLING_TYPES, "pooling": POOLING_TYPES, "engine_args": ENGINE_ARG_TYPES}
 _FREE_FORM = (
     "csv_options", "sampling", "pooling", "engine_args", "processor", "chat_template_kwargs",
-    "response_format", "adapters",
+    "response_format", "adapters", "tools", "tool_choice",
 )  # fmt: skip
 _COLLECTIONS = ("source", "messages", *_FREE_FORM)
 """Arguments whose text is that of a list or a dictionary, where it looks like one."""
@@ -88,6 +88,7 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
     # A copy, since pydantic keeps nested dictionaries of the caller as they are.
     data = copy.deepcopy({**_some(format=format_of_source), **given, "source": paths})
     spec = parse(BatchInferenceSpec, data)
+    _check_tool_schemas(spec)
     if spec.has_vllm_sampling:
         try:
             check_vllm_sampling(spec.sampling)
@@ -96,6 +97,23 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
                 f"sampling: {str(error).rstrip('.')}{'' if str(error)[-1] == '?' else '.'}"
             ) from None
     return spec
+
+
+def _check_tool_schemas(spec: BatchInferenceSpec) -> None:
+    """Refuse a broken JSON schema as early as this; the cluster checks it again, in all drafts."""
+    for number, tool in enumerate(spec.tools or ()):
+        if (parameters := tool["function"].get("parameters")) and "$schema" not in parameters:
+            from jsonschema import Draft7Validator, Draft202012Validator, SchemaError  # Airflow brings it
+
+            try:
+                Draft202012Validator.check_schema(parameters)
+            except SchemaError as error:
+                if Draft7Validator(Draft7Validator.META_SCHEMA).is_valid(parameters):
+                    continue
+                raise SpecError(
+                    f"tools: {number}: function: parameters is not a JSON schema ({error.json_path}: "
+                    f"{error.message}); correct it."
+                ) from None
 
 
 def _with_structures(sampling: Any) -> Any:

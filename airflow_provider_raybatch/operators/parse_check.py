@@ -23,11 +23,15 @@ _STAND_INS = {
 """Values for unknown arguments with which no check of the known ones fails."""
 _COLUMN = "not_known_while_parsing"
 """A column that no source has."""
+_NOT_WITH_TOOLS = ("model_task", "response_format", "sampling", *PROMPTS)
 _TOGETHER = {
     **dict.fromkeys((name for rules in MODEL_TASKS.values() for name in rules.without), ("model_task",)),
     "processor": ("engine",),
     "model": ("processor",),
     "sampling": ("engine", "processor", "model_task"),
+    "tools": ("engine", "engine_args", "tool_choice", "tool_call_parser", *_NOT_WITH_TOOLS),
+    "tool_choice": ("tools", "engine", "engine_args", "tool_call_parser", *_NOT_WITH_TOOLS),
+    "tool_call_parser": ("tools", "engine", "engine_args", "tool_choice", *_NOT_WITH_TOOLS),
     "adapter": ("engine", "adapters", "adapter_column", "model_task"),
     "adapters": ("engine", "adapter", "adapter_column", "model_task"),
     "adapter_column": ("engine", "adapter", "adapters", "model_task"),

@@ -91,6 +91,12 @@ class RayBatchInferenceOperator(RayOperator):
     :param adapter_column: a column with the name of each row's adapter; null or empty for the model alone.
     :param chat_template: replaces the tokenizer's. Never templated by Airflow.
     :param chat_template_kwargs: passed to the chat template.
+    :param tools: functions that the model may call, in OpenAI's form (``{"type": "function", "function":
+        {"name", "description", "parameters"}}``): the chat template shows them, and the dataset has the
+        column ``tool_calls``.
+    :param tool_choice: ``auto`` (default) lets the model decide, ``required`` makes each response call a
+        tool, a tool's name (or OpenAI's form of it) makes each call that one, and ``none`` forbids it.
+    :param tool_call_parser: vLLM's parser for the form in which the model writes calls, such as ``hermes``.
     :param sampling: vLLM's sampling parameters, merged over the model's `generation_config`.
     :param sampling_column: a column with sampling parameters that override `sampling` per row.
     :param response_format: ``text`` (default), or ``json_object``: any other response counts as an error. Or
@@ -170,7 +176,7 @@ class RayBatchInferenceOperator(RayOperator):
     has_key: ClassVar[bool] = True
     template_fields_renderers: ClassVar[dict[str, str]] = only_set(dict.fromkeys((
         "csv_options", "messages", "pooling", "sampling", "engine_args", "processor", "chat_template_kwargs",
-        "adapters", "runtime_env",
+        "adapters", "tools", "runtime_env",
     ), "json"))  # fmt: skip
 
     def __init__(
@@ -198,6 +204,9 @@ class RayBatchInferenceOperator(RayOperator):
         adapter_column: str | None = None,
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] | str | None = None,
+        tool_choice: Mapping[str, Any] | str | None = None,
+        tool_call_parser: str | None = None,
         sampling: Mapping[str, Any] | None = None,
         sampling_column: str | None = None,
         response_format: Mapping[str, Any] | str | None = None,
@@ -266,6 +275,9 @@ class RayBatchInferenceOperator(RayOperator):
         self.adapter_column = adapter_column
         self.chat_template = chat_template
         self.chat_template_kwargs = chat_template_kwargs
+        self.tools = tools
+        self.tool_choice = tool_choice
+        self.tool_call_parser = tool_call_parser
         self.sampling = sampling
         self.sampling_column = sampling_column
         self.response_format = response_format

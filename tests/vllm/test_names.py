@@ -164,3 +164,18 @@ def test_sampling_parameters_are_read_without_importing_vllm() -> None:
     assert names[0] == public
     assert names[1] == {name for name in parameters(StructuredOutputsParams) if not name.startswith("_")}
     assert vllm_compat.installed_version() == vllm.__version__
+
+
+def test_parsers_of_tools() -> None:
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.parser import ParserManager
+    from vllm.tool_parsers import ToolParserManager
+
+    from airflow_provider_raybatch.job.engine import vllm_compat_tools
+
+    assert {"tool_parser_name", "enable_auto_tools"} <= parameters(ParserManager.get_parser)
+    assert {"skip_special_tokens", "structured_outputs"} <= set(ChatCompletionRequest.model_fields)
+    parser = vllm_compat_tools.tool_parser("hermes")
+    assert {"model_output", "request", "enable_auto_tools"} <= parameters(parser.parse)
+    assert {"request"} <= parameters(parser.adjust_request)
+    assert vllm_compat_tools.tool_parsers() == sorted(ToolParserManager.list_registered())

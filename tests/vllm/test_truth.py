@@ -15,10 +15,12 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.row import Request, RowFailure
+from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.job.tasks.response_check import checked
 from dags_examples.demo_model.companies import INDUSTRIES, company_rows
 from tests.support.adapters import save_adapter, with_adapter
 from tests.support.ray_processes import vllm_engines
+from tests.support.tools import ADD, WEATHER
 from tests.support.turn import of_this_turn
 
 platforms = pytest.importorskip("vllm.platforms")
@@ -348,3 +350,50 @@ def test_a_bad_adapter_leaves_the_engine_alive(engine: Any, tmp_path: Path) -> N
     (answer,) = ours(engine, Request(prompt="What is 3 + 4?", sampling=LONG, adapter="acme"))
     assert answer.completions[0].text == with_adapter(MODEL, good, ["What is 3 + 4?"], 24)[0]
     prepared(engine, {})
+
+
+TOOL_TEMPLATE = (
+    "{{ bos_token }}{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for message in messages %}"
+    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}{{ '<|assistant|>' }}"
+)
+
+
+def test_a_call_that_tool_choice_asks_for_fits_its_schema(llm: Any, engine: Any) -> None:
+    """The prompt is that of ``LLM.chat``; the grammar leaves a small model no other answer than a call."""
+    from airflow_provider_raybatch.job.preflight.model_check import check_model
+
+    fields = {"tools": [ADD, WEATHER], "tool_call_parser": "hermes", "chat_template": TOOL_TEMPLATE}
+    names = {}
+    for choice in ("required", "weather"):
+        job = spec(engine_args={**ARGS, **LORA}, **fields, tool_choice=choice)
+        assert check_model(job, [Request(messages=SUM)], {}).sampled == 1
+        engine.renewed(job)
+        engine.loop.run_until_complete(engine.prepare())
+        request = Request(messages=SUM, sampling={"temperature": 0, "max_tokens": 80})
+        whole, short = ours(engine, request, Request(messages=SUM, sampling={"max_tokens": 5}))
+        ids = engine.encode([request])[0].ids
+        expected = llm.chat(
+            [copy.deepcopy(SUM)], chat_template=TOOL_TEMPLATE, tools=fields["tools"], use_tqdm=False
+        )
+        assert ids == expected[0].prompt_token_ids
+        assert task_of(job).check(whole, {}) is whole
+        names[choice] = {call["name"] for call in whole.completions[0].extra["tool_calls"]}
+        assert (short.completions[0].finish_reason, short.completions[0].extra) == ("length", {})
+    assert names["required"] <= {"add", "weather"}
+    assert names["weather"] == {"weather"}
+    plain = spec(engine_args={**ARGS, **LORA})
+    engine.renewed(plain)
+    engine.loop.run_until_complete(engine.prepare())
+    (answer,) = ours(engine, Request(messages=SUM, sampling=LONG))
+    assert answer.completions[0].extra == {}
+
+
+def test_chat_template_without_tools_is_refused(llm: Any) -> None:
+    from airflow_provider_raybatch.job.preflight.model_check import check_model
+
+    job = spec(tools=[ADD], tool_call_parser="hermes")
+    with pytest.raises(PreflightError, match=r"^chat_template: .* prints no tools"):
+        check_model(job, [Request(messages=SUM)], {})
+    job = spec(tools=[ADD], tool_call_parser="mistral", chat_template=TOOL_TEMPLATE)
+    with pytest.raises(PreflightError, match="tool_call_parser: 'mistral' does not fit this model"):
+        check_model(job, [Request(messages=SUM)], {})

@@ -12,7 +12,10 @@ from pydantic import Field, field_validator, model_validator
 from airflow_provider_raybatch.contract.base import ContractModel, shown
 
 GENERATE = "generate"
-_OF_GENERATION = ("sampling", "sampling_column", "response_format", "on_truncated")
+_OF_GENERATION = (
+    "sampling", "sampling_column", "response_format", "on_truncated", "tools", "tool_choice",
+    "tool_call_parser",
+)  # fmt: skip
 _OF_CHATS = ("system_prompt", "messages", "messages_column", "chat_template", "chat_template_kwargs")
 _OF_ADAPTERS = ("adapter", "adapters", "adapter_column")
 _OTHER_NAMES = {"normalize": "use_activation", "normalise": "use_activation", "dimension": "dimensions"}

@@ -31,6 +31,7 @@ from airflow_provider_raybatch.job.engine.base import (
 )
 from airflow_provider_raybatch.job.engine.echo_json import fitting
 from airflow_provider_raybatch.job.engine.echo_reasoning import Reasoning
+from airflow_provider_raybatch.job.engine.echo_tools import EchoTools
 from airflow_provider_raybatch.job.engine.echo_vectors import vector_of
 from airflow_provider_raybatch.job.engine.echo_workers import EchoWorkers
 from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_names, schema_name
@@ -143,7 +144,8 @@ class EchoEngine:
     With structured output ``choice``, it picks one of the choices by a hash of the prompt; with a ``json``
     schema that has properties, it answers an object that fits, its texts made of the prompt's words; with
     other ``json`` or ``json_object``, ``{"echo": <message>}``. An adapter puts its name in brackets before
-    the message. Completion i of n > 1 is marked ``#i``. With `model_task` ``embed``, texts with words in
+    the message. With tools it calls the one whose name the prompt has; with a `tool_choice` that asks for a
+    call, always one. Completion i of n > 1 is marked ``#i``. With `model_task` ``embed``, texts with words in
     common have vectors that are near. A word counts as a token. See
     :class:`~airflow_provider_raybatch.job.engine.base.Renewable`.
 
@@ -167,6 +169,7 @@ class EchoEngine:
         self._reasons = spec.splits_reasoning and spec.chat_template_kwargs.get("enable_thinking", True)
         self._keeps_logprobs = spec.keeps_logprobs
         self._sampling = dict(spec.sampling)
+        self._tools = EchoTools(spec) if spec.calls_tools else None
         self._pooling = spec.pooling if spec.pools else None
         self._truncates = spec.on_overlong == "truncate"
         self._in_flight: dict[object, tuple[float, int]] = {}
@@ -251,6 +254,9 @@ class EchoEngine:
         return echo_logprobs.added(response, asked.prompt, vars(asked.sampling))
 
     def _completion(self, asked: _Encoded, number: int) -> Completion:
+        call = None if self._tools is None else self._tools.call(asked.prompt, number)
+        if call is not None:
+            return call
         if not self._reasons:
             return _complete(asked, number)
         sampling = asked.sampling

@@ -25,6 +25,7 @@ from airflow_provider_raybatch.job.engine.detokenize import Detokenizer, Generat
 from airflow_provider_raybatch.job.engine.forced import Choices, Vocabulary, choices_in, whole, why_in_full
 from airflow_provider_raybatch.job.engine.logprobs import LogprobReader
 from airflow_provider_raybatch.job.engine.reasoning import ReasoningSplitter
+from airflow_provider_raybatch.job.engine.tools import ToolCaller
 from airflow_provider_raybatch.job.engine.vllm_args import sampling_params
 from airflow_provider_raybatch.job.engine.vllm_started import StartedVllm
 from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
@@ -74,6 +75,7 @@ class VllmEngine(StartedVllm):
 
     _splitter: ReasoningSplitter | None = None
     _logprobs: LogprobReader | None = None
+    _tools: ToolCaller | None = None
     _about_grammar: Mapping[str, Any] = {}
     """Further arguments of a request."""
 
@@ -93,7 +95,7 @@ class VllmEngine(StartedVllm):
         renderer = vllm_compat.renderer_of(self._llm)
         self._chat = ChatEncoder(
             tokenizer,
-            vllm_compat.chat_renderer(renderer, template, spec.chat_template_kwargs),
+            vllm_compat.chat_renderer(renderer, template, spec.template_variables),
             str(template or getattr(tokenizer, "chat_template", None) or ""),
             spec.special_tokens_in_text,
             spec.on_overlong,
@@ -101,6 +103,9 @@ class VllmEngine(StartedVllm):
         )
         self._reason(spec)
         self._logprobs = LogprobReader(tokenizer) if spec.keeps_logprobs else None
+        self._tools = ToolCaller(spec, tokenizer) if spec.calls_tools else None
+        if self._tools is not None:
+            self._defaults |= self._tools.sampling
         self._forget_params()
         self.info = _info(config, self._defaults)
 
@@ -179,6 +184,8 @@ class VllmEngine(StartedVllm):
         self._known = functools.lru_cache(_MOST_KINDS)(lambda key: self._made(json.loads(key)))
 
     def _made(self, overrides: Mapping[str, Any]) -> tuple[Any, Choices | None]:
+        if self._tools is not None and overrides.get("structured_outputs"):
+            raise ValueError("structured_outputs: the job's tools constrain the response; remove it")
         merged = whole({**self._defaults, **overrides})
         merged.setdefault("max_tokens", None)
         params, choices = sampling_params(merged), None
@@ -257,10 +264,9 @@ class VllmEngine(StartedVllm):
         ]
         texts = iter(self._detokenizer.decode(without_text))
         responses = [_response(item, texts) for item in raw]
-        readers: tuple[ReasoningSplitter | LogprobReader | None, ...] = (self._splitter, self._logprobs)
-        for reader in readers:
-            if reader is not None:
-                responses = [reader.added(one, item.output) for one, item in zip(responses, raw, strict=True)]
+        readers = (self._splitter, self._logprobs, self._tools)
+        for reader in filter(None, readers):
+            responses = [reader.added(one, item.output) for one, item in zip(responses, raw, strict=True)]
         return responses
 
 

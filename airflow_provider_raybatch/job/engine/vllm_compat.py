@@ -189,16 +189,16 @@ def kv_cache_tokens(cache: Any) -> int:
     return int(tokens or (cache.num_gpu_blocks or 0) * (cache.block_size or 0))
 
 
-def _source(file: str) -> str:
+def source_of(file: str) -> str:
     """A file of the installed vLLM, whose import takes half a minute; empty where there is no vLLM."""
     found = importlib.util.find_spec("vllm")
-    path = Path(found.origin).with_name(file) if found is not None and found.origin is not None else Path()
+    path = Path(found.origin).parent / file if found is not None and found.origin is not None else Path()
     return path.read_text("utf-8") if path.is_file() else ""
 
 
 def installed_version() -> str:
     """Of vLLM; empty without one. Its builds for CPUs have distribution names of their own."""
-    text = _source("_version.py")
+    text = source_of("_version.py")
     version = re.search(r"^(?:__version__|version)\b[^'\"\n]*['\"]([^'\"]+)", text, re.MULTILINE)
     return version.group(1) if version else ""
 
@@ -206,7 +206,7 @@ def installed_version() -> str:
 @functools.cache  # asked once a row
 def sampling_names() -> tuple[frozenset[str], frozenset[str]] | None:
     """Parameters of ``SamplingParams`` and of its ``structured_outputs``; ``None`` where there is no vLLM."""
-    source = _source("sampling_params.py")
+    source = source_of("sampling_params.py")
     if not source:
         return None
     fields = {

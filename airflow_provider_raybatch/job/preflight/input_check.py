@@ -27,6 +27,7 @@ from airflow_provider_raybatch.job.input.survey import Source, Surveyed, cut, su
 from airflow_provider_raybatch.job.input.table import kinds_of
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.preflight.column_types import check_types
+from airflow_provider_raybatch.job.preflight.tool_check import check_tools
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from airflow_provider_raybatch.job.tasks import postprocess
@@ -83,12 +84,13 @@ def check_rows(
     tolerance: Tolerance,
     emit: Callable[[Notice], None],
 ) -> Sample:
-    """Check the first rows.
+    """Check the first rows, and the tools that go with each.
 
     :param take: calls :func:`sample`.
     :raises PreflightError: the function can't be imported, or none of the rows renders.
     :raises RaybatchError: more rows fail than `tolerance` allows for the whole input.
     """
+    check_tools(spec)
     for field, template in spec.row_templates():
         for lookalike in RowTemplate(template).lookalikes:
             text = f"{field}: {lookalike!r} is taken as text"

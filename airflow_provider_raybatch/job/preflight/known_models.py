@@ -22,6 +22,7 @@ from airflow_provider_raybatch import __version__
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
 from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
 from airflow_provider_raybatch.contract.arguments.task import TaskArguments
+from airflow_provider_raybatch.contract.arguments.tools import ToolArguments
 from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -40,7 +41,7 @@ _KEPT = 90 * 86400.0
 """Seconds for which a check is kept."""
 _SHARE_OF_CONTEXT = 0.75
 """A prompt of fewer bytes than this share of the context's tokens fits, with room for the chat template."""
-_ARGUMENTS = (ModelArguments, TaskArguments, SamplingArguments)
+_ARGUMENTS = (ModelArguments, TaskArguments, ToolArguments, SamplingArguments)
 _FILLED_IN = {"template_time", "adapter_digests"}
 _ASKED = {name for group in _ARGUMENTS for name in group.model_fields} - _FILLED_IN
 _MOST_SHAPES = 4096

@@ -40,6 +40,7 @@ from airflow_provider_raybatch.job.preflight.pinned import pinned_revisions
 from airflow_provider_raybatch.job.preflight.pooling_check import check_pooling
 from airflow_provider_raybatch.job.preflight.reasoning_check import check_reasoning
 from airflow_provider_raybatch.job.preflight.sampling_check import check_sampling, compact_json
+from airflow_provider_raybatch.job.preflight.tool_check import check_calls
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
 _OLDEST_VLLM = (0, 26)
@@ -138,6 +139,7 @@ def check_model(
         check_token_ids(params, tokenizer, vocabulary)
         _check_chat(spec, tokenizer, requests)
         about_reasoning = check_reasoning(spec, tokenizer, chats.text, requests)
+        check_calls(spec, tokenizer, chats.text, requests)
     template = _template_text(spec, tokenizer)
     encoder = _encoder(spec, tokenizer, config, chats)
     found = _check_prompts(spec, config, tokenizer, encoder, requests)
@@ -272,7 +274,7 @@ class _Chats:
 
     def __init__(self, spec: BatchInferenceSpec, config: Any, tokenizer: Any) -> None:
         self._template = template_of(spec, tokenizer)
-        self._variables = spec.chat_template_kwargs
+        self._variables = spec.template_variables
         self._renderer = vllm_compat.renderer_for(config)
 
     def renderer(self, **variables: Any) -> Callable[[list[dict[str, Any]]], str | list[int]]:

@@ -49,6 +49,9 @@ class TestFingerprint:
             "adapters": {},
             "adapter_column": None,
             "adapter_digests": {},
+            "tools": None,
+            "tool_choice": None,
+            "tool_call_parser": None,
         }
         assert later == {name: fields.pop(name) for name in later}
         assert spec().fingerprint == json_digest(fields)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def test_every_argument_finds_its_place() -> None:
     not_given = dict.fromkeys((
         "messages", "messages_column", "prompt_column", "prompt_function", "prompt_function_digest",
         "template_time", "postprocess_digest", "deadline", "keep_warm", "response_format_digest",
-        "adapter", "adapter_column",
+        "adapter", "adapter_column", "tools", "tool_choice", "tool_call_parser",
     ))  # fmt: skip
     plain = build_spec(given).model_dump(exclude={"submission", "schema_version"})
     of_others = {"pooling": {}, "embed_dtype": "float32", "adapters": {}, "adapter_digests": {}}
@@ -78,6 +79,29 @@ def test_adapters_may_be_text_and_rows_choose_by_a_column() -> None:
     assert built.adapters == {"acme": "s3://b/acme", "umbrella": "org/umbrella@v2"}
     assert (built.adapter_column, built.adapter) == ("customer", None)
     assert spec(adapter="/adapters/acme").adapter_locations == {"/adapters/acme": "/adapters/acme"}
+
+
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+
+
+def test_tools_may_be_text_and_tool_choice_a_name() -> None:
+    named = {"type": "function", "function": {"name": "add"}}
+    for tools in (TOOLS, json.dumps(TOOLS), [{"function": TOOLS[0]["function"]}]):
+        for choice in ("add", named, json.dumps(named)):
+            built = spec(tools=tools, tool_choice=choice, tool_call_parser="hermes")
+            assert (built.tools, built.tool_choice, built.tool_call_parser) == (TOOLS, named, "hermes")
+    assert spec(tools=TOOLS, tool_choice="auto", tool_call_parser="hermes").tool_choice is None
+
+
+def test_broken_schema_of_tools_is_refused_while_parsing() -> None:
+    broken = {"function": {"name": "x", "parameters": {"properties": {"a": {"type": "int"}}}}}
+    with pytest.raises(SpecError) as refused:
+        spec(tools=[*TOOLS, broken], tool_call_parser="hermes")
+    assert str(refused.value).startswith(
+        "tools: 1: function: parameters is not a JSON schema ($.properties.a.type: 'int' is not valid"
+    )
+    old = {"function": {"name": "add", "parameters": {"properties": {"a": {"items": [{"type": "string"}]}}}}}
+    assert len(spec(tools=[old], tool_call_parser="hermes").tools) == 1  # as older drafts write it
 
 
 def test_keep_warm_takes_durations() -> None:

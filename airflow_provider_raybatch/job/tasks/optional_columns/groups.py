@@ -20,8 +20,9 @@ from airflow_provider_raybatch.job.tasks.optional_columns.base import (
 from airflow_provider_raybatch.job.tasks.optional_columns.cut_prompts import CutPrompts
 from airflow_provider_raybatch.job.tasks.optional_columns.logprobs import Logprobs, PromptLogprobs
 from airflow_provider_raybatch.job.tasks.optional_columns.reasoning import Reasoning
+from airflow_provider_raybatch.job.tasks.optional_columns.tool_calls import ToolCalls
 
-GROUPS: list[type[OptionalColumns]] = [CutPrompts, PromptLogprobs, Reasoning, Logprobs]
+GROUPS: list[type[OptionalColumns]] = [CutPrompts, PromptLogprobs, Reasoning, Logprobs, ToolCalls]
 """In the order of their columns; those that a row has once come before those of completions."""
 
 

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tools that a model may call, in OpenAI's form: what both sides check of them.
+
+Whether the parameters are a valid JSON schema is checked on the cluster, and by the operator where it can.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from airflow_provider_raybatch.contract.base import ContractModel, shown
+
+TOOL_CALLS_COLUMN = "tool_calls"
+BROKEN_CALL = "broken_tool_call"
+"""In a completion's `extra`: why the parser could not read a call in it."""
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_WORDS = ("auto", "required", "none")
+_FORM = '{"type": "function", "function": {"name": ..., "parameters": <JSON schema>}}'
+
+
+class ToolArguments(ContractModel):
+    """Tools that the model may call, and how its calls are read.
+
+    :param tool_choice: a word, or OpenAI's form that names one tool.
+    """
+
+    tools: list[dict[str, Any]] | None = Field(default=None, min_length=1)
+    tool_choice: str | dict[str, Any] | None = None
+    tool_call_parser: str | None = Field(default=None, min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_one_form(cls, data: Any) -> Any:
+        """Check the tools, and write the choice in one form, so that equal requests have equal keys."""
+        if not isinstance(data, Mapping) or not isinstance(tools := data.get("tools"), (list, tuple)):
+            return data
+        try:
+            check_tools(tools)
+        except ValueError as error:
+            raise ValueError(f"tools: {error}") from None
+        try:
+            choice = checked_choice(data.get("tool_choice"), list(schemas_of(tools)))
+        except ValueError as error:
+            raise ValueError(f"tool_choice: {error}") from None
+        whole = [{"type": "function", "function": dict(tool["function"])} for tool in tools]
+        return {**data, "tools": whole, "tool_choice": None if choice == "auto" else choice}
+
+    @model_validator(mode="after")
+    def _choice_among_tools(self) -> ToolArguments:
+        for name in ("tool_choice", "tool_call_parser"):
+            if self.tools is None and getattr(self, name) is not None:
+                raise ValueError(f"{name}: it has no effect without tools; give them, or remove it")
+        return self
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether responses may call tools."""
+        return self.tools is not None and self.tool_choice != "none"
+
+    @property
+    def must_call_tools(self) -> bool:
+        """Whether each response has to call a tool."""
+        return self.calls_tools and self.tool_choice is not None
+
+
+def check_tools(tools: Sequence[Any]) -> None:
+    """Refuse what is not a list of tools.
+
+    :raises ValueError: one sentence, with the number of the tool but without the field's name.
+    """
+    names: set[str] = set()
+    for number, tool in enumerate(tools):
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        if not isinstance(function, Mapping) or tool.get("type", "function") != "function":
+            raise ValueError(f"{number}: {shown(tool)} is not a tool; write it as {_FORM}")
+        name = function.get("name")
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ValueError(
+                f"{number}: function: name: it must be 1 to 64 letters, digits, '_', '-' or '.', but it is "
+                f"{shown(name)}"
+            )
+        if name in names:
+            raise ValueError(f"{number}: function: name: {name!r} is also another tool's; rename one")
+        names.add(name)
+        _check_parameters(f"{number}: function: parameters", function.get("parameters"))
+
+
+def _check_parameters(where: str, parameters: Any) -> None:
+    if parameters is None:
+        return  # a tool without arguments
+    if not isinstance(parameters, Mapping):
+        raise ValueError(f"{where}: it must be a JSON schema, an object, but it is {shown(parameters)}")
+    kind, properties = parameters.get("type", "object"), parameters.get("properties", {})
+    if kind != "object":
+        raise ValueError(f"{where}: type: a tool takes an object of arguments, but it is {shown(kind)}")
+    if not isinstance(properties, Mapping):
+        raise ValueError(
+            f"{where}: properties: it must be a dictionary of JSON schemas, but it is {shown(properties)}"
+        )
+    for name, inner in properties.items():
+        if not isinstance(inner, (Mapping, bool)):
+            raise ValueError(f"{where}: properties: {name}: {shown(inner)} is not a JSON schema")
+    required = parameters.get("required", [])
+    if not isinstance(required, (list, tuple)):
+        raise ValueError(f"{where}: required: it must be a list of names, but it is {shown(required)}")
+    unknown = next((name for name in required if properties and name not in properties), None)
+    if unknown is not None:
+        raise ValueError(f"{where}: required: {unknown!r} is not among properties; add or remove it")
+
+
+def checked_choice(choice: Any, names: Sequence[str]) -> Any:
+    """The choice in OpenAI's form: a word, or an object that names one tool.
+
+    :param names: of the tools.
+    :raises ValueError: one sentence without the field's name.
+    """
+    if choice is None or choice in _WORDS:
+        return choice
+    named = choice
+    if isinstance(choice, Mapping):
+        function = choice.get("function")
+        named = function.get("name") if isinstance(function, Mapping) else None
+    if named in names:
+        return {"type": "function", "function": {"name": named}}
+    raise ValueError(
+        f"it must be {', '.join(map(repr, _WORDS))} or the name of a tool ({', '.join(names)}), but it is "
+        f"{shown(choice)}"
+    )
+
+
+def schemas_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The JSON schema of each tool's arguments, by its name."""
+    return {
+        tool["function"]["name"]: tool["function"].get("parameters") or {"type": "object"} for tool in tools
+    }

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tools in a job's chats: what constrains a call, and which calls a text makes, by vLLM's own parsers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_raybatch.contract.arguments.tools import BROKEN_CALL, TOOL_CALLS_COLUMN
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine import vllm_compat_tools
+from airflow_provider_raybatch.job.failures.diagnosis import short
+from airflow_provider_raybatch.job.row import Completion, Response
+
+_CALLS = "tool_calls"
+"""Finish reason of a completion that calls tools, as in OpenAI's API."""
+
+
+class ToolCaller:
+    """Finds calls in texts. Its methods may be called in several threads.
+
+    :param tokenizer: the model's.
+    :raises PreflightError: vLLM has no such parser, or it does not fit the model or the tools.
+    """
+
+    def __init__(self, spec: BatchInferenceSpec, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        name = str(spec.tool_call_parser)
+        try:
+            self._kind = vllm_compat_tools.tool_parser(name)
+            request = vllm_compat_tools.tool_request(tools_of(spec), spec.tool_choice)
+            self._tools = request.tools
+            self._request = self._kind(tokenizer, self._tools).adjust_request(request)
+            self._starts = vllm_compat_tools.start_texts(self._parser())
+        except Exception as error:  # each parser raises its own
+            raise PreflightError(
+                f"tool_call_parser: {name!r} does not fit this model and its tools ({short(error)}); take "
+                "the parser of the model's family."
+            ) from error
+        self._errors = vllm_compat_tools.ParserErrors()
+        self.sampling: dict[str, Any] = vllm_compat_tools.constraint_of(self._request)
+
+    def _parser(self) -> Any:
+        return self._kind(self._tokenizer, self._tools)
+
+    def added(self, response: Response, output: Any) -> Response:
+        """The response with the calls of each completion.
+
+        :param output: vLLM's, of which nothing more is needed.
+        """
+        return replace(response, completions=tuple(map(self.found, response.completions)))
+
+    def found(self, completion: Completion) -> Completion:
+        """The completion with its calls, and the text beside them.
+
+        A text that was cut off calls nothing: its arguments may be incomplete, and fit nevertheless.
+        """
+        if completion.finish_reason == "length":
+            return completion
+        with self._errors.noted() as errors:
+            try:
+                parser, request = self._parser(), self._request
+                _, text, calls = parser.parse(completion.text, request, enable_auto_tools=True)
+            except Exception as error:
+                text, calls = completion.text, None
+                errors.append(f"{type(error).__name__}: {error}")
+        if calls:
+            made = [{"name": call.name, "arguments": call.arguments} for call in calls]
+            return _changed(completion, text or "", {TOOL_CALLS_COLUMN: made}, _CALLS)
+        begun = next((start for start in self._starts if start in completion.text), None)
+        if errors or begun is not None:
+            why = errors[-1] if errors else f"after {begun!r}"
+            return _changed(completion, completion.text, {BROKEN_CALL: why}, completion.finish_reason)
+        return completion
+
+
+def _changed(completion: Completion, text: str, extra: Mapping[str, Any], reason: str) -> Completion:
+    return replace(completion, text=text, finish_reason=reason, extra={**completion.extra, **extra})
+
+
+def tools_of(spec: BatchInferenceSpec) -> list[dict[str, Any]]:
+    """The tools as parsers get them.
+
+    Since vLLM 0.32, arguments are held to their schemas only for tools that are strict.
+    """
+    tools: Sequence[Mapping[str, Any]] = copy.deepcopy(spec.tools or [])
+    if not spec.must_call_tools:
+        return [dict(tool) for tool in tools]
+    return [{"type": "function", "function": {**tool["function"], "strict": True}} for tool in tools]

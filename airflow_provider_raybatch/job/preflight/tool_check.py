@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refuses tools that can't be called: a broken schema, an unknown parser, a template that prints no tools."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_tools
+from airflow_provider_raybatch.job.failures.diagnosis import short
+from airflow_provider_raybatch.job.request.json_schema import check_schema
+from airflow_provider_raybatch.job.row import Request
+
+
+def check_tools(spec: BatchInferenceSpec) -> None:
+    """Check the tools without vLLM, and the parser's name where vLLM is installed.
+
+    :raises PreflightError: one sentence about the first problem found.
+    """
+    for number, tool in enumerate(spec.tools or ()):
+        if parameters := tool["function"].get("parameters"):
+            try:
+                check_schema({"json": parameters})
+            except ValueError as error:
+                raise PreflightError(f"tools: {number}: function: parameters {error}.") from None
+    name, known = spec.tool_call_parser, vllm_compat_tools.tool_parsers()
+    if name is not None and known and name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        meant = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}."
+        version = vllm_compat.installed_version()
+        raise PreflightError(f"tool_call_parser: vLLM {version} has no parser {name!r}; {meant}")
+
+
+def check_calls(
+    spec: BatchInferenceSpec, tokenizer: Any, render: Callable[..., str], requests: Sequence[Request]
+) -> None:
+    """Check that the model is shown its tools, and that its calls can be read, in a process that has vLLM.
+
+    :param render: makes a text of a chat, with further variables for its template; empty if it fails.
+    :raises PreflightError: one sentence about the first problem found.
+    """
+    if spec.tools is None:
+        return
+    chat = next((request.messages for request in requests if request.messages is not None), None)
+    if chat is not None and (text := render(chat)) and text == render(chat, tools=None):
+        raise PreflightError(
+            f"chat_template: that of {spec.model!r} prints no tools, so the model never sees them; take a "
+            "model that was trained for tools, or give a template that prints them."
+        )
+    if not spec.calls_tools:
+        return
+    from airflow_provider_raybatch.job.engine.tools import ToolCaller
+    from airflow_provider_raybatch.job.engine.vllm_args import sampling_params
+
+    constraint = ToolCaller(spec, tokenizer).sampling
+    try:
+        params = sampling_params({"max_tokens": None, **spec.sampling, **constraint})
+        if params.structured_outputs is not None:
+            vllm_compat.compile_structured(params, "auto")
+    except Exception as error:  # the grammar libraries raise classes of their own
+        raise PreflightError(f"tools: no grammar can be made of their schemas: {short(error)}.") from error
