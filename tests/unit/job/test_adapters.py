@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.base import parse
-from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest, Summary
-from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.engine_log import engines
 from tests.support.publishing import rows_of
@@ -57,9 +55,9 @@ def asked(log: Path) -> int:
     return sum(len(engine.asked) for engine in engines(log))
 
 
-def test_each_row_has_the_answer_of_its_adapter(folder: Folder, source: str, tmp_path: Path) -> None:
+def test_each_row_has_the_answer_of_its_adapter(source: str, tmp_path: Path) -> None:
     """Also where rows of one adapter go into the engine together, since it holds fewer."""
-    log = {"request_log": str(tmp_path / "log"), "max_loras": 1}
+    folder, log = LocalFolder(str(tmp_path / "out")), {"request_log": str(tmp_path / "log"), "max_loras": 1}
     summary = attempt(folder, 0, source, **FIELDS, engine_args=log, preserve_order=True)
     assert answers(folder, summary) == expected()
     assert list(answers(folder, summary)) == list(range(ROWS))
@@ -68,15 +66,9 @@ def test_each_row_has_the_answer_of_its_adapter(folder: Folder, source: str, tmp
     assert [text for text, _ in engine.asked] == [f"text {number}" for number in range(ROWS // 6)] * 3
 
 
-def test_retry_goes_on_and_the_next_run_reuses(
-    folder: Folder, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows of a changed adapter are asked again, others and those of the model alone are not."""
-    log, place = {"request_log": str(tmp_path / "log")}, folder
-    with monkeypatch.context() as patch:
-        patch.setattr(driver, "prepare", lambda *_: 1 / 0)
-        with pytest.raises((RaybatchError, ZeroDivisionError)):
-            attempt(place, 0, source, **FIELDS, engine_args=log)
+def test_changed_adapter_alone_is_asked_again(source: str, tmp_path: Path) -> None:
+    """Not the rows of others, nor those of the model alone."""
+    log, place = {"request_log": str(tmp_path / "log")}, LocalFolder(str(tmp_path / "out"))
     summary = attempt(place, 1, source, **FIELDS, engine_args=log)
     assert (answers(place, summary), asked(tmp_path / "log")) == (expected(), ROWS // 2)
     changed = {**FIELDS, "adapters": {**FIELDS["adapters"], "acme": "s3://models/acme-2"}}
@@ -99,11 +91,10 @@ def test_jobs_of_one_adapter_share_responses_with_rows(source: str, tmp_path: Pa
     assert asked(tmp_path / "log") == before
 
 
-def test_poison_and_unknown_names_are_dead_letters(folder: Folder, source: str, tmp_path: Path) -> None:
-    rows = [{"id": 0, "text": "fine", "customer": "acme"}, {"id": 1, "text": "fails", "customer": "acme"}]
-    rows.append({"id": 2, "text": "fine", "customer": "of nobody"})
+def test_unknown_name_is_a_dead_letter(source: str, tmp_path: Path) -> None:
+    rows = [{"id": n, "text": "fine", "customer": who} for n, who in enumerate(("acme", "of nobody"))]
     Path(source).write_bytes(as_jsonl(rows))
-    args = {"fail_pattern": "fails"}
-    summary = attempt(folder, 0, source, **FIELDS, engine_args=args, max_errors=2)
-    assert answers(folder, summary) == {0: "[acme] fine"}
-    assert (summary.rows, summary.errors) == (1, 2)
+    place = LocalFolder(str(tmp_path / "out"))
+    summary = attempt(place, 0, source, **FIELDS, max_errors=1)
+    assert answers(place, summary) == {0: "[acme] fine"}
+    assert (summary.rows, summary.errors) == (1, 1)

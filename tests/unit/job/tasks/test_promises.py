@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What holds for each kind of task; `docs/tasks.md` has a table of these tests.
 
-A further task needs a line in :data:`ASKED`, with what its rows ask.
+A further task needs a line in :data:`ASKED`, with what its rows ask; adapters and tools have one each.
 """
 
 from __future__ import annotations
@@ -22,25 +22,42 @@ from tests.support.engine_log import engines
 from tests.support.publishing import dead_letters, rows_of
 from tests.support.reading import as_jsonl
 from tests.support.s3_server import S3Server
+from tests.support.tools import tool
 from tests.support.whole_job import attempt, without_cluster
 
 ASKED: dict[str, dict[str, Any]] = {
     "generate": {"prompt": "{row.text}", "sampling": {"temperature": 0}},
     "embed": {"prompt_column": "text"},
+    "adapters": {
+        "model_task": "generate",
+        "prompt": "{row.text}",
+        "sampling": {"temperature": 0},
+        "adapters": {"acme": "s3://models/acme", "umbrella": "org/umbrella"},
+        "adapter_column": "customer",
+    },
+    "tools": {
+        "model_task": "generate",
+        "prompt": "{row.text}",
+        "sampling": {"temperature": 0},
+        "tools": [tool("search", {"type": "object", "properties": {"query": {"type": "string"}}})],
+        "tool_choice": "required",
+    },
 }
-"""Arguments of each kind of task, whose answers depend on the column `text` alone."""
+"""Arguments of each kind of task, whose answers depend on the columns `text` and `customer` alone."""
+CUSTOMERS = {"a red fox": "acme", "deep blue sea": "umbrella"}
 TEXTS = ["a red fox", "deep blue sea", "a red fox", "a bad row", "green hills", "an old dog"]
 
 
 class Place:
     """A source of :data:`TEXTS`, and a log of what was asked for it."""
 
-    def __init__(self, root: Path, task: str, folder: Folder) -> None:
-        self.folder = folder
+    def __init__(self, root: Path, kind: str, folder: Folder) -> None:
+        self.folder, self.kind = folder, kind
         self.log = root / "log"
         self._source = root / "in.jsonl"
-        self._source.write_bytes(as_jsonl([{"n": n, "text": text} for n, text in enumerate(TEXTS)]))
-        self._asked = {"model_task": task, **ASKED[task]}
+        rows = [{"n": n, "text": text, "customer": CUSTOMERS.get(text)} for n, text in enumerate(TEXTS)]
+        self._source.write_bytes(as_jsonl(rows))
+        self._asked = {"model_task": kind, **ASKED[kind]}
 
     def run(self, number: int, fails: str | None = None, **fields: Any) -> BatchManifest:
         """Run a submission; rows whose text has `fails` in it fail in the engine."""
@@ -54,10 +71,11 @@ class Place:
         return sum(len(engine.asked) for engine in engines(self.log)) if self.log.exists() else 0
 
     def answers(self, manifest: BatchManifest) -> dict[int, Any]:
-        return {row["n"]: row[str(manifest.response_column)] for row in rows_of(self.folder, manifest)}
+        column = "tool_calls" if self.kind == "tools" else str(manifest.response_column)
+        return {row["n"]: row[column] for row in rows_of(self.folder, manifest)}
 
 
-@pytest.fixture(params=TASKS)
+@pytest.fixture(params=[*TASKS, "adapters", "tools"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     without_cluster(monkeypatch)
     return Place(tmp_path, request.param, LocalFolder(str(tmp_path / "out")))
@@ -115,7 +133,8 @@ def test_paid_tokens_are_counted_for_limits(place: Place) -> None:
     """Of the rows that were asked: `max_tokens_total` and the budget of later attempts go by them."""
     manifest = place.run(0)
     words = sum(len(text.split()) for text in dict.fromkeys(TEXTS))
-    generated = 0 if not manifest.tokens.output else words
+    generated = words if place.kind == "generate" else int(manifest.tokens_generated or 0)
+    assert (generated > 0) is (place.kind != "embed")
     assert manifest.tokens_paid == words + generated
 
 
