@@ -264,7 +264,7 @@ class VllmEngine(StartedVllm):
         ]
         texts = iter(self._detokenizer.decode(without_text))
         responses = [_response(item, texts) for item in raw]
-        readers = (self._splitter, self._logprobs, self._tools)
+        readers: list[Any] = [self._splitter, self._logprobs, self._tools]
         for reader in filter(None, readers):
             responses = [reader.added(one, item.output) for one, item in zip(responses, raw, strict=True)]
         return responses
