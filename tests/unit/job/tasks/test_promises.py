@@ -42,6 +42,17 @@ ASKED: dict[str, dict[str, Any]] = {
         "tools": [tool("search", {"type": "object", "properties": {"query": {"type": "string"}}})],
         "tool_choice": "required",
     },
+    "reasoning": {
+        "model_task": "generate",
+        "prompt": "{row.text}",
+        "sampling": {"temperature": 0},
+        "engine_args": {"reasoning_parser": "qwen3"},
+    },
+    "logprobs": {
+        "model_task": "generate",
+        "prompt": "{row.text}",
+        "sampling": {"temperature": 0, "logprobs": 1, "prompt_logprobs": 0},
+    },
 }
 """Arguments of each kind of task, whose answers depend on the columns `text` and `customer` alone."""
 CUSTOMERS = {"a red fox": "acme", "deep blue sea": "umbrella"}
@@ -62,7 +73,7 @@ class Place:
     def run(self, number: int, fails: str | None = None, **fields: Any) -> BatchManifest:
         """Run a submission; rows whose text has `fails` in it fail in the engine."""
         args = {"request_log": str(self.log), **({"fail_pattern": fails} if fails else {})}
-        asked = {**self._asked, "engine_args": args, **fields}
+        asked = {**self._asked, "engine_args": {**self._asked.get("engine_args", {}), **args}, **fields}
         uri = attempt(self.folder, number, str(self._source), **asked).manifest_uri
         return parse(BatchManifest, self.folder.read(uri.removeprefix(f"{self.folder.uri}/")))
 
@@ -75,7 +86,11 @@ class Place:
         return {row["n"]: row[column] for row in rows_of(self.folder, manifest)}
 
 
-@pytest.fixture(params=[*TASKS, "adapters", "tools"])
+def test_each_kind_of_task_is_tested() -> None:
+    assert TASKS.keys() <= ASKED.keys()
+
+
+@pytest.fixture(params=ASKED)
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     without_cluster(monkeypatch)
     return Place(tmp_path, request.param, LocalFolder(str(tmp_path / "out")))
