@@ -125,6 +125,23 @@ def test_signatures_of_adapters() -> None:
     assert max(lora_ranks()) == MOST_RANK
 
 
+def test_signatures_of_reasoning_and_log_probabilities() -> None:
+    from vllm import SamplingParams
+    from vllm.logprobs import FlatLogprobs
+    from vllm.reasoning import ReasoningParser, ReasoningParserManager
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    assert parameters(ReasoningParser.extract_reasoning) == {"self", "model_output", "request"}
+    assert parameters(ReasoningParser.is_reasoning_end) == {"self", "input_ids"}
+    assert isinstance(inspect.getattr_static(ReasoningParser, "reasoning_end_str"), property)
+    assert parameters(ReasoningParserManager.get_reasoning_parser) == {"name"}
+    assert parameters(ReasoningParserManager.import_reasoning_parser) == {"plugin_path"}
+    assert "reasoning_parser_kwargs" in parameters(AsyncLLM.generate)
+    assert SamplingParams(flat_logprobs=True).flat_logprobs
+    lists = {"start_indices", "end_indices", "token_ids", "logprobs", "ranks"}
+    assert lists <= parameters(FlatLogprobs.__init__)
+
+
 def test_signatures_of_pooling() -> None:
     from vllm import PoolingParams
     from vllm.config import ModelConfig

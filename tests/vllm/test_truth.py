@@ -297,6 +297,32 @@ def test_the_generation_config_in_force_is_vllms(llm: Any, engine: Any, tmp_path
     assert len({checked.digests.model, of_folder.digests.model, again.digests.model}) == 3
 
 
+def test_log_probabilities_are_vllms(llm: Any, engine: Any) -> None:
+    """Of generated tokens and of the prompt's, and the texts of tokens decoded alone."""
+    asked = {"temperature": 0, "max_tokens": 8, "logprobs": 3, "prompt_logprobs": 1}
+    engine.renewed(spec(engine_args={**ARGS, **LORA}, sampling=asked))
+    request = Request(messages=SUM, sampling=asked)
+    (response,) = ours(engine, request)
+    engine.renewed(spec(engine_args={**ARGS, **LORA}))
+    expected = theirs(llm, request)
+    (completion,), (output,) = response.completions, expected.outputs
+    for made, whole in (
+        (completion.extra["logprobs"], list(output.logprobs)),
+        (response.extra["prompt_logprobs"], list(expected.prompt_logprobs)[1:]),
+    ):
+        ids, logprobs = made.ids[-len(whole) :].tolist(), made.logprobs[-len(whole) :].tolist()
+        for place, position in enumerate(whole):
+            assert set(ids[place]) == set(position)
+            known = [position[number].logprob for number in ids[place]]
+            assert logprobs[place] == pytest.approx(known, abs=1e-4)
+            assert made.ranks[-len(whole) :][place] == position[ids[place][0]].rank
+    assert response.extra["prompt_logprobs"].ids[:, 0].tolist() == list(expected.prompt_token_ids)
+    tokens = completion.extra["logprobs"].ids[:, 0].tolist()
+    assert tokens == list(output.token_ids)
+    tokenizer = llm.get_tokenizer()
+    assert completion.extra["logprobs"].texts[tokens[0]] == tokenizer.decode([tokens[0]])
+
+
 def prepared(engine: Any, folders: dict[str, Path]) -> None:
     """Let the engine serve a job with these adapters, as a warm engine serves its next job."""
     from airflow_provider_raybatch.job.preflight.adapter_digest import adapter_digest
