@@ -21,8 +21,8 @@ from tests.support.real_model import ARGS, MODEL, spec
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}<|user|>{{ message.content }}<|end|>{% endfor %}<|assistant|>"
-    "<think>{% if enable_thinking is defined and not enable_thinking %}</think>{% endif %}"
+    "{{ bos_token }}{% for message in messages %}<|user|>{{ message.content }}<|end|>{% endfor %}"
+    "<|assistant|><think>{% if enable_thinking is defined and not enable_thinking %}</think>{% endif %}"
 )
 CHOICE = {"structured_outputs": {"choice": ["very good", "very bad"]}}
 GREEDY = {"temperature": 0, "max_tokens": 24}
