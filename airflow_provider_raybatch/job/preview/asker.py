@@ -97,6 +97,7 @@ async def _answered(
 ) -> list[RowAnswer]:
     requests = list(asking.requests.values())
     try:
+        await engine.prepare()
         encoded = await asyncio.to_thread(engine.encode, requests)
         made = await _generated(engine, encoded, stop)
         if stop.is_set():
