@@ -40,7 +40,7 @@ class ToolCaller:
                 f"tool_call_parser: {name!r} does not fit this model and its tools ({short(error)}); take "
                 "the parser of the model's family."
             ) from error
-        self._errors = vllm_compat_tools.ParserErrors()
+        self._errors = vllm_compat_tools.parser_errors()
         self.sampling: dict[str, Any] = vllm_compat_tools.constraint_of(self._request)
 
     def _parser(self) -> Any:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
+import functools
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -99,3 +100,9 @@ class ParserErrors(logging.Handler):
         yield found
         if self._of_thread.found is not None:
             found.append(self._of_thread.found)
+
+
+@functools.cache
+def parser_errors() -> ParserErrors:
+    """The one of this process, whichever jobs it serves."""
+    return ParserErrors()
