@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from throughput.job import start_cluster
-from throughput.kv_cache import SHAPES, llama
+from job import start_cluster
+from kv_cache import SHAPES, llama
 
 from airflow_provider_raybatch.job.planning.context_length import Asked, ContextLength, context_length
 from airflow_provider_raybatch.job.planning.engine_memory import memory_of, sizes_of
@@ -31,8 +31,8 @@ from airflow_provider_raybatch.job.planning.gpus import GIB, gpu_named, known_gp
 from airflow_provider_raybatch.job.planning.model_fit import ModelSizes, fit_of
 from airflow_provider_raybatch.job.planning.model_shape import shape_of
 
-ROOT = Path(__file__).parents[1]
-RESULT = Path(__file__).parent / "results/context_length.md"
+ROOT = Path(__file__).parents[2]
+RESULT = ROOT / "benchmarks/results/context_length.md"
 DEMO = ROOT / "dags_examples/demo_model/model"
 GPUS, MODELS = ("L4", "A100-80G", "H100", "H200"), ("8B", "32B", "70B")
 NEEDED = 4096
@@ -204,7 +204,7 @@ def page(lines: Path, machine: str) -> Iterator[str]:
             f"vLLM's CPU build on {machine}; `kv_cache_memory_bytes` 256 MiB, float32, `max_tokens` 8.",
             "",
         )
-    yield "Made by `python benchmarks/context_length.py write LINES MACHINE`."
+    yield "Made by `python benchmarks/throughput/context_length.py write LINES MACHINE`."
 
 
 def arithmetic() -> Iterator[str]:
