@@ -207,11 +207,6 @@ class BatchInferenceSpec(
             raise ValueError(
                 f"tools: {what} constrains the response, and a call of a tool is another one; keep one"
             )
-        if self.calls_tools and self.reasoning_parser:
-            raise ValueError(
-                f"tools: calls are not read beside reasoning yet (reasoning_parser "
-                f"{self.reasoning_parser!r}); remove it, and switch reasoning off where the model can"
-            )
         if self.calls_tools and self.engine == "vllm" and self.tool_call_parser is None:
             raise ValueError(
                 "tool_call_parser: each model writes calls in a form of its own; name vLLM's parser for it, "

@@ -255,10 +255,8 @@ class EchoEngine:
 
     def _completion(self, asked: _Encoded, number: int) -> Completion:
         call = None if self._tools is None else self._tools.call(asked.prompt, number)
-        if call is not None:
-            return call
         if not self._reasons:
-            return _complete(asked, number)
+            return call or _complete(asked, number)
         sampling = asked.sampling
         endless = self._options.endless_reasoning_pattern
         reasoning = Reasoning.about(asked.words, sampling.thinking_token_budget, sampling.max_tokens)
@@ -267,7 +265,7 @@ class EchoEngine:
         if endless and endless in asked.prompt:
             return reasoning.alone("stop")
         answers = sampling.model_copy(update={"max_tokens": reasoning.room})
-        return reasoning.before(_complete(replace(asked, sampling=answers), number))
+        return reasoning.before(call or _complete(replace(asked, sampling=answers), number))
 
     async def _generate(self, tokens: int) -> None:
         """Wait as long as a model of this pace takes."""

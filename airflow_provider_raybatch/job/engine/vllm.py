@@ -101,11 +101,11 @@ class VllmEngine(StartedVllm):
             spec.on_overlong,
             vllm_compat.vocabulary_size(config.model_config),
         )
-        self._reason(spec)
         self._logprobs = LogprobReader(tokenizer) if spec.keeps_logprobs else None
         self._tools = ToolCaller(spec, tokenizer) if spec.calls_tools else None
         if self._tools is not None:
             self._defaults |= self._tools.sampling
+        self._reason(spec)
         self._forget_params()
         self.info = _info(config, self._defaults)
 
@@ -120,7 +120,7 @@ class VllmEngine(StartedVllm):
                 ),
                 vllm_compat_reasoning.any_request(),
                 self._tokenizer,
-                keeps_special=spec.sampling.get("skip_special_tokens") is False,
+                keeps_special=self._defaults.get("skip_special_tokens") is False,
             )
             self._about_grammar = vllm_compat_reasoning.grammar_arguments(self._llm, variables)
         self._detokenizer = Detokenizer(self._tokenizer, keeps_special=spec.splits_reasoning)

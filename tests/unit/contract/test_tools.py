@@ -57,10 +57,6 @@ def test_what_is_no_tool_is_refused(tools: Any, sentence: str) -> None:
             {"tools": [ADD], "sampling": {"structured_outputs": {"choice": ["a"]}}},
             "tools: structured_outputs constrains the response",
         ),
-        (
-            {"tools": [ADD], "engine_args": {"reasoning_parser": "qwen3"}},
-            "tools: calls are not read beside reasoning yet (reasoning_parser 'qwen3')",
-        ),
         ({"tools": [ADD], "model_task": "embed"}, "tools: it has no effect with model_task 'embed'"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.row import Completion, Response
 from airflow_provider_raybatch.job.tasks.optional_columns.base import CompletionColumns
@@ -35,7 +36,8 @@ class Reasoning(CompletionColumns):
         for completion in response.completions:
             if (problem := completion.extra.get("reasoning_problem")) is not None:
                 return self._unsplit(problem, completion.text)
-            if completion.extra.get("reasoning") is not None and not completion.text.strip():
+            has_answer = completion.text.strip() or completion.extra.get(TOOL_CALLS_COLUMN)
+            if completion.extra.get("reasoning") is not None and not has_answer:
                 if completion.finish_reason != "length":
                     return self._unanswered(completion)
                 if structured or self.spec.response_format != "text":

@@ -12,8 +12,10 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.engine.reasoning import ReasoningSplitter, Split
+from airflow_provider_raybatch.job.engine.tools import ToolCaller
 from airflow_provider_raybatch.job.preflight.reasoning_check import check_reasoning
 from airflow_provider_raybatch.job.row import Request
+from airflow_provider_raybatch.job.tasks.registry import task_of
 from tests.support.chat_models import MODELS
 from tests.support.specs import spec
 from tests.support.vllm_engine import vllm_engine
@@ -22,6 +24,8 @@ pytest.importorskip("vllm")
 from airflow_provider_raybatch.job.engine import vllm_compat_reasoning
 
 TOKENIZER = MODELS["qwen"].tokenizer()
+CALLER = MODELS["qwen"].tokenizer()
+CALLER.add_tokens(["<tool_call>", "</tool_call>"])
 GEMMA = MODELS["gemma"].tokenizer()
 
 
@@ -128,6 +132,32 @@ def test_an_engine_splits_its_responses_and_tells_vllm_how(sampling: dict[str, A
     ((params, about_grammar),) = model.asked
     assert params.skip_special_tokens is False
     assert about_grammar == {"chat_template_kwargs": variables}
+
+
+def test_calls_of_tools_follow_the_reasoning() -> None:
+    """A text beside them is not needed: the calls are the answer."""
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    call = '<tool_call>{"name": "add", "arguments": {"a": 3}}</tool_call>'
+    model = Model(f"<think>a</think>{call}")
+    engine = vllm_engine(CALLER, 500, llm=model)
+    made = spec(
+        engine="vllm",
+        model="m",
+        engine_args={"reasoning_parser": "deepseek_r1"},
+        tools=[tool],
+        tool_call_parser="hermes",
+    )
+    engine._tools = ToolCaller(made, CALLER)
+    engine._reason(made)
+
+    async def ask() -> Any:
+        return await engine.generate(engine.encode([Request(prompt="p")])[0])
+
+    (response,) = engine.decode([asyncio.run(ask())])
+    (completion,) = response.completions
+    assert (completion.text, completion.extra["reasoning"]) == ("", "a")
+    assert completion.extra["tool_calls"] == [{"name": "add", "arguments": '{"a": 3}'}]
+    assert task_of(made).check(response, {}) is response
 
 
 def checked(tokenizer: Any, engine_args: dict[str, Any], **fields: Any) -> str:

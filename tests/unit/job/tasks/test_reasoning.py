@@ -156,6 +156,13 @@ def test_typed_columns_are_of_the_answer(place: EchoPlace) -> None:
     assert manifest.counts.errors_by_step == {"parse": 1}
 
 
+def test_calls_of_tools_are_an_answer(place: EchoPlace) -> None:
+    tool = {"type": "function", "function": {"name": "one", "parameters": {"type": "object"}}}
+    (row,) = place.rows(place.job(0, ROWS[:1], **asks(place, tools=[tool], tool_choice="required")))
+    assert row["reasoning"] == "The prompt has 2 words."
+    assert [call["name"] for call in row["tool_calls"]] == ["one"]
+
+
 def test_a_budget_and_the_template_shorten_the_reasoning(place: EchoPlace) -> None:
     short = {"thinking_token_budget": 2, "max_tokens": 3}
     (row,) = place.rows(place.job(0, ROWS[:1], **asks(place, sampling=short)))
