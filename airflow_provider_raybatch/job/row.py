@@ -64,7 +64,7 @@ class RenderError(ValueError):
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """Log probabilities of tokens, in arrays: with alternatives, objects would take 50 times the memory.
+    """Log probabilities of tokens, in arrays: objects take about 30 times the memory.
 
     :param ids: a row for each token: its id, then those of its alternatives, likeliest first.
     :param logprobs: of `ids`, in nats; NaN for a token that has none, as the first of a prompt.
