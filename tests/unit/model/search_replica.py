@@ -73,7 +73,8 @@ class Stepped(Replica):
         self.inflight, self.cpu_before = None, 0.0
         self._has_job, self._has_left, self._access = True, False, EngineAccess(self.report)
         scope = world.scope
-        self.job: Any = SimpleNamespace(spec=SimpleNamespace(flush_interval=FLUSH, prompt_function=None))
+        spec = SimpleNamespace(flush_interval=FLUSH, prompt_function=None, swaps_adapters=False)
+        self.job: Any = SimpleNamespace(spec=spec)
         self.plan: Any = SimpleNamespace(
             rows_in_engine=scope.slots, grows=False, rows_per_chunk=2, replicas=scope.replicas
         )
@@ -114,6 +115,9 @@ class Stepped(Replica):
     def ask(self, rows: Sequence[int], repetitions: Any, killer: Any = None) -> list[PreparedRow]:
         bad = RowFailure("render", "the row makes no request")
         return [PreparedRow(bad if row in self.world.scope.bad else Request(prompt=str(row))) for row in rows]
+
+    async def prepare(self) -> None:
+        pass
 
     def encode(self, requests: Sequence[Request]) -> list[int]:
         return [int(request.prompt or "") for request in requests]
