@@ -61,14 +61,14 @@ def asked(model: str, **fields: Any) -> Any:
     return spec(model=model, engine_args=args, chat_template=TEMPLATE, **fields)
 
 
-def answer(engine: Any, sampling: dict[str, Any], **fields: Any) -> Response | RowFailure:
+def answer(engine: Any, of_row: dict[str, Any], **fields: Any) -> Response | RowFailure:
     """Ask one row as a replica does."""
     made = asked(engine.model, **fields)
     (encoded,) = engine.renewed(made).encode([
-        Request(messages=[{"role": "user", "content": "How is it?"}], sampling={**GREEDY, **sampling})
+        Request(messages=[{"role": "user", "content": "How is it?"}], sampling={**GREEDY, **of_row})
     ])
     (response,) = engine.decode([engine.loop.run_until_complete(engine.generate(encoded))])
-    return task_of(made).check(response, sampling)
+    return task_of(made).check(response, of_row)
 
 
 def test_the_answer_after_a_reasoning_has_its_form(engine: Any) -> None:

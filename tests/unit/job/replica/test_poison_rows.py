@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
@@ -175,6 +176,20 @@ def test_a_kill_during_a_search_delays_it(world: World, place: int, kill: int) -
     world.run()
     assert world.place.written() == {number: number != place for number in range(CHUNK)}
     assert world.deaths <= 2 * bound(CHUNK) + 1
+
+
+def test_the_row_leaves_optional_columns_of_the_others(world: World) -> None:
+    """Rows that were searched beside it have their reasoning and log probabilities."""
+    write(world, {9}, rows=CHUNK)
+    world.run(engine_args={"reasoning_parser": "qwen3"}, sampling={"logprobs": 0})
+    for path in Path(world.place.out.root, "parts/0").iterdir():
+        for row in pq.read_table(path).to_pylist():
+            if row["ordinal"] == 9:
+                assert (row["ok"], row["output"]) == (False, None)
+            else:
+                assert row["output"]["reasoning_tokens"] == 5
+                assert len(row["output"]["logprobs"]) == 5 + len(f"row {row['ordinal']}".split())
+    assert world.place.written() == {number: number != 9 for number in range(CHUNK)}
 
 
 def test_processes_with_the_same_pid_are_distinguished(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
