@@ -30,6 +30,15 @@ def test_a_poison_row_is_found_and_all_others_answered(task: RepeatedTask) -> No
     assert restarts <= math.ceil(math.log2(32)) + 1
 
 
+def test_a_poison_row_gets_no_vector(task: RepeatedTask) -> None:
+    task.input(["one", "two", "kill", "four"])
+    engine = {"engine": "echo", "engine_args": {"kill_pattern": "kill"}, "replicas": 1, "sampling": {}}
+    manifest = task.run(**engine, model_task="embed", max_errors=1)
+    assert (manifest.counts.ok, manifest.counts.errors_by_step) == (3, {"engine": 1})
+    (file,) = Path(manifest.dead_letter_uri or "").iterdir()
+    assert "dies of this row" in json.loads(file.read_text())["reason"]
+
+
 @pytest.mark.turn(0)
 def test_a_poison_row_fails_a_job_that_allows_no_failure(
     task: RepeatedTask, monkeypatch: pytest.MonkeyPatch
