@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine of a pooling model, over what stands for vLLM's."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_pooling
+from airflow_provider_raybatch.job.engine.base import EngineDeadError
+from airflow_provider_raybatch.job.engine.vllm_pooling import VllmPoolingEngine
+from airflow_provider_raybatch.job.row import Request, RowFailure
+from tests.support.specs import spec
+from tests.unit.job.engine.test_text_encoder import Words
+
+
+class Pooler:
+    """Makes a vector of a text's token ids, and fails where one is a ``!``."""
+
+    def __init__(self, *tasks: str) -> None:
+        self.tasks, self.errored = tasks, False
+        self.params: list[Any] = []
+        model = SimpleNamespace(
+            max_model_len=4, enforce_eager=True, encoder_config=None, get_vocab_size=lambda: 256
+        )
+        scheduler = SimpleNamespace(max_num_seqs=8, max_num_batched_tokens=64)
+        self.vllm_config = SimpleNamespace(model_config=model, scheduler_config=scheduler)
+
+    def get_tokenizer(self) -> Any:
+        return Words()
+
+    async def get_supported_tasks(self) -> tuple[str, ...]:
+        return self.tasks
+
+    async def encode(self, ids: list[int], params: Any, number: str) -> AsyncIterator[Any]:
+        self.params.append(params)
+        if ord("!") in ids:
+            self.errored = True
+            raise RuntimeError("gone")
+        numbers = np.array(ids, np.float64)
+        data = SimpleNamespace(float=lambda: SimpleNamespace(numpy=lambda: numbers.astype(np.float32)))
+        error = "no room" if ord("?") in ids else None
+        yield SimpleNamespace(
+            outputs=SimpleNamespace(data=data), finished=True, error=error, num_cached_tokens=1
+        )
+
+
+@pytest.fixture(autouse=True)
+def _without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_compat, "as_tokens", list)
+    monkeypatch.setattr(vllm_compat, "engine_dead_error", lambda: KeyError)
+    monkeypatch.setattr(vllm_compat_pooling, "pooling_params", lambda task, values: (task, values))
+
+
+def engine_of(pooler: Pooler, **fields: Any) -> VllmPoolingEngine:
+    engine = VllmPoolingEngine.__new__(VllmPoolingEngine)
+    engine._llm, engine._numbers = pooler, itertools.count()
+    return engine.renewed(spec(engine="vllm", model="m", model_task="embed", **fields))
+
+
+def answers(engine: VllmPoolingEngine, *texts: str) -> list[Any]:
+    """What the engine gives for each text: a response, or a failure."""
+
+    async def made(encoded: list[Any]) -> list[Any]:
+        return [one if isinstance(one, RowFailure) else await engine.generate(one) for one in encoded]
+
+    raw = asyncio.run(made(engine.encode([Request(prompt=text) for text in texts])))
+    return [one if isinstance(one, RowFailure) else engine.decode([one])[0] for one in raw]
+
+
+def test_each_text_has_its_vector_and_its_tokens() -> None:
+    pooler = Pooler("embed", "token_embed")
+    engine = engine_of(pooler, pooling={"use_activation": False})
+    one, other = answers(engine, "a", "bc")
+    assert (one.pooled.tolist(), one.pooled.dtype) == ([1.0, 97.0, 2.0], np.float32)
+    assert [(each.input_tokens, each.cached_tokens, each.output_tokens) for each in (one, other)] == [
+        (3, 1, 0),
+        (4, 1, 0),
+    ]
+    assert pooler.params == [("embed", {"use_activation": False})] * 2
+
+
+def test_long_text_fails_or_is_cut_alone() -> None:
+    """A text of exactly the context is taken."""
+    whole, failed = answers(engine_of(Pooler("embed")), "bc", "bcd")
+    assert (whole.input_tokens, failed.step) == (4, "tokenize")
+    (cut,) = answers(engine_of(Pooler("embed"), on_overlong="truncate"), "bcd")
+    assert (cut.pooled.tolist(), cut.truncated_prompt_tokens) == ([1.0, 98.0, 99.0, 2.0], 1)
+
+
+def test_an_error_of_one_request_fails_its_row() -> None:
+    failed, good = answers(engine_of(Pooler("embed")), "?", "a")
+    assert (failed.step, failed.reason) == ("engine", "ValueError: no room")
+    assert good.input_tokens == 3
+
+
+def test_a_dead_engine_is_told_from_a_failed_row() -> None:
+    with pytest.raises(EngineDeadError):
+        answers(engine_of(Pooler("embed")), "!")
+
+
+def test_a_model_that_can_not_embed_ends_the_job() -> None:
+    with pytest.raises(PreflightError) as refused:
+        answers(engine_of(Pooler("classify", "token_classify")), "a")
+    assert str(refused.value) == (
+        "model: model_task 'embed' needs another model: vLLM can use 'm' for 'classify' and 'token_classify' "
+        "alone."
+    )
