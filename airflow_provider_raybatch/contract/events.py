@@ -101,7 +101,7 @@ class Progress(_Event):
         eta = f", about {in_words(left)} left" if left is not None else ""
         rate, tokens = self.rows_per_second, self.output_tokens_per_second
         rates = "" if rate is None else f", {rate:,.{1 if rate >= 1 else 3}f} rows/s"
-        rates += "" if tokens is None else f", {tokens:,.0f} tokens/s"
+        rates += "" if not tokens else f", {tokens:,.0f} tokens/s"
         return f"{self.done:,} of {count_of(self.total, 'row')}{share}{errors}{rates}{eta}"
 
 

@@ -41,14 +41,15 @@ _OF_BYTES = {"ByT5Tokenizer", "CanineTokenizer", "MyT5Tokenizer", "PerceiverToke
 _POINTER, _LONGEST_POINTER = b"version https://git-lfs", 1024
 _SHOWN = 3
 
-_GENERATES = re.compile(r"\w+(ForCausalLM|ForConditionalGeneration|LMHeadModel)")
-_CLASSIFIES = re.compile(r"\w+(For(Sequence|Token)Classification|Reward(Model|ing)|ForProcessRewardModel)")
-_EMBEDS = re.compile(
+_GENERATING = re.compile(r"\w+(ForCausalLM|ForConditionalGeneration|LMHeadModel)")
+_CLASSIFYING = re.compile(r"\w+(For(Sequence|Token)Classification|Reward(Model|ing)|ForProcessRewardModel)")
+_EMBEDDING = re.compile(
     r"\w+(ForMaskedLM|ForTextEncoding|EncoderModel|EmbeddingModel|BidirectionalModel)"
     r"|(\w*(B[Ee][Rr][Tt]a?|MPNet|Electra|CLIP|Siglip)|Gte(New)?|Llama|Mistral|Qwen[23]|Gemma[23](Text)?)Model"
 )
 _POOLING = "sentence_transformers.models.Pooling"
-_MAKES, _SORTS, _WRITES = "makes embeddings", "classifies", "generates text"
+EMBEDS, CLASSIFIES, GENERATES = "makes embeddings", "classifies", "generates text"
+"""What a model does."""
 
 
 def refuse_missing(model: str) -> None:
@@ -93,10 +94,10 @@ def no_text(does: str) -> str:
     return f"{does} and generates no text; choose a model that does, such as an instruct model"
 
 
-def no_vectors(does: str = _WRITES) -> str:
+def _no_vectors(does: str) -> str:
     """Of a model that does something else than making vectors."""
     other = ""
-    if does.endswith(_WRITES):
+    if does.endswith(GENERATES):
         other = ", or engine_args={'runner': 'pooling', 'convert': 'embed'} for this one's last token"
     return (
         f"{does} and makes no embeddings; model_task 'embed' needs an embedding model, such as one of "
@@ -104,7 +105,7 @@ def no_vectors(does: str = _WRITES) -> str:
     )
 
 
-_NEEDS = {"generate": (_WRITES, no_text), "embed": (_MAKES, no_vectors)}
+_NEEDS = {"generate": (GENERATES, no_text), "embed": (EMBEDS, _no_vectors)}
 """By the kind of task, what models do that can do it, and the refusal of others."""
 
 
@@ -191,11 +192,11 @@ def _kind(files: ModelFiles) -> tuple[str, str]:
     first = str(found[0]) if isinstance(found, list) and found else ""
     modules = files.json("modules.json")
     pools = any(isinstance(one, Mapping) and one.get("type") == _POOLING for one in modules)
-    if pools or _EMBEDS.fullmatch(first):
-        return first, _MAKES
-    if _CLASSIFIES.fullmatch(first):
-        return first, _SORTS
-    return first, _WRITES if _GENERATES.fullmatch(first) else ""
+    if pools or _EMBEDDING.fullmatch(first):
+        return first, EMBEDS
+    if _CLASSIFYING.fullmatch(first):
+        return first, CLASSIFIES
+    return first, GENERATES if _GENERATING.fullmatch(first) else ""
 
 
 def _mapping(files: ModelFiles, name: str) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_pooling
 from airflow_provider_raybatch.job.failures.diagnosis import short
-from airflow_provider_raybatch.job.preflight.model_look import no_vectors
+from airflow_provider_raybatch.job.preflight.model_look import GENERATES, wrong_task
 
 
 def check_pooling(spec: BatchInferenceSpec, config: Any) -> None:
@@ -17,8 +17,9 @@ def check_pooling(spec: BatchInferenceSpec, config: Any) -> None:
 
     :raises PreflightError: the model generates, or vLLM refuses `pooling` for it.
     """
-    if vllm_compat.generates(config):
-        raise PreflightError(f"model: {spec.model!r} {no_vectors()}.")
+    problem = wrong_task(spec.model_task, GENERATES) if vllm_compat.generates(config) else None
+    if problem is not None:
+        raise PreflightError(f"model: {spec.model!r} {problem}.")
     try:
         params = vllm_compat_pooling.pooling_params(spec.model_task, spec.pooling)
         vllm_compat_pooling.check_pooling_params(params, config)

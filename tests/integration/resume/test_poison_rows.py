@@ -30,6 +30,7 @@ def test_a_poison_row_is_found_and_all_others_answered(task: RepeatedTask) -> No
     assert restarts <= math.ceil(math.log2(32)) + 1
 
 
+@pytest.mark.turn(2)
 def test_a_poison_row_gets_no_vector(task: RepeatedTask) -> None:
     task.input(["one", "two", "kill", "four"])
     engine = {"engine": "echo", "engine_args": {"kill_pattern": "kill"}, "replicas": 1, "sampling": {}}
