@@ -39,7 +39,6 @@ class VllmPoolingEngine(StartedVllm):
         model, scheduler = config.model_config, config.scheduler_config
         self._context = int(model.max_model_len)
         self._encoder = text_encoder(spec, self._llm.get_tokenizer(), model)
-        self._is_checked = False
         sizes = {
             "max_model_len": self._context,
             "max_num_seqs": int(scheduler.max_num_seqs),
@@ -51,6 +50,18 @@ class VllmPoolingEngine(StartedVllm):
     def renewed(self, spec: BatchInferenceSpec) -> VllmPoolingEngine:
         self._serve(spec)
         return self
+
+    async def prepare(self) -> None:
+        """Check what a model's files leave open, and its engine tells.
+
+        :raises PreflightError: the model can't do the job's task.
+        """
+        can = await vllm_compat_pooling.supported_tasks(self._llm)
+        if vllm_compat_pooling.TASKS[self._spec.model_task] not in can:
+            raise PreflightError(
+                f"model: model_task {self._spec.model_task!r} needs another model: vLLM can use "
+                f"{self._spec.model!r} for {' and '.join(map(repr, can))} alone."
+            )
 
     def encode(self, requests: Sequence[Request]) -> list[Any]:
         encoded: list[Any] = []
@@ -65,9 +76,6 @@ class VllmPoolingEngine(StartedVllm):
         return encoded
 
     async def generate(self, encoded: Any) -> Any:
-        """:raises PreflightError: the model can't do the job's task."""
-        if not self._is_checked:
-            await self._check_task()
         params = vllm_compat_pooling.pooling_params(self._spec.model_task, self._spec.pooling)
         prompt = vllm_compat.as_tokens(encoded.ids)
         final = await self._last(self._llm.encode(prompt, params, str(next(self._numbers))))
@@ -78,16 +86,6 @@ class VllmPoolingEngine(StartedVllm):
         except ValueError as error:
             return RowFailure.of("engine", error)
         return _Raw(final, encoded)
-
-    async def _check_task(self) -> None:
-        """What a model's files leave open, its engine tells."""
-        can = await vllm_compat_pooling.supported_tasks(self._llm)
-        if vllm_compat_pooling.TASKS[self._spec.model_task] not in can:
-            raise PreflightError(
-                f"model: model_task {self._spec.model_task!r} needs another model: vLLM can use "
-                f"{self._spec.model!r} for {' and '.join(map(repr, can))} alone."
-            )
-        self._is_checked = True
 
     def tokens(self, raw: Any) -> tuple[int, int]:
         return len(raw.asked.ids), 0

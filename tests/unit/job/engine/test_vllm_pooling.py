@@ -107,8 +107,9 @@ def test_a_dead_engine_is_told_from_a_failed_row() -> None:
 
 
 def test_a_model_that_can_not_embed_ends_the_job() -> None:
+    asyncio.run(engine_of(Pooler("embed", "token_embed")).prepare())
     with pytest.raises(PreflightError) as refused:
-        answers(engine_of(Pooler("classify", "token_classify")), "a")
+        asyncio.run(engine_of(Pooler("classify", "token_classify")).prepare())
     assert str(refused.value) == (
         "model: model_task 'embed' needs another model: vLLM can use 'm' for 'classify' and 'token_classify' "
         "alone."
