@@ -41,7 +41,7 @@ for line in sys.stdin:
         found = getattr(globals()[module], function)(
             spec(engine="vllm", **fields), requests, {"HF_TOKEN": SecretStr(token)}
         )
-        answer = found and CHECKED.dump_python(found, mode="json")
+        answer = found and CHECKED.dump_python(found, mode="json", exclude={"needed", "is_kept"})
     except PreflightError as error:
         answer = str(error)
     print(json.dumps([answer, [name for name in ("vllm", "torch", "transformers") if name in sys.modules]]),

@@ -90,8 +90,8 @@ class ModelCheck:
     structured_outputs_config: dict[str, Any] = field(default_factory=dict)
     prints_date: bool = False
     sizes: ModelSizes | None = None
-    needed: int = 0
-    is_kept: bool = False
+    needed: int = field(default=0, compare=False)  # of this job's rows, as is_kept
+    is_kept: bool = field(default=False, compare=False)
     length: ContextLength | None = None
     kv_cache_tokens: int = 0
 
