@@ -49,7 +49,7 @@ class ToolCaller:
     def added(self, response: Response, output: Any) -> Response:
         """The response with the calls of each completion.
 
-        :param output: vLLM's, of which nothing more is needed.
+        :param output: vLLM's, which is not read.
         """
         return replace(response, completions=tuple(map(self.found, response.completions)))
 
