@@ -17,7 +17,6 @@ _OF_GENERATION = (
     "tool_call_parser",
 )  # fmt: skip
 _OF_CHATS = ("system_prompt", "messages", "messages_column", "chat_template", "chat_template_kwargs")
-_OF_ADAPTERS = ("adapter", "adapters", "adapter_column")
 _OTHER_NAMES = {"normalize": "use_activation", "normalise": "use_activation", "dimension": "dimensions"}
 """What other systems call pooling parameters."""
 
@@ -41,20 +40,17 @@ class TaskRules:
         return bool(self.pooling)
 
 
-NO_TEXT = {
-    **dict.fromkeys(_OF_GENERATION, "which generates no text; remove it"),
-    **dict.fromkeys(_OF_ADAPTERS, "which takes no adapter yet; merge it into its model"),
-}
-"""Arguments that no pooling task takes: they are about generated text."""
-NO_CHAT = dict.fromkeys(
-    _OF_CHATS, "which takes one text a row and no chat; use prompt_column, or prompt for a template of it"
-)
-"""Arguments that a task of one text a row does not take."""
 NO_ADAPTERS = dict.fromkeys(
     ("adapter", "adapters", "adapter_column"),
     "which uses no LoRA adapter; merge it into the model (PEFT's merge_and_unload), and give that as model",
 )
 """Arguments that a task does not take whose engine is asked without adapters."""
+NO_TEXT = {**dict.fromkeys(_OF_GENERATION, "which generates no text; remove it"), **NO_ADAPTERS}
+"""Arguments that no pooling task takes: they are about generated text, or adapters."""
+NO_CHAT = dict.fromkeys(
+    _OF_CHATS, "which takes one text a row and no chat; use prompt_column, or prompt for a template of it"
+)
+"""Arguments that a task of one text a row does not take."""
 _NO_VECTORS = {
     "pooling": "which has no pooling parameters; remove it, or set model_task",
     "embed_dtype": "which makes no vectors; remove it, or set model_task to 'embed'",
