@@ -56,7 +56,10 @@ def safetensors(tensors: dict[str, Any]) -> bytes:
 
 
 def with_adapter(model: Path, adapter: Path | None, prompts: list[str], tokens: int) -> list[str]:
-    """Return what transformers answers greedily, with an adapter added to the model's weights."""
+    """Return what transformers answers greedily in exactly so many tokens.
+
+    An adapter is added to the model's weights.
+    """
     import torch
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -75,6 +78,8 @@ def with_adapter(model: Path, adapter: Path | None, prompts: list[str], tokens: 
     texts = []
     for prompt in prompts:
         asked = tokenizer(prompt, return_tensors="pt")
-        found = made.generate(**asked, do_sample=False, max_new_tokens=tokens, pad_token_id=0)
+        found = made.generate(
+            **asked, do_sample=False, min_new_tokens=tokens, max_new_tokens=tokens, pad_token_id=0
+        )
         texts.append(tokenizer.decode(found[0][asked["input_ids"].shape[1] :], skip_special_tokens=True))
     return texts

@@ -77,10 +77,11 @@ def llm() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def engine(llm: Any) -> Iterator[Any]:
+def engine(llm: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from airflow_provider_raybatch.job.engine import vllm_compat
     from airflow_provider_raybatch.job.engine_process import fork_server, server
 
+    tmp_path_factory.getbasetemp()  # made before the folder of temporary files is another
     with (
         pytest.MonkeyPatch.context() as patch,
         tempfile.TemporaryDirectory(prefix="rb-", dir="/tmp") as scratch,  # a short name, for sockets
@@ -338,7 +339,7 @@ def prepared(engine: Any, folders: dict[str, Path]) -> None:
 def test_rows_get_the_answers_of_their_adapters(engine: Any, tmp_path: Path) -> None:
     """Also beside rows of the model alone, with equal prompts, and when the next job brings others."""
     asked = [f"What is {number} + {number + 4}?" for number in range(3)]
-    sampling = {"temperature": 0, "max_tokens": 8}
+    sampling = {"temperature": 0, "min_tokens": 8, "max_tokens": 8}  # some would say nothing
     first = {name: save_adapter(tmp_path / name, seed) for seed, name in enumerate(("acme", "umbrella"))}
     second = {
         "acme": save_adapter(tmp_path / "changed", 7),
@@ -373,7 +374,9 @@ def test_a_bad_adapter_leaves_the_engine_alive(engine: Any, tmp_path: Path) -> N
         with pytest.raises(PreflightError, match=r"^adapters: vLLM can't load 'bad' from '"):
             engine.loop.run_until_complete(engine.prepare())
     prepared(engine, {"acme": good})
-    (answer,) = ours(engine, Request(prompt="What is 3 + 4?", sampling=LONG, adapter="acme"))
+    (answer,) = ours(
+        engine, Request(prompt="What is 3 + 4?", sampling={**LONG, "min_tokens": 24}, adapter="acme")
+    )
     assert answer.completions[0].text == with_adapter(MODEL, good, ["What is 3 + 4?"], 24)[0]
     prepared(engine, {})
 
