@@ -20,7 +20,7 @@ def reasoning_parser(name: str, tokenizer: Any, variables: Mapping[str, Any], pl
 
     :param variables: of the chat template, by which some parsers know whether the model reasons.
     :param plugin: file with a parser of the user's; empty for none.
-    :raises Exception: there is no such parser, or the tokenizer lacks its tags.
+    :raises Exception: no parser has this name, or the tokenizer lacks its tags.
     """
     from vllm.reasoning import ReasoningParserManager
 

@@ -66,7 +66,7 @@ class Task(ABC):
         """The values of :attr:`stored_type` for a good response."""
 
     def outputs(self, responses: Sequence[Response | None]) -> pa.StructArray:
-        """Outputs of many rows as :attr:`output_type`; null where there is no response."""
+        """Outputs of many rows as :attr:`output_type`; null without a response."""
         made = [None if response is None else self.output(response) for response in responses]
         return pa.array(made, self.output_type)
 

@@ -56,7 +56,7 @@ class Groups:
     ) -> pa.StructArray:
         """Outputs with the optional columns.
 
-        :param plain: the other columns of `responses`; null where there is no response.
+        :param plain: the other columns of `responses`; null without a response.
         :param kind: of the outputs.
         """
         good = [response for response in responses if response is not None]
