@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import ray
 
@@ -18,6 +20,8 @@ from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 
 _OLDEST_RAY = (2, 56)
 _POLL = 2.0
+_ANSWER_TIMEOUT = 60.0
+_BOUNDS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def view() -> Cluster:
@@ -46,6 +50,41 @@ def has_idle(plan: Plan) -> bool:
     """Whether the CPUs and GPUs of a replica are idle now, if perhaps on several nodes."""
     idle = ray.available_resources()
     return bool(idle.get("CPU", 0) >= plan.cpus and idle.get("GPU", 0) >= plan.gpus)
+
+
+def most_memory() -> int | None:
+    """Bytes of the node that has most, swap included; ``None`` if one does not tell.
+
+    Each node is asked: Ray counts the memory that was free when it started, or what a user wrote.
+    """
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    task = ray.remote(_memory_here)
+    asked = [
+        task.options(
+            num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+        ).remote()
+        for node in nodes
+    ]
+    try:
+        return max(ray.get(asked, timeout=_ANSWER_TIMEOUT), default=None)
+    except ray.exceptions.RayError:  # a node has left, or is too busy
+        return None
+
+
+def _memory_here() -> int:
+    """What this node's processes may use at most: all there is, or less where a control group bounds it."""
+    sizes = dict.fromkeys(("MemTotal", "SwapTotal"), 0)
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, amount = line.partition(":")
+        if name in sizes:
+            sizes[name] = int(amount.split()[0]) * 1024
+    bounds = [sizes["MemTotal"]]
+    for file in _BOUNDS:
+        with contextlib.suppress(OSError, ValueError):  # not there, or "max"
+            bounds.append(int(Path(file).read_text()))
+    return min(bounds) + sizes["SwapTotal"]
 
 
 def check_versions() -> dict[str, str]:

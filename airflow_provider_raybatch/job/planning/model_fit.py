@@ -124,6 +124,29 @@ def refusal(
     )
 
 
+def weights_on_cpus(model: ModelSizes, engine_args: Mapping[str, Any]) -> int:
+    """Bytes of main memory that the weights take at least; 0 if that is not known."""
+    sizes = sizes_of(engine_args, model.shape, None)
+    if sizes is None:
+        return 0
+    whole = weights_of_gpu(model.shape, replace(sizes, tensor_parallel=1, pipeline_parallel=1), model.stored)
+    return int(whole / (CLEARLY if model.shape.needs_files else 1))
+
+
+def refusal_on_cpus(name: str, weights: int, memory: int) -> str | None:
+    """Why no node holds so many bytes of weights, in one sentence; ``None`` if one does.
+
+    :param name: of the model.
+    :param memory: bytes of the node that has most.
+    """
+    if weights <= memory:
+        return None
+    return (
+        f"model: the weights of {name!r} take {gib(weights)} of main memory, since the cluster has no GPU, "
+        f"and its largest node has {gib(memory)}; choose a smaller model or a larger node, or add GPUs."
+    )
+
+
 def ways_to_hold(
     model: ModelSizes, sizes: EngineSizes, gpu: Gpu, gpus_of_a_node: int, tokens: int = 1
 ) -> Iterator[str]:

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refuses a model that no GPU of the cluster holds, and says what its KV cache will hold of rows how long."""
+"""Refuses a model that no GPU or node holds, and says what its KV cache will hold of rows how long."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.job.planning import plan
+from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.planning.context_length import (
     Asked,
     ContextLength,
@@ -24,7 +24,9 @@ from airflow_provider_raybatch.job.planning.model_fit import (
     ModelSizes,
     fit_of,
     refusal,
+    refusal_on_cpus,
     tokens_in_words,
+    weights_on_cpus,
 )
 from airflow_provider_raybatch.job.planning.model_shape import shape_of
 from airflow_provider_raybatch.job.planning.plan import Cluster
@@ -33,6 +35,8 @@ from airflow_provider_raybatch.job.preflight.model_look import weights_of
 
 _SURPRISE = 0.1
 """Of the tokens: on H200s it was 0.11 %; where 4 GiB are left, a tenth is less than half a GiB."""
+_RAYS_MEMORY = ("memory", "object_store_memory")
+"""Resources that together are the memory that was free when Ray started."""
 
 
 def model_sizes(config: Mapping[str, Any], files: ModelFiles | None, vllm: str | None) -> ModelSizes | None:
@@ -49,14 +53,24 @@ def model_sizes(config: Mapping[str, Any], files: ModelFiles | None, vllm: str |
     return ModelSizes(shape, stored, counts_graphs=_counts_graphs(vllm))
 
 
-def check_memory(spec: BatchInferenceSpec, model: ModelSizes | None, cluster: Cluster) -> Notice | None:
+def check_memory(
+    spec: BatchInferenceSpec,
+    model: ModelSizes | None,
+    cluster: Cluster,
+    most_memory: Callable[[], int | None] = cluster_view.most_memory,
+) -> Notice | None:
     """Say what the model leaves of a GPU's memory.
 
     :param model: ``None`` if nothing is known of it.
+    :param most_memory: of a node; called only where Ray's own number does not hold the model.
     :returns: ``None`` on CPUs, and where nothing is known for certain.
-    :raises PreflightError: the weights alone exceed the memory of every GPU that the cluster has or may get.
+    :raises PreflightError: the weights alone exceed the memory of every GPU that the cluster has or may get;
+        on CPUs that of every node.
     """
-    if model is None or not plan.make(spec, 1, cluster).gpus:
+    if model is None:
+        return None
+    if not plan.make(spec, 1, cluster).gpus:
+        _refuse_on_cpus(spec, model, cluster, most_memory)
         return None
     _refuse_weights(spec, model, cluster)
     fit = expected_fit(spec, model, cluster)
@@ -146,6 +160,19 @@ def _refuse_weights(spec: BatchInferenceSpec, model: ModelSizes, cluster: Cluste
     of_a_node = cluster.gpus_of_a_node(spec.accelerator_type)
     why = refusal(model, spec.model, spec.engine_args, gpus, of_a_node)
     if why and not _may_grow(spec, cluster):
+        raise PreflightError(why)
+
+
+def _refuse_on_cpus(
+    spec: BatchInferenceSpec, model: ModelSizes, cluster: Cluster, most_memory: Callable[[], int | None]
+) -> None:
+    """The kernel would end the engine, or another process of its node."""
+    weights = weights_on_cpus(model, spec.engine_args)
+    free = max((sum(node.get(name, 0.0) for name in _RAYS_MEMORY) for node in cluster.nodes), default=0.0)
+    if weights <= free or cluster.autoscaler is not None or _may_grow(spec, cluster):
+        return
+    memory = most_memory()
+    if memory is not None and (why := refusal_on_cpus(spec.model, weights, memory)):
         raise PreflightError(why)
 
 

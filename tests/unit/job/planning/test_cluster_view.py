@@ -91,3 +91,10 @@ def test_request_is_withdrawn_when_the_job_gives_up(autoscaler: Autoscaler) -> N
     with pytest.raises(PreflightError, match="cluster_wait:"):
         cluster_view.wait_for(Plan(1, 1.0, 8, None, 8, 2, {}), 0.05, False, lambda phase: None)
     assert autoscaler.asked == []
+
+
+def test_the_memory_of_this_node_is_no_more_than_it_has() -> None:
+    import psutil
+
+    most = psutil.virtual_memory().total + psutil.swap_memory().total
+    assert most // 64 < cluster_view._memory_here() <= most

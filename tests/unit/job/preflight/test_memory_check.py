@@ -60,7 +60,6 @@ def test_weights_that_no_gpu_holds_are_refused(cluster: Cluster, fields: dict[st
     ("model", "cluster", "fields"),
     [
         pytest.param(None, Cluster((HEAD, DGX)), {}, id="unknown model"),
-        pytest.param(LARGE, LAPTOP, {}, id="CPUs"),
         pytest.param(LARGE, Cluster((HEAD, SMALL)), {}, id="a GPU without a name"),
         pytest.param(LARGE, Cluster((HEAD, DGX, SMALL)), {}, id="one of two without a name"),
         pytest.param(LARGE, autoscaled(HEAD, DGX, groups=[(SMALL, 2)]), {}, id="a group without a name"),
@@ -75,6 +74,57 @@ def test_nothing_is_said_of_what_is_not_known(
     model: ModelSizes | None, cluster: Cluster, fields: dict[str, Any]
 ) -> None:
     assert told(model, cluster, **fields) is None
+
+
+GIB = 1024**3
+NODES = Cluster(tuple({"CPU": 2.0, "memory": free * GIB, "object_store_memory": GIB} for free in (8, 15)))
+
+
+def on_cpus(
+    most: float | None, model: ModelSizes | None = LARGE, cluster: Cluster = NODES, **fields: Any
+) -> bool:
+    """Whether nodes are asked for their memory.
+
+    :param most: GiB of the largest one.
+    """
+    asked = []
+
+    def most_memory() -> int | None:
+        asked.append(most)
+        return None if most is None else int(most * GIB)
+
+    job = spec(engine="vllm", model="acme/large", **fields)
+    assert check_memory(job, model, cluster, most_memory) is None
+    return bool(asked)
+
+
+def test_weights_that_no_node_holds_are_refused_on_cpus() -> None:
+    with pytest.raises(PreflightError) as caught:
+        on_cpus(23.5)
+    assert str(caught.value) == (
+        "model: the weights of 'acme/large' take 131.4 GiB of main memory, since the cluster has no GPU, and "
+        "its largest node has 23.5 GiB; choose a smaller model or a larger node, or add GPUs."
+    )
+    with pytest.raises(PreflightError, match=r"take 262\.\d GiB of main memory"):
+        on_cpus(140, engine_args={"dtype": "float32"})
+
+
+@pytest.mark.parametrize(
+    ("most", "fields", "asked"),
+    [
+        pytest.param(140, {}, True, id="more than Ray counts"),
+        pytest.param(None, {}, True, id="a node that does not tell"),
+        pytest.param(1, {"model": MEDIUM}, False, id="as Ray counts"),
+        pytest.param(1, {"model": None}, False, id="unknown model"),
+        pytest.param(1, {"cluster_wait": 60.0}, False, id="nodes may join"),
+        pytest.param(1, {"cluster": autoscaled(*NODES.nodes, groups=[(HEAD, 1)])}, False, id="autoscaler"),
+        pytest.param(1, {"engine_args": {"cpu_offload_gb": 9}}, False, id="unknown sizes"),
+    ],
+)
+def test_models_that_nodes_may_hold_are_not_refused(
+    most: float | None, fields: dict[str, Any], asked: bool
+) -> None:
+    assert on_cpus(most, **fields) is asked
 
 
 def test_nodes_that_may_join_may_be_larger() -> None:
