@@ -53,10 +53,15 @@ _OPAQUE = {"arguments"}
 
 @dataclass(frozen=True)
 class Kept:
-    """A check, and the shapes of the requests of all equal checks so far."""
+    """A check, and the shapes of the requests of all equal checks so far.
+
+    :param shapes: empty where the rows themselves decide.
+    :param rows: digest of the requests that it counted, for a check that holds for these alone.
+    """
 
     checked: ModelCheck
     shapes: frozenset[str]
+    rows: str = ""
 
 
 _JSON = TypeAdapter(Kept)
@@ -72,11 +77,35 @@ def check_unless_kept(
     version = _current(spec, environment)
     place = _place(spec, requests, version, environment)
     known = _kept(place, spec, requests)
-    if known is not None:
-        return known
+    return _made(place, version, spec, requests, environment) if known is None else known
+
+
+def check_rows_anew(
+    spec: BatchInferenceSpec, requests: Sequence[Request], environment: dict[str, SecretStr]
+) -> ModelCheck:
+    """The same for a check that has counted these rows: one of others knows their bytes alone.
+
+    :raises PreflightError: whatever is wrong, as one sentence.
+    """
+    version = _current(spec, environment)
+    place = _place(spec, requests, version, environment)
+    known = _kept_of_rows(place, spec, requests)
+    return _made(place, version, spec, requests, environment) if known is None else known
+
+
+def _made(
+    place: Path | None,
+    version: Version | None,
+    spec: BatchInferenceSpec,
+    requests: Sequence[Request],
+    environment: dict[str, SecretStr],
+) -> ModelCheck:
+    """The check, which is kept for the same rows, and for others where they would get the same."""
     found = model_check.check_model(spec, requests, environment)
     if place is not None and version is not None and _is_lasting(found, spec, version):
-        _write(place, found, shapes(requests))
+        _write(_of_rows(place), Kept(found, frozenset(), _digest_of(requests)))
+        if not found.failures and not found.truncated:
+            _write(place, Kept(found, _with_earlier(place, shapes(requests))))
     return found
 
 
@@ -88,14 +117,38 @@ def kept(
 
 
 def _kept(place: Path | None, spec: BatchInferenceSpec, requests: Sequence[Request]) -> ModelCheck | None:
+    found = _kept_of_rows(place, spec, requests)
+    if found is not None:
+        return found
     known = None if place is None else _read(place)
     if known is None or not _surely_fit(requests, known.checked.context):
         return None
     if not shapes(requests) <= known.shapes:
         return None
-    digests = known.checked.digests.model_copy(update={"spec": spec.response_digest})
     needed = min(known.checked.context, _most_tokens(spec, requests))
-    return replace(known.checked, digests=digests, needed=needed, is_kept=True)
+    return replace(_of_spec(known.checked, spec), needed=needed, is_kept=True)
+
+
+def _kept_of_rows(
+    place: Path | None, spec: BatchInferenceSpec, requests: Sequence[Request]
+) -> ModelCheck | None:
+    """One that has counted these rows, as of an attempt before."""
+    known = None if place is None else _read(_of_rows(place))
+    if known is None or known.rows != _digest_of(requests):
+        return None
+    return _of_spec(known.checked, spec)
+
+
+def _of_spec(found: ModelCheck, spec: BatchInferenceSpec) -> ModelCheck:
+    return replace(found, digests=found.digests.model_copy(update={"spec": spec.response_digest}))
+
+
+def _of_rows(place: Path) -> Path:
+    return place.with_suffix(".rows.json")
+
+
+def _digest_of(requests: Sequence[Request]) -> str:
+    return hex_digest("\n".join(request.as_json() for request in requests))
 
 
 def _current(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr]) -> Version | None:
@@ -109,8 +162,6 @@ def _is_lasting(found: ModelCheck, spec: BatchInferenceSpec, version: Version) -
     """Whether a later check would find the same, and the model's branch has not moved meanwhile."""
     return (
         not found.prints_date
-        and not found.failures
-        and not found.truncated
         and found.revisions == version.revisions
         and model_version.was_read(spec.model, spec.engine_args, version)
     )
@@ -224,12 +275,15 @@ def _read(place: Path) -> Kept | None:
     return None
 
 
-def _write(place: Path, found: ModelCheck, of: frozenset[str]) -> None:
+def _with_earlier(place: Path, of: frozenset[str]) -> frozenset[str]:
+    before = _read(place)
+    together = of if before is None else of | before.shapes
+    return together if len(together) <= _MOST_SHAPES else of
+
+
+def _write(place: Path, kept: Kept) -> None:
     """Keep it if JSON does, and forget what is old. A cache that can't be written costs time only."""
     with contextlib.suppress(OSError, ValueError, StorageError):
-        before = _read(place)
-        together = of if before is None else of | before.shapes
-        kept = Kept(found, together if len(together) <= _MOST_SHAPES else of)
         text = _JSON.dump_json(kept)
         if _JSON.validate_json(text) != kept:
             return

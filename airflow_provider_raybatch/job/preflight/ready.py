@@ -37,7 +37,7 @@ from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.planning.context_length import MEASURED
 from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
-from airflow_provider_raybatch.job.preflight import known_models, model_check
+from airflow_provider_raybatch.job.preflight import known_models
 from airflow_provider_raybatch.job.preflight.adapter_check import as_located, notes_of
 from airflow_provider_raybatch.job.preflight.input_check import Sample, check_rows, look_at_source, sample
 from airflow_provider_raybatch.job.preflight.memory_check import (
@@ -304,11 +304,11 @@ def _checked_model(
 ) -> ModelCheck:
     """Use a check that is kept; else make one.
 
-    A kept one has not counted these rows, so it is made anew where they may not fit the engine.
+    One of other rows has not counted these, so it is made anew where they may not fit the engine.
     """
     found = _kept_or_made(spec, requests, environment, launch)
     if found.is_kept and _has_cache(spec) and _may_lack_room(spec, found):
-        return _made(model_check.check_model, spec, requests, environment, launch)
+        return _made(known_models.check_rows_anew, spec, requests, environment, launch)
     return found
 
 

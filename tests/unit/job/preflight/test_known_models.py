@@ -31,6 +31,9 @@ FOUND = ModelCheck(
 )
 
 
+LONG = "long " * 80
+
+
 class Checks:
     """Stands for the check, which imports vLLM.
 
@@ -92,7 +95,7 @@ def test_the_second_job_finds_the_check_of_the_first(checks: Checks) -> None:
         {"chat_template": "{{ messages }}"},
         {"accelerator_type": "H100"},
         {"messages": [{"role": "user", "content": "x"}]},
-        {"text": "long " * 80},
+        {"text": LONG},
     ],
     ids=lambda changed: next(iter(changed)),
 )
@@ -195,15 +198,52 @@ def test_changed_files_and_versions_are_checked_anew(checks: Checks, monkeypatch
     "found",
     [
         dataclasses.replace(FOUND, prints_date=True),
-        dataclasses.replace(FOUND, failures=((0, RowFailure("tokenize", "too long")),)),
-        dataclasses.replace(FOUND, truncated=1),
         dataclasses.replace(FOUND, generation_defaults={"a": (1, 2)}),  # JSON would make a list of it
     ],
-    ids=["another day", "too long prompts", "cut prompts", "not JSON"],
+    ids=["another day", "not JSON"],
 )
 def test_some_outcomes_are_not_kept(checks: Checks, found: ModelCheck) -> None:
     checks.found = found
     assert checks.ask() == checks.ask() == found
+    assert checks.made == 2
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (dataclasses.replace(FOUND, failures=((0, RowFailure("tokenize", "too long")),)), "Say x"),
+        (dataclasses.replace(FOUND, truncated=1), "Say x"),
+        (FOUND, LONG),
+    ],
+    ids=["too long prompts", "cut prompts", "prompts that may be too long"],
+)
+def test_the_same_rows_need_no_second_check(checks: Checks, found: ModelCheck, text: str) -> None:
+    """A retry, a cleared task and a run with another destination have the same; other rows are counted."""
+    checks.found = found
+    first, second = checks.ask(text), checks.ask(text)
+    assert dataclasses.replace(second, digests=first.digests) == first == found
+    assert not second.is_kept
+    assert checks.made == 1
+    checks.ask(text.replace("a", "b") + "!")
+    assert checks.made == 2
+
+
+def test_rows_that_were_cut_do_not_count_for_others(checks: Checks) -> None:
+    assert checks.ask() == FOUND
+    checks.found = dataclasses.replace(FOUND, truncated=1)
+    assert checks.ask(LONG).truncated == 1
+    assert checks.ask("Say y").truncated == 0
+    assert checks.made == 2
+
+
+def test_rows_that_must_be_counted_are_counted_once(checks: Checks) -> None:
+    """As where they may not fit the engine's context, by their bytes."""
+    job, rows = spec(engine="vllm", model=str(checks.folder)), [Request(prompt="Say y")]
+    checks.ask()
+    assert known_models.kept(job, rows, {}).is_kept  # type: ignore[union-attr]
+    for _ in range(2):
+        assert not known_models.check_rows_anew(job, rows, {}).is_kept
+        assert not known_models.kept(job, rows, {}).is_kept  # type: ignore[union-attr]
     assert checks.made == 2
 
 
@@ -300,11 +340,12 @@ def test_a_broken_cache_costs_time_only(checks: Checks, monkeypatch: pytest.Monk
     checks.ask()
     home = known_models.folder()
     assert home is not None
-    (kept,) = home.iterdir()
-    kept.write_text("{")
+    for kept in home.iterdir():
+        kept.write_text("{")
     assert checks.ask() == FOUND
     old = time.time() - 100 * 86400
-    os.utime(kept, (old, old))
+    for kept in home.iterdir():
+        os.utime(kept, (old, old))
     assert checks.ask() == FOUND
     assert checks.made == 3
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
