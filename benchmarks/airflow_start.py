@@ -54,8 +54,10 @@ def figures(root: Path, home: str) -> tuple[float, ...]:
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     made, serialised, _ = measured(root)["batches"]
     verbs = subprocess.run(
-        [sys.executable, "-c", VERBS], env=seen, stdout=subprocess.PIPE, check=True, text=True, timeout=120
-    )
+        [sys.executable, "-c", VERBS],
+        cwd=home,  # a working directory comes before PYTHONPATH
+        env=seen, stdout=subprocess.PIPE, check=True, text=True, timeout=120,
+    )  # fmt: skip
     part = float(verbs.stdout.splitlines()[-1])
     return part * 1000, wall * 1000, spent * 1000, made, serialised
 

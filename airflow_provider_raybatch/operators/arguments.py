@@ -74,7 +74,8 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
     if "sampling" in given:
         given["sampling"] = _with_structures(given["sampling"])
     for name in _FREE_FORM:
-        _check_plain(given.get(name), name)
+        if name in given:
+            _check_plain(given[name], name)
     for name, types in _TYPED.items():
         given |= _some(**{name: typed_values(given.get(name), types, name)})
     if given.get("engine", "vllm") not in _ENGINES_WITH_MODEL:
@@ -85,8 +86,9 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
     for name in _LOCATIONS:
         given |= {name: _location(given[name], name)} if name in given else {}
     paths, format_of_source = _source(given["source"])
-    # A copy, since pydantic keeps nested dictionaries of the caller as they are.
-    data = copy.deepcopy({**_some(format=format_of_source), **given, "source": paths})
+    # Copies, since pydantic keeps nested dictionaries of the caller as they are.
+    own = {name: copy.deepcopy(given[name]) for name in _COLLECTIONS if name in given}
+    data = {**_some(format=format_of_source), **given, **own, "source": paths}
     spec = parse(BatchInferenceSpec, data)
     _check_tool_schemas(spec)
     if spec.has_vllm_sampling:

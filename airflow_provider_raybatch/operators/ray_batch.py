@@ -323,7 +323,8 @@ class RayBatchInferenceOperator(RayOperator):
 
     def check_known(self, unknown: Collection[str]) -> None:
         """See :meth:`RayOperator.check_known`."""
-        given = {name: value for name, value in self._arguments().items() if value is not None}
+        values = vars(self)
+        given = {name: values[name] for name in ARGUMENTS if values.get(name) is not None}
         if type(self) is not RayBatchInferenceOperator:
             # A subclass, or a decorated function, may give the others later.
             unknown = {*unknown, *ARGUMENTS} - (given.keys() - {*unknown, "engine"})

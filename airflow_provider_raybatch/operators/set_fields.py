@@ -28,25 +28,26 @@ class _OnlySet:
     def __get__(self, task: Any, owner: type | None = None) -> Any:
         if task is None:
             return self._fields
-        defaults, values = self._defaults, vars(task)
+        given = vars(task).get
         names = [
             name
-            for name in self._fields
-            if (value := values.get(name)) is not (default := defaults.get(name)) and _differs(value, default)
+            for name, default in self._defaults
+            if (value := given(name)) is not default and _differs(value, default)
         ]
         if isinstance(self._fields, Mapping):
             return {name: self._fields[name] for name in names}
         return tuple(names)
 
     @cached_property
-    def _defaults(self) -> dict[str, Any]:
-        """Defaults of the arguments, without a subclass's own, which may be templates."""
-        return {
+    def _defaults(self) -> list[tuple[str, Any]]:
+        """Each field with the default of its argument, without a subclass's own, which may be a template."""
+        defaults = {
             name: parameter.default
             for each in reversed(self._operator.__mro__)
             if "__init__" in vars(each)
             for name, parameter in inspect.signature(vars(each)["__init__"]).parameters.items()
         }
+        return [(name, defaults.get(name)) for name in self._fields]
 
 
 def _differs(value: Any, default: Any) -> bool:

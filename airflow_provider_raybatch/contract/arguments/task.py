@@ -86,9 +86,11 @@ class TaskArguments(ContractModel):
 
     @model_validator(mode="after")
     def _arguments_have_an_effect(self) -> TaskArguments:
-        for name, why in MODEL_TASKS[self.model_task].without.items():
-            fields = type(self).model_fields
-            if name in fields and getattr(self, name) != fields[name].get_default(call_default_factory=True):
+        without = MODEL_TASKS[self.model_task].without
+        for name in sorted(self.model_fields_set.intersection(without)):
+            default = type(self).model_fields[name].get_default(call_default_factory=True)
+            if getattr(self, name) != default:
+                why = without[name]
                 raise ValueError(f"{name}: it has no effect with model_task {self.model_task!r}, {why}")
         return self
 
