@@ -186,7 +186,7 @@ def postprocess(range_: Range, target: Target) -> dict[str, Seen]:
     rows = pa.table({
         name: _input_column(inputs, good.num_rows, name, kind) for name, kind in target.inputs.items()
     })
-    responses = pc.struct_field(good["output"], target.task.output_type[0].name)
+    responses = target.task.published(good["output"])[0]
     taken = frozenset(name.lower() for name in (*target.inputs, *target.task.column_names))
     made = list(apply(rows, responses, load(target.postprocess.function), taken))
     path = target.postprocess.path(range_.number)
@@ -275,10 +275,7 @@ def _input_column(inputs: dict[str, pa.Array], rows: int, name: str, kind: pa.Da
 def _flatten(table: pa.Table, target: Target) -> pa.Table:
     inputs = _inputs(table)
     columns = [_input_column(inputs, table.num_rows, name, kind) for name, kind in target.inputs.items()]
-    columns += [
-        pc.struct_field(table["output"], column.name).cast(column.type)
-        for column in target.task.published_type
-    ]
+    columns += target.task.published(table["output"])
     if REUSED_COLUMN in target.task.names:
         stored = pc.equal(table["origin"], "stored")
         columns.append(pc.if_else(stored, table["paid_by"], pa.scalar(None, pa.string())))

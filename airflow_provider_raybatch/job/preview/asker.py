@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import pyarrow as pa
@@ -176,7 +177,13 @@ def _completions(response: Response) -> tuple[ShownCompletion, ...]:
 def _columns(task: Task, response: Response) -> str:
     """What else the dataset would have of a response, by its columns, as JSON."""
     outputs = task.outputs([response])
-    found = {task.names[name]: one for name, one in outputs[0].as_py().items() if name not in _SHOWN}
+    known = task.measured([pa.chunked_array([outputs])])
+    columns = known.published(pa.chunked_array([outputs]))
+    found = {
+        task.names[field.name]: column[0].as_py()
+        for field, column in zip(known.published_type, columns, strict=True)
+        if field.name not in _SHOWN
+    }
     if task.derived:
         table = task.with_derived(pa.table({"ok": [True], "output": outputs}))
         found |= dict(zip(task.derived, table["derived"][0].as_py().values(), strict=True))
@@ -187,6 +194,6 @@ def _columns(task: Task, response: Response) -> str:
 
 def _short(value: Any) -> Any:
     """`value`; of a vector its first numbers, and how many there are."""
-    if isinstance(value, list) and len(value) > 2 * _NUMBERS and isinstance(value[0], float):
-        return [*(round(one, 4) for one in value[:_NUMBERS]), f"{len(value):,} numbers in all"]
+    if isinstance(value, list) and len(value) > 2 * _NUMBERS and isinstance(value[0], Real):
+        return [*(round(float(one), 4) for one in value[:_NUMBERS]), f"{len(value):,} numbers in all"]
     return value

@@ -99,8 +99,19 @@ class Task(ABC):
         """The output columns of the dataset: the fields of :attr:`output_type`, whose types may differ."""
         return self.output_type
 
+    def published(self, outputs: pa.ChunkedArray) -> list[pa.ChunkedArray]:
+        """The columns of :attr:`published_type`, made of outputs of good rows."""
+        return [
+            self.published_column(field, pc.struct_field(outputs, field.name))
+            for field in self.published_type
+        ]
+
+    def published_column(self, field: pa.Field, found: pa.ChunkedArray) -> pa.ChunkedArray:
+        """One column of :attr:`published_type`, made of that of :attr:`output_type`."""
+        return found.cast(field.type)
+
     def measured(self, outputs: Iterable[pa.ChunkedArray]) -> Task:
-        """This task, once it knows what outputs alone tell, such as the size of vectors.
+        """This task, once it knows what outputs alone tell, such as the size of vectors, or the labels.
 
         :param outputs: of good rows, part by part; read only as far as they are needed.
         """

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_provider_raybatch.job.row import Response, RowFailure
-from airflow_provider_raybatch.job.tasks.base import Task, Totals
+from airflow_provider_raybatch.job.tasks.pooled import PoolingTask, failure_of_numbers
 
 VECTOR = "embedding"
 _NUMBERS = {"float32": pa.float32(), "float16": pa.float16()}
@@ -27,7 +26,7 @@ _LARGEST = {"float32": np.inf, "float16": float(np.finfo(np.float16).max)}
 
 
 @dataclass(frozen=True)
-class Embed(Task):
+class Embed(PoolingTask):
     """See :class:`~airflow_provider_raybatch.job.tasks.base.Task` for the methods.
 
     :param size: numbers of a vector; 0 while that is not known.
@@ -37,8 +36,7 @@ class Embed(Task):
 
     @property
     def output_type(self) -> pa.StructType:
-        cut = [("truncated_prompt_tokens", pa.int64())] if self.spec.on_overlong == "truncate" else []
-        return pa.struct([(VECTOR, pa.list_(pa.float32())), ("input_tokens", pa.int64()), *cut])
+        return pa.struct([(VECTOR, pa.list_(pa.float32())), *self.token_fields])
 
     @property
     def published_type(self) -> pa.StructType:
@@ -78,19 +76,14 @@ class Embed(Task):
 
     def check(self, response: Response, row_sampling: Mapping[str, Any]) -> Response | RowFailure:
         vector = response.pooled
-        if vector is None or vector.ndim != 1 or not vector.size:
-            return RowFailure("engine", "the engine gave no vector", response.input_tokens)
+        failure = failure_of_numbers(response, "vector", "vector")
+        if failure is not None or vector is None:
+            return failure or response
         asked = self.spec.pooling.get("dimensions", vector.size)
         if vector.size != asked:
             reason = f"the vector has {vector.size} dimensions, and pooling asks for {asked}"
             return RowFailure("engine", reason, response.input_tokens)
-        if not np.isfinite(vector).all():
-            reason = "the vector has numbers that are not finite (NaN or infinite); try dtype='float32' in "
-            return RowFailure("engine", f"{reason}engine_args", response.input_tokens)
         if np.abs(vector).max() > _LARGEST[self.spec.embed_dtype]:
             reason = "the vector has numbers that embed_dtype 'float16' can't hold; set it to 'float32'"
             return RowFailure("engine", reason, response.input_tokens)
         return response
-
-    def totals(self, outputs: pa.StructArray | pa.ChunkedArray) -> Totals:
-        return Totals(int(pc.sum(pc.struct_field(outputs, "input_tokens")).as_py() or 0))
