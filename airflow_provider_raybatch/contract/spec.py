@@ -69,7 +69,7 @@ _SIZING_ARGS = frozenset({
 _LORA_SIZES = frozenset({"enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras"})
 _YOUNG = (
     "csv_options", "response_format_digest", "pooling", "embed_dtype", "adapter", "adapters",
-    "adapter_column", "adapter_digests", *_LATER_CHOICES,
+    "adapter_column", "adapter_digests", "query", "document", "documents_column", "top_n", *_LATER_CHOICES,
 )  # fmt: skip
 """Arguments that came after specs were submitted: left out of the fingerprint where they are not given."""
 _MODEL_FOLDERS = ("model", "tokenizer", "hf_config_path", "generation_config", "download_dir")
@@ -231,6 +231,12 @@ class BatchInferenceSpec(
             raise ValueError(
                 f"model_task: engine 'ray_data_llm' can't do {self.model_task!r}; use engine 'vllm'"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _rankings_have_documents(self) -> BatchInferenceSpec:
+        if self.top_n is not None and self.document is not None:
+            raise ValueError("top_n: document is one a row; remove it, or give a list with documents_column")
         return self
 
     @model_validator(mode="after")

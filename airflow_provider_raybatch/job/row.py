@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -107,6 +107,7 @@ class Response:
     :param extra: as in a completion, of optional columns that a row has once.
     :param pooled: the numbers of a pooling model: a vector, probabilities or scores; ``None`` where the model
         generates.
+    :param labels: names of the numbers in `pooled`, where they have names.
     """
 
     completions: tuple[Completion, ...] = ()
@@ -116,6 +117,7 @@ class Response:
     has_special_tokens: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
     pooled: npt.NDArray[np.float32] | None = None
+    labels: Sequence[str] = ()
 
     @property
     def output_tokens(self) -> int:

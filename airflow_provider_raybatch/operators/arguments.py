@@ -36,6 +36,7 @@ TEMPLATED = tuple(name for name in ARGUMENTS if name != "chat_template")
 
 TEXTS = frozenset({
     "id_column", "prompt", "system_prompt", "messages_column", "prompt_column", "prompt_function", "model",
+    "query", "document", "documents_column",
     "sampling_column", "adapter", "adapter_column", "tool_call_parser",
     "accelerator_type", "output_prefix", "response_column", "postprocess",
 })  # fmt: skip

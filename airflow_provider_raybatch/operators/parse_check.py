@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS
+from airflow_provider_raybatch.contract.arguments.prompt import PAIRS, PROMPTS
 from airflow_provider_raybatch.contract.arguments.task import GENERATE, MODEL_TASKS
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.location import DESTINATION_SCHEMES, SOURCE_SCHEMES, check_location
@@ -32,6 +32,7 @@ _TOGETHER = {
     "tools": ("engine", "engine_args", "tool_choice", "tool_call_parser", *_NOT_WITH_TOOLS),
     "tool_choice": ("tools", "engine", "engine_args", "tool_call_parser", *_NOT_WITH_TOOLS),
     "tool_call_parser": ("tools", "engine", "engine_args", "tool_choice", *_NOT_WITH_TOOLS),
+    "top_n": ("model_task", *PAIRS),
     "adapter": ("engine", "adapters", "adapter_column", "model_task"),
     "adapters": ("engine", "adapter", "adapter_column", "model_task"),
     "adapter_column": ("engine", "adapter", "adapters", "model_task"),
@@ -68,9 +69,14 @@ def spec_of_known(
     }
     left_out = {*unknown, *arguments} - known.keys()
     known |= {name: value for name, value in _STAND_INS.items() if name in left_out}
-    asks = any(known.get(name) is not None for name in PROMPTS)
-    if not asks and left_out.intersection(PROMPTS):
-        known["prompt"] = f"{{row.{_COLUMN}}}"
+    task = MODEL_TASKS.get(str(known.get("model_task", GENERATE)))
+    asked = {"document": PAIRS, "query": ("query",)} if task and task.compares else {"prompt": PROMPTS}
+    for name, ways in asked.items():
+        if not any(known.get(way) is not None for way in ways) and left_out.intersection((
+            *ways,
+            "model_task",
+        )):
+            known[name] = f"{{row.{_COLUMN}}}"
     generates = known.get("model_task", GENERATE) == GENERATE
     if generates and left_out.intersection(("system_prompt", "sampling_column", "adapter_column", *PROMPTS)):
         # A request may depend on its row.

@@ -74,6 +74,9 @@ class RayBatchInferenceOperator(RayOperator):
     :param messages_column: a column that holds the chat: a list of structs or maps, or that list as JSON.
     :param prompt_column: a column that holds the raw prompt; no chat template is applied.
     :param prompt_function: ``module:function``, called with each row on the cluster; its source travels too.
+    :param query: with `model_task` ``score``, a row template of the query, or one text for all rows.
+    :param document: a row template of the text that is scored for the query.
+    :param documents_column: a column with a list of such texts, or that list as JSON, for a ranking.
     :param special_tokens_in_text: ``keep`` (default) special tokens in a row's text, such as ``<|im_end|>``,
         which act as turns of the chat; ``escape`` them, or count the row as an ``error``.
     :param on_overlong: a row whose prompt leaves no room for a response is an ``error`` (default), or
@@ -81,7 +84,9 @@ class RayBatchInferenceOperator(RayOperator):
 
     Model and sampling:
 
-    :param model_task: ``generate`` (default) text, or ``embed``: a vector for the text of each row.
+    :param model_task: ``generate`` (default) text; or of the text of each row, ``embed`` makes a vector, and
+        ``classify`` finds the label, with the probability of each; ``score`` says how well a document fits a
+        query.
     :param model: Hugging Face id, or a folder or a bucket's prefix (``s3://``, ``gs://``, ``az://``) that the
         cluster's nodes can read by their own identity; not needed with the ``echo`` engine.
     :param adapter: a LoRA adapter for all rows: the folder that PEFT has saved, its prefix in S3 (``s3://``),
@@ -103,7 +108,9 @@ class RayBatchInferenceOperator(RayOperator):
         a JSON schema, or a Pydantic model as ``module:Model``, whose source travels with the job: vLLM
         generates only what fits, and the dataset has a typed column for each property beside the text.
     :param pooling: vLLM's pooling parameters, where `model_task` is not ``generate``; for ``embed``
-        `dimensions` (models trained for fewer), and `use_activation`, ``False`` for vectors of any length.
+        `dimensions` (models trained for fewer), and `use_activation`, ``False`` for vectors of any length
+        or raw scores of the others.
+    :param top_n: how many documents the ranking of a row keeps; by default all.
     :param on_truncated: ``keep`` (default) a truncated response, or count it as an ``error``.
 
     Engine and resources:
@@ -194,11 +201,15 @@ class RayBatchInferenceOperator(RayOperator):
         messages_column: str | None = None,
         prompt_column: str | None = None,
         prompt_function: str | None = None,
+        query: str | None = None,
+        document: str | None = None,
+        documents_column: str | None = None,
         special_tokens_in_text: Literal["keep", "escape", "error"] | None = None,
         on_overlong: Literal["error", "truncate"] | None = None,
         model: str | None = None,
-        model_task: Literal["generate", "embed"] | None = None,
+        model_task: Literal["generate", "embed", "classify", "score"] | None = None,
         pooling: Mapping[str, Any] | None = None,
+        top_n: int | str | None = None,
         adapter: str | None = None,
         adapters: Mapping[str, str] | None = None,
         adapter_column: str | None = None,
@@ -265,11 +276,15 @@ class RayBatchInferenceOperator(RayOperator):
         self.messages_column = messages_column
         self.prompt_column = prompt_column
         self.prompt_function = prompt_function
+        self.query = query
+        self.document = document
+        self.documents_column = documents_column
         self.special_tokens_in_text = special_tokens_in_text
         self.on_overlong = on_overlong
         self.model = model
         self.model_task = model_task
         self.pooling = pooling
+        self.top_n = top_n
         self.adapter = adapter
         self.adapters = adapters
         self.adapter_column = adapter_column

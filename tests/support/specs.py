@@ -12,7 +12,14 @@ from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
 TASK = {"dag_id": "nightly", "run_id": "r1", "task_id": "label"}
-_OTHER_PROMPTS = {"messages", "messages_column", "prompt_column", "prompt_function"}
+_OTHER_PROMPTS = {
+    "messages",
+    "messages_column",
+    "prompt_column",
+    "prompt_function",
+    "document",
+    "documents_column",
+}
 
 
 def document(**fields: Any) -> dict[str, Any]:

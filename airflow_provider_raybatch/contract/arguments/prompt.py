@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of the model for each row, in one of five ways."""
+"""What is asked of the model for each row: in one of five ways, or a query with what may answer it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from airflow_provider_raybatch.contract.names import ImportPath
 from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder
 
 PROMPTS = ("prompt", "messages", "messages_column", "prompt_column", "prompt_function")
+PAIRS = ("document", "documents_column")
+"""What a query is compared with, for `model_task` ``score``."""
 _WITH_PLACEHOLDERS = frozenset({"prompt", "messages"})
 _WITH_SYSTEM_PROMPT = frozenset({"prompt", "messages_column", "prompt_function"})
 
@@ -26,6 +28,8 @@ class Message(ContractModel):
 class PromptArguments(ContractModel):
     """What is asked for each row: exactly one of the five ways, and with three of them a system message.
 
+    With `model_task` ``score`` it is `query`, and one of :data:`PAIRS`.
+
     :param prompt_function_digest: hash of the source that travels with the job, set at submission, so that
         changed code is a changed job.
     """
@@ -36,16 +40,24 @@ class PromptArguments(ContractModel):
     messages_column: str | None = Field(default=None, min_length=1)
     prompt_column: str | None = Field(default=None, min_length=1)
     prompt_function: ImportPath | None = None
+    query: str | None = Field(default=None, min_length=1)
+    document: str | None = Field(default=None, min_length=1)
+    documents_column: str | None = Field(default=None, min_length=1)
     special_tokens_in_text: Literal["keep", "escape", "error"] = "keep"
     on_overlong: Literal["error", "truncate"] = "error"
     prompt_function_digest: str | None = None
 
     @model_validator(mode="after")
     def _one_way_to_ask(self) -> PromptArguments:
-        given = [name for name in PROMPTS if getattr(self, name) is not None]
+        ways = PAIRS if self.compares else PROMPTS
+        given = [name for name in ways if getattr(self, name) is not None]
         if len(given) != 1:
             what = f"{' and '.join(given)} are given together" if given else "none is given"
-            raise ValueError(f"prompt: exactly one of {', '.join(PROMPTS)} is needed, but {what}")
+            raise ValueError(f"{ways[0]}: exactly one of {', '.join(ways)} is needed, but {what}")
+        if self.compares and self.query is None:
+            raise ValueError(
+                "query: documents are scored for a query; give a template, or one text for all rows"
+            )
         if self.system_prompt is not None and given[0] not in _WITH_SYSTEM_PROMPT:
             in_messages = given[0] == "messages"
             remedy = "put a system message into messages" if in_messages else "write it into the column"
@@ -62,15 +74,21 @@ class PromptArguments(ContractModel):
         """Whether a pooling model answers; the tokens of its texts are cut, and not values in them."""
         return False
 
+    @property
+    def compares(self) -> bool:
+        """Whether a query is compared with documents."""
+        return False
+
     def row_templates(self) -> list[tuple[str, str]]:
         """The row templates, each after the argument that it comes from."""
         contents = [("messages", message.content) for message in self.messages or ()]
-        texts = [("prompt", self.prompt), *contents, ("system_prompt", self.system_prompt)]
+        pair = [("query", self.query), ("document", self.document)]
+        texts = [("prompt", self.prompt), *contents, ("system_prompt", self.system_prompt), *pair]
         return [(argument, text) for argument, text in texts if text is not None]
 
     def column_arguments(self) -> dict[str, str]:
         """Columns that the prompt reads unless a function does, each with the argument that names it."""
-        read = {getattr(self, name): name for name in ("messages_column", "prompt_column")}
+        read = {getattr(self, name): name for name in ("messages_column", "prompt_column", *PAIRS[1:])}
         read.pop(None, None)
         for argument, text in self.row_templates():
             for column in RowTemplate(text).columns:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
+from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS
 from airflow_provider_raybatch.contract.base import ContractModel, shown
 
 GENERATE = "generate"
@@ -17,7 +18,10 @@ _OF_GENERATION = (
     "tool_call_parser",
 )  # fmt: skip
 _OF_CHATS = ("system_prompt", "messages", "messages_column", "chat_template", "chat_template_kwargs")
-_OTHER_NAMES = {"normalize": "use_activation", "normalise": "use_activation", "dimension": "dimensions"}
+_OTHER_NAMES = {
+    **dict.fromkeys(("normalize", "normalise", "activation", "softmax"), "use_activation"),
+    "dimension": "dimensions",
+}
 """What other systems call pooling parameters."""
 
 
@@ -28,11 +32,13 @@ class TaskRules:
     :param does: what it does with a row, for messages.
     :param pooling: vLLM's pooling parameters that it takes, each with its type.
     :param without: arguments that have no effect, each with what to do instead.
+    :param compares: whether it takes a query and documents, and not one text or chat.
     """
 
     does: str
     pooling: Mapping[str, type] = field(default_factory=dict)
     without: Mapping[str, str] = field(default_factory=dict)
+    compares: bool = False
 
     @property
     def pools(self) -> bool:
@@ -51,17 +57,34 @@ NO_CHAT = dict.fromkeys(
     _OF_CHATS, "which takes one text a row and no chat; use prompt_column, or prompt for a template of it"
 )
 """Arguments that a task of one text a row does not take."""
-_NO_VECTORS = {
-    "pooling": "which has no pooling parameters; remove it, or set model_task",
-    "embed_dtype": "which makes no vectors; remove it, or set model_task to 'embed'",
-}
+NO_VECTORS = {"embed_dtype": "which makes no vectors; remove it, or set model_task to 'embed'"}
+"""Arguments that are about vectors alone."""
+NO_PAIRS = dict.fromkeys(
+    ("query", "document", "documents_column", "top_n"),
+    "which compares nothing with a query; remove it, or set model_task to 'score'",
+)
+"""Arguments that are about a query and its documents alone."""
+_NO_POOLING = {"pooling": "which has no pooling parameters; remove it, or set model_task"}
+_NO_PROMPT = dict.fromkeys(
+    (*PROMPTS, "system_prompt"),
+    "which compares a query with documents; give query, and document or documents_column",
+)
 
 MODEL_TASKS: dict[str, TaskRules] = {
-    GENERATE: TaskRules("generates text", without=_NO_VECTORS),
+    GENERATE: TaskRules("generates text", without={**NO_VECTORS, **NO_PAIRS, **_NO_POOLING}),
     "embed": TaskRules(
         "makes vectors",
         {"dimensions": int, "use_activation": bool},
-        without={**NO_TEXT, **NO_CHAT, **NO_ADAPTERS},
+        without={**NO_TEXT, **NO_CHAT, **NO_PAIRS},
+    ),
+    "classify": TaskRules(
+        "classifies", {"use_activation": bool}, without={**NO_TEXT, **NO_CHAT, **NO_VECTORS, **NO_PAIRS}
+    ),
+    "score": TaskRules(
+        "scores documents for a query",
+        {"use_activation": bool},
+        without={**_NO_PROMPT, **NO_TEXT, **NO_VECTORS},
+        compares=True,
     ),
 }
 """By the name that a spec has in its field `model_task`; the job has a module for each."""
@@ -72,16 +95,21 @@ class TaskArguments(ContractModel):
 
     :param model_task: one of :data:`MODEL_TASKS`.
     :param pooling: vLLM's pooling parameters; `use_activation` is what other systems call normalising.
+    :param top_n: documents that a ranking keeps; it is cut when it is published, so another number pays for
+        nothing.
     """
 
     model_task: str = GENERATE
     pooling: dict[str, Any] = Field(default_factory=dict)
+    top_n: int | None = Field(default=None, ge=1)
 
     @field_validator("model_task")
     @classmethod
     def _known_task(cls, name: str) -> str:
         if name not in MODEL_TASKS:
-            raise ValueError(f"it must be {' or '.join(map(repr, MODEL_TASKS))}, but it is {shown(name)}")
+            raise ValueError(
+                f"it must be one of {', '.join(map(repr, MODEL_TASKS))}, but it is {shown(name)}"
+            )
         return name
 
     @model_validator(mode="after")
@@ -111,6 +139,11 @@ class TaskArguments(ContractModel):
     def pools(self) -> bool:
         """Whether a pooling model answers, which takes a text and generates none."""
         return MODEL_TASKS[self.model_task].pools
+
+    @property
+    def compares(self) -> bool:
+        """Whether a query is compared with documents."""
+        return MODEL_TASKS[self.model_task].compares
 
 
 def _check(name: str, value: Any, kind: type) -> None:

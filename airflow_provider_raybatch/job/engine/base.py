@@ -99,9 +99,9 @@ def overlong(tokens: int, longest: int) -> RowFailure:
     return RowFailure("tokenize", f"{has}, which leaves no room for a response")
 
 
-def too_long(tokens: int, longest: int) -> RowFailure:
+def too_long(tokens: int, longest: int, what: str = "text") -> RowFailure:
     """The failure of a row whose text a pooling model can't take whole."""
-    has = f"the text has {count_of(tokens, 'token')} and the model takes {longest:,}"
+    has = f"the {what} has {count_of(tokens, 'token')} and the model takes {longest:,}"
     return RowFailure("tokenize", f"{has}; cut it with on_overlong='truncate', or split it before")
 
 

@@ -27,12 +27,11 @@ from airflow_provider_raybatch.job.engine.base import (
     EngineInfo,
     most_prompt_tokens,
     overlong,
-    too_long,
 )
 from airflow_provider_raybatch.job.engine.echo_json import fitting
+from airflow_provider_raybatch.job.engine.echo_pooling import EchoPooling
 from airflow_provider_raybatch.job.engine.echo_reasoning import Reasoning
 from airflow_provider_raybatch.job.engine.echo_tools import EchoTools
-from airflow_provider_raybatch.job.engine.echo_vectors import vector_of
 from airflow_provider_raybatch.job.engine.echo_workers import EchoWorkers
 from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_names, schema_name
 from airflow_provider_raybatch.job.request.render import text_of
@@ -48,6 +47,7 @@ class EchoOptions(ContractModel):
     :param startup_spread: at most so many seconds more, at random, so that replicas start one by one.
     :param max_model_len: words of prompt and completion together; longer prompts fail as they do in vLLM.
     :param embedding_size: numbers of a vector, with `model_task` ``embed``.
+    :param labels: names of the labels, with `model_task` ``classify``.
     :param max_num_seqs: requests that are answered at the same time; the others wait.
     :param fail_pattern: a request whose prompt contains this text fails, to try out dead letters.
     :param kill_pattern: a request whose prompt contains this text ends the engine's process, to try out
@@ -75,6 +75,7 @@ class EchoOptions(ContractModel):
     startup_spread: float = Field(default=0.0, ge=0)
     max_model_len: int = Field(default=8192, ge=2)
     embedding_size: int = Field(default=64, ge=1)
+    labels: list[str] = Field(default=["LABEL_0", "LABEL_1"], min_length=1)
     max_num_seqs: int = Field(default=1024, ge=1)
     fail_pattern: str | None = None
     kill_pattern: str | None = None
@@ -129,13 +130,14 @@ def check_names(spec: BatchInferenceSpec) -> list[str]:
 
 @dataclass(frozen=True)
 class _Encoded:
-    """`text` is what comes back, `prompt` the text of all messages."""
+    """`text` is what comes back, `prompt` the text of all messages, `pairs` what a pooling model gets."""
 
     text: str
     prompt: str
     words: int
     sampling: EchoSampling
     cut: int = 0
+    pairs: Sequence[tuple[Sequence[str], Sequence[str]]] = ()
 
 
 class EchoEngine:
@@ -146,7 +148,8 @@ class EchoEngine:
     other ``json`` or ``json_object``, ``{"echo": <message>}``. An adapter puts its name in brackets before
     the message. With tools it calls the one whose name the prompt has; with a `tool_choice` that asks for a
     call, always one. Completion i of n > 1 is marked ``#i``. With `model_task` ``embed``, texts with words in
-    common have vectors that are near. A word counts as a token. See
+    common have vectors that are near; ``classify`` draws probabilities from a text's words, and
+    ``score`` goes by the words that a pair has in common. A word counts as a token. See
     :class:`~airflow_provider_raybatch.job.engine.base.Renewable`.
 
     :param spans_nodes: whether its GPUs are the bundles of this actor's placement group.
@@ -170,7 +173,9 @@ class EchoEngine:
         self._keeps_logprobs = spec.keeps_logprobs
         self._sampling = dict(spec.sampling)
         self._tools = EchoTools(spec) if spec.calls_tools else None
-        self._pooling = spec.pooling if spec.pools else None
+        of = self._options
+        sizes = of.max_model_len, of.embedding_size, tuple(of.labels)
+        self._pooling = EchoPooling(spec, *sizes) if spec.pools else None
         self._truncates = spec.on_overlong == "truncate"
         self._in_flight: dict[object, tuple[float, int]] = {}
         self._slots = asyncio.Semaphore(self._options.max_num_seqs)
@@ -201,7 +206,7 @@ class EchoEngine:
         except SpecError as error:
             return RowFailure("engine", str(error))
         if self._pooling is not None:
-            return self._encode_text(request, sampling)
+            return self._encode_text(self._pooling, request, sampling)
         texts, context = _texts(request), self._options.max_model_len
         words = " ".join(texts).split()
         whole = len(words)
@@ -214,12 +219,14 @@ class EchoEngine:
         text = texts[-1] if request.adapter is None else f"[{request.adapter}] {texts[-1]}"
         return _Encoded(text, " ".join(words), len(words), sampling, whole - len(words))
 
-    def _encode_text(self, request: Request, sampling: EchoSampling) -> _Encoded | RowFailure:
-        words, context = words_of(request), self._options.max_model_len
-        if len(words) > context and not self._truncates:
-            return too_long(len(words), context)
-        kept = words[:context]
-        return _Encoded("", " ".join(kept), len(kept), sampling, len(words) - len(kept))
+    @staticmethod
+    def _encode_text(pooling: EchoPooling, request: Request, sampling: EchoSampling) -> _Encoded | RowFailure:
+        fitted = pooling.fitted(request)
+        if isinstance(fitted, RowFailure):
+            return fitted
+        pairs, cut = fitted
+        words = [word for pair in pairs for text in pair for word in text]
+        return _Encoded("", " ".join(words), len(words), sampling, cut, pairs)
 
     async def generate(self, encoded: Any) -> Any:
         asked: _Encoded = encoded
@@ -245,8 +252,12 @@ class EchoEngine:
 
     def _answer(self, asked: _Encoded) -> Response:
         if self._pooling is not None:
-            vector = vector_of(asked.prompt.split(), self._options.embedding_size, self._pooling)
-            return Response((), asked.words, truncated_prompt_tokens=asked.cut, pooled=vector)
+            return Response(
+                input_tokens=asked.words,
+                truncated_prompt_tokens=asked.cut,
+                pooled=self._pooling.of(asked.pairs),
+                labels=self._pooling.labels,
+            )
         completions = tuple(self._completion(asked, number) for number in range(asked.sampling.n))
         response = Response(completions, input_tokens=asked.words, truncated_prompt_tokens=asked.cut)
         if not self._keeps_logprobs:

@@ -9,18 +9,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-TASKS = {"embed": "embed"}
+TASKS = {"embed": "embed", "classify": "classify", "score": "classify"}
 """VLLM's pooling task of each kind of task."""
 
 
-def pooling_params(model_task: str, values: Mapping[str, Any]) -> Any:
+def pooling_params(model_task: str, values: Mapping[str, Any], second: int | None = None) -> Any:
     """VLLM's ``PoolingParams``.
 
     Always with a task: without one, vLLM silently gives one vector per token.
+
+    :param second: where tokens of type 1 begin, for a model that is told. VLLM ignores `token_type_ids` in
+        the prompt, and gives wrong scores without an error.
     """
     from vllm import PoolingParams
 
-    return PoolingParams(task=TASKS[model_task], **values)
+    types = {} if second is None else {"extra_kwargs": {"compressed_token_type_ids": second}}
+    return PoolingParams(task=TASKS[model_task], **values, **types)
 
 
 def check_pooling_params(params: Any, config: Any) -> None:
@@ -29,6 +33,23 @@ def check_pooling_params(params: Any, config: Any) -> None:
     :raises ValueError: the model can't do what they ask.
     """
     params.verify(config)
+
+
+def labels_of(config: Any) -> Mapping[int, str]:
+    """The labels in a model's config, by their numbers."""
+    found = getattr(config.hf_config, "id2label", None)
+    return {int(number): str(label) for number, label in (found or {}).items()}
+
+
+def label_count(config: Any) -> int | None:
+    """How many labels a model of this config has, if it says so."""
+    found = getattr(config.hf_config, "num_labels", None)
+    return found if isinstance(found, int) else None
+
+
+def separates_pairs(config: Any) -> bool:
+    """Whether vLLM lets the tokeniser put a separator between the texts of a pair."""
+    return bool(getattr(config, "use_sep_token", True))
 
 
 async def supported_tasks(llm: Any) -> tuple[str, ...]:

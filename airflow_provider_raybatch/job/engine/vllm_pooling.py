@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_pooling
 from airflow_provider_raybatch.job.engine.base import EngineInfo
-from airflow_provider_raybatch.job.engine.text_encoder import text_encoder
+from airflow_provider_raybatch.job.engine.pair_encoder import Pair, Pairs, pooling_encoder
 from airflow_provider_raybatch.job.engine.vllm_started import StartedVllm
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
@@ -26,7 +30,7 @@ class _Encoded:
 
 @dataclass(frozen=True)
 class _Raw:
-    output: Any
+    finals: Sequence[Any]
     asked: _Encoded
 
 
@@ -38,7 +42,9 @@ class VllmPoolingEngine(StartedVllm):
         config = self._llm.vllm_config
         model, scheduler = config.model_config, config.scheduler_config
         self._context = int(model.max_model_len)
-        self._encoder = text_encoder(spec, self._llm.get_tokenizer(), model)
+        classifies = spec.model_task == "classify"
+        self._labels = vllm_compat_pooling.labels_of(model) if classifies else None
+        self._encoder = pooling_encoder(spec, self._llm.get_tokenizer(), model)
         sizes = {
             "max_model_len": self._context,
             "max_num_seqs": int(scheduler.max_num_seqs),
@@ -76,8 +82,16 @@ class VllmPoolingEngine(StartedVllm):
         return encoded
 
     async def generate(self, encoded: Any) -> Any:
-        params = vllm_compat_pooling.pooling_params(self._spec.model_task, self._spec.pooling)
-        prompt = vllm_compat.as_tokens(encoded.ids)
+        asked: _Encoded = encoded
+        pairs = asked.ids.pairs if isinstance(asked.ids, Pairs) else [Pair(asked.ids)]
+        finals = await asyncio.gather(*map(self._final, pairs))
+        failed = next((one for one in finals if isinstance(one, RowFailure)), None)
+        return failed or _Raw(finals, asked)
+
+    async def _final(self, pair: Pair) -> Any:
+        task, values = self._spec.model_task, self._spec.pooling
+        params = vllm_compat_pooling.pooling_params(task, values, pair.second)
+        prompt = vllm_compat.as_tokens(pair.ids)
         final = await self._last(self._llm.encode(prompt, params, str(next(self._numbers))))
         if isinstance(final, RowFailure):
             return final
@@ -85,7 +99,7 @@ class VllmPoolingEngine(StartedVllm):
             vllm_compat_pooling.pooled(final)
         except ValueError as error:
             return RowFailure.of("engine", error)
-        return _Raw(final, encoded)
+        return final
 
     def tokens(self, raw: Any) -> tuple[int, int]:
         return len(raw.asked.ids), 0
@@ -94,9 +108,25 @@ class VllmPoolingEngine(StartedVllm):
         return [
             Response(
                 input_tokens=len(item.asked.ids),
-                cached_tokens=int(getattr(item.output, "num_cached_tokens", None) or 0),
+                cached_tokens=sum(int(getattr(one, "num_cached_tokens", None) or 0) for one in item.finals),
                 truncated_prompt_tokens=item.asked.cut,
-                pooled=vllm_compat_pooling.pooled(item.output),
+                pooled=numbers,
+                labels=() if self._labels is None else _names(self._labels, len(numbers)),
             )
             for item in raw
+            for numbers in [_together(item.finals)]
         ]
+
+
+def _together(finals: Sequence[Any]) -> npt.NDArray[np.float32]:
+    """The numbers of a row: those of its one text, or one of each pair."""
+    found = [vllm_compat_pooling.pooled(final) for final in finals]
+    return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def _names(labels: Mapping[int, str], count: int) -> tuple[str, ...]:
+    """Labels of so many numbers: those of the model's config, if each number has one of its own."""
+    names = tuple(labels.get(number, "") for number in range(count))
+    if len(set(filter(None, names))) < count:
+        return tuple(f"LABEL_{number}" for number in range(count))
+    return names

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.job.control.private_package import set_environmen
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.base import with_response
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, prints_the_date, template_of
-from airflow_provider_raybatch.job.engine.text_encoder import text_encoder
+from airflow_provider_raybatch.job.engine.pair_encoder import pooling_encoder
 from airflow_provider_raybatch.job.engine.token_ids import absent_bos, check_token_ids, surplus_tokens
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.planning.context_length import ContextLength
@@ -199,7 +199,7 @@ def _sampling_defaults(spec: BatchInferenceSpec, config: Any) -> dict[str, Any]:
 
 def _encoder(spec: BatchInferenceSpec, tokenizer: Any, config: Any, chats: _Chats) -> ChatEncoder:
     if spec.pools:
-        return text_encoder(spec, tokenizer, config)
+        return pooling_encoder(spec, tokenizer, config)
     return ChatEncoder(
         tokenizer,
         chats.renderer(),

@@ -42,13 +42,15 @@ _POINTER, _LONGEST_POINTER = b"version https://git-lfs", 1024
 _SHOWN = 3
 
 _GENERATING = re.compile(r"\w+(ForCausalLM|ForConditionalGeneration|LMHeadModel)")
-_CLASSIFYING = re.compile(r"\w+(For(Sequence|Token)Classification|Reward(Model|ing)|ForProcessRewardModel)")
+_CLASSIFYING = re.compile(r"\w+(ForSequenceClassification|Rewarding)")
+_CLASSIFYING_TOKENS = re.compile(r"\w+(ForTokenClassification|RewardModel)")
 _EMBEDDING = re.compile(
     r"\w+(ForMaskedLM|ForTextEncoding|EncoderModel|EmbeddingModel|BidirectionalModel)"
     r"|(\w*(B[Ee][Rr][Tt]a?|MPNet|Electra|CLIP|Siglip)|Gte(New)?|Llama|Mistral|Qwen[23]|Gemma[23](Text)?)Model"
 )
 _POOLING = "sentence_transformers.models.Pooling"
 EMBEDS, CLASSIFIES, GENERATES = "makes embeddings", "classifies", "generates text"
+_CLASSIFIES_TOKENS = "classifies each token"
 """What a model does."""
 
 
@@ -105,7 +107,31 @@ def _no_vectors(does: str) -> str:
     )
 
 
-_NEEDS = {"generate": (GENERATES, no_text), "embed": (EMBEDS, _no_vectors)}
+def _no_labels(does: str) -> str:
+    """Of a model that does something else than classifying texts."""
+    return (
+        f"{does} and has no head that classifies a text; model_task 'classify' needs a model with one, such "
+        "as a ...ForSequenceClassification"
+    )
+
+
+def _no_scores(does: str) -> str:
+    """Of a model that does something else than scoring pairs."""
+    other = ""
+    if does.endswith(EMBEDS):
+        other = "; of this one, take vectors with model_task 'embed', and compare them by their cosine"
+    return (
+        f"{does} and scores no pairs; model_task 'score' needs a cross-encoder (reranker), a "
+        f"...ForSequenceClassification with one label{other}"
+    )
+
+
+_NEEDS = {
+    "generate": (GENERATES, no_text),
+    "embed": (EMBEDS, _no_vectors),
+    "classify": (CLASSIFIES, _no_labels),
+    "score": (CLASSIFIES, _no_scores),
+}
 """By the kind of task, what models do that can do it, and the refusal of others."""
 
 
@@ -196,6 +222,8 @@ def _kind(files: ModelFiles) -> tuple[str, str]:
         return first, EMBEDS
     if _CLASSIFYING.fullmatch(first):
         return first, CLASSIFIES
+    if _CLASSIFYING_TOKENS.fullmatch(first):
+        return first, _CLASSIFIES_TOKENS
     return first, GENERATES if _GENERATING.fullmatch(first) else ""
 
 

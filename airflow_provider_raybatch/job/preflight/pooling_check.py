@@ -20,6 +20,12 @@ def check_pooling(spec: BatchInferenceSpec, config: Any) -> None:
     problem = wrong_task(spec.model_task, GENERATES) if vllm_compat.generates(config) else None
     if problem is not None:
         raise PreflightError(f"model: {spec.model!r} {problem}.")
+    labels = vllm_compat_pooling.label_count(config)
+    if spec.compares and labels not in (1, None):
+        raise PreflightError(
+            f"model: {spec.model!r} has {labels} labels, and model_task 'score' needs a cross-encoder "
+            "(reranker), which has one; use model_task 'classify' with a template of both texts."
+        )
     try:
         params = vllm_compat_pooling.pooling_params(spec.model_task, spec.pooling)
         vllm_compat_pooling.check_pooling_params(params, config)

@@ -15,6 +15,8 @@ from airflow_provider_raybatch.contract.arguments.logprobs import check_of_row
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.row_template import RowTemplate, column_text
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.request.pairs import pair_renderer
+from airflow_provider_raybatch.job.request.row_text import not_blank
 from airflow_provider_raybatch.job.row import RenderError, Request, RowFailure
 
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking"})
@@ -30,6 +32,8 @@ def renderer(spec: BatchInferenceSpec) -> Render:
 
     :raises PreflightError: a user's function can't be imported.
     """
+    if spec.compares:
+        return pair_renderer(spec)
     if spec.pools:
         return _text_renderer(spec)
     base, column, adapter = _prompt_renderer(spec), spec.sampling_column, _adapter_renderer(spec)
@@ -105,10 +109,10 @@ def _prompt_renderer(spec: BatchInferenceSpec) -> Render:
 def _text_renderer(spec: BatchInferenceSpec) -> Render:
     """For a pooling model: the text alone, without a chat; blank text makes no request."""
     if (column := spec.prompt_column) is not None:
-        return lambda row: Request(prompt=_not_blank(column_text(column, row), f"column {column!r}"))
+        return lambda row: Request(prompt=not_blank(column_text(column, row), f"column {column!r}"))
     if spec.prompt is not None:
         template = RowTemplate(spec.prompt)
-        return lambda row: Request(prompt=_not_blank(template.render(row), "the text of prompt"))
+        return lambda row: Request(prompt=not_blank(template.render(row), "the text of prompt"))
     path = str(spec.prompt_function)
     function = load_function(path)
 
@@ -118,7 +122,7 @@ def _text_renderer(spec: BatchInferenceSpec) -> Render:
             raise RenderError(
                 f"{path} returned {type(made).__name__}, and model_task {spec.model_task!r} needs a text"
             )
-        return Request(prompt=_not_blank(made, f"the text that {path} returned"))
+        return Request(prompt=not_blank(made, f"the text that {path} returned"))
 
     return render
 
@@ -314,12 +318,6 @@ def _number(value: Any) -> Any:
     if not isinstance(value, Decimal):
         return value
     return float(value) if value.as_tuple().exponent != 0 else int(value)
-
-
-def _not_blank(text: str, what: str) -> str:
-    if not text.strip():
-        raise RenderError(f"{what} is empty, and a vector of no text means nothing")
-    return text
 
 
 def _not_empty(text: str, column: str) -> str:

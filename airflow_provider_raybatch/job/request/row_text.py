@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_raybatch.contract.row_template import FilledTemplate
-from airflow_provider_raybatch.job.row import Request
+from airflow_provider_raybatch.job.row import RenderError, Request
 
 _TRIES = 16
 _BY_RATIO = 4
@@ -23,6 +23,17 @@ def texts_of(request: Request) -> Iterator[str]:
         yield request.prompt or ""
     else:
         yield from _strings(request.messages)
+
+
+def not_blank(text: str, what: str) -> str:
+    """A text for a pooling model.
+
+    :param what: it is, for the message.
+    :raises RenderError: it is blank.
+    """
+    if not text.strip():
+        raise RenderError(f"{what} is empty, and a pooling model needs a text")
+    return text
 
 
 def with_texts(request: Request, change: Callable[[str], str]) -> Request:

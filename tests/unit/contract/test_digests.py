@@ -52,6 +52,10 @@ class TestFingerprint:
             "tools": None,
             "tool_choice": None,
             "tool_call_parser": None,
+            "query": None,
+            "document": None,
+            "documents_column": None,
+            "top_n": None,
         }
         assert later == {name: fields.pop(name) for name in later}
         assert spec().fingerprint == json_digest(fields)

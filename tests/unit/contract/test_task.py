@@ -17,7 +17,9 @@ ADAPTER = (
 
 
 def test_an_unknown_model_task_is_refused() -> None:
-    assert spec_error(model_task="sing") == "model_task: it must be 'generate' or 'embed', but it is 'sing'."
+    assert spec_error(model_task="sing") == (
+        "model_task: it must be one of 'generate', 'embed', 'classify', 'score', but it is 'sing'."
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,9 +39,10 @@ def test_an_unknown_model_task_is_refused() -> None:
         ("adapter", "/models/adapter", ADAPTER),
     ],
 )
-def test_embed_refuses_what_is_about_generated_text(name: str, value: Any, why: str) -> None:
-    made = spec_error(**{"model_task": "embed", name: value})
-    assert made == f"{name}: it has no effect with model_task 'embed', {why}"
+@pytest.mark.parametrize("task", ["embed", "classify"])
+def test_pooling_refuses_what_is_about_generated_text(task: str, name: str, value: Any, why: str) -> None:
+    made = spec_error(**{"model_task": task, name: value})
+    assert made == f"{name}: it has no effect with model_task {task!r}, {why}"
 
 
 def test_generate_refuses_what_is_about_vectors() -> None:
@@ -47,10 +50,11 @@ def test_generate_refuses_what_is_about_vectors() -> None:
         "pooling: it has no effect with model_task 'generate', which has no pooling parameters; remove it, "
         "or set model_task."
     )
-    assert spec_error(embed_dtype="float16") == (
-        "embed_dtype: it has no effect with model_task 'generate', which makes no vectors; remove it, or set "
-        "model_task to 'embed'."
-    )
+    for name in ("generate", "classify"):
+        assert spec_error(embed_dtype="float16", model_task=name) == (
+            f"embed_dtype: it has no effect with model_task {name!r}, which makes no vectors; remove it, or "
+            "set model_task to 'embed'."
+        )
 
 
 @pytest.mark.parametrize(
@@ -77,6 +81,75 @@ def test_generate_refuses_what_is_about_vectors() -> None:
 )
 def test_wrong_pooling_is_refused(pooling: dict[str, Any], sentence: str) -> None:
     assert spec_error(model_task="embed", pooling=pooling) == sentence
+
+
+def test_classify_has_an_activation_alone() -> None:
+    known = "pooling: model_task 'classify' has no parameter"
+    assert spec_error(model_task="classify", pooling={"dimensions": 4}) == (
+        f"{known} 'dimensions'; it has 'use_activation'."
+    )
+    assert spec_error(model_task="classify", pooling={"softmax": False}) == (
+        f"{known} 'softmax'; write 'use_activation'."
+    )
+
+
+def test_a_query_goes_with_score_alone() -> None:
+    for name, value in (("query", "{row.q}"), ("top_n", 3)):
+        for task in ("generate", "embed", "classify"):
+            assert spec_error(**{"model_task": task, name: value}) == (
+                f"{name}: it has no effect with model_task {task!r}, which compares nothing with a query; "
+                "remove it, or set model_task to 'score'."
+            )
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (
+            {"query": "q", "prompt": "{row.text}", "document": "{row.d}"},
+            "prompt: it has no effect with model_task 'score', which compares a query with documents; give "
+            "query, and document or documents_column.",
+        ),
+        (
+            {"query": "q", "prompt": None},
+            "document: exactly one of document, documents_column is needed, but none is given.",
+        ),
+        (
+            {"query": "q", "document": "{row.d}", "documents_column": "d"},
+            "document: exactly one of document, documents_column is needed, but document and "
+            "documents_column are given together.",
+        ),
+        (
+            {"document": "{row.d}"},
+            "query: documents are scored for a query; give a template, or one text for all rows.",
+        ),
+        (
+            {"query": "q", "document": "{row.d}", "top_n": 2},
+            "top_n: document is one a row; remove it, or give a list with documents_column.",
+        ),
+        ({"query": "q", "documents_column": "d", "top_n": 0}, "top_n: it must be at least 1, but it is 0."),
+        (
+            {"query": "q", "document": "the same"},
+            "query: 'q' names no column, so each row would pay for the same request;",
+        ),
+        (
+            {"query": "{{ row.q }}", "documents_column": "d"},
+            "query: '{{ row.q }}' has double braces, which are Airflow's; write '{row.q}'.",
+        ),
+    ],
+)
+def test_a_score_needs_a_query_and_documents(fields: dict[str, Any], sentence: str) -> None:
+    assert spec_error(model_task="score", **fields).startswith(sentence)
+
+
+def test_what_decides_a_score() -> None:
+    """How many documents a ranking keeps does not."""
+    fields = {"model_task": "score", "query": "{row.q}", "documents_column": "d"}
+    one, other = spec(**fields), spec(**fields, top_n=2)
+    assert one.response_digest == other.response_digest
+    assert one.fingerprint != other.fingerprint
+    assert one.response_digest != spec(**{**fields, "query": "{row.other}"}).response_digest
+    assert one.column_arguments() == {"d": "documents_column", "q": "query"}
 
 
 def test_rays_processor_makes_no_vectors() -> None:

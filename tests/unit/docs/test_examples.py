@@ -274,3 +274,25 @@ def test_vectors_are_found_in_duckdb(tmp_path: Path) -> None:
     )
     (nearest, _), (farthest, _) = function("nearest")(database, 1)
     assert (nearest, farthest) == (2, 3)
+
+
+def test_unsure_labels_are_for_review(tmp_path: Path) -> None:
+    sure = [0.1, 0.5, 0.95]
+    rows = pa.table({
+        "id": [1, 2, 3],
+        "label": ["fine", "toxic", "toxic"],
+        "probability": [0.9, 0.5, 0.95],
+        "probabilities": [{"toxic": one, "fine": 1 - one} for one in sure],
+    })
+    found = function("for_review")(inferred(tmp_path, rows.to_pylist(), rows.schema))
+    assert found == [(2, "toxic", 0.5)]
+
+
+def test_best_passages_are_found_in_duckdb(tmp_path: Path) -> None:
+    rows = pa.table({
+        "id": [1, 2],
+        "passages": [["a", "b", "c"], ["d"]],
+        "ranking": [[{"index": 2, "score": 0.75}, {"index": 0, "score": 0.5}], [{"index": 0, "score": 0.25}]],
+    })
+    found = function("best_passages")(inferred(tmp_path, rows.to_pylist(), rows.schema))
+    assert found == [(1, "c", 0.75), (1, "a", 0.5), (2, "d", 0.25)]

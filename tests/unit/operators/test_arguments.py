@@ -60,7 +60,8 @@ def test_every_argument_finds_its_place() -> None:
     not_given = dict.fromkeys((
         "messages", "messages_column", "prompt_column", "prompt_function", "prompt_function_digest",
         "template_time", "postprocess_digest", "deadline", "keep_warm", "response_format_digest",
-        "adapter", "adapter_column", "tools", "tool_choice", "tool_call_parser",
+        "adapter", "adapter_column", "tools", "tool_choice", "tool_call_parser", "query", "document",
+        "documents_column", "top_n",
     ))  # fmt: skip
     plain = build_spec(given).model_dump(exclude={"submission", "schema_version"})
     of_others = {"pooling": {}, "embed_dtype": "float32", "adapters": {}, "adapter_digests": {}}

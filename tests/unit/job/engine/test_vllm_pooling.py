@@ -18,6 +18,7 @@ from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.vllm_pooling import VllmPoolingEngine
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.specs import spec
+from tests.unit.job.engine.test_pair_encoder import Letters, asked
 from tests.unit.job.engine.test_text_encoder import Words
 
 
@@ -28,13 +29,20 @@ class Pooler:
         self.tasks, self.errored = tasks, False
         self.params: list[Any] = []
         model = SimpleNamespace(
-            max_model_len=4, enforce_eager=True, encoder_config=None, get_vocab_size=lambda: 256
+            max_model_len=4,
+            enforce_eager=True,
+            encoder_config=None,
+            get_vocab_size=lambda: 256,
+            hf_config=SimpleNamespace(id2label={0: "low", 1: "middle", "2": "high"}),
         )
         scheduler = SimpleNamespace(max_num_seqs=8, max_num_batched_tokens=64)
         self.vllm_config = SimpleNamespace(model_config=model, scheduler_config=scheduler)
 
     def get_tokenizer(self) -> Any:
         return Words()
+
+    def numbers(self, ids: list[int]) -> list[int]:
+        return ids
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
         return self.tasks
@@ -44,7 +52,7 @@ class Pooler:
         if ord("!") in ids:
             self.errored = True
             raise RuntimeError("gone")
-        numbers = np.array(ids, np.float64)
+        numbers = np.array(self.numbers(ids), np.float64)
         data = SimpleNamespace(float=lambda: SimpleNamespace(numpy=lambda: numbers.astype(np.float32)))
         error = "no room" if ord("?") in ids else None
         yield SimpleNamespace(
@@ -52,26 +60,38 @@ class Pooler:
         )
 
 
+class Scorer(Pooler):
+    """Makes one number of a pair, by a tokenizer with token types."""
+
+    def numbers(self, ids: list[int]) -> list[int]:
+        return [sum(ids)]
+
+    def get_tokenizer(self) -> Any:
+        return Letters()
+
+
 @pytest.fixture(autouse=True)
 def _without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_compat, "as_tokens", list)
     monkeypatch.setattr(vllm_compat, "engine_dead_error", lambda: KeyError)
-    monkeypatch.setattr(vllm_compat_pooling, "pooling_params", lambda task, values: (task, values))
+    monkeypatch.setattr(vllm_compat_pooling, "pooling_params", lambda *asked: asked)
 
 
 def engine_of(pooler: Pooler, **fields: Any) -> VllmPoolingEngine:
     engine = VllmPoolingEngine.__new__(VllmPoolingEngine)
     engine._llm, engine._numbers = pooler, itertools.count()
-    return engine.renewed(spec(engine="vllm", model="m", model_task="embed", **fields))
+    return engine.renewed(spec(engine="vllm", model="m", **{"model_task": "embed", **fields}))
 
 
-def answers(engine: VllmPoolingEngine, *texts: str) -> list[Any]:
-    """What the engine gives for each text: a response, or a failure."""
+def answers(engine: VllmPoolingEngine, *texts: str | Request) -> list[Any]:
+    """What the engine gives for each text or request: a response, or a failure."""
 
     async def made(encoded: list[Any]) -> list[Any]:
         return [one if isinstance(one, RowFailure) else await engine.generate(one) for one in encoded]
 
-    raw = asyncio.run(made(engine.encode([Request(prompt=text) for text in texts])))
+    raw = asyncio.run(
+        made(engine.encode([Request(prompt=one) if isinstance(one, str) else one for one in texts]))
+    )
     return [one if isinstance(one, RowFailure) else engine.decode([one])[0] for one in raw]
 
 
@@ -84,7 +104,42 @@ def test_each_text_has_its_vector_and_its_tokens() -> None:
         (3, 1, 0),
         (4, 1, 0),
     ]
-    assert pooler.params == [("embed", {"use_activation": False})] * 2
+    assert pooler.params == [("embed", {"use_activation": False}, None)] * 2
+
+
+def test_numbers_of_a_classifier_have_the_names_of_its_config() -> None:
+    """Others if the config has not one for each."""
+    engine = engine_of(Pooler("classify"), model_task="classify")
+    named, unnamed = answers(engine, "a", "ab")
+    assert (named.labels, named.pooled.tolist()) == (("low", "middle", "high"), [1.0, 97.0, 2.0])
+    assert unnamed.labels == ("LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3")
+    assert answers(engine_of(Pooler("embed")), "a")[0].labels == ()
+
+
+def scorer(**fields: Any) -> tuple[Scorer, VllmPoolingEngine]:
+    pooler = Scorer("classify")
+    pooler.vllm_config.model_config.max_model_len = 6
+    asked_for = {"prompt": None, "query": "q", "documents_column": "d", **fields}
+    return pooler, engine_of(pooler, model_task="score", **asked_for)
+
+
+def test_a_row_is_done_when_all_its_pairs_are() -> None:
+    """Each pair is a request of its own, which tells where its second text begins."""
+    pooler, engine = scorer()
+    one, other = answers(engine, asked("a", "b", "c"), asked("ab", "c"))
+    assert one.pooled.tolist() == [1 + 97 + 2 + 98 + 2, 1 + 97 + 2 + 99 + 2]
+    assert (one.input_tokens, one.cached_tokens, other.pooled.shape, other.labels) == (10, 2, (1,), ())
+    assert [second for _, _, second in pooler.params] == [3, 3, 4]
+
+
+def test_one_pair_fails_its_row() -> None:
+    _, engine = scorer()
+    good, failed, long = answers(engine, asked("a", "b"), asked("a", "b", "?"), asked("a", "b", "cde"))
+    assert good.pooled.tolist() == [200.0]
+    assert (failed.step, failed.reason) == ("engine", "ValueError: no room")
+    assert long.reason.startswith("document 1: the pair of query and document has 7 tokens")
+    with pytest.raises(EngineDeadError):
+        answers(engine, asked("a", "b", "!", "c"))
 
 
 def test_long_text_fails_or_is_cut_alone() -> None:

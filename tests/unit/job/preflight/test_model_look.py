@@ -111,7 +111,7 @@ REFUSED: dict[str, tuple[Files, str]] = {
         {**GOOD, "config.json": POINTER},
         "in place of config.json; run 'git lfs pull'",
     ),
-    "reward model": (of("Qwen2ForRewardModel"), "(Qwen2ForRewardModel) classifies"),
+    "reward model": (of("Qwen2ForRewardModel"), "(Qwen2ForRewardModel) classifies each token and generates"),
 }
 TAKEN: dict[str, tuple[Files, dict[str, Any]]] = {
     "whole": (GOOD, {}),
@@ -291,4 +291,36 @@ def test_a_model_that_makes_no_vectors_is_refused(files: Files, told: str, tmp_p
 )
 def test_a_model_that_may_embed_passes(files: Files, args: dict[str, Any], tmp_path: Path) -> None:
     of_model = spec(engine="vllm", model=write(tmp_path, files), model_task="embed", engine_args=args)
+    assert_passes(of_model, {})
+
+
+HEADLESS = (
+    "has no head that classifies a text; model_task 'classify' needs a model with one, such as a "
+    "...ForSequenceClassification."
+)
+
+
+@pytest.mark.parametrize(
+    ("files", "does"),
+    [
+        (GOOD, "(LlamaForCausalLM) generates text"),
+        (of("BertModel"), "(BertModel) makes embeddings"),
+        (of("BertForTokenClassification"), "(BertForTokenClassification) classifies each token"),
+        (of("Qwen2ForProcessRewardModel"), "(Qwen2ForProcessRewardModel) classifies each token"),
+    ],
+)
+def test_a_model_without_labels_is_refused(files: Files, does: str, tmp_path: Path) -> None:
+    assert refusal(write(tmp_path, files), model_task="classify") == f"{does} and {HEADLESS}"
+
+
+@pytest.mark.parametrize(
+    ("files", "args"),
+    [
+        (of("BertForSequenceClassification"), {}),
+        (GOOD, {"runner": "pooling", "convert": "classify"}),
+        (of("UltravoxModel"), {}),
+    ],
+)
+def test_a_model_that_may_classify_passes(files: Files, args: dict[str, Any], tmp_path: Path) -> None:
+    of_model = spec(engine="vllm", model=write(tmp_path, files), model_task="classify", engine_args=args)
     assert_passes(of_model, {})

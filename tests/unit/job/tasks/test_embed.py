@@ -119,7 +119,7 @@ def test_blank_text_is_a_dead_letter(place: EchoPlace) -> None:
     manifest = embed(place, 0, ["a fox", "", " \n", None], max_errors=3, prompt_column="text")
     letters = place.letters(manifest)
     assert manifest.counts.errors_by_step == {"template": 3}
-    assert letters[1]["reason"] == "column 'text' is empty, and a vector of no text means nothing"
+    assert letters[1]["reason"] == "column 'text' is empty, and a pooling model needs a text"
 
 
 def test_text_of_exactly_the_context_is_taken(place: EchoPlace) -> None:
@@ -192,7 +192,7 @@ def test_function_makes_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert text == Request(prompt="a fox")
     assert [made.reason for made in (chat, blank) if isinstance(made, RowFailure)] == [
         "embed_texts:of returned list, and model_task 'embed' needs a text",
-        "the text that embed_texts:of returned is empty, and a vector of no text means nothing",
+        "the text that embed_texts:of returned is empty, and a pooling model needs a text",
     ]
 
 

@@ -6,6 +6,7 @@ A further task needs a line in :data:`ASKED`, with what its rows ask; adapters a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ from tests.support.whole_job import attempt, without_cluster
 ASKED: dict[str, dict[str, Any]] = {
     "generate": {"prompt": "{row.text}", "sampling": {"temperature": 0}},
     "embed": {"prompt_column": "text"},
+    "classify": {"prompt_column": "text"},
+    "score": {"query": "fox", "document": "{row.text}"},
+    "ranking": {"model_task": "score", "query": "fox", "documents_column": "candidates"},
     "adapters": {
         "model_task": "generate",
         "prompt": "{row.text}",
@@ -54,7 +58,13 @@ ASKED: dict[str, dict[str, Any]] = {
         "sampling": {"temperature": 0, "logprobs": 1, "prompt_logprobs": 0},
     },
 }
-"""Arguments of each kind of task, whose answers depend on the columns `text` and `customer` alone."""
+"""Arguments of each kind of task, whose answers depend on the columns `text` and `customer` alone, or on a
+list with the text in it."""
+POOLED = ("embed", "classify", "score", "ranking")
+ANSWERS = {"tools": "tool_calls", "classify": "probabilities"}
+"""Columns that differ more from row to row than the first one."""
+MORE_WORDS = {"score": 1, "ranking": 3}
+"""Words of a row's requests besides its text."""
 CUSTOMERS = {"a red fox": "acme", "deep blue sea": "umbrella"}
 TEXTS = ["a red fox", "deep blue sea", "a red fox", "a bad row", "green hills", "an old dog"]
 
@@ -66,7 +76,10 @@ class Place:
         self.folder, self.kind = folder, kind
         self.log = root / "log"
         self._source = root / "in.jsonl"
-        rows = [{"n": n, "text": text, "customer": CUSTOMERS.get(text)} for n, text in enumerate(TEXTS)]
+        rows = [
+            {"n": n, "text": text, "customer": CUSTOMERS.get(text), "candidates": [text, "fish"]}
+            for n, text in enumerate(TEXTS)
+        ]
         self._source.write_bytes(as_jsonl(rows))
         self._asked = {"model_task": kind, **ASKED[kind]}
 
@@ -81,8 +94,12 @@ class Place:
         """Requests so far, of all submissions."""
         return sum(len(engine.asked) for engine in engines(self.log)) if self.log.exists() else 0
 
+    def words(self, texts: Iterable[str]) -> int:
+        """Words of the requests of rows."""
+        return sum(len(text.split()) + MORE_WORDS.get(self.kind, 0) for text in texts)
+
     def answers(self, manifest: BatchManifest) -> dict[int, Any]:
-        column = "tool_calls" if self.kind == "tools" else str(manifest.response_column)
+        column = ANSWERS.get(self.kind, str(manifest.response_column))
         return {row["n"]: row[column] for row in rows_of(self.folder, manifest)}
 
 
@@ -103,7 +120,7 @@ def test_each_row_has_its_own_answer(place: Place) -> None:
     assert [row["n"] for row in rows_of(place.folder, manifest)] == [0, 1, 2, 3, 4, 5]
     answers = place.answers(manifest)
     assert len({str(answer) for answer in answers.values()}) == 5
-    assert manifest.tokens.input == sum(len(text.split()) for text in TEXTS)
+    assert manifest.tokens.input == place.words(TEXTS)
 
 
 def test_equal_rows_are_asked_once(place: Place) -> None:
@@ -147,9 +164,9 @@ def test_too_many_failed_rows_end_the_job(place: Place) -> None:
 def test_paid_tokens_are_counted_for_limits(place: Place) -> None:
     """Of the rows that were asked: `max_tokens_total` and the budget of later attempts go by them."""
     manifest = place.run(0)
-    words = sum(len(text.split()) for text in dict.fromkeys(TEXTS))
+    words = place.words(dict.fromkeys(TEXTS))
     generated = words if place.kind == "generate" else int(manifest.tokens_generated or 0)
-    assert (generated > 0) is (place.kind != "embed")
+    assert (generated > 0) is (place.kind not in POOLED)
     assert manifest.tokens_paid == words + generated
 
 

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a pooling model makes of texts, without a model: vectors, probabilities of labels, or scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine.base import too_long
+from airflow_provider_raybatch.job.engine.echo_vectors import Vector, vector_of
+from airflow_provider_raybatch.job.request.pairs import pair_of
+from airflow_provider_raybatch.job.row import Request, RowFailure
+
+Words: TypeAlias = Sequence[str]
+
+_SPREAD = np.float32(64)
+"""What the numbers of words are divided by, for probabilities that are not all near 0 and 1."""
+_STEEP = np.float32(4)
+"""What the likeness of a pair is multiplied by before its sigmoid."""
+
+
+@dataclass(frozen=True)
+class EchoPooling:
+    """The numbers of a job's texts.
+
+    :param context: words of a text that fit.
+    :param size: of a vector.
+    :param names: of the labels.
+    """
+
+    spec: BatchInferenceSpec
+    context: int
+    size: int
+    names: Sequence[str]
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """Names of the numbers."""
+        return self.names if self.spec.model_task == "classify" else ()
+
+    def fitted(self, request: Request) -> tuple[list[tuple[Words, Words]], int] | RowFailure:
+        """The words of each query (empty where there is none) and text, and how many were cut off."""
+        query, texts = pair_of(request) if self.spec.compares else ("", [request.prompt or ""])
+        asked, cut = query.split(), 0
+        pairs: list[tuple[Words, Words]] = []
+        for words in map(str.split, texts):
+            room, whole = self.context - len(asked), len(asked) + len(words)
+            if whole > self.context and (self.spec.on_overlong != "truncate" or room < 1):
+                return too_long(whole, self.context)
+            cut += max(0, len(words) - room)
+            pairs.append((asked, words[:room]))
+        return pairs, cut
+
+    def of(self, pairs: Sequence[tuple[Words, Words]]) -> Vector:
+        """The numbers of a row, the same on each machine; texts are near that have words in common."""
+        if self.spec.compares:
+            return self._activated(_STEEP * np.array([_likeness(*pair) for pair in pairs], np.float32), 1)
+        (_, words), *_ = pairs
+        if self.spec.model_task == "classify":
+            count = len(self.names)
+            return self._activated(vector_of(words, count, {"use_activation": False}) / _SPREAD, count)
+        return vector_of(words, self.size, self.spec.pooling)
+
+    def _activated(self, logits: Vector, labels: int) -> Vector:
+        """As vLLM: softmax over the labels, and of a single one the sigmoid."""
+        if self.spec.pooling.get("use_activation") is False:
+            return logits
+        if labels == 1:
+            return 1 / (1 + np.exp(-logits))
+        powers: Vector = np.exp(logits - logits.max())
+        return powers / powers.sum()
+
+
+def _likeness(query: Words, document: Words) -> float:
+    one, other = (vector_of(words, 64, {}) for words in (query, document))
+    return float(one @ other)
