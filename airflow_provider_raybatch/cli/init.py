@@ -10,6 +10,7 @@ from pathlib import Path
 
 from airflow_provider_raybatch.cli.dag_text import Question, dag_text
 from airflow_provider_raybatch.cli.file_columns import columns_of
+from airflow_provider_raybatch.cli.paths import absolute, absolute_folder
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.text import clean, count_of
 from airflow_provider_raybatch.dataset import s3_credentials
@@ -23,7 +24,7 @@ def write_dag(options: Namespace) -> None:
 
     :raises SpecError: the file has no rows or is not data, or the DAG file exists already.
     """
-    source = options.file if "://" in options.file else str(Path(options.file).expanduser().absolute())
+    source = absolute(options.file)
     found = columns_of(source, options.format, s3_credentials(source, options.aws_conn_id))
     name = _name_of(source)
     path = Path(options.output or f"{name}_dag.py")
@@ -32,8 +33,8 @@ def write_dag(options: Namespace) -> None:
         source=source,
         columns=found,
         asked=sorted(found.askable[:_MOST_ASKED], key=list(found.names).index),
-        destination=options.destination or _destination(source, name),
-        model=options.model,
+        destination=absolute(options.destination or _destination(source, name)).rstrip("/"),
+        model=None if options.model is None else absolute_folder(options.model),
         conn_id=options.conn_id,
         aws_conn_id=options.aws_conn_id,
     )
@@ -83,5 +84,6 @@ def _name_of(source: str) -> str:
 
 
 def _destination(source: str, name: str) -> str:
-    folder = source.rpartition("/")[0] if source.startswith(("/", "s3://")) else str(Path.cwd())
+    # A folder's own name without its slash: a destination in it would be read as a source.
+    folder = source.rstrip("/").rpartition("/")[0] if source.startswith(("/", "s3://")) else str(Path.cwd())
     return f"{folder}/{name}_responses"

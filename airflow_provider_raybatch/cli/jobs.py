@@ -42,6 +42,8 @@ def show_jobs(options: Namespace) -> None:
 
 def show_log(options: Namespace) -> None:
     """Print the end of a job's log, or follow it."""
+    if options.lines < 1:
+        raise SpecError(f"lines: it must be at least 1, but it is {options.lines}.")
     address = address_of(options.conn_id)
     if options.follow:
         job = Followed(options.submission_id, poll_interval=2.0)

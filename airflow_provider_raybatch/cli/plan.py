@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 
 from rich.console import Console
@@ -11,10 +10,11 @@ from rich.text import Text
 
 from airflow_provider_raybatch.cli.preview_job import run_preview_job
 from airflow_provider_raybatch.cli.tables import console, show_findings, show_table
+from airflow_provider_raybatch.cli.terminal import json_line, steady
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.events import Planned
 from airflow_provider_raybatch.contract.preview import PlanReport, PreviewRequest, PromptTokens
-from airflow_provider_raybatch.contract.text import clean, count_of
+from airflow_provider_raybatch.contract.text import count_of
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -26,10 +26,10 @@ def show_plan(options: Namespace) -> None:
     report = next(event.report for event in events if isinstance(event, Planned))
     if options.json:
         document = {"task": task.title, "notes": task.notes, **report.model_dump(mode="json")}
-        print(json.dumps(document, ensure_ascii=False))
+        print(json_line(document))
         return
     to = console()
-    to.print(Text(clean(f"{task.title}: {_source(report)}"), style="bold"))
+    to.print(Text(steady(f"{task.title}: {_source(report)}"), style="bold"))
     if report.prompt_tokens is not None:
         _show_tokens(to, report.prompt_tokens)
     if report.sizes:

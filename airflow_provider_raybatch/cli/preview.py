@@ -8,11 +8,10 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from airflow_provider_raybatch.cli.preview_job import run_preview_job
-from airflow_provider_raybatch.cli.tables import console, show_findings
+from airflow_provider_raybatch.cli.tables import console, show_findings, show_indented
 from airflow_provider_raybatch.cli.terminal import json_line, steady
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.events import Previewed, RowAnswered, RowPreviewed
@@ -88,7 +87,7 @@ def _show_answer(to: Console, answer: RowAnswer) -> None:
 
 
 def _show_text(to: Console, name: str, text: str, style: str) -> None:
-    to.print(Padding(Text.assemble((steady(name), style), steady(text)), (0, 0, 0, 2), expand=False))
+    show_indented(to, Text.assemble((steady(name), style), steady(text)), "  ", "  ")
 
 
 def _facts(row: PreviewRow) -> Sequence[str]:

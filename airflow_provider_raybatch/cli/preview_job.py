@@ -26,6 +26,8 @@ def run_preview_job(options: Namespace, wanted: PreviewRequest) -> tuple[BatchTa
 
     :raises RaybatchError: the options can't be used, the cluster can't be reached, or the job failed.
     """
+    if not options.timeout > 0:
+        raise SpecError(f"timeout: it must be more than 0 seconds, but it is {options.timeout:g}.")
     task = batch_task(options)
     if wanted.ask and task.spec.engine == "ray_data_llm":
         raise SpecError(

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 from airflow_provider_raybatch.cli.last_run import dataset_at
+from airflow_provider_raybatch.cli.paths import absolute
 from airflow_provider_raybatch.cli.terminal import Row, print_rows
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.text import count_of
@@ -18,21 +18,21 @@ from airflow_provider_raybatch.dataset.dead_letters import letters
 
 _BATCH = 1024
 _OF_DEAD_LETTERS = ("ordinal", "step", "reason", "row")
+_LETTER = ("ordinal", "id", "step", "reason", "request", "response", "row")
+"""Fields of a dead letter."""
 
 
 def show_rows(options: Namespace) -> None:
     """Print rows as the options say."""
     if options.limit < 0:
         raise SpecError(f"limit: it must be 0, for all rows, or more, but it is {options.limit}.")
-    place = options.dataset
-    if "://" not in place:
-        place = os.path.abspath(os.path.expanduser(place))  # noqa: PTH100, PTH111 - keeps symbolic links
-    dataset = dataset_at(place, options.aws_conn_id)
+    dataset = dataset_at(absolute(options.dataset), options.aws_conn_id)
     counts = dataset.manifest.counts
-    found = _dead_letters(dataset, options.aws_conn_id) if options.failed else _rows(dataset, options)
     columns = options.columns and list(options.columns)
-    if columns:
-        found = _chosen(found, columns)
+    if options.failed:
+        found = _dead_letters(dataset, options.aws_conn_id, columns)
+    else:
+        found = _rows(dataset, options)
     first = columns or (_OF_DEAD_LETTERS if options.failed else _responses(dataset))
     shown = islice(found, options.limit or None)
     print_rows(shown, options.format, first)
@@ -56,14 +56,23 @@ def _rows(dataset: Dataset, options: Namespace) -> Iterator[Row]:
         raise DatasetError(f"files: {dataset.manifest.uri} can't be read ({error}).") from error
 
 
-def _dead_letters(dataset: Dataset, aws_conn_id: str | None) -> Iterator[Row]:
+def _dead_letters(dataset: Dataset, aws_conn_id: str | None, columns: list[str] | None) -> Iterator[Row]:
+    """The dead letters, or `columns` of them and of the rows in them."""
+    of_rows = [column.name for column in dataset.manifest.columns]
+    if columns and (unknown := set(columns) - {*_LETTER, *of_rows}):
+        raise SpecError(
+            f"columns: a dead letter has no {min(unknown)!r}; it has {_listed(list(_LETTER))}, and the row's columns."
+        )
     place = dataset.manifest.dead_letter_uri
-    return iter(()) if place is None else letters(dataset.manifest, s3_credentials(place, aws_conn_id))
+    if place is None:
+        return iter(())
+    found = letters(dataset.manifest, s3_credentials(place, aws_conn_id))
+    return (_chosen(letter, columns) for letter in found) if columns else found
 
 
-def _chosen(rows: Iterator[Row], columns: list[str]) -> Iterator[Row]:
-    for row in rows:
-        yield {name: row.get(name) for name in columns}
+def _chosen(letter: Row, columns: list[str]) -> Row:
+    row = letter["row"] or {}  # without one where it could not be read
+    return {name: letter[name] if name in letter else row.get(name) for name in columns}
 
 
 def _responses(dataset: Dataset) -> list[str]:

@@ -36,6 +36,12 @@ def run_verb(function: str, options: Namespace) -> None:
     except BrokenPipeError:
         # The reader, such as `head`, has enough. Python flushes stdout once more when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.filename is None:
+            raise
+        # Of a file that an option names: no right to read it, a name that is too long, a disk that is full.
+        print(clean(f"{error.filename}: it can't be used ({error.strerror})."), file=sys.stderr)
+        sys.exit(_FAILED)
 
 
 def _masked(text: str) -> str:

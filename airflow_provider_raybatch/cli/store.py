@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from airflow_provider_raybatch.cli.paths import absolute
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.layout import STORE_MARK
@@ -16,10 +17,11 @@ def show_store(options: Namespace) -> None:
     """Print the figures of a store; with `compact`, merge its index before."""
     from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 
-    place = folder(options.uri, s3_credentials(options.uri, options.aws_conn_id))
+    uri = absolute(options.uri)
+    place = folder(uri, s3_credentials(uri, options.aws_conn_id))
     if place.head(STORE_MARK) is None:
         raise SpecError(
-            f"uri: {options.uri} is not a response store, since it has no {STORE_MARK}; give what the task "
+            f"uri: {uri} is not a response store, since it has no {STORE_MARK}; give what the task "
             "has as reuse=."
         )
     store = ResponseStore(place, _tell)

@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from airflow_provider_raybatch.cli.terminal import steady
 from airflow_provider_raybatch.contract.preview import Findings
-from airflow_provider_raybatch.contract.text import clean
 
 _WIDTH_OF_A_PIPE = 120
 
@@ -41,7 +40,7 @@ def show_table(
     for place, name in enumerate(columns):
         made.add_column(name, justify="right" if place in numbers else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(Text(clean(one)) for one in row))
+        made.add_row(*(Text(steady(one)) for one in row))
     to.print()
     to.print(Text(title))
     to.print(made)
@@ -57,4 +56,11 @@ def show_findings(to: Console, found: Findings, notes: Sequence[str]) -> None:
             to.print()
             to.print(Text(title, style="bold"))
             for sentence in sentences:
-                to.print(Padding(Text(f"- {clean(sentence)}"), (0, 0, 0, 1), expand=False))
+                show_indented(to, Text(steady(sentence)), " - ", "   ")
+
+
+def show_indented(to: Console, text: Text, first: str, others: str) -> None:
+    """Write a text after `first`, and its further lines after `others`, without spaces at their ends."""
+    for number, line in enumerate(text.wrap(to, max(1, to.width - len(others)))):
+        line.rstrip()
+        to.print(Text.assemble(others if number else first, line))

@@ -14,6 +14,7 @@ from typing import Any
 
 from airflow_provider_raybatch.cli.dag_file import find_task, importing_from
 from airflow_provider_raybatch.cli.masking import masked
+from airflow_provider_raybatch.cli.paths import absolute, absolute_folder
 from airflow_provider_raybatch.cli.quiet import quietly
 from airflow_provider_raybatch.cli.rendering import XComs, render, run_conf, run_date, template_context
 from airflow_provider_raybatch.cluster.submit.request import with_source_digest
@@ -165,20 +166,22 @@ def _given_arguments(options: Namespace) -> dict[str, Any]:
         given[name] = value
     if "source" in given:
         sources = [given["source"]] if isinstance(given["source"], str) else given["source"]
-        given["source"] = [_absolute(source) for source in sources]
+        given["source"] = [absolute(source) for source in sources]
     for name in _FOLDERS:
         if name in given:
-            given[name] = _absolute(given[name])
-    if "model" in given and Path(given["model"]).is_dir():
-        given["model"] = _absolute(given["model"])
+            given[name] = absolute(given[name])
+    if "model" in given:
+        given["model"] = absolute_folder(given["model"])
     if "chat_template" in given and _is_file(given["chat_template"]):
-        given["chat_template"] = Path(given["chat_template"]).read_text(encoding="utf-8")
+        given["chat_template"] = _text_of(given["chat_template"])
     return given
 
 
-def _absolute(location: str) -> str:
-    """A path of the shell, which may be relative to where the user is."""
-    return location if "://" in location or not location else str(Path(location).expanduser().absolute())
+def _text_of(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise SpecError(f"chat_template: {file} is not text in UTF-8; name a file with a template.") from None
 
 
 def _is_file(text: str) -> bool:

@@ -101,6 +101,17 @@ def test_an_error_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
 WORDS = ["rows", "/nowhere"]
 
 
+def test_a_name_that_no_file_can_have_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "x" * 300
+    for words in (["preview", "--dag", name], ["init", name], ["init", __file__, "--format", "csv", "-o", name]):
+        with pytest.raises(SystemExit) as caught:
+            main(words)
+        assert caught.value.code == 1
+        out, err = capsys.readouterr()
+        assert not out
+        assert err.count("\n") == 1
+
+
 def run_in_airflow(words: list[str]) -> None:
     given = airflow_parser().parse_args(["raybatch", *words])  # type: ignore[attr-defined]
     given.func(given)

@@ -18,6 +18,7 @@ from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import cut, survey
 from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
+from tests.support.s3_server import serving
 
 ODD_NAMES = [
     "__class__", "it's", 'a "quoted" name', "two\nlines", "back\\slash", "{brace}", "{{ ds }}", "{% raw %}",
@@ -179,6 +180,30 @@ def test_with_a_model_and_connections() -> None:
     task = operator("b.py")
     assert (task.ray_conn_id, task.model, task.engine) == ("gpus", "some/model", "vllm")
     assert rendered(task).destination == "s3://lake/out/20261102T000000"
+
+
+def test_paths_of_the_shell_become_absolute(tmp_path: Path) -> None:
+    """The job runs in another folder."""
+    (tmp_path / "models/a/b").mkdir(parents=True)
+    source = write("a.jsonl", [{"x": "y"}])
+    main(["init", f"models/../{source}", "--model", "models/a/b", "--destination", "out/"])
+    spec = rendered(operator("a_dag.py"))
+    assert (spec.source, spec.model) == ([f"{tmp_path}/a.jsonl"], f"{tmp_path}/models/a/b")
+    assert spec.destination == f"{tmp_path}/out/20261102T000000"
+
+
+def test_a_destination_lies_beside_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside of it, the next run would read it as a source."""
+    with serving() as server:
+        server.open_to_this_process(monkeypatch)
+        bucket = server.new_bucket()
+        server.client().put_object(Bucket=bucket, Key="in/a.jsonl", Body=b'{"x": "y"}\n')
+        main(["init", f"s3://{bucket}/in/", "-o", "s3.py"])
+    assert operator("s3.py").destination.startswith(f"s3://{bucket}/in_responses/{{{{")
+    Path("folder").mkdir()
+    write("folder/a.jsonl", [{"x": "y"}])
+    main(["init", "folder/"])
+    assert operator("folder_dag.py").destination.startswith(f"{Path.cwd()}/folder_responses/{{{{")
 
 
 def test_a_file_is_replaced_only_by_force(capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,6 +96,13 @@ def test_an_unknown_job(show: Callable[..., str], capsys: pytest.CaptureFixture[
     assert "knows no job 'nothing'; `raybatch status` lists" in capsys.readouterr().err
 
 
+def test_a_number_of_lines_that_is_none(show: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    for number in ("0", "-5"):
+        with pytest.raises(SystemExit):
+            show("logs", "nothing", "--lines", number)
+        assert capsys.readouterr().err == f"lines: it must be at least 1, but it is {number}.\n"
+
+
 @pytest.mark.parametrize(
     ("verb", "host", "said"),
     [

@@ -192,6 +192,31 @@ def test_json_has_it_all(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> No
     assert json.loads(printed(capsys, "plan", "--json"))["prompt_tokens"]["p99"] == 900
 
 
+def test_long_sentences_are_indented(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
+    """What people copy has no spaces at the ends of lines."""
+    sentence = "one of many words " * 20
+    row = PreviewRow(ordinal=0, messages=(ShownMessage(role="user", text=sentence),))
+    end = Preview(rows=1, rows_shown=1, refusals=(sentence,))
+    reporting(ray, events.RowPreviewed(row=row), events.Previewed(preview=end))
+    lines = printed(capsys, "preview").splitlines()
+    assert lines == [line.rstrip() for line in lines]
+    of_sentence = lines[lines.index("The job would be refused:") + 1 :]
+    assert [line[:3] for line in of_sentence] == [" - ", "   ", "   ", "   "]
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_plan_steers_no_terminal(
+    ray: FakeRay, capsys: pytest.CaptureFixture[str], form: tuple[str, ...]
+) -> None:
+    """A cluster may name a GPU, and a file a column, as it likes."""
+    odd = "pay\u202egpj.exe\x9b31m"
+    size = REPORT.sizes[0].model_copy(update={"reason": odd})
+    reporting(ray, events.Planned(report=REPORT.model_copy(update={"sizes": (size,), "notices": (odd,)})))
+    shown = printed(capsys, "plan", *form)
+    assert shown.count("pay") == 2
+    assert not set(shown) & set("\u202e\x9b\x1b")
+
+
 @pytest.mark.parametrize("words", [("preview",), ("preview", "--json"), ("plan",), ("plan", "--json")])
 def test_secrets_of_templates_are_masked(
     ray: FakeRay, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
@@ -217,6 +242,8 @@ def test_secrets_of_templates_are_masked(
         (("preview", "--rows", "101"), "rows: it must be at most 100, but it is 101."),
         (("preview", "--rows", "0"), "rows: it must be at least 1, but it is 0."),
         (("preview", "--ask", "21"), "ask: it must be at most 20, but it is 21."),
+        (("preview", "--timeout", "0"), "timeout: it must be more than 0 seconds, but it is 0."),
+        (("plan", "--timeout", "nan"), "timeout: it must be more than 0 seconds, but it is nan."),
     ],
 )
 def test_wrong_numbers_are_refused(

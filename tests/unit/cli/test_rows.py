@@ -121,6 +121,18 @@ def test_chosen_columns(tmp_path: Path, show: Callable[..., str], capsys: pytest
     assert "columns: the dataset has no 'c'; it has 'a', 'b', 'response'" in capsys.readouterr().err
 
 
+def test_columns_of_failed_rows(
+    tmp_path: Path, show: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fields of the dead letter, and columns of the row in it."""
+    place = committed(tmp_path, [{"name": "a"}, {"name": "b"}], failed=1)
+    words = ("--failed", "--format", "jsonl", "--columns")
+    assert json.loads(show(place, *words, "name", "step")) == {"name": "b", "step": "engine"}
+    with pytest.raises(SystemExit):
+        show(place, *words, "nmae")
+    assert "columns: a dead letter has no 'nmae'; it has 'ordinal'," in capsys.readouterr().err
+
+
 def test_a_damaged_file_is_one_sentence(
     tmp_path: Path, show: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -205,6 +205,13 @@ def test_options_replace_those_of_the_task(dag_file: Callable[[str], str]) -> No
     assert task.ray_conn_id == "other"
 
 
+def test_a_template_that_is_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "template.jinja"
+    file.write_bytes(b"\xff\xfe{")
+    words = ("--source", "/a.csv", "--prompt", "{row.x}", "--model", "m", "--chat-template", str(file))
+    assert refused(*words).startswith(f"chat_template: {file} is not text in UTF-8")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
