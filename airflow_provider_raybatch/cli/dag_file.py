@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,10 @@ from typing import Any
 
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+
+_DEPTH = "AIRFLOW__CORE__DAGBAG_IMPORT_ERROR_TRACEBACK_DEPTH"
+_OWN_ERROR = re.compile(r"airflow_provider_raybatch(?:\.\w+)+: ")
+"""Their sentences say it all."""
 
 
 def find_task(file: str, task_id: str | None) -> Any:
@@ -48,7 +53,7 @@ def _dags(file: str) -> list[Any]:
     from airflow.dag_processing.dagbag import DagBag
 
     # What a DAG file prints is not part of a verb's output.
-    with contextlib.redirect_stdout(sys.stderr), importing_from(path.parent):
+    with contextlib.redirect_stdout(sys.stderr), importing_from(path.parent), _whole_tracebacks():
         bag = DagBag(str(path), safe_mode=False)
     if bag.import_errors:
         why = _last_line(next(iter(bag.import_errors.values())), path)
@@ -62,7 +67,21 @@ def _last_line(error: str, path: Path) -> str:
     """What a traceback ends with, and the line of the file that led there."""
     lines = error.strip().splitlines()
     places = re.findall(rf'File "{re.escape(str(path))}", line (\d+)', error)
-    return f"{f'line {places[-1]}: ' if places else ''}{lines[-1].strip() if lines else 'unknown error'}"
+    last = _OWN_ERROR.sub("", lines[-1].strip()) if lines else "unknown error"
+    return f"{f'line {places[-1]}: ' if places else ''}{last.rstrip('.')}"
+
+
+@contextlib.contextmanager
+def _whole_tracebacks() -> Iterator[None]:
+    """Let Airflow keep a DAG file's frames in tracebacks, of which it keeps the last two by default."""
+    before = os.environ.get(_DEPTH)
+    os.environ[_DEPTH] = "1000"
+    try:
+        yield
+    finally:
+        os.environ.pop(_DEPTH)
+        if before is not None:
+            os.environ[_DEPTH] = before
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_raybatch import __version__
 from airflow_provider_raybatch.cli.verbs import PROGRAM, SUMMARY, VERBS
 
 if TYPE_CHECKING:
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of ``raybatch``."""
-    made = argparse.ArgumentParser(prog=PROGRAM, description=f"{SUMMARY}.")
+    made = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description=f"{SUMMARY}.",
+        epilog=f"Begin with: {PROGRAM} init FILE. Examples of each verb: {PROGRAM} VERB --help.",
+    )
+    made.add_argument("--version", action="version", version=f"airflow-provider-raybatch {__version__}")
     verbs = made.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb in VERBS:
         one = verbs.add_parser(

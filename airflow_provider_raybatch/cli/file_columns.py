@@ -49,6 +49,7 @@ class Columns:
     first: Sequence[Mapping[str, Any] | BadRow] = ()
     csv_options: dict[str, Any] | None = None
     format: SourceFormat | None = None
+    is_csv: bool = False
 
     @property
     def askable(self) -> list[str]:
@@ -58,6 +59,11 @@ class Columns:
     def notes(self, asked: Sequence[str]) -> list[str]:
         """What else to know of a prompt over these columns, a sentence each."""
         found, rows = [], count_of(len(self.first), "row")
+        if self.is_csv and self.names and all(map(_is_number, self.names)):
+            found.append(
+                f"the first line is read as names of columns, such as {self.names[0]!r}; if it is a row, add "
+                "a line with names above it."
+            )
         if encoding := (self.csv_options or {}).get("encoding"):
             found.append(f"the text is not UTF-8, and {encoding!r} is a guess; see it in preview.")
         if bad := [row for row in self.first if not isinstance(row, Mapping)]:
@@ -85,9 +91,11 @@ def columns_of(source: str, kind: SourceFormat | None, credentials: AwsCredentia
         listing = resolve(given.model_copy(update={"csv_options": CsvOptions(**options)}), credentials)
     surveyed = survey(listing, credentials)
     if not surveyed.rows:
-        raise SpecError(f"file: {source} has no rows; give one that has some.")
+        header = surveyed.schemas[0] if listing.format == "csv" and surveyed.schemas else None
+        where = " below its first line, which is the header" if header is not None and header.names else ""
+        raise SpecError(f"file: {source} has no rows{where}; give one that has some.")
     names, texts, first = _names(listing, surveyed, credentials)
-    found = Columns(surveyed.rows, names, texts, first, options, kind)
+    found = Columns(surveyed.rows, names, texts, first, options, kind, listing.format == "csv")
     if not found.askable:
         raise SpecError(f"file: {source} has no column that a prompt can name; rename one in the file.")
     return found
@@ -159,6 +167,10 @@ def _is_text(kind: pa.DataType) -> bool:
 def _words(value: object) -> int:
     """Characters of a text with letters in it."""
     return len(value) if isinstance(value, str) and any(map(str.isalpha, value)) else 0
+
+
+def _is_number(name: str) -> bool:
+    return name.strip().replace(",", ".").replace(".", "", 1).lstrip("-").isdigit()
 
 
 def _has_placeholder(name: str) -> bool:

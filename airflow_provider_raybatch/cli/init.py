@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import unicodedata
 from argparse import Namespace
 from pathlib import Path
 
@@ -80,6 +81,8 @@ def _copying(path: Path, quoted: str) -> str | None:
 def _name_of(source: str) -> str:
     """A name for files and Python alike, from a file's name."""
     stem = re.split(r"[/\\]", source.rstrip("/"))[-1].partition(".")[0]
+    stem = unicodedata.normalize("NFKD", stem)  # letters without their accents
+    stem = "".join(one for one in stem if not unicodedata.combining(one))
     return re.sub(r"[^a-z0-9]+", "_", stem.lower()).strip("_")[:60] or "rows"
 
 

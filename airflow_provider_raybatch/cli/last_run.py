@@ -28,7 +28,12 @@ def dataset_at(place: str, aws_conn_id: str | None) -> Dataset:
         for name in reversed(_subfolders(runs)[-_MOST_TRIED:]):
             if runs.head(f"{name}/{NEWEST_MANIFEST}") is not None:
                 return open_dataset(f"{runs.uri}/{name}", aws_conn_id)
-        raise
+        if place.endswith(".json") or runs.head(NEWEST_MANIFEST) is not None:
+            raise  # of this dataset
+        raise DatasetError(
+            f"dataset: no finished dataset is at {place}, nor in a folder in it; give a task's destination "
+            "(a task that failed or is not done has none)."
+        ) from None
 
 
 def _subfolders(place: Folder) -> Sequence[str]:

@@ -14,6 +14,6 @@ def absolute(location: str) -> str:
 
 
 def absolute_folder(name: str) -> str:
-    """The absolute path of a folder that is there; `name` itself if there is none, as of a Hugging Face id."""
+    """The absolute path of a folder; `name` itself where there is none, such as a Hugging Face id."""
     place = absolute(name)
     return place if os.path.isdir(place) else name  # noqa: PTH112 - takes any text

@@ -61,7 +61,8 @@ def _dead_letters(dataset: Dataset, aws_conn_id: str | None, columns: list[str] 
     of_rows = [column.name for column in dataset.manifest.columns]
     if columns and (unknown := set(columns) - {*_LETTER, *of_rows}):
         raise SpecError(
-            f"columns: a dead letter has no {min(unknown)!r}; it has {_listed(list(_LETTER))}, and the row's columns."
+            f"columns: a dead letter has no {min(unknown)!r}; it has {_listed(list(_LETTER))}, and "
+            "the columns of its row."
         )
     place = dataset.manifest.dead_letter_uri
     if place is None:

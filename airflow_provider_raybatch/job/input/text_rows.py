@@ -9,11 +9,13 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input import csv_records
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.text_index import is_blank
 
 _LONGEST_SHOWN = 2000
+_KINDS = {list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
 _NULL = r"\N"
 _MARK = "\ufeff"
 """Byte order mark, also inside a file that was joined from several."""
@@ -36,7 +38,9 @@ def _json_row(line: bytes) -> dict[str, Any] | BadRow:
         return BadRow(f"the line is not JSON ({error})", _shown(line))
     if isinstance(value, dict):
         return value
-    return BadRow(f"the line is JSON, but {type(value).__name__} instead of an object", _shown(line))
+    return BadRow(
+        f"the line is JSON, but {_KINDS.get(type(value), 'a number')} instead of an object", _shown(line)
+    )
 
 
 class _DoubleKeyError(Exception):
@@ -72,7 +76,10 @@ def csv_rows(
             rows.append(replace(fields, text=fields.text[:_LONGEST_SHOWN]))
         elif len(fields) != len(header):
             rows.append(
-                BadRow(f"the row has {len(fields)} fields, the header has {len(header)}", _shown(fields))
+                BadRow(
+                    f"the row has {count_of(len(fields), 'field')}, the header has {len(header)}",
+                    _shown(fields),
+                )
             )
         elif damaged and any("\udc80" <= character <= "\udcff" for value in fields for character in value):
             reason = "the row is not UTF-8 text; set its encoding, such as csv_options={'encoding': 'cp1252'}"

@@ -37,7 +37,7 @@ JSONL_ROWS = {
     "missing column": BadRow("template", "the row has no column 'text'", {"other": 1}),
     "broken line": BadRow("read", "the line is not JSON (", '{"text": "x'),
     "a key twice": BadRow("read", "has the key 'text' twice", '{"text": "x", "text": "y"}'),
-    "line that is not an object": BadRow("read", "but list instead of an object", '["x"]'),
+    "line that is not an object": BadRow("read", "but a list instead of an object", '["x"]'),
     "half a surrogate pair": BadRow("read", "the line is not JSON (", '{"text": "\\ud800"}'),
     "too long a prompt": BadRow(
         "tokenize", "the prompt has 60 tokens and max_model_len is 50", {"text": "w " * 60}
@@ -53,7 +53,7 @@ JSONL_ROWS = {
     "no json although asked for": BadRow("parse", "the response is not JSON (", {"text": "plain"}),
 }
 CSV_ROWS = {
-    "a field too few": BadRow("read", "the row has 1 fields, the header has 2", "only one"),
+    "a field too few": BadRow("read", "the row has 1 field, the header has 2", "only one"),
     "a field too many": BadRow("read", "the row has 3 fields, the header has 2", "1,2,3"),
     "not utf-8": BadRow("read", "the row is not UTF-8 text", b"1,\xff\xfe"),
     "a quote that is not doubled": BadRow("read", "the row is not CSV (", '"he said "hi" to me",1'),

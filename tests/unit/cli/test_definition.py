@@ -10,6 +10,7 @@ from importlib import import_module
 
 import pytest
 
+from airflow_provider_raybatch import __version__
 from airflow_provider_raybatch.cli.definition import airflow_commands, main, parser
 from airflow_provider_raybatch.cli.option import Verb
 from airflow_provider_raybatch.cli.verbs import VERBS
@@ -94,7 +95,7 @@ def test_an_error_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
         assert caught.value.code == 1
         out, err = capsys.readouterr()
         assert not out
-        assert err.startswith("manifest: '/nowhere/manifest.json' can't be read")
+        assert err.startswith("dataset: no finished dataset is at /nowhere, nor in a folder in it")
         assert err.count("\n") == 1
 
 
@@ -103,7 +104,11 @@ WORDS = ["rows", "/nowhere"]
 
 def test_a_name_that_no_file_can_have_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     name = "x" * 300
-    for words in (["preview", "--dag", name], ["init", name], ["init", __file__, "--format", "csv", "-o", name]):
+    for words in (
+        ["preview", "--dag", name],
+        ["init", name],
+        ["init", __file__, "--format", "csv", "-o", name],
+    ):
         with pytest.raises(SystemExit) as caught:
             main(words)
         assert caught.value.code == 1
@@ -115,6 +120,13 @@ def test_a_name_that_no_file_can_have_is_one_sentence(capsys: pytest.CaptureFixt
 def run_in_airflow(words: list[str]) -> None:
     given = airflow_parser().parse_args(["raybatch", *words])  # type: ignore[attr-defined]
     given.func(given)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"airflow-provider-raybatch {__version__}\n"
 
 
 def test_a_reader_that_has_enough_is_no_error() -> None:

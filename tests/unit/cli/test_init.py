@@ -158,6 +158,20 @@ def test_rows_that_can_not_be_read_are_told(capsys: pytest.CaptureFixture[str]) 
     assert note in capsys.readouterr().out
 
 
+def test_a_first_line_of_numbers_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.csv").write_text("1,-2.5,3\n4,5,6\n")
+    Path("years.csv").write_text("name,2025,2026\nSAP,1,2\n")
+    main(["init", "a.csv"])
+    assert "Note: the first line is read as names of columns, such as '1';" in capsys.readouterr().out
+    main(["init", "years.csv"])
+    assert "first line" not in capsys.readouterr().out
+
+
+def test_accents_of_a_name_are_left_out() -> None:
+    main(["init", write("Größe à Łódź.jsonl", [{"x": "y"}])])
+    assert [path.name for path in Path().glob("*_dag.py")] == ["gro_e_a_odz_dag.py"]
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
 def test_nulls_are_told(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["init", write(name, [{"id": 1, "text": "yes"}, {"id": None, "text": None}])])
@@ -220,8 +234,8 @@ def test_a_file_is_replaced_only_by_force(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.csv", b"", "has no rows"),
-        ("a.csv", b"name,city\n", "has no rows"),
+        ("a.csv", b"", "has no rows; give one"),
+        ("a.csv", b"name,city\n", "has no rows below its first line, which is the header"),
         ("a.jsonl", b"", "has no rows"),
         ("a.parquet", b"", "is not a readable Parquet file"),
         ("a.parquet", b"name,city\n", "is not Parquet but text"),

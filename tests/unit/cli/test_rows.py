@@ -86,7 +86,10 @@ def test_of_a_folder_of_runs_the_last_is_shown(
     assert f"1 of 1 row of {tmp_path}/20260102T000000" in show(f"{tmp_path}/")
     with pytest.raises(SystemExit):
         show(str(tmp_path / "20260103T000000"))
-    assert "20260103T000000/manifest.json' can't be read" in capsys.readouterr().err
+    assert (
+        f"no finished dataset is at {tmp_path}/20260103T000000, nor in a folder in it"
+        in capsys.readouterr().err
+    )
 
 
 def test_wide_values_are_cut(tmp_path: Path, show: Callable[..., str]) -> None:

@@ -111,7 +111,8 @@ def test_what_is_not_needed_is_left_out(dag_file: Callable[[str], str]) -> None:
         ("RayJobOperator(task_id='job', entrypoint='true')", None, "has no batch inference"),
         ("batch(source='{{ var.value.nothing }}')", None, "(Variable nothing not found); create that"),
         ("task(lambda: 1, task_id='one')()", "one", "is a @task; name a"),
-        ("batch(max_errors=-1)", None, "can't be loaded"),
+        ("batch(max_errors=-1)", None, "py can't be loaded (line 8: Task 'label': max_errors: it must be"),
+        ("batch(colour='red')", None, "py can't be loaded (line "),
     ],
 )  # fmt: skip
 def test_refusals(dag_file: Callable[[str], str], body: str, task_id: str | None, said: str) -> None:

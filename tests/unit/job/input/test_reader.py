@@ -149,8 +149,8 @@ class TestText:
         bad = [row for row in rows if isinstance(row, BadRow)]
         assert [row.reason.partition(" (")[0] for row in bad] == [
             "the line is not JSON",
-            "the line is JSON, but list instead of an object",
-            "the line is JSON, but NoneType instead of an object",
+            "the line is JSON, but a list instead of an object",
+            "the line is JSON, but null instead of an object",
             *["the line is not JSON"] * 4,
         ]
         assert bad[0].text == '{"a": \n'
@@ -163,7 +163,7 @@ class TestText:
         reasons = [row if isinstance(row, dict) else re.split(r" \(|;", row.reason)[0] for row in rows]
         assert reasons == [
             {"a": "1", "b": "2"},
-            "the row has 1 fields, the header has 2",
+            "the row has 1 field, the header has 2",
             "the row has 3 fields, the header has 2",
             "the row is not UTF-8 text",
             {"a": "1", "b": "x\ny"},
