@@ -73,7 +73,7 @@ def _last_line(error: str, path: Path) -> str:
 
 @contextlib.contextmanager
 def _whole_tracebacks() -> Iterator[None]:
-    """Let Airflow keep a DAG file's frames in tracebacks, of which it keeps the last two by default."""
+    """Let Airflow keep all frames of a traceback, which are two by default: those of the DAG file, too."""
     before = os.environ.get(_DEPTH)
     os.environ[_DEPTH] = "1000"
     try:
