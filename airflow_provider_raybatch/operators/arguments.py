@@ -27,6 +27,7 @@ from airflow_provider_raybatch.contract.base import parse, shown
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.operators.misplaced import check_names
+from airflow_provider_raybatch.operators.schemas import check_schemas
 
 ARGUMENTS = tuple(name for name in BatchInferenceSpec.model_fields if name not in NOT_ARGUMENTS)
 """The arguments that make up the spec, in the order of the documentation."""
@@ -91,7 +92,7 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
     own = {name: copy.deepcopy(given[name]) for name in _COLLECTIONS if name in given}
     data = {**_some(format=format_of_source), **given, **own, "source": paths}
     spec = parse(BatchInferenceSpec, data)
-    _check_tool_schemas(spec)
+    check_schemas(spec)
     if spec.has_vllm_sampling:
         try:
             check_vllm_sampling(spec.sampling)
@@ -100,23 +101,6 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
                 f"sampling: {str(error).rstrip('.')}{'' if str(error)[-1] == '?' else '.'}"
             ) from None
     return spec
-
-
-def _check_tool_schemas(spec: BatchInferenceSpec) -> None:
-    """Refuse a broken JSON schema as early as this; the cluster checks it again, in all drafts."""
-    for number, tool in enumerate(spec.tools or ()):
-        if (parameters := tool["function"].get("parameters")) and "$schema" not in parameters:
-            from jsonschema import Draft7Validator, Draft202012Validator, SchemaError  # Airflow brings it
-
-            try:
-                Draft202012Validator.check_schema(parameters)
-            except SchemaError as error:
-                if Draft7Validator(Draft7Validator.META_SCHEMA).is_valid(parameters):
-                    continue
-                raise SpecError(
-                    f"tools: {number}: function: parameters is not a JSON schema ({error.json_path}: "
-                    f"{error.message}); correct it."
-                ) from None
 
 
 def _with_structures(sampling: Any) -> Any:

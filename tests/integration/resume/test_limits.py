@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.job.planning import cluster_view
 from tests.support.ray_processes import coordinators
 from tests.support.repeated_task import ROWS, RepeatedTask, answers
 from tests.support.s3_server import S3Server
@@ -98,3 +100,10 @@ def test_no_progress_timeout_spares_a_slow_response(
         manifest = run(100)  # on this machine, the replica's own start takes longer than 20 s
     assert manifest.counts.ok == 1
     assert context.execution_no_progress_timeout_s == -1
+
+
+def test_each_node_tells_how_much_memory_it_has(task: RepeatedTask) -> None:
+    """Ray's own number is less: what was free when it started."""
+    found = cluster_view.most_memory()
+    assert found == cluster_view._memory_here()
+    assert found > sum(ray.cluster_resources()[name] for name in ("memory", "object_store_memory"))

@@ -105,6 +105,43 @@ def test_broken_schema_of_tools_is_refused_while_parsing() -> None:
     assert len(spec(tools=[old], tool_call_parser="hermes").tools) == 1  # as older drafts write it
 
 
+BROKEN = {"type": "object", "properties": {"total": {"type": "integr"}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"response_format": BROKEN}, "response_format: the schema"),
+        ({"response_format": json.dumps(BROKEN)}, "response_format: the schema"),
+        ({"sampling": {"structured_outputs": {"json": BROKEN}}}, "sampling: structured_outputs: json"),
+    ],
+    ids=["response_format", "as text", "sampling"],
+)
+def test_broken_schema_of_responses_is_refused_while_parsing(fields: dict[str, Any], name: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        spec(**fields)
+    assert str(refused.value) == (
+        f"{name} is not a JSON schema ($.properties.total.type: 'integr' is not valid under any of the given "
+        "schemas); correct it."
+    )
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "integer", "minimum": 0, "exclusiveMinimum": True},
+        {"type": "array", "items": [{"type": "string"}]},
+        {"type": "string", "pattern": r"\p{L}+"},
+    ],
+    ids=["Draft 4", "Draft 7", "a pattern that Python lacks"],
+)
+def test_schemas_that_the_cluster_may_take_are_not_refused(part: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"a": part}}
+    assert spec(response_format=schema).response_format == schema
+    tools = [{"function": {"name": "add", "parameters": schema}}]
+    assert len(spec(tools=tools, tool_call_parser="hermes").tools) == 1
+
+
 def test_keep_warm_takes_durations() -> None:
     assert spec(keep_warm=timedelta(minutes=5)).keep_warm == 300.0
     assert spec(keep_warm="0").keep_warm == 0.0
