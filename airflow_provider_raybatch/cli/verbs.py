@@ -36,9 +36,11 @@ VERBS = (
             "init reviews.parquet --model Qwen/Qwen2.5-0.5B-Instruct -o dags/reviews.py",
         ),
         options=(
-            Option("file", metavar="FILE", help="a CSV, JSONL or Parquet file, local or s3://"),
+            Option("file", metavar="FILE", help="a CSV, JSONL, Parquet or Arrow file, local or s3://"),
             Option(
-                "--format", choices=("parquet", "jsonl", "csv"), help="where the file's name doesn't tell"
+                "--format",
+                choices=("parquet", "jsonl", "csv", "arrow"),
+                help="where the file's name doesn't tell",
             ),
             Option(
                 "-o", "--output", metavar="FILE", help="the DAG file; by default NAME_dag.py in this folder"

@@ -60,7 +60,7 @@ class RayBatchInferenceOperator(RayOperator):
 
     :param source: files, folders or globs (local, ``file://``, ``s3://``, ``https://``), one or a list; or
         what another batch inference returned.
-    :param format: ``parquet``, ``jsonl`` or ``csv``; by default the extension tells.
+    :param format: ``parquet``, ``jsonl``, ``csv`` or ``arrow``; by default the extension tells.
     :param csv_options: how CSV files are written: `delimiter`, `encoding`, and `header`, which is ``False``
         or a list of names where the first row is data; by default a comma, UTF-8, and names in that row.
     :param limit: only the first so many rows.

@@ -49,6 +49,15 @@ def as_parquet(rows: Sequence[dict[str, Any]]) -> bytes:
     return bytes(sink.getvalue())
 
 
+def as_arrow(rows: Sequence[dict[str, Any]], is_file: bool = False) -> bytes:
+    """Return a stream, as Hugging Face ``datasets`` writes it, or a file (Feather)."""
+    table, sink = pa.Table.from_pylist(list(rows)), pa.BufferOutputStream()
+    opened = pa.ipc.new_file if is_file else pa.ipc.new_stream
+    with opened(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=70)
+    return bytes(sink.getvalue())
+
+
 def packed(content: bytes, how: str) -> bytes:
     if how == "gz":
         return gzip.compress(content)
@@ -58,7 +67,7 @@ def packed(content: bytes, how: str) -> bytes:
     return bytes(sink.getvalue())
 
 
-WRITERS = {"jsonl": as_jsonl, "csv": as_csv, "parquet": as_parquet}
+WRITERS = {"jsonl": as_jsonl, "csv": as_csv, "parquet": as_parquet, "arrow": as_arrow}
 
 
 def text_of(row: dict[str, Any]) -> dict[str, str]:

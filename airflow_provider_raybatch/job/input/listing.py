@@ -24,6 +24,7 @@ from airflow_provider_raybatch.contract.shown_uri import shown_uri
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.copies import Copies, scratch_error
+from airflow_provider_raybatch.job.input.saved_datasets import saved_files
 from airflow_provider_raybatch.job.input.tables import Kinds, refuse_tables
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import RefusedError, StorageError, error_prefix
@@ -38,6 +39,8 @@ _EXTENSIONS: dict[str, SourceFormat] = {
     ".json": "jsonl",
     ".csv": "csv",
     ".tsv": "csv",
+    ".arrow": "arrow",
+    ".feather": "arrow",
 }
 _WORKBOOKS = (".xls", ".xlsx", ".xlsm", ".xlsb")
 _PLAIN_CSV = CsvOptions()
@@ -95,6 +98,11 @@ class Listing:
     files: tuple[SourceFile, ...]
 
     @property
+    def has_groups(self) -> bool:
+        """Whether the files are row groups or batches with Arrow types, and not lines of text."""
+        return self.format in {"parquet", "arrow"}
+
+    @property
     def digest(self) -> str:
         """32 hex digits that change with any file's name, size or version, with their order and options."""
         content: list[Any] = [self.format, [(file.uri, file.size, file.version) for file in self.files]]
@@ -110,7 +118,8 @@ def resolve(
 
     Paths keep the order of the spec; the files of a folder or glob are sorted by name. In folders, names that
     begin with ``.`` or ``_`` are left out (bookkeeping of Spark, Hive and of this package). A folder with a
-    dataset of this package means the files of its newest manifest.
+    dataset of this package means the files of its newest manifest; one that ``datasets`` has saved means
+    those of its state.
 
     :param copies: needed for URLs whose server tells no version.
     :raises PreflightError: nothing there, mixed or unknown formats, or a folder or glob of a table's files.
@@ -132,11 +141,12 @@ def resolve(
         raise PreflightError(
             f"source: its files have different formats ({examples}); name files of one format or set format."
         )
-    (uri, times), *_ = Counter(file.uri for file in files).most_common(1)
-    if times > 1:
-        raise PreflightError(
-            f"source: {shown_uri(uri)} is named {count_of(times, 'time')}; its rows would come out as often."
-        )
+    for uri, times in Counter(file.uri for file in files).most_common(1):  # none of an empty saved dataset
+        if times > 1:
+            raise PreflightError(
+                f"source: {shown_uri(uri)} is named {count_of(times, 'time')}; its rows would come out as "
+                "often."
+            )
     return Listing(next(iter(formats), wanted.format or "parquet"), tuple(files))
 
 
@@ -172,6 +182,8 @@ def _expand(
         )
     if pattern is None and (published := _published(place, inside, entries)) is not None:
         return published
+    if pattern is None and (saved := saved_files(place, inside, entries)) is not None:
+        return [SourceFile(_uri(place, entry.path), entry.size, entry.version) for entry in saved]
     start = len(inside) + 1 if inside else 0
 
     def is_meant(name: str) -> bool:
@@ -182,7 +194,7 @@ def _expand(
 
     found = [entry for entry in entries if is_meant(entry.path[start:])]
     if not found:
-        what = "no file matches" if pattern else "no Parquet, JSONL or CSV file is in"
+        what = "no file matches" if pattern else "no Parquet, JSONL, CSV or Arrow file is in"
         others = count_of(len(entries), "other file is", "other files are")
         raise PreflightError(f"source: {what} {path} ({others} there); check the path or set format.")
     listed = inside if pattern is None or pattern.startswith("**/") else None
@@ -308,7 +320,7 @@ def _checked_format(file: SourceFile, wanted: InputArguments) -> SourceFormat:
 def _unknown(file: SourceFile) -> str:
     if file.uri.lower().endswith(_WORKBOOKS):
         return f"source: {file.shown} is an Excel workbook by its name; save it as CSV."
-    return f"source: {file.shown} has no known extension; set format to 'parquet', 'jsonl' or 'csv'."
+    return f"source: {file.shown} has no known extension; set format to 'parquet', 'jsonl', 'csv' or 'arrow'."
 
 
 def _format_of(name: str) -> SourceFormat | None:

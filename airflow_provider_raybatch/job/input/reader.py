@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.job.input.arrow_batches import ArrowFileError, read_batch, read_schema
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow, ChunkRows
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile
 from airflow_provider_raybatch.job.input.opening import SMALL_FILE, changed, open_file
@@ -37,7 +38,7 @@ class Reader:
     """Reads chunks of one listing. Thread-safe; keeps the last decoded Parquet row group.
 
     :param columns: needed as Python values, ``None`` for all (a user's function may read any).
-    :param whole: whether all columns of a Parquet file are decoded, for :meth:`ChunkRows.columns`.
+    :param whole: whether all columns of a Parquet or Arrow file are decoded, for :meth:`ChunkRows.columns`.
     :param texts: columns whose values become text in a prompt, see
         :mod:`~airflow_provider_raybatch.job.input.prompt_values`.
     """
@@ -59,6 +60,7 @@ class Reader:
         self._group: tuple[tuple[int, int], pa.Table] | None = None
         self._known: dict[int, tuple[BinaryIO, pq.FileMetaData]] = {}
         self._headers: dict[int, tuple[str, ...]] = {}
+        self._schemas: dict[int, pa.Schema] = {}
         self._partitions = partitions(listing)
 
     def read(self, chunk: Chunk) -> ChunkRows:
@@ -71,7 +73,7 @@ class Reader:
         :raises StorageError: the file can't be read, is damaged, or has changed.
         """
         file = self._listing.files[chunk.file]
-        if self._listing.format == "parquet":
+        if self._listing.has_groups:
             table = self._row_group(file, chunk).slice(chunk.start, chunk.rows)
             if table.num_rows < chunk.rows:
                 raise changed(file)
@@ -112,7 +114,7 @@ class Reader:
         return None if columns is None else [name for name in columns if name not in self._partitions[file]]
 
     def _rows_of(self, file: int, table: pa.Table, count: int) -> ChunkRows:
-        """The rows of a table of a Parquet file; one without columns does not know how many it had."""
+        """The rows of a table of a file; one without columns does not know how many it had."""
         wanted = self._of_file(file, self._columns)
         needed = table if wanted is None else table.select(wanted)
         rows = parquet_rows(needed) if needed.num_columns else [{} for _ in range(count)]
@@ -123,17 +125,20 @@ class Reader:
         return ChunkRows(rows, table, self._partitions[file], self._shown(file))
 
     def _row_group(self, file: SourceFile, chunk: Chunk) -> pa.Table:
-        """A decoded row group. Chunks of one group come in sequence, so the last one is kept."""
+        """A decoded row group or batch. Chunks of one come in sequence, so the last one is kept."""
         key = (chunk.file, chunk.group)
         with self._lock:
             if self._group is not None and self._group[0] == key:
                 return self._group[1]
             try:
                 columns = self._of_file(chunk.file, self._decoded)
-                table = _decoded(self._parquet(chunk.file), chunk.group, columns)
+                if self._listing.format == "arrow":
+                    table = self._batch(chunk.file, chunk.group, columns)
+                else:
+                    table = _decoded(self._parquet(chunk.file), chunk.group, columns)
             except MemoryError:  # Arrow's own is an Arrow error, too
                 raise
-            except IndexError as error:
+            except (IndexError, ArrowFileError) as error:
                 raise changed(file) from error
             except (pa.ArrowException, OSError) as error:
                 if isinstance(error, OSError) and error.errno is not None:
@@ -142,6 +147,13 @@ class Reader:
             # However large: the chunks in work are slices of it.
             self._group = (key, table)
             return table
+
+    def _batch(self, number: int, at: int, columns: Sequence[str] | None) -> pa.Table:
+        with open_file(self._listing.files[number], self._credentials, False) as stream:
+            if number not in self._schemas:
+                self._schemas[number] = read_schema(stream)
+            table = pa.Table.from_batches([read_batch(stream, at, self._schemas[number])])
+        return without_views(table if columns is None else table.select(columns))
 
     def _parquet(self, number: int) -> pq.ParquetFile:
         """A file whose footer is read once, and whose columns are read together, by few requests."""
@@ -162,22 +174,25 @@ class Reader:
         return parquet
 
     def _damaged(self, file: SourceFile, group: int, error: Exception) -> StorageError:
-        """The error of a row group, with its first column that can't be decoded."""
+        """The error of a row group, with its first column that can't be decoded, or of a batch."""
+        where = f"the batch at byte {group:,}"
+        if self._listing.format == "parquet":
+            where = self._broken_column(file, group)
+        reason = " ".join(str(error).split())[:200].rstrip(".")
+        return StorageError(
+            f"source: {file.shown} is damaged, {where} can't be decoded ({reason}); write the file again.",
+            FailureClass.USER_ERROR,
+        )
+
+    def _broken_column(self, file: SourceFile, group: int) -> str:
         with open_file(file, self._credentials) as stream:
             parquet = pq.ParquetFile(stream, page_checksum_verification=True)
             for name in parquet.schema_arrow.names:
                 try:
                     _decoded(parquet, group, [name])
                 except (pa.ArrowException, OSError):
-                    where = f"column {name!r} of row group {group}"
-                    break
-            else:
-                where = f"row group {group}"
-        reason = " ".join(str(error).split())[:200].rstrip(".")
-        return StorageError(
-            f"source: {file.shown} is damaged, {where} can't be decoded ({reason}); write the file again.",
-            FailureClass.USER_ERROR,
-        )
+                    return f"column {name!r} of row group {group}"
+        return f"row group {group}"
 
     def _header(self, number: int, stream: BinaryIO) -> tuple[str, ...]:
         if number not in self._headers:

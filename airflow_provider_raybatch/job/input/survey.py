@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.job.input import content, csv_records
+from airflow_provider_raybatch.job.input import arrow_batches, content, csv_records
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile
 from airflow_provider_raybatch.job.input.opening import open_file, with_content
 from airflow_provider_raybatch.job.input.plain_types import plain_schema
@@ -48,7 +48,7 @@ class Chunk:
     :param file: position in the listing.
     :param ordinal: position of its first row in the whole input.
     :param rows: how many rows.
-    :param group: Parquet row group, -1 for text.
+    :param group: Parquet row group, or first byte of an Arrow batch; -1 for text.
     :param start: first row within the row group, or first byte of a text file.
     :param stop: one past the last row or byte.
     """
@@ -65,13 +65,13 @@ class Chunk:
 class Surveyed:
     """Where all files can be cut, and their columns.
 
-    Pieces are row groups of Parquet, cut where they are large, or index cells of text. They lie in arrays,
-    since a small text file has a cell for every few rows.
+    Pieces are row groups of Parquet or batches of Arrow, cut where they are large, or index cells of text.
+    They lie in arrays, since a small text file has a cell for every few rows.
 
     :param bounds: place of each file's first piece, and the number of all pieces.
     :param starts: first row of each piece within its row group, or its first byte.
     :param sizes: rows of each piece.
-    :param groups: Parquet row group of each piece; empty for text.
+    :param groups: Parquet row group of each piece, or first byte of its Arrow batch; empty for text.
     :param ends: one past the last byte of the rows of each text file.
     :param schemas: columns of each file; for JSONL unknown until rows are read.
     :param contents: content of each file that travels with the job.
@@ -112,7 +112,7 @@ class Source:
 
 
 def survey(listing: Listing, credentials: AwsCredentials | None) -> Surveyed:
-    """Read the footer of each Parquet file, or the whole of each text file.
+    """Read the footer of each Parquet file, the headers of each Arrow file, or the whole of each text file.
 
     :raises PreflightError: a file is not what its format says.
     :raises StorageError: a file can't be read.
@@ -124,6 +124,8 @@ def survey(listing: Listing, credentials: AwsCredentials | None) -> Surveyed:
         file = with_content(file, credentials)
         if listing.format == "parquet":
             found = _look_parquet(file, credentials)
+        elif listing.format == "arrow":
+            found = _look_arrow(file, credentials)
         else:
             found = _look_text(file, listing.format == "csv", credentials)
         with lock:
@@ -198,7 +200,7 @@ def _joined(surveyed: Surveyed, file: int, rows_per_chunk: int) -> Iterator[Chun
 
 
 def _split(surveyed: Surveyed, file: int, rows_per_chunk: int) -> Iterator[Chunk]:
-    """Pieces of a Parquet file's row groups."""
+    """Pieces of a file's row groups or batches."""
     for piece in range(*surveyed.bounds[file : file + 2].tolist()):
         first, end = int(surveyed.starts[piece]), int(surveyed.starts[piece] + surveyed.sizes[piece])
         for start in range(first, end, rows_per_chunk):
@@ -212,10 +214,17 @@ class _Look:
 
     starts: array[int] = field(default_factory=lambda: array("q"))
     sizes: array[int] = field(default_factory=lambda: array("i"))
-    groups: array[int] = field(default_factory=lambda: array("i"))
+    groups: array[int] = field(default_factory=lambda: array("q"))
     end: int = 0
     schema: pa.Schema | None = None
     content: bytes | None = None
+
+    def add(self, group: int, rows: int, step: int) -> None:
+        """Add a row group or batch, in pieces of at most `step` rows."""
+        for start in range(0, rows, step):
+            self.starts.append(start)
+            self.sizes.append(min(step, rows - start))
+            self.groups.append(group)
 
 
 def _look_parquet(file: SourceFile, credentials: AwsCredentials | None) -> _Look:
@@ -238,12 +247,26 @@ def _look_parquet(file: SourceFile, credentials: AwsCredentials | None) -> _Look
             ) from error
         meta = parquet.metadata
         for group in range(meta.num_row_groups):
-            rows, step = meta.row_group(group).num_rows, rows_of_bytes(meta, group)
-            for start in range(0, rows, step):
-                look.starts.append(start)
-                look.sizes.append(min(step, rows - start))
-                look.groups.append(group)
+            look.add(group, meta.row_group(group).num_rows, rows_of_bytes(meta, group))
         look.schema = plain_schema(schema)
+    check_names(look.schema.names, file.uri)
+    return look
+
+
+def _look_arrow(file: SourceFile, credentials: AwsCredentials | None) -> _Look:
+    look = _Look()
+    with open_file(file, credentials) as stream:
+        try:
+            schema, batches = arrow_batches.batches(stream)
+        except (arrow_batches.ArrowFileError, pa.ArrowException) as error:
+            content.check_arrow(file, stream)
+            raise PreflightError(
+                f"source: {file.shown} can't be read as Arrow ({_first_line(error)}); write it again, or as "
+                "Parquet."
+            ) from error
+    for batch in batches:
+        look.add(batch.at, batch.rows, _rows_of_bytes(batch.rows, batch.size))
+    look.schema = plain_schema(schema)
     check_names(look.schema.names, file.uri)
     return look
 
@@ -251,7 +274,11 @@ def _look_parquet(file: SourceFile, credentials: AwsCredentials | None) -> _Look
 def rows_of_bytes(meta: pq.FileMetaData, group: int) -> int:
     """Rows of a row group that :data:`CHUNK_BYTES` hold, if all are of one size; at least 1."""
     found = meta.row_group(group)
-    return max(1, min(_MOST_ROWS, int(CHUNK_BYTES * found.num_rows / max(1, found.total_byte_size))))
+    return _rows_of_bytes(found.num_rows, found.total_byte_size)
+
+
+def _rows_of_bytes(rows: int, size: int) -> int:
+    return max(1, min(_MOST_ROWS, int(CHUNK_BYTES * rows / max(1, size))))
 
 
 def _first_line(error: Exception) -> str:

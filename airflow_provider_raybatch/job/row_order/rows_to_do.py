@@ -17,7 +17,8 @@ from airflow_provider_raybatch.job.row_order.buckets import Bucket
 from airflow_provider_raybatch.job.scheduling.row_index import Ordinals, RowIndex
 
 _ROWS_OF_TEXT = 1024
-"""Rows of a text file that are read at once. A row group of Parquet can only be decoded whole."""
+"""Rows of a text file that are read at once. A row group of Parquet, or a batch of Arrow, can only be decoded
+whole."""
 _WHOLE = 2**62
 
 
@@ -52,13 +53,12 @@ class Input:
 
 def input_of(source: Source, done_mask: RowMask, repetitions: Repetitions | None = None) -> Input:
     """What is left to do of an input, without the rows of `done_mask`."""
-    is_text = source.listing.format != "parquet"
-    chunks = source.chunks(_ROWS_OF_TEXT if is_text else _WHOLE)
+    chunks = source.chunks(_WHOLE if source.listing.has_groups else _ROWS_OF_TEXT)
     return Input(chunks, _sizes(source.listing, chunks), np.packbits(done_mask), repetitions or Repetitions())
 
 
 def _sizes(listing: Listing, chunks: Sequence[Chunk]) -> list[int]:
-    """Bytes of each chunk: of Parquet, its share of the file's rows."""
+    """Bytes of each chunk: of Parquet or Arrow, its share of the file's rows."""
     rows: dict[int, int] = {}
     for chunk in chunks:
         rows[chunk.file] = rows.get(chunk.file, 0) + chunk.rows

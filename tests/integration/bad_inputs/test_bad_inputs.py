@@ -87,14 +87,14 @@ PREFLIGHT = [
     case(
         "folder without data",
         lambda p: {"source": [str(Path(p.file("in/readme.txt", "x")[0]).parent)]},
-        "no Parquet, JSONL or CSV file is in",
+        "no Parquet, JSONL, CSV or Arrow file is in",
         "check the path or set format",
     ),
     case(
         "unknown extension",
         lambda p: {"source": p.file("x.data", "{}")},
         "x.data has no known extension",
-        "set format to 'parquet', 'jsonl' or 'csv'",
+        "set format to 'parquet', 'jsonl', 'csv' or 'arrow'",
     ),
     case("mixed formats", formats_mixed, "in.jsonl is jsonl and", "x.csv is csv", "name files of one format"),
     case(

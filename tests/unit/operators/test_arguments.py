@@ -268,7 +268,7 @@ WITH_A_COLUMN = "system_prompt: it has no effect together with prompt_column; wr
         ({"source": ["  "]}, "source: a path is empty"),
         ({"source": "s3:///key"}, "source: 's3:///key' names no bucket; write it as s3://bucket/key."),
         ({"source": "/x/{{ ds }}"}, "source: '/x/{{ ds }}' still has a Jinja expression"),
-        ({"format": "avro"}, "format: it must be 'parquet', 'jsonl' or 'csv', but it is 'avro'."),
+        ({"format": "orc"}, "format: it must be 'parquet', 'jsonl', 'csv' or 'arrow', but it is 'orc'."),
         ({"limit": 0}, "limit: it must be at least 1, but it is 0."),
         ({"limit": "many"}, "limit: it must be a whole number"),
         ({"prompt": ""}, ONE_OF + "none is given."),

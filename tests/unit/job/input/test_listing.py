@@ -116,7 +116,8 @@ def test_a_format_that_is_set_wins(lake: Folder) -> None:
         ),
         (
             ["notes.txt"],
-            "source: {lake}/notes.txt has no known extension; set format to 'parquet', 'jsonl' or 'csv'.",
+            "source: {lake}/notes.txt has no known extension; set format to 'parquet', 'jsonl', 'csv' or "
+            "'arrow'.",
         ),
         (
             ["rows.csv", "x.jsonl"],
@@ -182,7 +183,7 @@ class TestDatasetOfOurs:
 
     def test_claimed_destination_without_a_dataset_has_no_rows(self, folder: Folder) -> None:
         publish_rows(folder, None)
-        with pytest.raises(PreflightError, match="no Parquet, JSONL or CSV file is in"):
+        with pytest.raises(PreflightError, match="no Parquet, JSONL, CSV or Arrow file is in"):
             listed(folder, [folder.uri])
 
     def test_a_moved_dataset_is_read_where_it_is(self, tmp_path: Path) -> None:

@@ -28,7 +28,9 @@ from tests.support.reading import ROWS, WRITERS, as_jsonl, as_parquet, listing_o
 from tests.support.s3_server import S3Server
 
 
-@pytest.mark.parametrize("name", ["jsonl", "jsonl.gz", "jsonl.zst", "csv", "csv.gz", "csv.zst", "parquet"])
+@pytest.mark.parametrize(
+    "name", ["jsonl", "jsonl.gz", "jsonl.zst", "csv", "csv.gz", "csv.zst", "parquet", "arrow"]
+)
 @pytest.mark.parametrize("limit", [None, 1, 137, 500, 10_000])
 def test_each_row_is_read_once_and_whole(tmp_path: Path, name: str, limit: int | None) -> None:
     kind, _, packing = name.partition(".")
@@ -44,7 +46,7 @@ def test_each_row_is_read_once_and_whole(tmp_path: Path, name: str, limit: int |
         ]
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "arrow"])
 @pytest.mark.parametrize("positions", [[], [0], [31], [3, 30], list(range(1, 30)), list(range(32))])
 def test_picked_rows_are_those_of_the_whole_chunk(tmp_path: Path, kind: str, positions: list[int]) -> None:
     folder = tmp_path / "day=7"
