@@ -46,6 +46,19 @@ class MapEntries(list[Any]):
     """The entries of a map, a tuple each: an empty map is not an empty list."""
 
 
+class ClassLabel(int):
+    """The number of a class, which a prompt shows as its name."""
+
+    name: str
+
+    @classmethod
+    def of(cls, number: int, name: str) -> ClassLabel:
+        """The label of one class."""
+        label = cls(number)
+        label.name = name
+        return label
+
+
 def prompt_text(value: Any) -> str:
     """The text of a value that is not null.
 
@@ -53,6 +66,8 @@ def prompt_text(value: Any) -> str:
     """
     if isinstance(value, str):
         return value
+    if isinstance(value, ClassLabel):
+        return value.name
     return _unquoted(value) or _json(value)
 
 
@@ -61,6 +76,8 @@ def _json(value: Any) -> str:
         return "null"
     if isinstance(value, str):
         return _quoted(value)
+    if isinstance(value, ClassLabel):
+        return _quoted(value.name)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks Python values with what a prompt's text needs of Arrow's type: a float's width, and maps."""
+"""Marks Python values with what a prompt's text needs of the schema: widths of floats, maps, class names."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from airflow_provider_raybatch.contract.prompt_text import Float16, Float32, MapEntries
+from airflow_provider_raybatch.job.input.class_labels import label_marks
 
 _Mark: TypeAlias = Callable[[Any], Any]
 _FLOATS: dict[pa.DataType, _Mark] = {pa.float16(): Float16, pa.float32(): Float32}
@@ -21,6 +22,9 @@ def mark(rows: Sequence[Any], schema: pa.Schema, columns: Collection[str]) -> No
         if marked is not None:
             for row in [one for one in rows if isinstance(one, dict)]:
                 row[column.name] = marked(row[column.name])
+    for name, named in label_marks(schema, columns).items():
+        for row in [one for one in rows if isinstance(one, dict)]:
+            row[name] = named(row[name])
 
 
 def _mark(kind: pa.DataType) -> _Mark | None:

@@ -17,6 +17,7 @@ from airflow_provider_raybatch.contract.row_template import RowTemplate, column_
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.request.pairs import pair_renderer
 from airflow_provider_raybatch.job.request.row_text import not_blank
+from airflow_provider_raybatch.job.request.sharegpt import as_chat
 from airflow_provider_raybatch.job.row import RenderError, Request, RowFailure
 
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking"})
@@ -194,7 +195,7 @@ def messages_of(value: Any, what: str) -> list[dict[str, Any]]:
         raise RenderError(f"{what} is {type(value).__name__}, not a list of messages")
     if not value:
         raise RenderError(f"{what} has no message in it")
-    messages = [_without_nulls(_with_objects(message)) for message in value]
+    messages = [as_chat(_without_nulls(_with_objects(message)), what) for message in value]
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise RenderError(f"{what} has a message without a role")

@@ -36,6 +36,25 @@ def rendered(row: Any, **fields: Any) -> Request | RowFailure:
     return made
 
 
+def test_a_conversation_of_sharegpt_is_a_chat() -> None:
+    """As JSONL, and as Parquet, have it; its other fields are left out."""
+    conversation = [
+        {"from": "system", "value": "Be kind."},
+        {"from": "human", "value": "Hi", "weight": None},
+        {"from": "gpt", "value": "Hello.", "markdown": "x"},
+        {"from": "user", "value": "Why?"},
+    ]
+    chat = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello."},
+        {"role": "user", "content": "Why?"},
+    ]
+    for value in (conversation, json.dumps(conversation)):
+        made = rendered({"conversations": value}, messages_column="conversations")
+        assert made == rendered({"conversations": chat}, messages_column="conversations")
+
+
 def failed(row: Any, **fields: Any) -> str:
     made = rendered(row, **fields)
     assert isinstance(made, RowFailure)
@@ -143,6 +162,17 @@ def test_a_server_of_ones_own_may_take_images() -> None:
         ({"chat": 5}, CHAT, "template: column 'chat' is int, not a list of messages"),
         ({"chat": {"role": "user"}}, CHAT, "template: column 'chat' is dict, not a list of messages"),
         ({"chat": ["hi"]}, CHAT, "template: column 'chat' has a message without a role"),
+        (
+            {"chat": [{"from": "bing", "value": "x"}]},
+            CHAT,
+            "template: column 'chat' has a message from 'bing', and only system, human, user, gpt, chatgpt, "
+            "model, assistant have a role",
+        ),
+        (
+            {"chat": [{"from": "human", "value": None}]},
+            CHAT,
+            "template: column 'chat' has a message without content",
+        ),
         (
             {"chat": [{"role": None, "content": "x"}]},
             CHAT,
