@@ -37,7 +37,7 @@ def show_rows(options: Namespace) -> None:
     shown = islice(found, options.limit or None)
     print_rows(shown, options.format, first)
     if options.format == "table":
-        total, what = (counts.error, "failed row") if options.failed else (counts.ok, "row")
+        total, what = (counts.error, "failed row") if options.failed else (counts.dataset_rows, "row")
         print(f"{min(options.limit or total, total):,} of {count_of(total, what)} of {dataset.manifest.uri}")
 
 

@@ -33,6 +33,8 @@ class Counts(ContractModel):
     :param resumed: of the ok rows, how many an earlier submission had generated.
     :param reused: of the ok rows, how many came out of the response store.
     :param duplicates: of the ok rows, how many got the answer of an equal request of this dataset.
+    :param chunks: rows of the dataset, where `chunk_tokens` made several of a row; otherwise they are the ok
+        rows.
     :param errors_by_step: failed rows by the step that failed: read, template, tokenize, engine,
         parse, length, postprocess.
     """
@@ -43,7 +45,13 @@ class Counts(ContractModel):
     resumed: int = Field(default=0, ge=0)
     reused: int = Field(default=0, ge=0)
     duplicates: int = Field(default=0, ge=0)
+    chunks: int | None = Field(default=None, ge=0)
     errors_by_step: dict[str, int] = Field(default_factory=dict)
+
+    @property
+    def dataset_rows(self) -> int:
+        """Rows of the dataset."""
+        return self.ok if self.chunks is None else self.chunks
 
     @model_validator(mode="after")
     def _reconcile(self) -> Counts:
@@ -173,6 +181,7 @@ class BatchManifest(ContractModel):
     :param last_run: the dataset that this one replaced as the newest of the destination.
     :param id_column: the column whose values name the rows; ``None`` where their positions in the input do.
     :param response_column: the column with the responses.
+    :param chunk_column: the column with the number of each chunk, where `chunk_tokens` cut texts.
     :param files: in the order of the dataset.
     :param finish_reasons: completions by finish reason (``stop``, ``length``, ...).
     :param effective_sampling: the model's `generation_config` merged with the user's `sampling`.
@@ -202,6 +211,7 @@ class BatchManifest(ContractModel):
     last_run: LastRun | None = None
     id_column: str | None = None
     response_column: str | None = None
+    chunk_column: str | None = None
     finish_reasons: dict[str, int] = Field(default_factory=dict)
     timing: Timing = Field(default_factory=Timing)
     stages: StageSeconds = Field(default_factory=StageSeconds)
@@ -243,6 +253,7 @@ class BatchManifest(ContractModel):
             resumed=self.counts.resumed,
             reused=self.counts.reused,
             duplicates=self.counts.duplicates,
+            chunks=self.counts.chunks,
             tokens=self.tokens,
             tokens_paid=self.tokens_paid,
             tokens_saved=self.tokens_saved,
@@ -274,7 +285,8 @@ def parse_manifest(content: bytes, file: str) -> BatchManifest:
 class Summary(ContractModel):
     """A manifest in a few lines: travels in the job's last event.
 
-    :param rows: good rows; `resumed`, `reused` and `duplicates` are of them, as in :class:`Counts`.
+    :param rows: good rows; `resumed`, `reused` and `duplicates` are of them, and they became `chunks`, as in
+        :class:`Counts`.
     :param main_failure: see :attr:`BatchManifest.main_failure`.
     :param seconds: the job's, from its start until the dataset was written.
     """
@@ -289,6 +301,7 @@ class Summary(ContractModel):
     resumed: int = 0
     reused: int = 0
     duplicates: int = 0
+    chunks: int | None = None
     tokens: Tokens
     tokens_paid: int | None = None
     tokens_saved: int | None = None

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
+from airflow_provider_raybatch.contract.arguments.chunks import ChunkArguments
 from airflow_provider_raybatch.contract.arguments.engine import EngineArguments
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.arguments.limits import Limits
@@ -69,7 +70,8 @@ _SIZING_ARGS = frozenset({
 _LORA_SIZES = frozenset({"enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras"})
 _YOUNG = (
     "csv_options", "response_format_digest", "pooling", "embed_dtype", "adapter", "adapters",
-    "adapter_column", "adapter_digests", "query", "document", "documents_column", "top_n", *_LATER_CHOICES,
+    "adapter_column", "adapter_digests", "query", "document", "documents_column", "top_n",
+    "chunk_tokens", "chunk_overlap_tokens", *_LATER_CHOICES,
 )  # fmt: skip
 """Arguments that came after specs were submitted: left out of the fingerprint where they are not given."""
 _MODEL_FOLDERS = ("model", "tokenizer", "hf_config_path", "generation_config", "download_dir")
@@ -85,6 +87,7 @@ class BatchInferenceSpec(
     EngineArguments,
     SamplingArguments,
     ToolArguments,
+    ChunkArguments,
     TaskArguments,
     ModelArguments,
     PromptArguments,
@@ -370,7 +373,9 @@ class BatchInferenceSpec(
     @property
     def pooled(self) -> dict[str, Any]:
         """What decides an answer of a pooling model besides its text and engine; empty for generated text."""
-        return {"model_task": self.model_task, "pooling": self.pooling} if self.model_task != GENERATE else {}
+        if self.model_task == GENERATE:
+            return {}
+        return {"model_task": self.model_task, "pooling": self.pooling, **self.chunking}
 
     @property
     def kind_of_engine(self) -> list[str]:

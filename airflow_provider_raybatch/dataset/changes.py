@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from airflow_provider_raybatch.contract.base import shown
@@ -25,6 +27,8 @@ _BATCH_ROWS = 4096
 @dataclass(frozen=True)
 class Changes:
     """Rows by what has become of them; a row that failed has no response, so it counts as not there.
+
+    With `chunk_tokens`, each chunk is a row, named by the row of the input and its number: ``7#0``.
 
     :param added: rows with a response only in the new dataset.
     :param removed: rows with a response only in the previous one.
@@ -97,12 +101,14 @@ def _digests(dataset: DatasetFiles, id_column: str | None, response_column: str,
     """
     lazy = dataset.arrow_dataset()
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     require(lazy.schema.names, [response_column], "response_column")
     if id_column is not None:
         require(lazy.schema.names, [id_column], "id_column")
-    ids, digests = [], []
-    columns = list(dict.fromkeys([response_column, *filter(None, [id_column])]))
+    ids, digests, chunks = [], [], []
+    chunk_column = dataset.manifest.chunk_column
+    columns = list(dict.fromkeys([response_column, *filter(None, [id_column, chunk_column])]))
     with reading(dataset.manifest.uri):
         bounded = {"batch_size": _BATCH_ROWS, "batch_readahead": 4, "fragment_readahead": 1}
         for batch in lazy.to_batches(columns=columns, **bounded):
@@ -110,11 +116,16 @@ def _digests(dataset: DatasetFiles, id_column: str | None, response_column: str,
             digests.append(pa.array(map(_digest, texts), pa.binary(16)))
             if id_column is not None:
                 ids.append(as_strings(batch[id_column]))
+            if chunk_column is not None:
+                chunks.append(as_strings(batch[chunk_column]))
     found = pa.chunked_array(digests, pa.binary(16))
     dataset.check_rows(len(found))
+    numbers = pa.chunked_array(chunks, pa.string())
     if id_column is None:
-        ids = [pa.array(map(str, _ordinals(dataset)), pa.string())]
+        ids = [pa.array(_positions(dataset, numbers.to_pylist()), pa.string())]
     named = pa.chunked_array(ids, pa.string())
+    if chunk_column is not None:
+        named = pc.binary_join_element_wise(named, numbers, "#")
     if id_column is not None:
         _check_ids(named, id_column, dataset)
     return pa.table({"id": named, side: found, f"{side}_at": pa.array(range(len(found)), pa.int64())})
@@ -135,6 +146,18 @@ def _check_ids(ids: pa.ChunkedArray, column: str, dataset: DatasetFiles) -> None
             "rows apart.",
             FailureClass.USER_ERROR,
         )
+
+
+def _positions(dataset: DatasetFiles, chunks: Sequence[str]) -> list[str]:
+    """The position in the input of each row; all chunks of a text have that of its row.
+
+    :param chunks: their numbers; empty where each row is one of the input.
+    """
+    ordinals = _ordinals(dataset)
+    if not chunks:
+        return list(map(str, ordinals))
+    places = accumulate(chunk == "0" for chunk in chunks)
+    return [str(ordinals[place - 1]) for place in places]
 
 
 def _ordinals(dataset: DatasetFiles) -> list[int]:

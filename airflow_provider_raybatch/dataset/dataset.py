@@ -122,7 +122,7 @@ class Dataset(DatasetFiles):
             raise DatasetError(
                 f"n: it must be a whole number of at least 0, but it is {shown(n)}.", FailureClass.USER_ERROR
             )
-        rows = self.manifest.counts.ok
+        rows = self.manifest.counts.dataset_rows
         places = random.Random(seed).sample(range(rows), min(n, rows))
         return rows_at(self, sorted(places), columns)
 

@@ -33,7 +33,7 @@ class DatasetFiles:
         self._folder: Folder = folder(manifest.uri, credentials)
 
     def __repr__(self) -> str:
-        rows, files = self.manifest.counts.ok, len(self.manifest.files)
+        rows, files = self.manifest.counts.dataset_rows, len(self.manifest.files)
         counts = f"{count_of(rows, 'row')} in {count_of(files, 'file')}"
         return f"<{type(self).__name__} {self.manifest.uri}: {counts}>"
 
@@ -98,8 +98,9 @@ class DatasetFiles:
 
         :raises DatasetError: they differ.
         """
-        if rows != self.manifest.counts.ok:
+        expected = self.manifest.counts.dataset_rows
+        if rows != expected:
             raise DatasetError(
-                f"rows: {self.manifest.uri} has {rows:,}, but its manifest says {self.manifest.counts.ok:,}; "
-                "its files were changed, so run the batch inference again."
+                f"rows: {self.manifest.uri} has {rows:,}, but its manifest says {expected:,}; its files were "
+                "changed, so run the batch inference again."
             )

@@ -26,7 +26,9 @@ def closing_line(figures: Mapping[str, Any], last_run: Mapping[str, Any] | None 
         unknown is left out.
     :param last_run: `rows`, `errors` and `seconds` of the run before.
     """
-    told = [f"{count_of(figures['rows'], 'row')} ok", *_failed(figures)]
+    chunks = figures.get("chunks")
+    ok = f"{count_of(figures['rows'], 'row')} ok"
+    told = [ok if chunks is None else f"{ok} ({count_of(chunks, 'chunk')})", *_failed(figures)]
     told += [f"{n:,} {name}" for name in ("resumed", "reused", "duplicates") if (n := figures.get(name))]
     if (generated := figures.get("tokens_generated")) is not None:
         told.append(f"{count_of(generated, 'token')} generated")

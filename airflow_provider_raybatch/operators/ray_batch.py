@@ -110,6 +110,11 @@ class RayBatchInferenceOperator(RayOperator):
     :param pooling: vLLM's pooling parameters, where `model_task` is not ``generate``; for ``embed``
         `dimensions` (models trained for fewer), and `use_activation`, ``False`` for vectors of any length
         or raw scores of the others.
+    :param chunk_tokens: cuts the text of each row into chunks of at most so many tokens, special ones
+        included; each is a row of the dataset with a vector, `chunk_index`, `chunk_text` and `chunk_start`.
+        Only with `model_task` ``embed``; by default a row has one vector.
+    :param chunk_overlap_tokens: how many tokens two chunks have in common at most; at most half of
+        `chunk_tokens`, default 0.
     :param top_n: how many documents the ranking of a row keeps; by default all.
     :param on_truncated: ``keep`` (default) a truncated response, or count it as an ``error``.
 
@@ -209,6 +214,8 @@ class RayBatchInferenceOperator(RayOperator):
         model: str | None = None,
         model_task: Literal["generate", "embed", "classify", "score"] | None = None,
         pooling: Mapping[str, Any] | None = None,
+        chunk_tokens: int | str | None = None,
+        chunk_overlap_tokens: int | str | None = None,
         top_n: int | str | None = None,
         adapter: str | None = None,
         adapters: Mapping[str, str] | None = None,
@@ -284,6 +291,8 @@ class RayBatchInferenceOperator(RayOperator):
         self.model = model
         self.model_task = model_task
         self.pooling = pooling
+        self.chunk_tokens = chunk_tokens
+        self.chunk_overlap_tokens = chunk_overlap_tokens
         self.top_n = top_n
         self.adapter = adapter
         self.adapters = adapters

@@ -57,7 +57,10 @@ NO_CHAT = dict.fromkeys(
     _OF_CHATS, "which takes one text a row and no chat; use prompt_column, or prompt for a template of it"
 )
 """Arguments that a task of one text a row does not take."""
-NO_VECTORS = {"embed_dtype": "which makes no vectors; remove it, or set model_task to 'embed'"}
+NO_VECTORS = dict.fromkeys(
+    ("embed_dtype", "chunk_tokens", "chunk_overlap_tokens"),
+    "which makes no vectors; remove it, or set model_task to 'embed'",
+)
 """Arguments that are about vectors alone."""
 NO_PAIRS = dict.fromkeys(
     ("query", "document", "documents_column", "top_n"),

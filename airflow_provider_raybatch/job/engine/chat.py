@@ -6,8 +6,8 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
 from airflow_provider_raybatch.job.engine.base import most_prompt_tokens, overlong
@@ -17,6 +17,7 @@ from airflow_provider_raybatch.job.request.row_text import shortened
 from airflow_provider_raybatch.job.request.special_tokens import SpecialTokens, special_tokens_of
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
+T = TypeVar("T")
 RenderChat = Callable[[list[dict[str, Any]]], "str | list[int]"]
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
 
@@ -116,9 +117,7 @@ class ChatEncoder:
 
     def encode(self, requests: Sequence[Request]) -> list[list[int] | RowFailure]:
         """Token ids of each request, or why it has none."""
-        if self._in_text == "escape":
-            requests = [self._special.escaped(request) for request in requests]
-        out: list[Any] = [self._rendered(request) for request in requests]
+        out: list[Any] = self.texts(requests)
         for is_raw in (False, True):
             places = [
                 place
@@ -128,10 +127,17 @@ class ChatEncoder:
             made = self._tokenize([out[place] for place in places], is_raw)
             for place, ids in zip(places, made, strict=True):
                 out[place] = ids
-        size = self._vocabulary
-        if size is None:
-            return out
-        return [ids if isinstance(ids, RowFailure) else within(ids, self._tokenizer, size) for ids in out]
+        return [ids if isinstance(ids, RowFailure) else self.within(ids) for ids in out]
+
+    def texts(self, requests: Sequence[Request]) -> list[str | list[int] | RowFailure]:
+        """The text of each request that is tokenised, or what its template has made of it."""
+        if self._in_text == "escape":
+            requests = [self._special.escaped(request) for request in requests]
+        return [self._rendered(request) for request in requests]
+
+    def within(self, ids: list[int]) -> list[int] | RowFailure:
+        """Token ids, or a failure if the model lacks one."""
+        return ids if self._vocabulary is None else within(ids, self._tokenizer, self._vocabulary)
 
     def check_sampling(self, params: Any) -> None:
         """Check the token ids in a request's parameters for vLLM.
@@ -152,11 +158,16 @@ class ChatEncoder:
             return RowFailure.of("template", error)
 
     def _tokenize(self, texts: list[str], special: bool) -> list[list[int] | RowFailure]:
-        if not texts:
-            return []
-        try:
-            return list(self._tokenizer(texts, add_special_tokens=special)["input_ids"])
-        except Exception as error:
-            if len(texts) == 1:
-                return [RowFailure.of("tokenize", error)]
-            return [ids for text in texts for ids in self._tokenize([text], special)]
+        return of_each(texts, lambda some: self._tokenizer(some, add_special_tokens=special)["input_ids"])
+
+
+def of_each(texts: list[str], tokenize: Callable[[list[str]], Iterable[T]]) -> list[T | RowFailure]:
+    """What a tokeniser makes of each text; where it fails for several, one by one."""
+    if not texts:
+        return []
+    try:
+        return list(tokenize(texts))
+    except Exception as error:
+        if len(texts) == 1:
+            return [RowFailure.of("tokenize", error)]
+        return [made for text in texts for made in of_each([text], tokenize)]

@@ -33,6 +33,7 @@ from airflow_provider_raybatch.job.engine.echo_pooling import EchoPooling
 from airflow_provider_raybatch.job.engine.echo_reasoning import Reasoning
 from airflow_provider_raybatch.job.engine.echo_tools import EchoTools
 from airflow_provider_raybatch.job.engine.echo_workers import EchoWorkers
+from airflow_provider_raybatch.job.engine.text_chunks import TextChunk, response_of
 from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_names, schema_name
 from airflow_provider_raybatch.job.request.render import text_of
 from airflow_provider_raybatch.job.request.row_text import shortened
@@ -110,6 +111,11 @@ def check_echo(spec: BatchInferenceSpec) -> EchoOptions:
     """
     _parse("sampling", EchoSampling, spec.sampling)
     options = _parse("engine_args", EchoOptions, spec.engine_args)
+    if (spec.chunk_tokens or 0) > options.max_model_len:
+        raise SpecError(
+            f"chunk_tokens: it is {spec.chunk_tokens:,}, and the echo takes {options.max_model_len:,}; lower "
+            "it, or raise max_model_len in engine_args."
+        )
     if spec.pooling.get("dimensions", 1) > options.embedding_size:
         raise SpecError(
             f"pooling: dimensions: the echo's vectors have {options.embedding_size} numbers, which is fewer "
@@ -130,7 +136,10 @@ def check_names(spec: BatchInferenceSpec) -> list[str]:
 
 @dataclass(frozen=True)
 class _Encoded:
-    """`text` is what comes back, `prompt` the text of all messages, `pairs` what a pooling model gets."""
+    """`text` is what comes back, `prompt` the text of all messages, `pairs` what a pooling model gets.
+
+    Of a text in `chunks`, those are one for each.
+    """
 
     text: str
     prompt: str
@@ -138,6 +147,7 @@ class _Encoded:
     sampling: EchoSampling
     cut: int = 0
     pairs: Sequence[tuple[Sequence[str], Sequence[str]]] = ()
+    chunks: Sequence[TextChunk] = ()
 
 
 class EchoEngine:
@@ -221,6 +231,10 @@ class EchoEngine:
 
     @staticmethod
     def _encode_text(pooling: EchoPooling, request: Request, sampling: EchoSampling) -> _Encoded | RowFailure:
+        if chunks := pooling.chunks(request):
+            pairs: list[Any] = [((), chunk.text.split()) for chunk in chunks]
+            tokens, prompt = sum(chunk.tokens for chunk in chunks), " ".join(words_of(request))
+            return _Encoded("", prompt, tokens, sampling, 0, pairs, chunks)
         fitted = pooling.fitted(request)
         if isinstance(fitted, RowFailure):
             return fitted
@@ -251,6 +265,8 @@ class EchoEngine:
         return answer
 
     def _answer(self, asked: _Encoded) -> Response:
+        if self._pooling is not None and asked.chunks:
+            return response_of(asked.chunks, [self._pooling.of([pair]) for pair in asked.pairs])
         if self._pooling is not None:
             return Response(
                 input_tokens=asked.words,

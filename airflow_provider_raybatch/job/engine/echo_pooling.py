@@ -11,7 +11,8 @@ import numpy as np
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import too_long
-from airflow_provider_raybatch.job.engine.echo_vectors import Vector, vector_of
+from airflow_provider_raybatch.job.engine.echo_vectors import Vector, chunks_of, vector_of
+from airflow_provider_raybatch.job.engine.text_chunks import TextChunk
 from airflow_provider_raybatch.job.request.pairs import pair_of
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
@@ -41,6 +42,12 @@ class EchoPooling:
     def labels(self) -> Sequence[str]:
         """Names of the numbers."""
         return self.names if self.spec.model_task == "classify" else ()
+
+    def chunks(self, request: Request) -> list[TextChunk]:
+        """Those of its text, where the job cuts texts; else none."""
+        if self.spec.chunk_tokens is None:
+            return []
+        return chunks_of(request.prompt or "", self.spec.chunk_tokens, self.spec.chunk_overlap_tokens)
 
     def fitted(self, request: Request) -> tuple[list[tuple[Words, Words]], int] | RowFailure:
         """The words of each query (empty where there is none) and text, and how many were cut off."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from airflow_provider_raybatch.job.engine.text_chunks import TextChunk, excerpt, spans
 
 Vector: TypeAlias = npt.NDArray[np.float32]
 
@@ -29,6 +32,16 @@ def vector_of(words: Sequence[str], size: int, pooling: Mapping[str, Any]) -> Ve
     if pooling.get("use_activation") is False or length == 0.0:
         return vector
     return vector / np.float32(length)
+
+
+def chunks_of(text: str, chunk_tokens: int, overlap: int) -> list[TextChunk]:
+    """The chunks of a text, where a word counts as a token."""
+    places = [(word.start(), word.end()) for word in re.finditer(r"\S+", text)]
+    found = []
+    for first, stop in spans(text, places, chunk_tokens, overlap):
+        words, start = excerpt(text, places[first][0], places[stop - 1][1])
+        found.append(TextChunk(words, start, stop - first))
+    return found
 
 
 @functools.lru_cache(4096)

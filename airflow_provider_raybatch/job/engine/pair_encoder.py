@@ -12,6 +12,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_pooling
 from airflow_provider_raybatch.job.engine.base import too_long
+from airflow_provider_raybatch.job.engine.chunk_encoder import ChunkEncoder
 from airflow_provider_raybatch.job.engine.text_encoder import TextEncoder, text_encoder
 from airflow_provider_raybatch.job.engine.token_ids import within
 from airflow_provider_raybatch.job.request.pairs import DOCUMENT, QUERY, pair_of
@@ -156,7 +157,10 @@ def pooling_encoder(spec: BatchInferenceSpec, tokenizer: Any, config: Any) -> Te
     """The encoder of a job of a pooling model.
 
     :param config: of the model, as vLLM has it.
+    :raises PreflightError: the model's texts can't be cut as the job says.
     """
+    if spec.chunk_tokens is not None:
+        return ChunkEncoder(spec, tokenizer, config)
     if not spec.compares:
         return text_encoder(spec, tokenizer, config)
     size = vllm_compat.vocabulary_size(config)

@@ -25,13 +25,13 @@ class TextEncoder(ChatEncoder):
     ) -> None:
         super().__init__(tokenizer, _no_chat, "", special_tokens, on_overlong, vocabulary)
         self._lowers = lowers
-        self._closing = closing_tokens(tokenizer)
+        self._opening, self._closing = tokens_around(tokenizer)
 
-    def encode(self, requests: Sequence[Request]) -> list[list[int] | RowFailure]:
-        """Token ids of each request, or why it has none."""
+    def texts(self, requests: Sequence[Request]) -> list[str | list[int] | RowFailure]:
+        """See the base; in lower case where the model's config asks for it."""
         if self._lowers:  # first, as in vLLM, whose special tokens are in lower case then
             requests = [replace(one, prompt=(one.prompt or "").lower()) for one in requests]
-        return super().encode(requests)
+        return super().texts(requests)
 
     def has_special_tokens(self, request: Request) -> bool:
         """Texts have no turns of a chat that a special token could begin."""
@@ -53,12 +53,12 @@ class TextEncoder(ChatEncoder):
         return [*ids[:room], *self._closing]
 
 
-def closing_tokens(tokenizer: Any) -> list[int]:
-    """The special tokens that a tokeniser puts behind each text: ``[SEP]``, or that of the text's end."""
+def tokens_around(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The special tokens that a tokeniser puts before and behind each text, as ``[CLS]`` and ``[SEP]``."""
     whole, text = (tokenizer("x", add_special_tokens=special)["input_ids"] for special in (True, False))
     starts = range(len(whole) - len(text), -1, -1)
     start = next((place for place in starts if whole[place : place + len(text)] == text), len(whole))
-    return list(whole[start + len(text) :])
+    return list(whole[:start]), list(whole[start + len(text) :])
 
 
 def text_encoder(spec: BatchInferenceSpec, tokenizer: Any, config: Any) -> TextEncoder:
@@ -71,11 +71,11 @@ def text_encoder(spec: BatchInferenceSpec, tokenizer: Any, config: Any) -> TextE
         spec.special_tokens_in_text,
         spec.on_overlong,
         vllm_compat.vocabulary_size(config),
-        _lowers_text(config),
+        lowers_text(config),
     )
 
 
-def _lowers_text(config: Any) -> bool:
+def lowers_text(config: Any) -> bool:
     """Whether vLLM lowers the texts of a model with this config before they are tokenised."""
     encoder: Mapping[str, Any] = getattr(config, "encoder_config", None) or {}
     return bool(encoder.get("do_lower_case", False))

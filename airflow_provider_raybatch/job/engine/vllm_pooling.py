@@ -15,9 +15,14 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_pooling
 from airflow_provider_raybatch.job.engine.base import EngineInfo
+from airflow_provider_raybatch.job.engine.chunk_encoder import Chunks
 from airflow_provider_raybatch.job.engine.pair_encoder import Pair, Pairs, pooling_encoder
+from airflow_provider_raybatch.job.engine.text_chunks import failure_of, response_of
 from airflow_provider_raybatch.job.engine.vllm_started import StartedVllm
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
+
+_PIECES_AHEAD = 2
+"""Pieces of rows in vLLM at once, as a multiple of what it works on; all of them may fill its memory."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +34,16 @@ class _Encoded:
 
 
 @dataclass(frozen=True)
+class _Made:
+    """What vLLM made of some tokens; `cached` of them came out of the prefix cache."""
+
+    numbers: npt.NDArray[np.float32]
+    cached: int
+
+
+@dataclass(frozen=True)
 class _Raw:
-    finals: Sequence[Any]
+    made: Sequence[_Made]
     asked: _Encoded
 
 
@@ -45,6 +58,7 @@ class VllmPoolingEngine(StartedVllm):
         classifies = spec.model_task == "classify"
         self._labels = vllm_compat_pooling.labels_of(model) if classifies else None
         self._encoder = pooling_encoder(spec, self._llm.get_tokenizer(), model)
+        self._room = asyncio.Semaphore(_PIECES_AHEAD * int(scheduler.max_num_seqs))
         sizes = {
             "max_model_len": self._context,
             "max_num_seqs": int(scheduler.max_num_seqs),
@@ -83,45 +97,60 @@ class VllmPoolingEngine(StartedVllm):
 
     async def generate(self, encoded: Any) -> Any:
         asked: _Encoded = encoded
-        pairs = asked.ids.pairs if isinstance(asked.ids, Pairs) else [Pair(asked.ids)]
-        finals = await asyncio.gather(*map(self._final, pairs))
-        failed = next((one for one in finals if isinstance(one, RowFailure)), None)
-        return failed or _Raw(finals, asked)
+        ids, pieces = asked.ids, _pieces(asked.ids)
+        if not pieces:
+            made = [await self._made(Pair(ids))]
+        else:
+            made = await asyncio.gather(*map(self._in_turn, pieces))
+        for number, one in enumerate(made):
+            if isinstance(one, RowFailure) and isinstance(ids, Chunks):
+                return failure_of(number, ids.chunks[number], one, len(ids))
+            if isinstance(one, RowFailure):
+                return one
+        return _Raw([one for one in made if isinstance(one, _Made)], asked)
 
-    async def _final(self, pair: Pair) -> Any:
+    async def _in_turn(self, piece: Pair) -> _Made | RowFailure:
+        async with self._room:
+            return await self._made(piece)
+
+    async def _made(self, piece: Pair) -> _Made | RowFailure:
         task, values = self._spec.model_task, self._spec.pooling
-        params = vllm_compat_pooling.pooling_params(task, values, pair.second)
-        prompt = vllm_compat.as_tokens(pair.ids)
+        params = vllm_compat_pooling.pooling_params(task, values, piece.second)
+        prompt = vllm_compat.as_tokens(piece.ids)
         final = await self._last(self._llm.encode(prompt, params, str(next(self._numbers))))
         if isinstance(final, RowFailure):
             return final
         try:
-            vllm_compat_pooling.pooled(final)
+            numbers = vllm_compat_pooling.pooled(final)
         except ValueError as error:
             return RowFailure.of("engine", error)
-        return final
+        return _Made(numbers, int(getattr(final, "num_cached_tokens", None) or 0))
 
     def tokens(self, raw: Any) -> tuple[int, int]:
         return len(raw.asked.ids), 0
 
     def decode(self, raw: Sequence[Any]) -> list[Response]:
-        return [
-            Response(
-                input_tokens=len(item.asked.ids),
-                cached_tokens=sum(int(getattr(one, "num_cached_tokens", None) or 0) for one in item.finals),
-                truncated_prompt_tokens=item.asked.cut,
-                pooled=numbers,
-                labels=() if self._labels is None else _names(self._labels, len(numbers)),
-            )
-            for item in raw
-            for numbers in [_together(item.finals)]
-        ]
+        return [self._response(one) for one in raw]
+
+    def _response(self, raw: _Raw) -> Response:
+        found, cached = [one.numbers for one in raw.made], sum(one.cached for one in raw.made)
+        if isinstance(raw.asked.ids, Chunks):
+            return response_of(raw.asked.ids.chunks, found, cached)
+        numbers = found[0] if len(found) == 1 else np.concatenate(found)
+        return Response(
+            input_tokens=len(raw.asked.ids),
+            cached_tokens=cached,
+            truncated_prompt_tokens=raw.asked.cut,
+            pooled=numbers,
+            labels=() if self._labels is None else _names(self._labels, len(numbers)),
+        )
 
 
-def _together(finals: Sequence[Any]) -> npt.NDArray[np.float32]:
-    """The numbers of a row: those of its one text, or one of each pair."""
-    found = [vllm_compat_pooling.pooled(final) for final in finals]
-    return found[0] if len(found) == 1 else np.concatenate(found)
+def _pieces(ids: list[int]) -> Sequence[Pair]:
+    """What a row asks vLLM one by one; nothing where it asks once."""
+    if isinstance(ids, Pairs):
+        return ids.pairs
+    return [Pair(chunk.ids) for chunk in ids.chunks] if isinstance(ids, Chunks) else []
 
 
 def _names(labels: Mapping[int, str], count: int) -> tuple[str, ...]:

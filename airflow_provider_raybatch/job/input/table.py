@@ -12,7 +12,7 @@ import datetime
 import io
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -100,6 +100,15 @@ def as_parquet(table: pa.Table, **options: Any) -> bytes:
     """
     buffer = io.BytesIO()
     pq.write_table(table, buffer, write_page_checksum=True, **options)
+    return with_footer_checksum(buffer.getvalue())
+
+
+def parquet_file(tables: Iterable[pa.Table], schema: pa.Schema) -> bytes:
+    """A compressed Parquet file of tables, as of :func:`as_parquet`; a row group or more for each."""
+    buffer = io.BytesIO()
+    with pq.ParquetWriter(buffer, schema, compression="zstd", write_page_checksum=True) as writer:
+        for table in tables:
+            writer.write_table(table)
     return with_footer_checksum(buffer.getvalue())
 
 

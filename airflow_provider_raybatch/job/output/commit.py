@@ -42,7 +42,7 @@ from airflow_provider_raybatch.job.output.publish import (
 from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
 from airflow_provider_raybatch.job.output.schema import Footer, footers, input_types
 from airflow_provider_raybatch.job.parts.part import Part, good_outputs
-from airflow_provider_raybatch.job.tasks.base import Totals
+from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, column_types
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.job.work import ParallelMap, in_sequence
@@ -74,13 +74,14 @@ def prepare(
     parts = sorted(parts, key=lambda part: part.first)
     seen = dict(zip(parts, footers(folder, parts), strict=True))
     task = task_of(spec).measured(good_outputs(folder, parts))
+    inputs = input_types(seen.values(), source, task.column_names)
     notes = Postprocess(spec.postprocess, f"{layout.POSTPROCESS}/{name}") if spec.postprocess else None
     target = Target(
         folder=folder,
         data=f"{layout.DATA}/{name}",
         dead_letter=f"{layout.DEAD_LETTER}/{name}",
         format=spec.destination_format,
-        inputs=input_types(seen.values(), source, task.column_names),
+        inputs={name: kind for name, kind in inputs.items() if name not in task.left_out},
         task=task,
         own_parts=own_parts,
         run=journal.submission.run_id,
@@ -126,7 +127,7 @@ def _publish(
         )
     if not rows:
         # Readers of the folder need a valid, empty file.
-        done.append(PublishedRange(*write_rows(target.schema.empty_table(), 0, target), 0, 0))
+        done.append(PublishedRange(*write_rows([target.schema.empty_table()], 0, target), 0, 0))
     return target, done
 
 
@@ -143,7 +144,7 @@ def _manifest(
     total = round(timing.total_seconds + seconds, 2)
     timing = timing.model_copy(update={"commit_seconds": round(seconds, 2), "total_seconds": total})
     names = target.task.names
-    counts, totals = _counts(done), sum((one.totals for one in done), Totals())
+    counts, totals = _counts(done, target.task), sum((one.totals for one in done), Totals())
     return BatchManifest(
         uri=f"{target.folder.uri}/{target.data}",
         manifest_uri=f"{target.folder.uri}/{layout.manifest_file(target.data.rpartition('/')[2])}",
@@ -151,7 +152,7 @@ def _manifest(
         format=target.format,
         ordered=spec.preserve_order,
         files=[
-            ManifestFile(path=one.path[len(target.data) + 1 :], rows=one.rows, bytes=one.bytes)
+            ManifestFile(path=one.path[len(target.data) + 1 :], rows=one.dataset_rows, bytes=one.bytes)
             for one in done
             if one.path is not None
         ],
@@ -170,6 +171,7 @@ def _manifest(
         last_run=_last_run(journal),
         id_column=spec.id_column,
         response_column=names[target.task.output_type[0].name],
+        chunk_column=names[target.task.chunk_index] if target.task.chunk_index else None,
         finish_reasons=dict(totals.finish_reasons),
         owner=journal.submission.task,
         run_token=journal.submission.run_token,
@@ -179,7 +181,7 @@ def _manifest(
     )
 
 
-def _counts(done: Sequence[PublishedRange]) -> Counts:
+def _counts(done: Sequence[PublishedRange], task: Task) -> Counts:
     ok, error = sum(one.rows for one in done), sum(one.errors for one in done)
     origins = sum((Counter(one.origins) for one in done), Counter[str]())
     return Counts(
@@ -189,6 +191,7 @@ def _counts(done: Sequence[PublishedRange]) -> Counts:
         resumed=origins["carried"],
         reused=origins["stored"],
         duplicates=origins["duplicate"],
+        chunks=sum(one.dataset_rows for one in done) if task.chunk_index else None,
         errors_by_step=dict(sum((Counter(one.failed_steps) for one in done), Counter())),
     )
 

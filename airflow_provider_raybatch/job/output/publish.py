@@ -10,7 +10,7 @@ import json
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 from airflow_provider_raybatch.contract.arguments.output import REUSED_COLUMN, OutputFormat
 from airflow_provider_raybatch.contract.layout import data_file
 from airflow_provider_raybatch.job.failures.summary import main_reasons
-from airflow_provider_raybatch.job.input.table import as_parquet, as_text, kinds_of, members, restored
+from airflow_provider_raybatch.job.input.table import as_text, kinds_of, members, parquet_file, restored
+from airflow_provider_raybatch.job.output.dataset_rows import dataset_rows
 from airflow_provider_raybatch.job.output.schema import cast, common_type
 from airflow_provider_raybatch.job.parts.part import Part, read_between
 from airflow_provider_raybatch.job.row import RowFailure
@@ -81,6 +82,8 @@ class Target:
 class PublishedRange:
     """What a range became. `path` is relative to the destination, ``None`` if it holds no good row.
 
+    :param rows: good rows of the input, and `errors` failed ones.
+    :param dataset_rows: rows of the file.
     :param reasons: see :func:`~airflow_provider_raybatch.job.failures.summary.main_reasons`.
     :param saved: input and output tokens of good rows that the run did not pay for.
     :param generated: output tokens of good rows that this submission generated.
@@ -90,6 +93,7 @@ class PublishedRange:
     bytes: int
     rows: int
     errors: int
+    dataset_rows: int = 0
     totals: Totals = field(default_factory=Totals)
     failed_steps: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -143,7 +147,9 @@ def publish(range_: Range, target: Target) -> PublishedRange:
     good, bad = table.filter(table["ok"]), table.filter(pc.invert(table["ok"]))
     result = PublishedRange(None, 0, good.num_rows, bad.num_rows)
     if good.num_rows:
-        result.path, result.bytes = write_rows(_flatten(good, target), range_.number, target)
+        result.dataset_rows, rows = dataset_rows(good, target.task)
+        flat = (_flatten(some, target) for some in rows)
+        result.path, result.bytes = write_rows(flat, range_.number, target)
         result.totals = target.task.totals(good["output"])
         result.origins = dict(Counter(good["origin"].to_pylist()))
         others = target.task.totals(good.filter(pc.invert(good["paid"]))["output"])
@@ -158,15 +164,15 @@ def publish(range_: Range, target: Target) -> PublishedRange:
     return result
 
 
-def write_rows(rows: pa.Table, number: int, target: Target) -> tuple[str, int]:
-    """Write good rows, in the columns of the dataset, as its file of this number.
+def write_rows(rows: Iterable[pa.Table], number: int, target: Target) -> tuple[str, int]:
+    """Write rows, in the columns of the dataset, as its file of this number.
 
     :returns: its path, relative to the destination, and its size.
     """
     if target.format == "parquet":
-        content = as_parquet(rows, compression="zstd")
+        content = parquet_file(rows, target.schema)
     else:
-        content = b"".join(map(_line, _rows(rows)))
+        content = b"".join(_line(row) for some in rows for row in _rows(some))
     path = data_file(target.data, number, target.format)
     target.folder.write(path, content)
     return path, len(content)

@@ -178,6 +178,7 @@ def _columns(task: Task, response: Response) -> str:
     """What else the dataset would have of a response, by its columns, as JSON."""
     outputs = task.outputs([response])
     known = task.measured([pa.chunked_array([outputs])])
+    outputs, _ = known.split(outputs)  # of several rows the first is shown
     columns = known.published(pa.chunked_array([outputs]))
     found = {
         task.names[field.name]: column[0].as_py()

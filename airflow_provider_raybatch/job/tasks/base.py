@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -96,7 +98,7 @@ class Task(ABC):
 
     @property
     def published_type(self) -> pa.StructType:
-        """The output columns of the dataset: the fields of :attr:`output_type`, whose types may differ."""
+        """The output columns of the dataset, by default :attr:`output_type`; the first is the response."""
         return self.output_type
 
     def published(self, outputs: pa.ChunkedArray) -> list[pa.ChunkedArray]:
@@ -118,6 +120,23 @@ class Task(ABC):
         return self
 
     @property
+    def chunk_index(self) -> str | None:
+        """The output column that numbers the dataset's rows of one row; ``None`` where there is one."""
+        return None
+
+    def split(self, outputs: pa.StructArray) -> tuple[pa.StructArray, npt.NDArray[np.int64]]:
+        """Outputs of good rows as those of the dataset's rows, and the place of each one's row.
+
+        :returns: an array with the fields of :attr:`published_type`; by default `outputs` as they are.
+        """
+        return outputs, np.arange(len(outputs))
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Columns of the input that the dataset has in another form; by default none."""
+        return frozenset()
+
+    @property
     def derived(self) -> dict[str, pa.DataType]:
         """Columns that publishing makes of outputs, by their names in the dataset; by default none."""
         return {}
@@ -134,7 +153,7 @@ class Task(ABC):
     @property
     def names(self) -> dict[str, str]:
         """The name of each output column in the dataset, by its own name, in the order of the dataset."""
-        own = [column.name for column in self.output_type]
+        own = [column.name for column in self.published_type]
         own += [REUSED_COLUMN] if self.spec.reuse is not None else []
         names = {name: self.spec.output_prefix + name for name in own}
         if self.spec.response_column is not None:

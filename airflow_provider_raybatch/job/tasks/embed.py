@@ -19,7 +19,7 @@ from airflow_provider_raybatch.job.row import Response, RowFailure
 from airflow_provider_raybatch.job.tasks.pooled import PoolingTask, failure_of_numbers
 
 VECTOR = "embedding"
-_NUMBERS = {"float32": pa.float32(), "float16": pa.float16()}
+NUMBERS = {"float32": pa.float32(), "float16": pa.float16()}
 _NONE = Response()
 _NO_NUMBERS: npt.NDArray[np.float32] = np.empty(0, np.float32)
 _LARGEST = {"float32": np.inf, "float16": float(np.finfo(np.float16).max)}
@@ -41,7 +41,7 @@ class Embed(PoolingTask):
     @property
     def published_type(self) -> pa.StructType:
         """Of the vectors a fixed-size list, unless there is none to measure."""
-        numbers = _NUMBERS[self.spec.embed_dtype]
+        numbers = NUMBERS[self.spec.embed_dtype]
         size = self.size or self.spec.pooling.get("dimensions", 0)
         vector = pa.field(VECTOR, pa.list_(numbers, size) if size else pa.list_(numbers))
         return pa.struct([vector, *list(self.output_type)[1:]])
@@ -61,18 +61,21 @@ class Embed(PoolingTask):
     def outputs(self, responses: Sequence[Response | None]) -> pa.StructArray:
         """As one array of numbers; a Python object for each would take most of a replica's time."""
         found = [response or _NONE for response in responses]
-        vectors = [_NO_NUMBERS if one.pooled is None else one.pooled for one in found]
+        vectors = [_NO_NUMBERS if one.pooled is None else one.pooled.reshape(-1) for one in found]
         ends = np.cumsum([0, *map(len, vectors)], dtype=np.int32)
         numbers = pa.array(np.concatenate([_NO_NUMBERS, *vectors]))
         columns = [
             pa.ListArray.from_arrays(pa.array(ends), numbers),
             *(
-                pa.array([getattr(one, field.name) for one in found], field.type)
+                pa.array([self._value(one, field.name) for one in found], field.type)
                 for field in list(self.output_type)[1:]
             ),
         ]
         is_null = pa.array([response is None for response in responses], pa.bool_())
         return pa.StructArray.from_arrays(columns, fields=list(self.output_type), mask=is_null)
+
+    def _value(self, response: Response, name: str) -> Any:
+        return getattr(response, name)
 
     def check(self, response: Response, row_sampling: Mapping[str, Any]) -> Response | RowFailure:
         vector = response.pooled

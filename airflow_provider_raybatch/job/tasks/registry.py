@@ -7,6 +7,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.tasks.base import Task
 from airflow_provider_raybatch.job.tasks.classify import Classify
 from airflow_provider_raybatch.job.tasks.embed import Embed
+from airflow_provider_raybatch.job.tasks.embed_chunks import EmbedChunks
 from airflow_provider_raybatch.job.tasks.generate import Generate
 from airflow_provider_raybatch.job.tasks.score import Score
 
@@ -17,4 +18,6 @@ TASKS: dict[str, type[Task]] = {"generate": Generate, "embed": Embed, "classify"
 
 def task_of(spec: BatchInferenceSpec) -> Task:
     """What one row of this job asks and yields."""
+    if spec.chunk_tokens is not None:
+        return EmbedChunks(spec)
     return TASKS[spec.model_task](spec)

@@ -45,6 +45,8 @@ class TestFingerprint:
             "response_format_digest": None,
             "pooling": {},
             "embed_dtype": "float32",
+            "chunk_tokens": None,
+            "chunk_overlap_tokens": 0,
             "adapter": None,
             "adapters": {},
             "adapter_column": None,

@@ -61,10 +61,11 @@ def test_every_argument_finds_its_place() -> None:
         "messages", "messages_column", "prompt_column", "prompt_function", "prompt_function_digest",
         "template_time", "postprocess_digest", "deadline", "keep_warm", "response_format_digest",
         "adapter", "adapter_column", "tools", "tool_choice", "tool_call_parser", "query", "document",
-        "documents_column", "top_n",
+        "documents_column", "top_n", "chunk_tokens",
     ))  # fmt: skip
     plain = build_spec(given).model_dump(exclude={"submission", "schema_version"})
     of_others = {"pooling": {}, "embed_dtype": "float32", "adapters": {}, "adapter_digests": {}}
+    of_others["chunk_overlap_tokens"] = 0
     assert plain == {**given, **converted, **not_given, **of_others, "model_task": "generate"}
 
 

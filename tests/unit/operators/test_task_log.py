@@ -106,11 +106,12 @@ class TestClosingLine:
                 {"rows": 1200, "errors": 0, "reused": 3, "duplicates": 4},
                 "1,200 rows ok, 3 reused, 4 duplicates",
             ),
+            ({"rows": 2, "errors": 0, "chunks": 31}, "2 rows ok (31 chunks)"),
             ({"rows": 0, "errors": 2, "tokens_generated": 1}, "0 rows ok, 2 failed, 1 token generated"),
             ({"rows": 1, "errors": 1, "main_failure": "read: a\x1b[1m\nb"}, "1 row ok, 1 failed (read: a b)"),
             ({"rows": 1, "errors": 0, "seconds": 7810}, "1 row ok, 2 h 10 min"),
         ],
-        ids=["one", "reused", "failed", "escapes", "hours"],
+        ids=["one", "reused", "chunks", "failed", "escapes", "hours"],
     )
     def test_leaves_out_what_is_unknown(self, figures: dict[str, Any], line: str) -> None:
         assert closing_line(figures) == line

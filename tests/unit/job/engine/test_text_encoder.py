@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine.text_encoder import TextEncoder, closing_tokens, text_encoder
+from airflow_provider_raybatch.job.engine.text_encoder import TextEncoder, text_encoder, tokens_around
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.specs import spec
 
@@ -67,5 +67,5 @@ def test_a_cut_text_keeps_its_closing_token() -> None:
 
 @pytest.mark.parametrize("after", [(), (2,), (2, 3)])
 @pytest.mark.parametrize("before", [(), (1,)])
-def test_closing_tokens_are_those_after_a_text(before: tuple[int, ...], after: tuple[int, ...]) -> None:
-    assert closing_tokens(Words(before, after)) == list(after)
+def test_special_tokens_around_a_text_are_found(before: tuple[int, ...], after: tuple[int, ...]) -> None:
+    assert tokens_around(Words(before, after)) == (list(before), list(after))

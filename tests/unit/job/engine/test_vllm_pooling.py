@@ -22,11 +22,25 @@ from tests.unit.job.engine.test_pair_encoder import Letters, asked
 from tests.unit.job.engine.test_text_encoder import Words
 
 
+class Located(Words):
+    """Tells where its tokens lie, which are the letters of a text without blanks."""
+
+    is_fast = True
+
+    def __call__(self, text: Any, add_special_tokens: bool, **asked: bool) -> dict[str, Any]:
+        if not asked:
+            return super().__call__(text, add_special_tokens)
+        found = [[(place, place + 1) for place, one in enumerate(each) if one != " "] for each in text]
+        ids = [[ord(each[start]) for start, _ in of_text] for each, of_text in zip(text, found, strict=True)]
+        return {"input_ids": ids, "offset_mapping": found}
+
+
 class Pooler:
     """Makes a vector of a text's token ids, and fails where one is a ``!``."""
 
     def __init__(self, *tasks: str) -> None:
         self.tasks, self.errored = tasks, False
+        self.inside = self.most_inside = 0
         self.params: list[Any] = []
         model = SimpleNamespace(
             max_model_len=4,
@@ -39,7 +53,7 @@ class Pooler:
         self.vllm_config = SimpleNamespace(model_config=model, scheduler_config=scheduler)
 
     def get_tokenizer(self) -> Any:
-        return Words()
+        return Located()
 
     def numbers(self, ids: list[int]) -> list[int]:
         return ids
@@ -49,6 +63,10 @@ class Pooler:
 
     async def encode(self, ids: list[int], params: Any, number: str) -> AsyncIterator[Any]:
         self.params.append(params)
+        self.inside += 1
+        self.most_inside = max(self.most_inside, self.inside)
+        await asyncio.sleep(0)
+        self.inside -= 1
         if ord("!") in ids:
             self.errored = True
             raise RuntimeError("gone")
@@ -148,6 +166,30 @@ def test_long_text_fails_or_is_cut_alone() -> None:
     assert (whole.input_tokens, failed.step) == (4, "tokenize")
     (cut,) = answers(engine_of(Pooler("embed"), on_overlong="truncate"), "bcd")
     assert (cut.pooled.tolist(), cut.truncated_prompt_tokens) == ([1.0, 98.0, 99.0, 2.0], 1)
+
+
+def test_each_chunk_of_a_text_has_its_vector() -> None:
+    (made,) = answers(engine_of(Pooler("embed"), chunk_tokens=4), "ab cd ef")
+    assert made.pooled.tolist() == [[1, 97, 98, 2], [1, 99, 100, 2], [1, 101, 102, 2]]
+    assert made.extra["chunks"] == [
+        {"text": "ab", "start": 0, "tokens": 4},
+        {"text": "cd", "start": 3, "tokens": 4},
+        {"text": "ef", "start": 6, "tokens": 4},
+    ]
+    assert (made.input_tokens, made.cached_tokens) == (12, 3)
+
+
+def test_a_row_fails_with_the_first_chunk_that_does() -> None:
+    failed, good = answers(engine_of(Pooler("embed"), chunk_tokens=4), "ab c? e?", "ab")
+    assert failed == RowFailure("engine", "chunk 1 (from character 3): ValueError: no room", 12)
+    assert good.input_tokens == 4
+
+
+def test_a_long_text_leaves_room_in_the_engine() -> None:
+    """However many chunks a text has, a few times what vLLM works on are there at once."""
+    pooler = Pooler("embed")
+    answers(engine_of(pooler, chunk_tokens=4), "ab " * 99)
+    assert (len(pooler.params), pooler.most_inside) == (99, 16)
 
 
 def test_an_error_of_one_request_fails_its_row() -> None:

@@ -29,6 +29,7 @@ from tests.support.whole_job import attempt, without_cluster
 ASKED: dict[str, dict[str, Any]] = {
     "generate": {"prompt": "{row.text}", "sampling": {"temperature": 0}},
     "embed": {"prompt_column": "text"},
+    "chunks": {"model_task": "embed", "prompt_column": "text", "chunk_tokens": 2, "id_column": "n"},
     "classify": {"prompt_column": "text"},
     "score": {"query": "fox", "document": "{row.text}"},
     "ranking": {"model_task": "score", "query": "fox", "documents_column": "candidates"},
@@ -60,7 +61,7 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 """Arguments of each kind of task, whose answers depend on the columns `text` and `customer` alone, or on a
 list with the text in it."""
-POOLED = ("embed", "classify", "score", "ranking")
+POOLED = ("embed", "chunks", "classify", "score", "ranking")
 ANSWERS = {"tools": "tool_calls", "classify": "probabilities"}
 """Columns that differ more from row to row than the first one."""
 MORE_WORDS = {"score": 1, "ranking": 3}
@@ -100,7 +101,17 @@ class Place:
 
     def answers(self, manifest: BatchManifest) -> dict[int, Any]:
         column = ANSWERS.get(self.kind, str(manifest.response_column))
-        return {row["n"]: row[column] for row in rows_of(self.folder, manifest)}
+        rows = rows_of(self.folder, manifest)
+        if self.kind != "chunks":
+            return {row["n"]: row[column] for row in rows}
+        found: dict[int, Any] = {row["n"]: [] for row in rows}
+        for row in rows:
+            found[row["n"]].append((row["chunk_index"], row["chunk_text"], row[column]))
+        return found
+
+    def rows_of_each(self) -> list[int]:
+        """Rows of the dataset that each row of the source becomes."""
+        return [-(-len(text.split()) // 2) if self.kind == "chunks" else 1 for text in TEXTS]
 
 
 def test_each_kind_of_task_is_tested() -> None:
@@ -117,7 +128,8 @@ def test_each_row_has_its_own_answer(place: Place) -> None:
     """N rows in are n rows out, in the order of the input where that is asked for."""
     manifest = place.run(0, preserve_order=True)
     assert (manifest.ordered, manifest.counts.input, manifest.counts.ok) == (True, 6, 6)
-    assert [row["n"] for row in rows_of(place.folder, manifest)] == [0, 1, 2, 3, 4, 5]
+    numbers = [n for n, rows in enumerate(place.rows_of_each()) for _ in range(rows)]
+    assert [row["n"] for row in rows_of(place.folder, manifest)] == numbers
     answers = place.answers(manifest)
     assert len({str(answer) for answer in answers.values()}) == 5
     assert manifest.tokens.input == place.words(TEXTS)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokeniser of long texts, which cuts each into chunks that a pooling model takes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.job.engine.chat import of_each
+from airflow_provider_raybatch.job.engine.text_chunks import Offsets, TextChunk, excerpt, spans
+from airflow_provider_raybatch.job.engine.text_encoder import TextEncoder, lowers_text
+from airflow_provider_raybatch.job.row import Request, RowFailure
+
+
+class Chunks(list[int]):
+    """The token ids of a row's chunks, one after another: as many as the row costs."""
+
+    def __init__(self, chunks: Sequence[TextChunk]) -> None:
+        super().__init__(itertools.chain.from_iterable(chunk.ids for chunk in chunks))
+        self.chunks = tuple(chunks)
+
+
+class ChunkEncoder(TextEncoder):
+    """Turns each request into :class:`Chunks`.
+
+    The tokeniser must be a fast one, since only those tell where tokens lie in a text.
+
+    :param spec: with `chunk_tokens`.
+    :param config: of the model, as vLLM has it.
+    :raises PreflightError: `chunk_tokens` are more than the model takes, or less than a chunk needs.
+    """
+
+    def __init__(self, spec: BatchInferenceSpec, tokenizer: Any, config: Any) -> None:
+        vocabulary, lowers = vllm_compat.vocabulary_size(config), lowers_text(config)
+        super().__init__(tokenizer, spec.special_tokens_in_text, spec.on_overlong, vocabulary, lowers)
+        most, context = int(spec.chunk_tokens or 0), int(config.max_model_len)
+        special = len(self._opening) + len(self._closing)
+        self._room, self._overlap = most - special, spec.chunk_overlap_tokens
+        if most > context:
+            raise PreflightError(
+                f"chunk_tokens: it is {most:,}, and the model takes {count_of(context, 'token')}; lower it."
+            )
+        if self._room <= self._overlap:
+            raise PreflightError(
+                f"chunk_tokens: it is {most:,}, which leaves no room beside "
+                f"{count_of(special, 'special token')} and an overlap of {self._overlap:,}; raise it."
+            )
+        if not getattr(tokenizer, "is_fast", False):
+            raise PreflightError(
+                f"chunk_tokens: the tokenizer ({type(tokenizer).__name__}) does not tell where its tokens "
+                "lie in a text; use a model with a fast one (tokenizer.json), or cut the texts before."
+            )
+
+    def fitted(self, request: Request, ids: Any, context: int, max_tokens: Any) -> Any:
+        """All of the chunks, since each fits."""
+        return ids
+
+    def encode(self, requests: Sequence[Request]) -> list[Any]:
+        """:class:`Chunks` of each request's text, or why it has none."""
+        out: list[Any] = self.texts(requests)
+        places = [place for place, text in enumerate(out) if isinstance(text, str)]
+        made = of_each([out[place] for place in places], self._located)
+        for place, found in zip(places, made, strict=True):
+            text, out[place] = out[place], found
+            if not isinstance(found, RowFailure):
+                given = requests[place].prompt or ""
+                # Where only capitals differ, a user wants to read what the row has.
+                shown = given if len(given) == len(text) else text
+                out[place] = self._cut(text, shown, *found)
+        return out
+
+    def _located(self, texts: list[str]) -> list[tuple[list[int], Offsets]]:
+        made = self._tokenizer(
+            texts,
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+        )
+        return list(zip(made["input_ids"], made["offset_mapping"], strict=True))
+
+    def _cut(self, text: str, shown: str, ids: list[int], offsets: Offsets) -> Chunks | RowFailure:
+        checked = self.within(ids)
+        if isinstance(checked, RowFailure):
+            return checked
+        chunks = []
+        for first, stop in spans(text, offsets, self._room, self._overlap):
+            own = [*self._opening, *ids[first:stop], *self._closing]
+            words, start = excerpt(shown, offsets[first][0], offsets[stop - 1][1])
+            chunks.append(TextChunk(words, start, len(own), own))
+        if not chunks:
+            return RowFailure("tokenize", "the text has no token but white space, and has no vector")
+        return Chunks(chunks)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of parts as those of the dataset, where a row becomes several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from airflow_provider_raybatch.job.input.table import one_array
+from airflow_provider_raybatch.job.parts.sizes import together
+from airflow_provider_raybatch.job.tasks.base import Task
+
+_MOST_BYTES = 128 * 1024 * 1024
+"""In memory at once: the input of a row is repeated for each row that it becomes."""
+
+
+def dataset_rows(good: pa.Table, task: Task, most: int = _MOST_BYTES) -> tuple[int, Iterator[pa.Table]]:
+    """How many rows the dataset has of good rows of parts, and those rows, some at a time.
+
+    :param most: about how many bytes at a time.
+    """
+    if task.chunk_index is None:
+        return good.num_rows, iter([good])
+    outputs, of_row = task.split(one_array(good["output"]))
+    inputs = good.drop_columns(["output"])
+    return len(of_row), (
+        inputs.take(pa.array(of_row[start:stop])).append_column("output", outputs.slice(start, stop - start))
+        for start, stop in _portions(together(inputs.columns, inputs.num_rows)[of_row], most)
+    )
+
+
+def _portions(sizes: npt.NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
+    """Runs of rows of about so many bytes together, as first and one past the last."""
+    groups = np.cumsum(sizes) // most
+    borders = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(sizes)]
+    yield from pairwise(borders)
