@@ -6,8 +6,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,12 @@ from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.job.tasks.response_check import checked
 from dags_examples.demo_model.companies import INDUSTRIES, company_rows
 from tests.support.adapters import save_adapter, with_adapter
-from tests.support.ray_processes import vllm_engines
 from tests.support.tools import ADD, WEATHER
 from tests.support.turn import of_this_turn
 
-platforms = pytest.importorskip("vllm.platforms")
-from tests.support.real_model import ARGS, MODEL, SUM, spec  # noqa: E402 - imports vLLM
+pytest.importorskip("vllm.platforms")
+from tests.support.beside_vllm import LORA, assert_equal, ours, theirs
+from tests.support.real_model import ARGS, MODEL, SUM, spec
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -57,95 +55,8 @@ CHATS: dict[str, list[dict[str, Any]]] = {
         {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "7"}]},
     ],
 }
-LORA = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 3, "max_cpu_loras": 3}
 HALVES = ["日本語", "🙂🙃"]
 """Forced on a model that knows no such characters, so that each takes several tokens."""
-
-
-@pytest.fixture(scope="module")
-def llm() -> Iterator[Any]:
-    """vLLM's own ``LLM``."""
-    from vllm import LLM
-
-    with pytest.MonkeyPatch.context() as patch:
-        if platforms.current_platform.is_cpu():
-            # The engine runs in this process, because a second engine process would cost half a minute. A
-            # process that uses CUDA can't start another engine.
-            patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-
-        yield LLM(model=str(MODEL), **ARGS)
-
-
-@pytest.fixture(scope="module")
-def engine(llm: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from airflow_provider_raybatch.job.engine import vllm_compat
-    from airflow_provider_raybatch.job.engine_process import fork_server, server
-
-    tmp_path_factory.getbasetemp()  # made before the folder of temporary files is another
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        tempfile.TemporaryDirectory(prefix="rb-", dir="/tmp") as scratch,  # a short name, for sockets
-    ):
-        patch.delenv("VLLM_ENABLE_V1_MULTIPROCESSING", raising=False)
-        patch.setattr(tempfile, "tempdir", scratch)
-        patch.setenv("TMPDIR", scratch)
-        patch.setenv("VLLM_RPC_BASE_PATH", "")
-        patch.delenv("VLLM_RPC_BASE_PATH")
-        vllm_compat.keep_files_in(fork_server.folder_of_sockets())
-        loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(loop)
-        # With room for adapters, which changes nothing for rows without one.
-        made: Any = server.open_vllm(spec(engine_args={**ARGS, **LORA}))
-        made.loop = loop
-        yield made
-        # What a killed engine would leave, besides caches, is in the folder that a later job deletes.
-        left = [path.name for path in Path(scratch).iterdir() if "inductor" not in path.name]
-        assert [name.startswith("raybatch-engine-") for name in left] == [True], left
-        before = set(vllm_engines())
-        assert before
-        made.close()
-        assert before.isdisjoint(vllm_engines()), "a closed engine leaves a process"
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0.1))
-        loop.close()
-
-
-def ours(engine: Any, *requests: Request) -> list[Any]:
-    """Handle rows as a replica does: encode, generate in parallel, decode."""
-
-    async def generate(encoded: list[Any]) -> list[Any]:
-        return await asyncio.gather(*(engine.generate(one) for one in encoded))
-
-    encoded = engine.encode(list(requests))
-    assert not any(isinstance(one, RowFailure) for one in encoded), encoded
-    return engine.decode(engine.loop.run_until_complete(generate(encoded)))
-
-
-def theirs(llm: Any, request: Request) -> Any:
-    from airflow_provider_raybatch.job.engine.vllm_args import sampling_params
-
-    params = sampling_params(request.sampling)
-    if request.messages is None:
-        (output,) = llm.generate([request.prompt], params, use_tqdm=False)
-    else:
-        (output,) = llm.chat([copy.deepcopy(request.messages)], params, use_tqdm=False)
-    return output
-
-
-def assert_equal(llm: Any, engine: Any, *requests: Request) -> list[Any]:
-    responses = ours(engine, *requests)
-    for request, response in zip(requests, responses, strict=True):
-        expected = theirs(llm, request)
-        assert response.input_tokens == len(expected.prompt_token_ids), request
-        actual = [
-            (one.text, one.finish_reason, one.output_tokens + one.filled_tokens)
-            for one in response.completions
-        ]
-        assert actual == [(one.text, one.finish_reason, len(one.token_ids)) for one in expected.outputs], (
-            request
-        )
-    return responses
 
 
 def test_chats_are_rendered_as_vllm_renders_them(llm: Any, engine: Any) -> None:

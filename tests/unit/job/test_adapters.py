@@ -92,7 +92,7 @@ def test_jobs_of_one_adapter_share_responses_with_rows(source: str, tmp_path: Pa
 
 
 def test_unknown_name_is_a_dead_letter(source: str, tmp_path: Path) -> None:
-    rows = [{"id": n, "text": "fine", "customer": who} for n, who in enumerate(("acme", "of nobody"))]
+    rows = [{"id": n, "text": "fine", "customer": who} for n, who in enumerate(("acme", "unlisted"))]
     Path(source).write_bytes(as_jsonl(rows))
     place = LocalFolder(str(tmp_path / "out"))
     summary = attempt(place, 0, source, **FIELDS, max_errors=1)
