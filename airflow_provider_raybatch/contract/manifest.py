@@ -65,6 +65,8 @@ class Tokens(ContractModel):
 
     :param cached: of `input`, how many came out of the prefix cache.
     :param output: generated tokens.
+    :param reasoning: of `output`, how many came before the answers; ``None`` without a reasoning parser, and
+        where an older version wrote the manifest.
     :param filled: tokens that the choices of `structured_outputs` forced, filled in instead of generated;
         counted for rows that were generated for this input, and not in `output`.
     """
@@ -73,6 +75,7 @@ class Tokens(ContractModel):
     cached: int = Field(default=0, ge=0)
     output: int = Field(default=0, ge=0)
     filled: int = Field(default=0, ge=0)
+    reasoning: int | None = Field(default=None, ge=0)
 
 
 class ReplicaStats(ContractModel):

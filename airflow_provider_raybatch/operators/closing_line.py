@@ -31,7 +31,7 @@ def closing_line(figures: Mapping[str, Any], last_run: Mapping[str, Any] | None 
     told = [ok if chunks is None else f"{ok} ({count_of(chunks, 'chunk')})", *_failed(figures)]
     told += [f"{n:,} {name}" for name in ("resumed", "reused", "duplicates") if (n := figures.get(name))]
     if (generated := figures.get("tokens_generated")) is not None:
-        told.append(f"{count_of(generated, 'token')} generated")
+        told.append(f"{count_of(generated, 'token')} generated{_reasoning(figures)}")
     line = ", ".join([*told, *_seconds(figures)])
     if last_run is None:
         return line
@@ -80,6 +80,13 @@ def _failed(figures: Mapping[str, Any]) -> list[str]:
         return []
     why = " ".join(clean(figures.get("main_failure") or "").split())
     return [f"{figures['errors']:,} failed" + (f" ({cut_to(_LONGEST_FAILURE, why)})" if why else "")]
+
+
+def _reasoning(figures: Mapping[str, Any]) -> str:
+    """How many of the generated tokens came before the answers; nothing where others are delivered, too."""
+    tokens = figures.get("tokens") or {}
+    told = tokens.get("reasoning") and tokens["output"] == figures["tokens_generated"]
+    return f" ({tokens['reasoning']:,} of reasoning)" if told else ""
 
 
 def _seconds(figures: Mapping[str, Any]) -> list[str]:

@@ -28,9 +28,9 @@ def result_of(summary: Summary, submission_id: str, dashboard_url: str | None) -
     :return: `uri` (the committed, immutable folder), for S3 also `bucket` and `key_prefix` (which ends with a
         slash, so that no other folder begins with it), `manifest_uri`, `dead_letter_uri`, `format`, `rows`,
         of them `resumed`, `reused` and `duplicates`, `chunks` (rows of the dataset, where `chunk_tokens` cut
-        texts), `errors`, `tokens` (`input`, `cached`, `output`,
-        `filled`) of the delivered rows, `tokens_paid`, `tokens_saved`, `tokens_generated`, `gpu_seconds`,
-        `seconds`, `submission_id`, `dashboard_url`.
+        texts), `errors`, `tokens` (`input`, `cached`, `output`, `filled`, `reasoning`) of the delivered rows,
+        `tokens_paid`, `tokens_saved`, `tokens_generated`, `gpu_seconds`, `seconds`, `submission_id`,
+        `dashboard_url`.
     """
     return {
         **summary.model_dump(exclude=_ONLY_IN_THE_LOG),

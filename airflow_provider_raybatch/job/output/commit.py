@@ -163,6 +163,7 @@ def _manifest(
             cached=totals.cached_tokens,
             output=totals.output_tokens,
             filled=sum(footer.filled for footer in seen.values()),
+            reasoning=totals.reasoning_tokens,
         ),
         tokens_paid=sum(footer.paid for part, footer in seen.items() if part.is_of(target.run)),
         tokens_saved=sum(one.saved for one in done),

@@ -25,6 +25,7 @@ class Totals:
     """Sums over the outputs of many rows, for the manifest.
 
     :param cached_tokens: of `input_tokens`, those that came out of the prefix cache.
+    :param reasoning_tokens: of `output_tokens`, those before the answers; ``None`` where nothing splits them.
     :param finish_reasons: how many outputs ended for each reason.
     """
 
@@ -32,14 +33,17 @@ class Totals:
     cached_tokens: int = 0
     output_tokens: int = 0
     finish_reasons: Mapping[str, int] = field(default_factory=dict)
+    reasoning_tokens: int | None = None
 
     def __add__(self, other: Totals) -> Totals:
         """The sums over both."""
+        reasoning = [one.reasoning_tokens for one in (self, other) if one.reasoning_tokens is not None]
         return Totals(
             self.input_tokens + other.input_tokens,
             self.cached_tokens + other.cached_tokens,
             self.output_tokens + other.output_tokens,
             dict(Counter(self.finish_reasons) + Counter(other.finish_reasons)),
+            sum(reasoning) if reasoning else None,
         )
 
 

@@ -131,15 +131,19 @@ class Generate(Task):
         return with_failures(table.append_column("derived", columns), reasons, PARSE)
 
     def totals(self, outputs: pa.StructArray | pa.ChunkedArray) -> Totals:
-        reasons = pc.struct_field(outputs, "finish_reason")
+        completions = outputs
         if self.keeps_completions:
             completions = pc.list_flatten(pc.struct_field(outputs, "completions"))
-            reasons = pc.struct_field(completions, "finish_reason")
+        reasons = pc.struct_field(completions, "finish_reason")
+        reasoning = None
+        if self.spec.splits_reasoning:
+            reasoning = _sum(pc.struct_field(completions, "reasoning_tokens"))
         return Totals(
             _sum(pc.struct_field(outputs, "input_tokens")),
             _sum(pc.struct_field(outputs, "cached_tokens")),
             _sum(pc.struct_field(outputs, "output_tokens")),
             dict(Counter(reasons.to_pylist())),
+            reasoning,
         )
 
     def adapted(self, found: pa.StructArray, kind: pa.StructType) -> pa.StructArray:

@@ -107,11 +107,19 @@ class TestClosingLine:
                 "1,200 rows ok, 3 reused, 4 duplicates",
             ),
             ({"rows": 2, "errors": 0, "chunks": 31}, "2 rows ok (31 chunks)"),
+            (
+                {"rows": 1, "errors": 0, "tokens_generated": 9, "tokens": {"output": 9, "reasoning": 5}},
+                "1 row ok, 9 tokens generated (5 of reasoning)",
+            ),
+            (
+                {"rows": 2, "errors": 0, "tokens_generated": 9, "tokens": {"output": 12, "reasoning": 5}},
+                "2 rows ok, 9 tokens generated",
+            ),
             ({"rows": 0, "errors": 2, "tokens_generated": 1}, "0 rows ok, 2 failed, 1 token generated"),
             ({"rows": 1, "errors": 1, "main_failure": "read: a\x1b[1m\nb"}, "1 row ok, 1 failed (read: a b)"),
             ({"rows": 1, "errors": 0, "seconds": 7810}, "1 row ok, 2 h 10 min"),
         ],
-        ids=["one", "reused", "chunks", "failed", "escapes", "hours"],
+        ids=["one", "reused", "chunks", "reasoning", "resumed", "failed", "escapes", "hours"],
     )
     def test_leaves_out_what_is_unknown(self, figures: dict[str, Any], line: str) -> None:
         assert closing_line(figures) == line

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.manifest import Digests, LastRun
+from airflow_provider_raybatch.contract.manifest import Digests, LastRun, Tokens
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.output import publish as publish_module
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
@@ -70,7 +70,7 @@ def test_dataset_and_manifest_hold_the_parts_in_input_order(folder: Folder) -> N
         "chunks": None,
         "errors_by_step": {},
     }
-    assert manifest.tokens.model_dump() == {"input": 45, "cached": 15, "output": 15, "filled": 0}
+    assert manifest.tokens == Tokens(input=45, cached=15, output=15)
     assert manifest.finish_reasons == {"stop": 15}
     assert [file.rows for file in manifest.files] == [15]
     assert manifest.effective_sampling == {"temperature": 0}
@@ -86,7 +86,7 @@ def test_filled_tokens_of_all_attempts_are_in_the_manifest(folder: Folder) -> No
         part(folder, numbered(1, 2), [several], first=2, submission=1),
     ]
     manifest = publish(folder, found, 3)
-    assert manifest.tokens.model_dump() == {"input": 6, "cached": 0, "output": 4, "filled": 10}
+    assert manifest.tokens == Tokens(input=6, output=4, filled=10)
     assert manifest.summary().tokens == manifest.tokens
     assert not any("filled" in column.name for column in manifest.columns)
 

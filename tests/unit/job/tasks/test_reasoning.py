@@ -120,13 +120,14 @@ def test_a_whole_job_has_its_reasoning_in_columns(place: EchoPlace) -> None:
     assert [row["response"] for row in rows] == ["one two", "three", "one two", "four five six"]
     assert rows[0]["reasoning"] == "The prompt has 2 words."
     assert [row["output_tokens"] - row["reasoning_tokens"] for row in rows] == [2, 1, 2, 3]
+    assert manifest.tokens.reasoning == sum(row["reasoning_tokens"] for row in rows) == 20
     assert (manifest.counts.duplicates, manifest.counts.errors_by_step) == (1, {"parse": 1})
     (letter,) = place.letters(manifest)
     assert letter["reason"].startswith("the response has reasoning and no answer after it")
     assert place.generated() == 4
     place.folder = LocalFolder(str(place.root / "again"))
     again = place.job(1, ROWS, **asks(place, sampling={"temperature": 0}))
-    assert again.counts.reused == 4
+    assert (again.counts.reused, again.tokens.reasoning) == (4, 20)
     assert [row["reasoning"] for row in place.rows(again)] == [row["reasoning"] for row in rows]
     assert place.generated() == 5  # the row without an answer
 
@@ -138,6 +139,7 @@ def test_jobs_without_reasoning_do_not_get_its_responses(place: EchoPlace) -> No
         args = {**asks(place)["engine_args"], "reasoning_parser": parser}
         manifest = place.job(number, ROWS, **asks(place, engine_args=args, sampling={"temperature": 0}))
         assert manifest.counts.reused == reused
+        assert (manifest.tokens.reasoning is None) is (parser is None)
         assert all(("reasoning" in row) is (parser is not None) for row in place.rows(manifest))
 
 
@@ -146,6 +148,7 @@ def test_each_completion_has_its_reasoning(place: EchoPlace) -> None:
     for row in place.rows(manifest):
         assert [one["reasoning_tokens"] for one in row["completions"]] == [5, 5]
         assert {one["reasoning"] for one in row["completions"]} == {row["reasoning"]}
+    assert manifest.tokens.reasoning == 20
     assert manifest.finish_reasons == {"length": 3, "stop": 1}
 
 
