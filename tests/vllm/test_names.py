@@ -158,6 +158,8 @@ def test_signatures_of_pooling() -> None:
     assert list(inspect.signature(PoolingParams.verify).parameters) == ["self", "model_config"]
     assert {"outputs", "finished", "num_cached_tokens"} <= parameters(PoolingRequestOutput.__init__)
     assert "self.encoder_config = " in inspect.getsource(ModelConfig)
+    assert "extra_kwargs" in parameters(PoolingParams)
+    assert isinstance(inspect.getattr_static(ModelConfig, "use_sep_token"), property)
 
 
 def test_pooling_has_a_task_always() -> None:
@@ -166,6 +168,8 @@ def test_pooling_has_a_task_always() -> None:
 
     made = pooling_params("embed", {"dimensions": 2, "use_activation": False})
     assert (made.task, made.dimensions, made.use_activation) == ("embed", 2, False)
+    told = pooling_params("score", {}, 0)
+    assert (told.task, told.extra_kwargs) == ("classify", {"compressed_token_type_ids": 0})
 
 
 def test_sampling_parameters_are_read_without_importing_vllm() -> None:

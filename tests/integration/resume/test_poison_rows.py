@@ -7,6 +7,7 @@ import json
 import math
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,10 +32,18 @@ def test_a_poison_row_is_found_and_all_others_answered(task: RepeatedTask) -> No
 
 
 @pytest.mark.turn(2)
-def test_a_poison_row_gets_no_vector(task: RepeatedTask) -> None:
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"model_task": "embed"},
+        {"model_task": "classify"},
+        {"model_task": "score", "query": "a {row.id}", "document": "{row.text}"},
+    ],
+)
+def test_a_poison_row_gets_no_numbers(asked: dict[str, Any], task: RepeatedTask) -> None:
     task.input(["one", "two", "kill", "four"])
     engine = {"engine": "echo", "engine_args": {"kill_pattern": "kill"}, "replicas": 1, "sampling": {}}
-    manifest = task.run(**engine, model_task="embed", max_errors=1)
+    manifest = task.run(**engine, **asked, max_errors=1)
     assert (manifest.counts.ok, manifest.counts.errors_by_step) == (3, {"engine": 1})
     (file,) = Path(manifest.dead_letter_uri or "").iterdir()
     assert "dies of this row" in json.loads(file.read_text())["reason"]
