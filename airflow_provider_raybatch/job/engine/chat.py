@@ -115,6 +115,10 @@ class ChatEncoder:
         cut = shortened(request, tokens_of, len(ids), most_prompt_tokens(context, max_tokens))
         return overlong(len(ids), context) if cut is None else self.encode([cut])[0]
 
+    def longest(self, ids: list[int]) -> int:
+        """Tokens of the longest request that the engine gets for a row; most rows are one."""
+        return len(ids)
+
     def encode(self, requests: Sequence[Request]) -> list[list[int] | RowFailure]:
         """Token ids of each request, or why it has none."""
         out: list[Any] = self.texts(requests)

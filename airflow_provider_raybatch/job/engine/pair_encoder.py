@@ -62,6 +62,10 @@ class PairEncoder(TextEncoder):
             out.append(failure or failed or Pairs([one for one in found if isinstance(one, Pair)]))
         return out
 
+    def longest(self, ids: Any) -> int:
+        """Tokens of the longest pair."""
+        return max(len(pair.ids) for pair in ids.pairs)
+
     def fitted(self, request: Request, ids: Any, context: int, max_tokens: Any) -> Any:
         """The pairs, with documents cut where the model can't take them whole, or a failure.
 

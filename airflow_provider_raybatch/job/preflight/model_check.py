@@ -229,12 +229,13 @@ def _check_prompts(
     for place, (request, ids) in enumerate(zip(requests, encoder.encode(requests), strict=True)):
         fitted = ids
         if not isinstance(ids, RowFailure):
-            lengths.append(len(ids))
+            longest = encoder.longest(ids)
+            lengths.append(longest)
             if spec.chat_template and request.messages is not None:
                 own_chats.append(ids)
             most = {**defaults, **spec.sampling, **request.sampling}.get("max_tokens")
             fitted = encoder.fitted(request, ids, context, most)
-            needed = max(needed, with_response(len(ids), most, context))
+            needed = max(needed, with_response(longest, most, context))
         if isinstance(fitted, RowFailure):
             failures.append((place, fitted))
         else:

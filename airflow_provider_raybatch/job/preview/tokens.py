@@ -34,8 +34,8 @@ _MOST_TASKS = 64
 class PromptLength:
     """Tokens of one prompt.
 
-    :param whole: before it is cut; -1 if it makes no tokens.
-    :param sent: that the engine gets; -1 if the row fails.
+    :param whole: before it is cut, of the longest request of its row; -1 if it makes no tokens.
+    :param sent: that the engine gets for the row; -1 if the row fails.
     :param max_tokens: of its response; -1 if the context alone limits it.
     """
 
@@ -71,7 +71,7 @@ class EchoCounter:
             if isinstance(encoded, RowFailure):
                 found.append(PromptLength(whole, -1, most, encoded))
             else:
-                found.append(PromptLength(whole, encoded.words, most))
+                found.append(PromptLength(encoded.words + encoded.cut, encoded.words, most))
         return found
 
 
@@ -97,7 +97,7 @@ class VllmCounter:
             fitted = self._encoder.fitted(request, ids, self.context, None if most < 0 else most)
             failure = fitted if isinstance(fitted, RowFailure) else self._refusal(request)
             sent = -1 if isinstance(fitted, RowFailure) or failure else len(fitted)
-            found.append(PromptLength(len(ids), sent, most, failure))
+            found.append(PromptLength(self._encoder.longest(ids), sent, most, failure))
         return found
 
     def _refusal(self, request: Request) -> RowFailure | None:

@@ -61,6 +61,7 @@ def test_pairs_have_the_place_of_their_second_text() -> None:
     assert one.pairs == (Pair([1, 97, 98, 2, 99, 2], 4), Pair([1, 97, 98, 2, 100, 101, 2], 4))
     assert one == [*one.pairs[0].ids, *one.pairs[1].ids]
     assert other.pairs == (Pair([1, 97, 2, 98, 2], 3),)
+    assert (len(one), encoder().longest(one)) == (13, 7)
 
 
 def test_a_tokenizer_without_token_types_has_none() -> None:
