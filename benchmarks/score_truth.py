@@ -47,10 +47,10 @@ class Case:
 
 CASES = {
     "BERT, three labels, `LLM.classify`": Case("bert", ("good", "so so", "bad")),
-    "the same, logits": Case("bert", ("good", "so so", "bad"), raw=True),
     "ModernBERT, two labels, `LLM.classify`": Case("modernbert", ("yes", "no")),
     "BERT cross-encoder, `LLM.score`": Case("bert"),
     "ModernBERT cross-encoder, `LLM.score`": Case("modernbert"),
+    "BERT, three labels, logits": Case("bert", ("good", "so so", "bad"), raw=True),
     "Qwen3 with a head and a chat template, `LLM.score`": Case("qwen3", template=TEMPLATE),
 }
 
@@ -63,6 +63,7 @@ def main() -> None:
     for name in CASES:
         done = subprocess.run([sys.executable, __file__, name], stdout=subprocess.PIPE, text=True, check=True)
         found[name] = json.loads(done.stdout.splitlines()[-1])
+        print(name, found[name], file=sys.stderr)
     report(found)
 
 
