@@ -97,6 +97,26 @@ def test_scores_are_those_of_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert np.abs(scores([None] * len(pairs)) - theirs).max() > 1e-2
 
 
+def test_a_chat_is_rendered_without_a_turn_to_come(tmp_path: Path) -> None:
+    """A reward model judges the answer in it; special tokens are those of the template alone."""
+    from airflow_provider_raybatch.job.engine import vllm_compat
+    from airflow_provider_raybatch.job.engine.pair_encoder import pooling_encoder
+
+    model = classifier(tmp_path, "bert", ["LABEL_0"])
+    config = vllm_compat.model_config({"model": model, **ARGS})
+    template = "{{ messages[1]['content'] }}{% if add_generation_prompt %} dog{% endif %}"
+    job = spec(
+        engine="vllm", model=model, model_task="classify", messages_column="chat", chat_template=template
+    )
+    renderer = vllm_compat.renderer_for(config)
+    encoder = pooling_encoder(job, renderer.tokenizer, config, renderer)
+    chat = Request([{"role": "user", "content": "fox?"}, {"role": "assistant", "content": "red fox"}])
+    assert encoder.encode([chat, Request(prompt="red fox")]) == [
+        renderer.tokenizer("red fox", add_special_tokens=False)["input_ids"],
+        renderer.tokenizer("red fox")["input_ids"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("labels", "task", "sentence"),
     [

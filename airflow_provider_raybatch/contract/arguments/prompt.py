@@ -14,6 +14,7 @@ from airflow_provider_raybatch.contract.row_template import RowTemplate, placeho
 PROMPTS = ("prompt", "messages", "messages_column", "prompt_column", "prompt_function")
 PAIRS = ("document", "documents_column")
 """What a query is compared with, for `model_task` ``score``."""
+_CHATS = frozenset({"messages", "messages_column"})
 _WITH_PLACEHOLDERS = frozenset({"prompt", "messages"})
 _WITH_SYSTEM_PROMPT = frozenset({"prompt", "messages_column", "prompt_function"})
 
@@ -56,18 +57,27 @@ class PromptArguments(ContractModel):
             raise ValueError(f"{ways[0]}: exactly one of {', '.join(ways)} is needed, but {what}")
         if self.compares and self.query is None:
             raise ValueError(
-                "query: documents are scored for a query; give a template, or one text for all rows"
+                "query: documents are scored for one; give a template of it, or one text for all rows"
             )
         if self.system_prompt is not None and given[0] not in _WITH_SYSTEM_PROMPT:
             in_messages = given[0] == "messages"
             remedy = "put a system message into messages" if in_messages else "write it into the column"
             raise ValueError(f"system_prompt: it has no effect together with {given[0]}; {remedy}")
-        if self.on_overlong == "truncate" and given[0] not in _WITH_PLACEHOLDERS and not self.pools:
+        if self.on_overlong == "truncate":
+            self._check_cuts(given[0])
+        return self
+
+    def _check_cuts(self, way: str) -> None:
+        if self.pools and way in _CHATS:
             raise ValueError(
-                f"on_overlong: 'truncate' cuts the values of placeholders, and {given[0]} has none; use "
+                f"on_overlong: 'truncate' cuts the end of a text, which is what a model judges of {way}; "
+                "shorten the chats before"
+            )
+        if way not in _WITH_PLACEHOLDERS and not self.pools:
+            raise ValueError(
+                f"on_overlong: 'truncate' cuts the values of placeholders, and {way} has none; use "
                 "prompt or messages with placeholders, or shorten the texts before"
             )
-        return self
 
     @property
     def pools(self) -> bool:

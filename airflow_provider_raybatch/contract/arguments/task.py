@@ -57,6 +57,7 @@ NO_CHAT = dict.fromkeys(
     _OF_CHATS, "which takes one text a row and no chat; use prompt_column, or prompt for a template of it"
 )
 """Arguments that a task of one text a row does not take."""
+_NO_SYSTEM_PROMPT = {"system_prompt": "which takes a text, or a chat as it is; put it into messages"}
 NO_VECTORS = dict.fromkeys(
     ("embed_dtype", "chunk_tokens", "chunk_overlap_tokens"),
     "which makes no vectors; remove it, or set model_task to 'embed'",
@@ -81,7 +82,9 @@ MODEL_TASKS: dict[str, TaskRules] = {
         without={**NO_TEXT, **NO_CHAT, **NO_PAIRS},
     ),
     "classify": TaskRules(
-        "classifies", {"use_activation": bool}, without={**NO_TEXT, **NO_CHAT, **NO_VECTORS, **NO_PAIRS}
+        "classifies",
+        {"use_activation": bool},
+        without={**NO_TEXT, **_NO_SYSTEM_PROMPT, **NO_VECTORS, **NO_PAIRS},
     ),
     "score": TaskRules(
         "scores documents for a query",

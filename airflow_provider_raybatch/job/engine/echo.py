@@ -29,13 +29,12 @@ from airflow_provider_raybatch.job.engine.base import (
     overlong,
 )
 from airflow_provider_raybatch.job.engine.echo_json import fitting
-from airflow_provider_raybatch.job.engine.echo_pooling import EchoPooling
+from airflow_provider_raybatch.job.engine.echo_pooling import EchoPooling, texts_of
 from airflow_provider_raybatch.job.engine.echo_reasoning import Reasoning
 from airflow_provider_raybatch.job.engine.echo_tools import EchoTools
 from airflow_provider_raybatch.job.engine.echo_workers import EchoWorkers
 from airflow_provider_raybatch.job.engine.text_chunks import TextChunk, response_of
 from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_names, schema_name
-from airflow_provider_raybatch.job.request.render import text_of
 from airflow_provider_raybatch.job.request.row_text import shortened
 from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
 
@@ -217,7 +216,7 @@ class EchoEngine:
             return RowFailure("engine", str(error))
         if self._pooling is not None:
             return self._encode_text(self._pooling, request, sampling)
-        texts, context = _texts(request), self._options.max_model_len
+        texts, context = texts_of(request), self._options.max_model_len
         words = " ".join(texts).split()
         whole = len(words)
         if whole >= context:
@@ -225,7 +224,7 @@ class EchoEngine:
             cut = shortened(request, lambda one: len(words_of(one)), whole, most) if self._truncates else None
             if cut is None:
                 return overlong(whole, context)
-            texts, words = _texts(cut), words_of(cut)
+            texts, words = texts_of(cut), words_of(cut)
         text = texts[-1] if request.adapter is None else f"[{request.adapter}] {texts[-1]}"
         return _Encoded(text, " ".join(words), len(words), sampling, whole - len(words))
 
@@ -342,15 +341,9 @@ class _RequestLog:
             os.write(self._file, f"{line}\n".encode())
 
 
-def _texts(request: Request) -> list[str]:
-    if request.messages is None:
-        return [request.prompt or ""]
-    return [text_of(message.get("content")) for message in request.messages]
-
-
 def words_of(request: Request) -> list[str]:
     """The words of a request, which count as tokens."""
-    return " ".join(_texts(request)).split()
+    return " ".join(texts_of(request)).split()
 
 
 def _complete(asked: _Encoded, number: int) -> Completion:

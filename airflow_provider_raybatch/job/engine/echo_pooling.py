@@ -14,6 +14,7 @@ from airflow_provider_raybatch.job.engine.base import too_long
 from airflow_provider_raybatch.job.engine.echo_vectors import Vector, chunks_of, vector_of
 from airflow_provider_raybatch.job.engine.text_chunks import TextChunk
 from airflow_provider_raybatch.job.request.pairs import pair_of
+from airflow_provider_raybatch.job.request.render import text_of
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
 Words: TypeAlias = Sequence[str]
@@ -51,7 +52,7 @@ class EchoPooling:
 
     def fitted(self, request: Request) -> tuple[list[tuple[Words, Words]], int] | RowFailure:
         """The words of each query (empty where there is none) and text, and how many were cut off."""
-        query, texts = pair_of(request) if self.spec.compares else ("", [request.prompt or ""])
+        query, texts = pair_of(request) if self.spec.compares else ("", [" ".join(texts_of(request))])
         asked, cut = query.split(), 0
         pairs: list[tuple[Words, Words]] = []
         for words in map(str.split, texts):
@@ -80,6 +81,13 @@ class EchoPooling:
             return 1 / (1 + np.exp(-logits))
         powers: Vector = np.exp(logits - logits.max())
         return powers / powers.sum()
+
+
+def texts_of(request: Request) -> list[str]:
+    """The raw prompt, or the text of each message."""
+    if request.messages is None:
+        return [request.prompt or ""]
+    return [text_of(message.get("content")) for message in request.messages]
 
 
 def _likeness(query: Words, document: Words) -> float:

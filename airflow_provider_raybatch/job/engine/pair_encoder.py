@@ -157,15 +157,17 @@ class PairEncoder(TextEncoder):
         return Pair(ids, second)
 
 
-def pooling_encoder(spec: BatchInferenceSpec, tokenizer: Any, config: Any) -> TextEncoder:
+def pooling_encoder(
+    spec: BatchInferenceSpec, tokenizer: Any, config: Any, renderer: Any = None
+) -> TextEncoder:
     """The encoder of a job of a pooling model.
 
-    :param config: of the model, as vLLM has it.
+    :param config: of the model, as vLLM has it; `renderer` is vLLM's, for chats.
     :raises PreflightError: the model's texts can't be cut as the job says.
     """
     if spec.chunk_tokens is not None:
         return ChunkEncoder(spec, tokenizer, config)
     if not spec.compares:
-        return text_encoder(spec, tokenizer, config)
+        return text_encoder(spec, tokenizer, config, renderer)
     size = vllm_compat.vocabulary_size(config)
     return PairEncoder(spec, tokenizer, size, vllm_compat_pooling.separates_pairs(config))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokeniser of a pooling model's texts, on batches; a row that fails fails alone."""
+"""Tokeniser of a pooling model's texts and chats, on batches; a row that fails fails alone."""
 
 from __future__ import annotations
 
@@ -10,27 +10,37 @@ from typing import Any
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.base import too_long
-from airflow_provider_raybatch.job.engine.chat import ChatEncoder
+from airflow_provider_raybatch.job.engine.chat import ChatEncoder, RenderChat, template_of
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
 
 class TextEncoder(ChatEncoder):
     """Turns the text of each request into token ids, with the tokeniser's special tokens around it.
 
+    A chat, which only a classifier gets, is rendered as it is.
+
     :param lowers: whether the model's sentence-transformers config asks for text in lower case.
     """
 
     def __init__(
-        self, tokenizer: Any, special_tokens: str, on_overlong: str, vocabulary: int | None, lowers: bool
+        self,
+        tokenizer: Any,
+        special_tokens: str,
+        on_overlong: str,
+        vocabulary: int | None,
+        lowers: bool,
+        render: RenderChat | None = None,
     ) -> None:
-        super().__init__(tokenizer, _no_chat, "", special_tokens, on_overlong, vocabulary)
+        super().__init__(tokenizer, render or _no_chat, "", special_tokens, on_overlong, vocabulary)
         self._lowers = lowers
         self._opening, self._closing = tokens_around(tokenizer)
 
     def texts(self, requests: Sequence[Request]) -> list[str | list[int] | RowFailure]:
         """See the base; in lower case where the model's config asks for it."""
         if self._lowers:  # first, as in vLLM, whose special tokens are in lower case then
-            requests = [replace(one, prompt=(one.prompt or "").lower()) for one in requests]
+            requests = [
+                one if one.prompt is None else replace(one, prompt=one.prompt.lower()) for one in requests
+            ]
         return super().texts(requests)
 
     def has_special_tokens(self, request: Request) -> bool:
@@ -61,17 +71,22 @@ def tokens_around(tokenizer: Any) -> tuple[list[int], list[int]]:
     return list(whole[:start]), list(whole[start + len(text) :])
 
 
-def text_encoder(spec: BatchInferenceSpec, tokenizer: Any, config: Any) -> TextEncoder:
+def text_encoder(spec: BatchInferenceSpec, tokenizer: Any, config: Any, renderer: Any = None) -> TextEncoder:
     """The encoder of a job.
 
-    :param config: of the model, as vLLM has it.
+    :param config: of the model, as vLLM has it; `renderer` is vLLM's, for chats.
     """
+    render = None
+    if renderer is not None:
+        variables = {"add_generation_prompt": False, **spec.chat_template_kwargs}
+        render = vllm_compat.chat_renderer(renderer, template_of(spec, tokenizer), variables)
     return TextEncoder(
         tokenizer,
         spec.special_tokens_in_text,
         spec.on_overlong,
         vllm_compat.vocabulary_size(config),
         lowers_text(config),
+        render,
     )
 
 

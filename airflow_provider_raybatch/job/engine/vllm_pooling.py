@@ -57,7 +57,8 @@ class VllmPoolingEngine(StartedVllm):
         self._context = int(model.max_model_len)
         classifies = spec.model_task == "classify"
         self._labels = vllm_compat_pooling.labels_of(model) if classifies else None
-        self._encoder = pooling_encoder(spec, self._llm.get_tokenizer(), model)
+        renderer = vllm_compat.renderer_of(self._llm)
+        self._encoder = pooling_encoder(spec, self._llm.get_tokenizer(), model, renderer)
         self._room = asyncio.Semaphore(_PIECES_AHEAD * int(scheduler.max_num_seqs))
         sizes = {
             "max_model_len": self._context,

@@ -133,6 +133,8 @@ def check_model(
     about_reasoning = ""
     if spec.pools:
         check_pooling(spec, config)
+        if not spec.compares:
+            _check_chat(spec, tokenizer, requests)
     else:
         if not vllm_compat.generates(config):  # its files may not tell
             raise PreflightError(f"model: {spec.model!r} {no_text('is a pooling model')}.")
@@ -199,7 +201,7 @@ def _sampling_defaults(spec: BatchInferenceSpec, config: Any) -> dict[str, Any]:
 
 def _encoder(spec: BatchInferenceSpec, tokenizer: Any, config: Any, chats: _Chats) -> ChatEncoder:
     if spec.pools:
-        return pooling_encoder(spec, tokenizer, config)
+        return pooling_encoder(spec, tokenizer, config, chats.engine_renderer)
     return ChatEncoder(
         tokenizer,
         chats.renderer(),
@@ -276,11 +278,13 @@ class _Chats:
     def __init__(self, spec: BatchInferenceSpec, config: Any, tokenizer: Any) -> None:
         self._template = template_of(spec, tokenizer)
         self._variables = spec.template_variables
-        self._renderer = vllm_compat.renderer_for(config)
+        self.engine_renderer = vllm_compat.renderer_for(config)
 
     def renderer(self, **variables: Any) -> Callable[[list[dict[str, Any]]], str | list[int]]:
         """With these variables besides the job's own."""
-        return vllm_compat.chat_renderer(self._renderer, self._template, {**self._variables, **variables})
+        return vllm_compat.chat_renderer(
+            self.engine_renderer, self._template, {**self._variables, **variables}
+        )
 
     def text(self, messages: list[dict[str, Any]], **variables: Any) -> str:
         """One chat; empty where its template refuses it, or makes no text."""

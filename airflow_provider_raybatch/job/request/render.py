@@ -35,7 +35,7 @@ def renderer(spec: BatchInferenceSpec) -> Render:
     """
     if spec.compares:
         return pair_renderer(spec)
-    if spec.pools:
+    if spec.pools and spec.messages is None and spec.messages_column is None:
         return _text_renderer(spec)
     base, column, adapter = _prompt_renderer(spec), spec.sampling_column, _adapter_renderer(spec)
     text_alone = spec.processor.get("config") not in _OTHER_SERVERS

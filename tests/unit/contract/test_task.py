@@ -31,11 +31,6 @@ def test_an_unknown_model_task_is_refused() -> None:
         ("sampling_column", "s", "which generates no text; remove it."),
         ("response_format", "json_object", "which generates no text; remove it."),
         ("on_truncated", "error", "which generates no text; remove it."),
-        ("system_prompt", "Be short.", CHAT),
-        ("messages", [{"role": "user", "content": "{row.x}"}], CHAT),
-        ("messages_column", "chat", CHAT),
-        ("chat_template", "{{ messages }}", CHAT),
-        ("chat_template_kwargs", {"thinking": False}, CHAT),
         ("adapter", "/models/adapter", ADAPTER),
     ],
 )
@@ -43,6 +38,33 @@ def test_an_unknown_model_task_is_refused() -> None:
 def test_pooling_refuses_what_is_about_generated_text(task: str, name: str, value: Any, why: str) -> None:
     made = spec_error(**{"model_task": task, name: value})
     assert made == f"{name}: it has no effect with model_task {task!r}, {why}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("system_prompt", "Be short."),
+        ("messages", [{"role": "user", "content": "{row.x}"}]),
+        ("messages_column", "chat"),
+        ("chat_template", "{{ messages }}"),
+        ("chat_template_kwargs", {"thinking": False}),
+    ],
+)
+def test_embed_refuses_chats(name: str, value: Any) -> None:
+    made = spec_error(**{"model_task": "embed", name: value})
+    assert made == f"{name}: it has no effect with model_task 'embed', {CHAT}"
+
+
+def test_classify_takes_whole_chats_as_they_are() -> None:
+    assert spec(model_task="classify", messages_column="chat", chat_template="{{ messages }}").pools
+    assert spec_error(model_task="classify", messages_column="chat", on_overlong="truncate") == (
+        "on_overlong: 'truncate' cuts the end of a text, which is what a model judges of messages_column; "
+        "shorten the chats before."
+    )
+    assert spec_error(model_task="classify", messages_column="chat", system_prompt="Be short.") == (
+        "system_prompt: it has no effect with model_task 'classify', which takes a text, or a chat as it is; "
+        "put it into messages."
+    )
 
 
 def test_generate_refuses_what_is_about_vectors() -> None:
@@ -121,7 +143,7 @@ def test_a_query_goes_with_score_alone() -> None:
         ),
         (
             {"document": "{row.d}"},
-            "query: documents are scored for a query; give a template, or one text for all rows.",
+            "query: documents are scored for one; give a template of it, or one text for all rows.",
         ),
         (
             {"query": "q", "document": "{row.d}", "top_n": 2},

@@ -35,8 +35,14 @@ def parsed(**arguments: Any) -> RayBatchInferenceOperator:
         ({"prompt_column": "c"}, "prompt: exactly one of"),
         ({"prompt": "Say it"}, "prompt: 'Say it' names no column"),
         ({"query": "{row.q}"}, "query: it has no effect with model_task 'generate'"),
-        ({"prompt": None, "model_task": "score", "query": "q", "document": "d"}, "query: 'q' names no column"),
-        ({"model_task": "score", "query": "{{ params.q }}", "document": "{row.d}"}, "prompt: it has no effect"),
+        (
+            {"prompt": None, "model_task": "score", "query": "q", "document": "d"},
+            "query: 'q' names no column",
+        ),
+        (
+            {"model_task": "score", "query": "{{ params.q }}", "document": "{row.d}"},
+            "prompt: it has no effect",
+        ),
         ({"engine": "vlm"}, "engine: it must be 'vllm', 'ray_data_llm' or 'echo', but it is 'vlm'; did you"),
         ({"destination": "out"}, "destination: 'out' is relative"),
         ({"source": ["/in", "in"]}, "source: 'in' is relative"),

@@ -42,6 +42,7 @@ class Pooler:
         self.tasks, self.errored = tasks, False
         self.inside = self.most_inside = 0
         self.params: list[Any] = []
+        self.renderer = None
         model = SimpleNamespace(
             max_model_len=4,
             enforce_eager=True,

@@ -130,3 +130,13 @@ def test_a_label_of_another_model_has_no_column() -> None:
     columns = dict(zip(known.published_type.names, known.published(outputs), strict=True))
     assert columns["label"].to_pylist() == ["b", "c"]
     assert columns["probabilities"].to_pylist() == [{"a": 0.25, "b": 0.75}, {"a": None, "b": 0.25}]
+
+
+def test_a_chat_is_classified_as_it_is(place: EchoPlace) -> None:
+    """As of reward models, which judge the last answer."""
+    messages = [{"role": "user", "content": "Is it {row.text}?"}, {"role": "assistant", "content": "Yes."}]
+    rows = place.rows(classify(place, 0, ["a fox"], prompt=None, messages=messages))
+    (whole,) = place.rows(classify(place, 1, ["Is it a fox? Yes."]))
+    assert [(row["label"], row["probability"], row["input_tokens"]) for row in rows] == [
+        (whole["label"], whole["probability"], 5)
+    ]
