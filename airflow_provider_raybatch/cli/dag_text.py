@@ -140,9 +140,10 @@ def _argument(name: str, value: Any) -> Iterator[str]:
 
 def _quoted(value: Any) -> str:
     """``repr``, with double quotes where that changes nothing else."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_quoted(name)}: {_quoted(one)}' for name, one in value.items())}}}"
     shown = repr(value)
-    plain = isinstance(value, str) and shown[1:-1] == value and '"' not in value
-    return f'"{value}"' if plain else shown
+    return f'"{shown[1:-1]}"' if isinstance(value, str) and '"' not in value else shown
 
 
 def _has_jinja(value: Any) -> bool:

@@ -167,6 +167,14 @@ def test_a_first_line_of_numbers_is_told(capsys: pytest.CaptureFixture[str]) -> 
     assert "first line" not in capsys.readouterr().out
 
 
+def test_quotes_are_double_where_they_can_be() -> None:
+    main(["init", write("a.jsonl", [{"x": "y", "it's": 'a "z"'}])])
+    text = Path("a_dag.py").read_text()
+    assert 'sampling={"temperature": 0, "max_tokens": 64},' in text
+    assert '"Describe this in one sentence.\\n"' in text
+    assert operator("a_dag.py").prompt.endswith("it's: {row[\"it's\"]}")
+
+
 def test_accents_of_a_name_are_left_out() -> None:
     main(["init", write("Größe à Łódź.jsonl", [{"x": "y"}])])
     assert [path.name for path in Path().glob("*_dag.py")] == ["gro_e_a_odz_dag.py"]
