@@ -9,12 +9,12 @@ import unicodedata
 from argparse import Namespace
 from pathlib import Path
 
+from airflow_provider_raybatch.cli.connection import s3_access
 from airflow_provider_raybatch.cli.dag_text import Question, dag_text
 from airflow_provider_raybatch.cli.file_columns import columns_of
 from airflow_provider_raybatch.cli.paths import absolute, absolute_folder
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.text import clean, count_of
-from airflow_provider_raybatch.dataset import s3_credentials
 
 _MOST_ASKED = 3
 """Text columns in the prompt."""
@@ -26,7 +26,7 @@ def write_dag(options: Namespace) -> None:
     :raises SpecError: the file has no rows or is not data, or the DAG file exists already.
     """
     source = absolute(options.file)
-    found = columns_of(source, options.format, s3_credentials(source, options.aws_conn_id))
+    found = columns_of(source, options.format, s3_access(source, options.aws_conn_id))
     name = _name_of(source)
     path = Path(options.output or f"{name}_dag.py")
     question = Question(

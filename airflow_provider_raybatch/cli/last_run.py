@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from airflow_provider_raybatch.cli.connection import quietly_with
 from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
 from airflow_provider_raybatch.dataset import Dataset, DatasetError, open_dataset, s3_credentials
 from airflow_provider_raybatch.storage.folder import Folder, folder
@@ -21,6 +22,10 @@ def dataset_at(place: str, aws_conn_id: str | None) -> Dataset:
     :param place: absolute; or a manifest's uri.
     :raises DatasetError: there is none, or it is damaged.
     """
+    return quietly_with(aws_conn_id, lambda: _dataset_at(place, aws_conn_id))
+
+
+def _dataset_at(place: str, aws_conn_id: str | None) -> Dataset:
     try:
         return open_dataset(place, aws_conn_id)
     except DatasetError:

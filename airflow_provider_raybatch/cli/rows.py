@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from airflow_provider_raybatch.cli.connection import s3_access
 from airflow_provider_raybatch.cli.last_run import dataset_at
 from airflow_provider_raybatch.cli.paths import absolute
 from airflow_provider_raybatch.cli.terminal import Row, print_rows
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.dataset import Dataset, DatasetError, s3_credentials
+from airflow_provider_raybatch.dataset import Dataset, DatasetError
 from airflow_provider_raybatch.dataset.dead_letters import letters
 
 _BATCH = 1024
@@ -67,7 +68,7 @@ def _dead_letters(dataset: Dataset, aws_conn_id: str | None, columns: list[str] 
     place = dataset.manifest.dead_letter_uri
     if place is None:
         return iter(())
-    found = letters(dataset.manifest, s3_credentials(place, aws_conn_id))
+    found = letters(dataset.manifest, s3_access(place, aws_conn_id))
     return (_chosen(letter, columns) for letter in found) if columns else found
 
 

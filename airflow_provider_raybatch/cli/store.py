@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from airflow_provider_raybatch.cli.connection import s3_access
 from airflow_provider_raybatch.cli.paths import absolute
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.layout import STORE_MARK
-from airflow_provider_raybatch.dataset import s3_credentials
 from airflow_provider_raybatch.storage.folder import folder
 
 
@@ -18,7 +18,7 @@ def show_store(options: Namespace) -> None:
     from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 
     uri = absolute(options.uri)
-    place = folder(uri, s3_credentials(uri, options.aws_conn_id))
+    place = folder(uri, s3_access(uri, options.aws_conn_id))
     if place.head(STORE_MARK) is None:
         raise SpecError(
             f"uri: {uri} is not a response store, since it has no {STORE_MARK}; give what the task "

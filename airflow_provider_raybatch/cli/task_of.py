@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import sys
 import tempfile
 from argparse import Namespace
@@ -162,7 +163,15 @@ def _given_arguments(options: Namespace) -> dict[str, Any]:
         if not equals or not name:
             raise SpecError(f"argument: {text!r} gives no value; write it as NAME=VALUE.")
         if name not in ARGUMENTS:
-            raise SpecError(f"argument: RayBatchInferenceOperator has no {shown(name)} that shapes its job.")
+            close = difflib.get_close_matches(name, ARGUMENTS, n=1)
+            hint = (
+                f"did you mean {close[0]!r}?"
+                if close
+                else "see docs/reference/operators.md for those it has."
+            )
+            raise SpecError(
+                f"argument: RayBatchInferenceOperator has no {shown(name)} that shapes its job; {hint}"
+            )
         given[name] = value
     if "source" in given:
         sources = [given["source"]] if isinstance(given["source"], str) else given["source"]

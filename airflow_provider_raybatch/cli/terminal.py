@@ -15,7 +15,7 @@ from airflow_provider_raybatch.contract.text import clean
 
 Row = Mapping[str, Any]
 
-_LEAST_WIDTH = 12
+_LEAST_WIDTH = 15
 """Characters of a column, below which other columns are left out."""
 _BETWEEN = 2
 """Characters between two columns."""

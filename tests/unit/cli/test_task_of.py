@@ -219,7 +219,11 @@ def test_a_template_that_is_no_text(tmp_path: Path) -> None:
         (("--task", "label"), "name the file with --dag"),
         (("--dag", "/nowhere.py"), "dag: /nowhere.py is not a file"),
         (("--argument", "limit"), "write it as NAME=VALUE"),
-        (("--argument", "colour=red"), "has no 'colour'"),
+        (
+            ("--argument", "colour=red"),
+            "has no 'colour' that shapes its job; see docs/reference/operators.md",
+        ),
+        (("--argument", "max_error=1"), "has no 'max_error' that shapes its job; did you mean 'max_errors'?"),
         (("--prompt", "{row.x}"), "no batch inference was named"),
     ],
 )
