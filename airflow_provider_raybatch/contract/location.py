@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where data lies: local paths, ``file://``, ``s3://`` and ``https://``, checked and compared as text.
+"""Where data lies: local paths, ``file://``, ``s3://``, ``https://``, ``hf://``; checked as text.
 
 A path that each process reads in its own way is refused: on the cluster, a relative one lies in a folder
 that Ray deletes with the job. A refusal is a ``ValueError``: one sentence, without the field's name.
@@ -15,16 +15,17 @@ from urllib.parse import unquote
 
 from pydantic import AfterValidator
 
+from airflow_provider_raybatch.contract.hub_path import check_hub
 from airflow_provider_raybatch.contract.names import check_characters
 from airflow_provider_raybatch.contract.shown_uri import shown_uri
 
-SOURCE_SCHEMES = ("file", "s3", "https", "http")
+SOURCE_SCHEMES = ("file", "s3", "https", "http", "hf")
 DESTINATION_SCHEMES = ("file", "s3")
 WILDCARDS = frozenset("*?[")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 _JINJA = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 _ALIASES = {"s3a": "s3", "s3n": "s3"}
-_TOO_FEW_SLASHES = re.compile(r"^(file|s3[an]?|https?):/?(?!/)", re.IGNORECASE)
+_TOO_FEW_SLASHES = re.compile(r"^(file|s3[an]?|https?|hf):/?(?!/)", re.IGNORECASE)
 _WINDOWS = re.compile(r"^([A-Za-z]:|\\\\)")
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 _MODEL_SCHEMES = ("file", "http", "https")
@@ -63,6 +64,8 @@ def check_location(uri: str, schemes: tuple[str, ...]) -> None:
         _check_s3(uri)
     elif match.group(1) == "file":
         _check_file(uri)
+    elif match.group(1) == "hf":
+        check_hub(uri)
     elif not re.match(r"[^/?#]", uri[match.end() :]):
         raise ValueError(f"{shown_uri(uri)!r} names no host; write it as {match.group()}host/path")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import re
 
-_URL = re.compile(r"((?!file:|s3[an]?:)[A-Za-z][A-Za-z0-9+.-]+:/*)(?:[^/?#]*@)?([^?#]*)", re.IGNORECASE)
+_URL = re.compile(r"((?!file:|s3[an]?:|hf:)[A-Za-z][A-Za-z0-9+.-]+:/*)(?:[^/?#]*@)?([^?#]*)", re.IGNORECASE)
 _QUERY = re.compile(
-    r"(\b(?!file:|s3[an]?:)[a-z][a-z0-9+.-]+:/+[^\s?]*)\?\S*?(?=[)\]}>'\",.;:]*(?:\s|$))", re.IGNORECASE
+    r"(\b(?!file:|s3[an]?:|hf:)[a-z][a-z0-9+.-]+:/+[^\s?]*)\?\S*?(?=[)\]}>'\",.;:]*(?:\s|$))", re.IGNORECASE
 )
 
 

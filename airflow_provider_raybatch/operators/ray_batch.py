@@ -58,8 +58,8 @@ class RayBatchInferenceOperator(RayOperator):
 
     Input:
 
-    :param source: files, folders or globs (local, ``file://``, ``s3://``, ``https://``), one or a list; or
-        what another batch inference returned.
+    :param source: files, folders or globs (local, ``file://``, ``s3://``, ``https://``, ``hf://``), one or
+        a list; or what another batch inference returned.
     :param format: ``parquet``, ``jsonl``, ``csv`` or ``arrow``; by default the extension tells.
     :param csv_options: how CSV files are written: `delimiter`, `encoding`, and `header`, which is ``False``
         or a list of names where the first row is data; by default a comma, UTF-8, and names in that row.
@@ -175,7 +175,7 @@ class RayBatchInferenceOperator(RayOperator):
     Access and environment:
 
     :param aws_conn_id: an ``aws`` connection for the job; by default the cluster uses its own identity.
-    :param hf_conn_id: a connection whose password is a Hugging Face token.
+    :param hf_conn_id: a connection whose password is a Hugging Face token, for models and ``hf://`` sources.
     :param runtime_env: Ray's runtime environment of the job; `working_dir` is taken.
 
     The other parameters are those of :class:`~airflow_provider_raybatch.operators.base.RayOperator`.

@@ -37,8 +37,8 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUP
 _BLOCK = 1024 * 1024
 
 
-class Folder(Protocol):
-    """A place for files. Paths are relative to `uri`, with forward slashes. Picklable.
+class ReadableFolder(Protocol):
+    """A place with files. Paths are relative to `uri`, with forward slashes. Picklable.
 
     All methods raise :class:`StorageError` if they can't do their work.
     """
@@ -76,6 +76,10 @@ class Folder(Protocol):
 
         :param size: bytes, if known from a listing or the writer; saves a request.
         """
+
+
+class Folder(ReadableFolder, Protocol):
+    """A place that files are also written to; see :class:`ReadableFolder`."""
 
     def write(self, path: str, content: bytes | IO[bytes]) -> None:
         """Write a file; readers see the old content or the new, never a part.

@@ -28,6 +28,9 @@ _MOST_REDIRECTS = 5
 class GuardedRequest(urllib.request.Request):
     """A GET.
 
+    :param span: of bytes, as the header ``Range`` has it; redirects keep it.
+    :param login: as the header ``Authorization`` has it; only redirects to the same server keep it.
+
     :ivar named: the URL that led here, without its query; empty for one that the user named.
     :ivar is_after_public: whether a public host led here.
     :ivar is_public: whether its host is public; known once it is connected to.
@@ -36,8 +39,10 @@ class GuardedRequest(urllib.request.Request):
     named = ""
     is_after_public = is_public = is_proxied = False
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url, headers=_AGENT)
+    def __init__(self, url: str, span: str = "", login: str = "") -> None:
+        own = {"Range": span, "Authorization": login}
+        super().__init__(url, headers=_AGENT | {name: value for name, value in own.items() if value})
+        self.span, self.login = span, login
 
     def set_proxy(self, host: str, type: str) -> None:
         """Let a proxy of the environment fetch it."""
@@ -70,7 +75,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
     ) -> GuardedRequest:
-        """The next request, without the last one's headers: a login for a proxy is one of them."""
+        """The next request, without the last one's other headers: a login for a proxy is one of them."""
         assert isinstance(req, GuardedRequest)
         fp.close()  # its body may be endless, and is read otherwise
         new = urlsplit(newurl)
@@ -79,7 +84,9 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
             raise _refused(f"{here} redirects to {shown_uri(newurl)}")
         if "@" in new.netloc:
             raise _refused(f"{here} redirects to {new.hostname} with a login")
-        request = GuardedRequest(newurl)
+        old = urlsplit(req.full_url)
+        is_same = (new.scheme, new.netloc) == (old.scheme, old.netloc)
+        request = GuardedRequest(newurl, req.span, req.login if is_same else "")
         request.named = here
         request.is_after_public = req.is_public  # as all hosts after a public one are
         return request

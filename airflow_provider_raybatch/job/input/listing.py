@@ -10,11 +10,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
+
+from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.arguments.input import CsvOptions, InputArguments, SourceFormat
 from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.hub_path import split_hub
 from airflow_provider_raybatch.contract.journal import parse_entry
 from airflow_provider_raybatch.contract.layout import JOURNAL
 from airflow_provider_raybatch.contract.location import WILDCARDS, local_path, split_s3
@@ -24,11 +27,12 @@ from airflow_provider_raybatch.contract.shown_uri import shown_uri
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.copies import Copies, scratch_error
+from airflow_provider_raybatch.job.input.hub import HubFolder, open_hub
 from airflow_provider_raybatch.job.input.saved_datasets import saved_files
 from airflow_provider_raybatch.job.input.tables import Kinds, refuse_tables
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import RefusedError, StorageError, error_prefix
-from airflow_provider_raybatch.storage.folder import Folder, folder
+from airflow_provider_raybatch.storage.folder import ReadableFolder, folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 _EXTENSIONS: dict[str, SourceFormat] = {
@@ -44,6 +48,8 @@ _EXTENSIONS: dict[str, SourceFormat] = {
 }
 _WORKBOOKS = (".xls", ".xlsx", ".xlsm", ".xlsb")
 _PLAIN_CSV = CsvOptions()
+_Secrets: TypeAlias = tuple[AwsCredentials | None, SecretStr | None]
+"""For S3, and for the Hugging Face hub."""
 
 
 @dataclass(frozen=True)
@@ -52,21 +58,25 @@ class SourceFile:
 
     :param version: its etag, modification time or digest: it changes with the content.
     :param copy: URI of its copy, for a URL whose server tells no version.
+    :param pinned: URI of the same file at a commit, for one on the Hugging Face hub.
     :param csv: how it is written, if it is CSV.
     :param content: the whole content of a small file, which travels with the job.
+    :param token: for the Hugging Face hub, if one came with the job.
     """
 
     uri: str
     size: int
     version: str
     copy: str = ""
+    pinned: str = ""
     csv: CsvOptions = _PLAIN_CSV
     content: bytes | None = field(default=None, compare=False, repr=False)
+    token: SecretStr | None = field(default=None, compare=False, repr=False)
 
     @property
     def place(self) -> str:
         """The URI to read."""
-        return self.copy or self.uri
+        return self.copy or self.pinned or self.uri
 
     @property
     def shown(self) -> str:
@@ -103,6 +113,13 @@ class Listing:
         return self.format in {"parquet", "arrow"}
 
     @property
+    def commits(self) -> list[str]:
+        """The commit of each dataset of the Hugging Face hub, a sentence each."""
+        pairs = [(split_hub(file.uri), split_hub(file.pinned)) for file in self.files if file.pinned]
+        found = (f"{at.written} is read at commit {pinned.revision}" for at, pinned in pairs if at and pinned)
+        return list(dict.fromkeys(found))
+
+    @property
     def digest(self) -> str:
         """32 hex digits that change with any file's name, size or version, with their order and options."""
         content: list[Any] = [self.format, [(file.uri, file.size, file.version) for file in self.files]]
@@ -112,7 +129,10 @@ class Listing:
 
 
 def resolve(
-    wanted: InputArguments, credentials: AwsCredentials | None, copies: Copies | None = None
+    wanted: InputArguments,
+    credentials: AwsCredentials | None,
+    copies: Copies | None = None,
+    token: SecretStr | None = None,
 ) -> Listing:
     """Find the files of the input's `source`.
 
@@ -122,6 +142,7 @@ def resolve(
     those of its state.
 
     :param copies: needed for URLs whose server tells no version.
+    :param token: for the Hugging Face hub.
     :raises PreflightError: nothing there, mixed or unknown formats, or a folder or glob of a table's files.
     """
     files: list[SourceFile] = []
@@ -132,7 +153,7 @@ def resolve(
             found = [_behind(path, copies)]
         else:
             with error_prefix("source"):
-                found = _expand(path, wanted.format, credentials, known)
+                found = _expand(path, wanted.format, (credentials, token), known)
         for file in found:
             formats.setdefault(_checked_format(file, wanted), file.shown)
             files.append(file if wanted.csv_options is None else replace(file, csv=wanted.csv_options))
@@ -164,17 +185,15 @@ def _behind(url: str, copies: Copies | None) -> SourceFile:
         raise scratch_error(f"{shown_uri(url)} can't be copied", error) from error
 
 
-def _expand(
-    path: str, wanted: SourceFormat | None, credentials: AwsCredentials | None, known: Kinds
-) -> list[SourceFile]:
+def _expand(path: str, wanted: SourceFormat | None, secrets: _Secrets, known: Kinds) -> list[SourceFile]:
     base, pattern = _split_wildcards(path)
-    place, inside = open_place(base, credentials)
+    place, inside = open_place(base, *secrets)
     # First as it is written: names such as "sales [1].csv" are common.
     as_written = "/".join(part for part in (inside, pattern) if part)
     # With rights for a part of a bucket, asking for a missing key may be refused; the listing shows it.
     with contextlib.suppress(StorageError if pattern else RefusedError):
         if (single := place.head(as_written)) is not None:
-            return [SourceFile(_uri(place, single.path), single.size, single.version)]
+            return [_file(place, single)]
     entries = [entry for entry in _below(place, inside, pattern) if not _is_marker(place, entry)]
     if not entries:
         raise PreflightError(
@@ -183,7 +202,7 @@ def _expand(
     if pattern is None and (published := _published(place, inside, entries)) is not None:
         return published
     if pattern is None and (saved := saved_files(place, inside, entries)) is not None:
-        return [SourceFile(_uri(place, entry.path), entry.size, entry.version) for entry in saved]
+        return [_file(place, entry) for entry in saved]
     start = len(inside) + 1 if inside else 0
 
     def is_meant(name: str) -> bool:
@@ -199,10 +218,10 @@ def _expand(
         raise PreflightError(f"source: {what} {path} ({others} there); check the path or set format.")
     listed = inside if pattern is None or pattern.startswith("**/") else None
     refuse_tables(path, place, [entry.path for entry in entries], [e.path for e in found], listed, known)
-    return [SourceFile(_uri(place, entry.path), entry.size, entry.version) for entry in found]
+    return [_file(place, entry) for entry in found]
 
 
-def _below(place: Folder, inside: str, pattern: str | None) -> Sequence[Entry]:
+def _below(place: ReadableFolder, inside: str, pattern: str | None) -> Sequence[Entry]:
     """Files below a folder that `pattern` may match; in S3 only those of folders that it matches."""
     first, _, rest = (pattern or "").partition("/")
     if not rest or first == "**" or not isinstance(place, S3Folder):
@@ -214,7 +233,7 @@ def _below(place: Folder, inside: str, pattern: str | None) -> Sequence[Entry]:
     return [entry for name in names for entry in _below(place, f"{inside}/{name}".lstrip("/"), rest)]
 
 
-def _is_marker(place: Folder, entry: Entry) -> bool:
+def _is_marker(place: ReadableFolder, entry: Entry) -> bool:
     """Whether this is an empty object that stands for a folder of S3: ``a/b/`` or ``a/b_$folder$``.
 
     Listings drop the slash at the end of a key, so :meth:`Folder.head` does not find such an object.
@@ -228,8 +247,12 @@ def _is_marker(place: Folder, entry: Entry) -> bool:
     return True
 
 
-def open_place(location: str, credentials: AwsCredentials | None) -> tuple[Folder, str]:
-    """The bucket or the disk's root of a location, and its path there."""
+def open_place(
+    location: str, credentials: AwsCredentials | None, token: SecretStr | None = None
+) -> tuple[ReadableFolder, str]:
+    """The bucket, the repository or the disk's root of a location, and its path there."""
+    if at := split_hub(location):
+        return open_hub(at, token), at.path
     if s3 := split_s3(location):
         bucket, key = s3
         return S3Folder(bucket, "", credentials), key.rstrip("/")
@@ -237,11 +260,18 @@ def open_place(location: str, credentials: AwsCredentials | None) -> tuple[Folde
     return folder("/"), absolute.strip("/")
 
 
-def _uri(place: Folder, path: str) -> str:
+def _file(place: ReadableFolder, entry: Entry) -> SourceFile:
+    found = SourceFile(_uri(place, entry.path), entry.size, entry.version)
+    if isinstance(place, HubFolder):
+        return replace(found, pinned=place.pinned(entry.path), token=place.token)
+    return found
+
+
+def _uri(place: ReadableFolder, path: str) -> str:
     return f"{place.uri.rstrip('/')}/{path}"
 
 
-def _published(place: Folder, inside: str, entries: Sequence[Entry]) -> list[SourceFile] | None:
+def _published(place: ReadableFolder, inside: str, entries: Sequence[Entry]) -> list[SourceFile] | None:
     """The files of the newest dataset, where the folder is a destination of this package."""
     prefix = f"{inside}/" if inside else ""
     journal = [
@@ -266,7 +296,7 @@ def _published(place: Folder, inside: str, entries: Sequence[Entry]) -> list[Sou
             f"source: {_uri(place, data)} lacks {missing}, which its manifest lists; make the dataset again."
         )
     found = [there[f"{data}/{file.path}"] for file in manifest.files]
-    return [SourceFile(_uri(place, entry.path), entry.size, entry.version) for entry in found]
+    return [_file(place, entry) for entry in found]
 
 
 def _split_wildcards(path: str) -> tuple[str, str | None]:

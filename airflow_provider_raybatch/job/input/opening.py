@@ -23,10 +23,11 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.content import real_format
 from airflow_provider_raybatch.job.input.copies import scratch_error
+from airflow_provider_raybatch.job.input.hub import HubFolder
 from airflow_provider_raybatch.job.input.listing import SourceFile, open_place
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError
-from airflow_provider_raybatch.storage.folder import Folder
+from airflow_provider_raybatch.storage.folder import ReadableFolder
 from airflow_provider_raybatch.storage.ranged_file import REQUEST_BYTES, RangedFile
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
@@ -94,7 +95,7 @@ def _fill(spool: IO[bytes], file: SourceFile, credentials: AwsCredentials | None
         with tempfile.TemporaryFile() as packed:
             _fetch(file, packed)
             return _unpack(file, packed, spool)
-    place, path = open_place(file.place, credentials)
+    place, path = open_place(file.place, credentials, file.token)
     try:
         with _open_plain(file, credentials) as listed:
             return _unpack(file, listed, spool)
@@ -111,11 +112,11 @@ def _fetch(file: SourceFile, into: IO[bytes]) -> None:
 def _open_plain(file: SourceFile, credentials: AwsCredentials | None, ahead: bool = True) -> BinaryIO:
     if file.content is not None:
         return io.BytesIO(file.content)
-    place, path = open_place(file.place, credentials)
+    place, path = open_place(file.place, credentials, file.token)
     entry = Entry(path, file.size, file.version)
-    if isinstance(place, S3Folder):
+    if isinstance(place, (S3Folder, HubFolder)):
         is_small = file.size <= (SMALL_FILE if ahead else _TINY_FILE)
-        ranges = RangedFile(_AsListed(file, place), entry, whole=is_small)
+        ranges = RangedFile(_as_listed(file, place), entry, whole=is_small)
         return cast(BinaryIO, io.BufferedReader(ranges, REQUEST_BYTES) if ahead and not is_small else ranges)
     _check_listed(file, place, path)
     return place.open(path, file.size) if ahead else cast(BinaryIO, RangedFile(place, entry))
@@ -126,10 +127,16 @@ def with_content(file: SourceFile, credentials: AwsCredentials | None) -> Source
 
     :raises StorageError: it can't be read, or is no longer what was listed.
     """
-    place, path = open_place(file.place, credentials)
-    if http.is_url(file.place) or not isinstance(place, S3Folder) or file.size > SMALL_FILE:
+    place, path = open_place(file.place, credentials, file.token)
+    is_remote = isinstance(place, (S3Folder, HubFolder))
+    if http.is_url(file.place) or not is_remote or file.size > SMALL_FILE:
         return file
-    return replace(file, content=_AsListed(file, place).read_range(path, 0, file.size))
+    return replace(file, content=_as_listed(file, place).read_range(path, 0, file.size))
+
+
+def _as_listed(file: SourceFile, place: ReadableFolder) -> ReadableFolder | _AsListed:
+    """Ranges of a file that was listed; what lies at a commit of the hub never changes."""
+    return _AsListed(file, place) if isinstance(place, S3Folder) else place
 
 
 @dataclass(frozen=True)
@@ -162,7 +169,7 @@ def _is_other(file: SourceFile, etag: str) -> bool:
     return not file.copy and listed != found
 
 
-def _check_listed(file: SourceFile, place: Folder, path: str) -> None:
+def _check_listed(file: SourceFile, place: ReadableFolder, path: str) -> None:
     """:raises StorageError: a file is no longer the one that was listed."""
     found = place.head(path)
     # A disk's modification time is not compared: not every network file system shows all nodes the same.

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from airflow_provider_raybatch.contract.hub_path import split_hub
 from airflow_provider_raybatch.contract.layout import HIVE_NULL
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.listing import Listing
@@ -41,7 +42,8 @@ def partitions(listing: Listing) -> list[Partition]:
 def _named(uri: str) -> dict[str, str | None]:
     if http.is_url(uri):
         return {}
-    path = uri.partition("://")[2].partition("/")[2] if "://" in uri else uri
+    at = split_hub(uri)
+    path = at.path if at else uri.partition("://")[2].partition("/")[2] if "://" in uri else uri
     pairs = [folder.split("=", 1) for folder in path.split("/")[:-1] if "=" in folder[1:]]
     return {unquote(name): None if value == HIVE_NULL else unquote(value) for name, value in pairs}
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.storage.entry import Entry
-from airflow_provider_raybatch.storage.folder import Folder
+from airflow_provider_raybatch.storage.folder import ReadableFolder
 
 _STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 
 
-def saved_files(place: Folder, inside: str, entries: Sequence[Entry]) -> list[Entry] | None:
+def saved_files(place: ReadableFolder, inside: str, entries: Sequence[Entry]) -> list[Entry] | None:
     """The files of the dataset that was saved in a folder, in its order; ``None`` for any other folder.
 
     :param inside: the folder's path in `place`.
@@ -55,7 +55,7 @@ def _refuse_splits(uri: str, found: dict[str, Any]) -> None:
     )
 
 
-def _document(place: Folder, entry: Entry, uri: str) -> dict[str, Any]:
+def _document(place: ReadableFolder, entry: Entry, uri: str) -> dict[str, Any]:
     try:
         found = json.loads(place.read(entry.path))
     except ValueError:

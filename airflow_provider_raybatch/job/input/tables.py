@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
 from airflow_provider_raybatch.storage.errors import StorageError
-from airflow_provider_raybatch.storage.folder import Folder
+from airflow_provider_raybatch.storage.folder import ReadableFolder
 from airflow_provider_raybatch.storage.in_order import in_order
 
 _LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
@@ -27,7 +27,12 @@ Kinds: TypeAlias = dict[tuple[str, str], str | None]
 
 
 def refuse_tables(
-    path: str, place: Folder, entries: Sequence[str], files: Sequence[str], listed: str | None, known: Kinds
+    path: str,
+    place: ReadableFolder,
+    entries: Sequence[str],
+    files: Sequence[str],
+    listed: str | None,
+    known: Kinds,
 ) -> None:
     """Refuse files that are a table's.
 
@@ -85,7 +90,7 @@ def _is_partition(folder: str) -> bool:
     return "=" in folder.rpartition("/")[2]
 
 
-def _kind_of(place: Folder, folder: str) -> str | None:
+def _kind_of(place: ReadableFolder, folder: str) -> str | None:
     """The kind of the table whose root this is; ``None`` for others, and where the job may not look."""
     at = f"{folder}/" if folder else ""
     try:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import pyarrow as pa
+from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
@@ -52,24 +53,36 @@ class Sample(NamedTuple):
 
 
 def look_at_source(
-    spec: BatchInferenceSpec, credentials: AwsCredentials | None, copies: Copies | None = None
+    spec: BatchInferenceSpec,
+    credentials: AwsCredentials | None,
+    copies: Copies | None = None,
+    token: SecretStr | None = None,
+    emit: Callable[[Notice], None] | None = None,
 ) -> Source:
     """Find, open and count the source.
 
+    :param token: for the Hugging Face hub.
+    :param emit: gets the commit of each dataset there.
     :param copies: see :func:`~airflow_provider_raybatch.job.input.listing.resolve`.
     :raises PreflightError: it is missing, or not what the spec describes.
     """
-    source = read_source(spec, credentials, copies)
+    source = read_source(spec, credentials, copies, token)
+    if emit is not None:
+        for sentence in source.listing.commits:
+            emit(Notice(message=f"source: {sentence}."))
     for check in SOURCE_CHECKS:
         check(spec, source)
     return source
 
 
 def read_source(
-    spec: BatchInferenceSpec, credentials: AwsCredentials | None, copies: Copies | None = None
+    spec: BatchInferenceSpec,
+    credentials: AwsCredentials | None,
+    copies: Copies | None = None,
+    token: SecretStr | None = None,
 ) -> Source:
     """As :func:`look_at_source`, without :data:`SOURCE_CHECKS`."""
-    listing = resolve(spec, credentials, copies)
+    listing = resolve(spec, credentials, copies, token)
     surveyed = survey(listing, credentials)
     files = zip(listing.files, surveyed.contents, strict=True)
     listing = replace(listing, files=tuple(replace(file, content=content) for file, content in files))

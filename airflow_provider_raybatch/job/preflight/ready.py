@@ -150,7 +150,7 @@ def _check_input(context: JobContext) -> Sample:
     """Check source, ids, the first rows, and that destination and response store are writable."""
     spec, aws, journal = context.spec, context.secrets.aws, context.journal
     copies = Copies(journal.folder, layout.run_name(journal.submission.task, journal.submission.run_token))
-    context.source = look_at_source(spec, aws, copies)
+    context.source = look_at_source(spec, aws, copies, context.secrets.hf_token, context.emit)
     context.tolerance = Tolerance(spec, context.source.rows)
     if spec.id_column is not None:
         check_ids(context.source, spec.id_column, aws)

@@ -197,7 +197,7 @@ def _look_at_rows(found: Inspected, refusals: Refusals) -> Tolerance | None:
     spec, aws = found.spec, found.secrets.aws
     with refusals.caught():
         # A job keeps copies of sources without a version beside its dataset.
-        found.source = read_source(spec, aws, Copies(folder(scratch()), "0" * 16))
+        found.source = read_source(spec, aws, Copies(folder(scratch()), "0" * 16), found.secrets.hf_token)
     source = found.source
     if source is None:
         return None

@@ -19,6 +19,8 @@ RELATIVE = (
 )
 WINDOWS = "is a Windows path; name a folder that the cluster's nodes can see"
 
+NO_DATASET = "names no dataset of the Hugging Face hub; write it as hf://datasets/owner/name@revision/path."
+
 FOLDERS = [
     ("out/x", f"'out/x' {RELATIVE} '{HERE}/out/x'."),
     ("./out", f"'./out' {RELATIVE} '{HERE}/out'."),
@@ -78,10 +80,26 @@ def test_a_folder_that_means_another_place_is_refused(uri: str, message: str) ->
         ("https:///x.csv", "'https:///x.csv' names no host; write it as https://host/path."),
         ("https:/host/x.csv", "write 'https://host/x.csv'."),
         ("s3://bucket/a//x.csv", "write 's3://bucket/a/x.csv'."),
+        ("hf:/datasets/a/b", "'hf:/datasets/a/b' has too few slashes; write 'hf://datasets/a/b'."),
+        ("hf://datasets/squad", f"'hf://datasets/squad' {NO_DATASET}"),
+        ("hf://acme/model/x.parquet", NO_DATASET),
+        ("hf://datasets/acme/*/x.parquet", NO_DATASET),
+        ("hf://datasets/acme/reviews@", NO_DATASET),
+        ("hf://datasets/a/b@v*/x", "has a wildcard in its revision; name one branch, tag or commit."),
+        ("hf://datasets/a/b/c//d", "has an empty name between its slashes, which the hub does not resolve"),
+        ("hf://datasets/a/b@main/../c", "has the name '..' between its slashes, which the hub does not"),
     ],
 )
 def test_so_is_a_source(uri: str, message: str) -> None:
     assert message in spec_error(source=["/good.csv", uri])
+
+
+def test_the_hub_is_a_source_and_no_destination() -> None:
+    glob = "hf://datasets/acme/reviews@refs/convert/parquet/default/train/*.parquet"
+    assert spec(source=[glob]).source == [glob]
+    assert "has the scheme 'hf'; use a local path or one of file://, s3://." in spec_error(
+        destination="hf://datasets/acme/reviews"
+    )
 
 
 @pytest.mark.parametrize("uri", ["s3://my_conn@bucket/x", "s3://AKIA:secret@bucket/x"])

@@ -121,7 +121,7 @@ WRAPPER = (
         (
             {"source": ["gs://bucket/x"]},
             "source: 'gs://bucket/x' has the scheme 'gs'; use a local path or one of file://, s3://, "
-            "https://, http://.",
+            "https://, http://, hf://.",
         ),
         ({"source": [" "]}, "source: a path is empty; name a file, a folder or a glob."),
         ({"source": ["s3:///key"]}, "source: 's3:///key' names no bucket; write it as s3://bucket/key."),

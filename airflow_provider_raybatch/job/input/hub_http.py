@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests to the Hugging Face hub, each made again while the hub or the network is in trouble.
+
+By ``urllib`` and not by ``huggingface_hub``: nodes without vLLM lack it, its HTTP client changed between
+versions, and a redirect is followed by the rules of
+:mod:`~airflow_provider_raybatch.job.input.guarded_http`. The token goes to the hub alone.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import random
+import re
+import ssl
+import time
+from dataclasses import dataclass
+from email.message import Message
+from pathlib import Path
+from urllib.error import HTTPError
+
+from pydantic import SecretStr
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.shown_uri import shown_uri
+from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.job.input.guarded_http import GuardedRequest, build_opener
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.retry import RETRY_LIMITS
+
+_LONGEST = 330.0
+"""Seconds after which no new attempt is made: the hub's limits count requests of five minutes."""
+_FIRST_PAUSE = 0.5
+_BLOCK = 1024 * 1024
+_SECONDS_LEFT = re.compile(r";\s*t\s*=\s*(\d+)")
+"""In the header ``RateLimit``, until requests are counted anew."""
+
+
+@dataclass
+class HubRefusedError(Exception):
+    """The hub refuses a request, and would again.
+
+    :param status: of HTTP.
+    :param code: the hub's own word, such as ``EntryNotFound``; often empty.
+    :param reason: its sentence; often empty.
+    """
+
+    status: int
+    code: str
+    reason: str
+
+
+def endpoint() -> str:
+    """The hub's address: ``HF_ENDPOINT`` of the environment, such as that of a mirror, or its own."""
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+
+
+def is_offline() -> bool:
+    """Whether the environment says that the hub must not be asked."""
+    return os.environ.get("HF_HUB_OFFLINE", "").strip().upper() in {"1", "ON", "YES", "TRUE"}
+
+
+def own_token() -> SecretStr | None:
+    """The token of this machine, where ``huggingface_hub`` looks for it, too."""
+    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+    file = Path(os.environ.get("HF_TOKEN_PATH") or f"{home}/token").expanduser()
+    try:
+        token = os.environ.get("HF_TOKEN") or file.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+    return SecretStr(token.strip()) if token.strip() else None
+
+
+def get(url: str, token: SecretStr | None, span: tuple[int, int] | None = None) -> tuple[bytes, Message]:
+    """The content behind a URL of the hub, and the headers of the answer.
+
+    :param span: first byte and number of bytes, at least 1; by default all.
+    :raises HubRefusedError: the hub refuses.
+    :raises StorageError: it does not answer as it should for minutes, or redirects to where nothing is read.
+    """
+    began, pause = time.monotonic(), _FIRST_PAUSE
+    while True:
+        wait = 0.0
+        try:
+            return _answered(url, token, span)
+        except HTTPError as error:
+            if not (error.code in (408, 429) or error.code >= 500):
+                message = str(error.headers.get("X-Error-Message") or "")
+                raise HubRefusedError(error.code, error.headers.get("X-Error-Code") or "", message) from error
+            said, wait = f"the server answered {error.code}", _asked_wait(error.headers)
+            cause: Exception = error
+        except (http.client.HTTPException, OSError) as error:
+            _check_certificate(url, error)
+            said, cause = str(getattr(error, "reason", error)) or type(error).__name__, error
+        tried, pause = time.monotonic() - began, max(wait, pause * random.uniform(0.5, 1))
+        if tried + pause > _LONGEST:
+            raise StorageError(
+                f"source: {shown_uri(url)} can't be read, {said}, tried for {round(tried)} s; check that "
+                "the hub can be reached from the cluster: a retry of the task goes on with the rows that are "
+                "finished."
+            ) from cause
+        time.sleep(pause)
+        pause = min(2 * pause, RETRY_LIMITS.longest_pause)
+
+
+def _answered(url: str, token: SecretStr | None, span: tuple[int, int] | None) -> tuple[bytes, Message]:
+    login = f"Bearer {token.get_secret_value()}" if token else ""
+    wanted = f"bytes={span[0]}-{span[0] + span[1] - 1}" if span else ""
+    request = GuardedRequest(url, span=wanted, login=login)
+    with build_opener().open(request, timeout=RETRY_LIMITS.answer) as answer:
+        if span is None:
+            return answer.read(), answer.headers
+        start, length = span
+        while answer.status == 200 and start > 0 and (block := answer.read(min(start, _BLOCK))):
+            start -= len(block)  # a server that knows no ranges sends all
+        content = answer.read(length)
+    if len(content) < length:
+        raise OSError(f"only {len(content):,} of {count_of(length, 'byte')} came")
+    return content, answer.headers
+
+
+def _asked_wait(headers: Message) -> float:
+    """Seconds that the hub asks to wait for."""
+    if (after := str(headers.get("Retry-After") or "")).isdigit():
+        return float(after)
+    left = _SECONDS_LEFT.search(str(headers.get("RateLimit") or ""))
+    return float(left[1]) if left else 0.0
+
+
+def _check_certificate(url: str, error: Exception) -> None:
+    if isinstance(cause := getattr(error, "reason", error), ssl.SSLCertVerificationError):
+        raise StorageError(
+            f"source: {shown_uri(url)} can't be read, its certificate is not trusted "
+            f"({cause.verify_message}); set SSL_CERT_FILE on the nodes to the authority's PEM file.",
+            FailureClass.USER_ERROR,
+        ) from error
