@@ -130,6 +130,26 @@ def score_answers(
             yield QuestionScores(str(name), tuple(score(text or "", right) for text in texts or [""]))
 
 
+def column_scores(batches: Iterable[pa.RecordBatch], column: str, key: str) -> Iterator[QuestionScores]:
+    """Numbers that a job has made as scores: those of a reward model, or the mean log probability of a text.
+
+    :param column: such as ``score`` or ``prompt_mean_logprob``.
+    :param key: column that names the row, by which candidates are compared.
+    :raises WorkflowError: a column is missing, or a row has no finite number.
+    """
+    for batch in batches:
+        for name in (column, key):
+            require(batch.schema, name, "column")
+        names, values = batch.column(key).to_pylist(), batch.column(column).to_pylist()
+        for name, value in zip(names, values, strict=True):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value):
+                raise WorkflowError(
+                    f"column: {column!r} of row {name!r} is {value!r} and no finite number; drop such rows "
+                    "before."
+                )
+            yield QuestionScores(str(name), (float(value),))
+
+
 def _answers(batch: pa.RecordBatch, column: str, keys: list[Any]) -> list[str]:
     values = batch.column(column).to_pylist()
     for key, value in zip(keys, values, strict=True):

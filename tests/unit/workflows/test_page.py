@@ -38,6 +38,16 @@ def test_the_recipes_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         "new_answers": inferred(
             tmp_path / "c", [{**one, "response": f"It is {one['answer']}."} for one in sums]
         ),
+        "embedded": inferred(
+            tmp_path / "e",
+            [
+                {"id": n, "text": TEXT, "embedding": one}
+                for n, one in enumerate(([1.0, 0.0], [0.0, 1.0], [0.1, 9.0]))
+            ],
+        ),
+        "scored_texts": inferred(
+            tmp_path / "f", [{"id": n, "prompt_mean_logprob": -2.0 - n} for n in range(9)]
+        ),
         "judged_pairs": inferred(tmp_path / "d", choices),
     }
     for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
@@ -45,6 +55,8 @@ def test_the_recipes_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert [row["reason"] for row in Rows(space["failed"].result).rows()] == ["the response lacks 'answer'"]
     assert [row["rule"] for row in Rows(space["duplicates"].result).rows()] == ["near_duplicate"]
     assert [row["rule"] for row in Rows(space["dropped"].result).rows()] == ["broken_row"]
+    assert [row["rule"] for row in Rows(space["same_meaning"].result).rows()] == ["semantic_duplicate"]
+    assert space["known"]["2"] == -4
     assert space["decision"].promoted == "new"
     assert space["verdict"].ties == 3
     assert (tmp_path / "accepted/card.md").exists()

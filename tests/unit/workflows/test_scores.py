@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.scores import (
+    column_scores,
     exact_match,
     f1,
     numeric_equal,
@@ -15,6 +16,14 @@ from airflow_provider_raybatch.workflows.scores import (
     score_answers,
 )
 from tests.unit.workflows.datasets import batch
+
+
+def test_numbers_of_a_job_are_scores() -> None:
+    rows = batch(id=["a", "b"], score=[0.5, 2.0])
+    assert {one.key: one.mean for one in column_scores([rows], "score", "id")} == {"a": 0.5, "b": 2.0}
+    for value in (None, float("nan"), "high", True):
+        with pytest.raises(WorkflowError, match=r"column: 'score' of row 'a' is .* and no finite number"):
+            list(column_scores([batch(id=["a"], score=[value])], "score", "id"))
 
 
 @pytest.mark.parametrize(
