@@ -16,11 +16,13 @@ all read when the file is parsed:
   ``s3://``, separated by commas; default ``data/documents`` beside this file.
 * ``RAYBATCH_EXAMPLE_CORPUS``: folder for the datasets, local or ``s3://``; default in ``$AIRFLOW_HOME``.
 * ``RAYBATCH_EXAMPLE_MODEL``: default the demo model beside this file, made for these documents.
+* ``RAYBATCH_EXAMPLE_EMBEDDER``: an embedding model, such as one of sentence-transformers. With it, documents
+  that say the same in other words are dropped, too; default none.
 * ``RAYBATCH_EXAMPLE_ENGINE``, ``_CONN_ID``, ``_AWS_CONN_ID`` and ``_DEFERRABLE``: as in
   nightly_synthetic_data.py.
 
 Parameters of a run: `min_quality` of the label, 1 to 5; `topics` that stay; `similarity`, 0.5 to 1, from
-which a document is a near duplicate.
+which a document is a near duplicate; `cosine` of two vectors, from which their documents mean the same.
 """
 
 from __future__ import annotations
@@ -55,8 +57,19 @@ LABELS = {
 PROMPT = "Rate the quality of this text from 1 to 5, and name its topic.\n\n{row.text}"
 MODEL = setting("MODEL", HERE / "demo_model/model")
 
+EMBEDDER = setting("EMBEDDER", "")
+
 OUTPUT = setting("CORPUS", HOME / "corpus")
 AWS_CONN_ID = setting("AWS_CONN_ID", "") or None
+ON_THE_CLUSTER: dict[str, Any] = {
+    "ray_conn_id": setting("CONN_ID", "ray_default"),
+    "aws_conn_id": AWS_CONN_ID,
+    "deferrable": setting("DEFERRABLE", "false").lower() == "true",
+    "poll_interval": 5,
+    "engine": setting("ENGINE", "vllm"),
+    "max_error_fraction": 0.1,
+    "reuse": f"{OUTPUT}/responses",
+}
 OF_TONIGHT = OUTPUT + "/nights/{{ dag_run.run_after | ts_nodash }}"
 
 CORPUS = Asset("raybatch_example_corpus")
@@ -71,6 +84,7 @@ CORPUS = Asset("raybatch_example_corpus")
         "min_quality": Param(3, type="integer", minimum=1, maximum=5),
         "topics": Param(TOPICS, type="array", items={"enum": TOPICS}),
         "similarity": Param(0.7, type="number", minimum=0.5, maximum=1),
+        "cosine": Param(0.95, type="number", exclusiveMinimum=0, maximum=1),
     },
     tags=["raybatch"],
 )
@@ -94,19 +108,27 @@ def data_curation() -> None:
     sieved = sieve(OF_TONIGHT)
     label = RayBatchInferenceOperator(
         task_id="label",
-        ray_conn_id=setting("CONN_ID", "ray_default"),
-        aws_conn_id=AWS_CONN_ID,
-        deferrable=setting("DEFERRABLE", "false").lower() == "true",
-        poll_interval=5,
         source=sieved["kept"],
         prompt=PROMPT,
         model=MODEL,
-        engine=setting("ENGINE", "vllm"),
         sampling={"temperature": 0, "max_tokens": 32, "structured_outputs": {"json": LABELS}},
         destination=f"{OF_TONIGHT}/labelled",
-        max_error_fraction=0.1,
-        reuse=f"{OUTPUT}/responses",
+        **ON_THE_CLUSTER,
     )
+    embedded = None
+    if EMBEDDER:
+        embedded = RayBatchInferenceOperator(
+            task_id="embed",
+            source=label.output,
+            prompt_column="text",
+            model=EMBEDDER,
+            model_task="embed",
+            on_overlong="truncate",
+            output_prefix="embed_",
+            response_column="embedding",
+            destination=f"{OF_TONIGHT}/embedded",
+            **ON_THE_CLUSTER,
+        ).output
 
     @task(outlets=[CORPUS], multiple_outputs=False)
     def curate(
@@ -115,6 +137,7 @@ def data_curation() -> None:
         folder: str,
         params: dict[str, Any],
         outlet_events: Any,
+        embedded: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         from airflow_provider_raybatch.workflows.card import Card
         from airflow_provider_raybatch.workflows.duplicates import ExactDuplicates, NearDuplicates
@@ -123,6 +146,7 @@ def data_curation() -> None:
         from airflow_provider_raybatch.workflows.funnel import Funnel
         from airflow_provider_raybatch.workflows.rows import Rows
         from airflow_provider_raybatch.workflows.schema_check import SchemaCheck
+        from airflow_provider_raybatch.workflows.semantic_duplicates import SemanticDuplicates
         from airflow_provider_raybatch.workflows.sift import sift
         from airflow_provider_raybatch.workflows.writer import DatasetWriter
 
@@ -132,24 +156,29 @@ def data_curation() -> None:
             NearDuplicates(["text"], "origin", params["similarity"]),
             Threshold("quality", least=params["min_quality"]),
             Threshold("topic", labels=params["topics"]),
+            *([SemanticDuplicates("embedding", "origin", params["cosine"])] if embedded else []),
         ]
-        documents = Rows(labelled, aws_conn_id=AWS_CONN_ID)
+        documents = Rows(embedded or labelled, aws_conn_id=AWS_CONN_ID)
         curated = DatasetWriter(f"{OUTPUT}/curated", AWS_CONN_ID, partition_by=["language", "topic"])
         refused, dropped = (DatasetWriter(f"{folder}/{name}", AWS_CONN_ID) for name in ("refused", "dropped"))
         with curated, refused:
             columns = [*Rows(sieved["kept"], aws_conn_id=AWS_CONN_ID).schema.names, "response"]
+            columns += ["embedding"] if embedded else []
             funnel = sift(documents.batches(columns), steps, curated, refused, tokens="tokens")
         gone = Rows(sieved["dropped"], refused.result, aws_conn_id=AWS_CONN_ID)
         with dropped:
             for batch in gone.batches():
                 dropped.write(batch)
-            for batch in failed_rows(labelled, "label", gone.schema, AWS_CONN_ID):
-                dropped.write(batch)
+            for step, result in {"label": labelled, **({"embed": embedded} if embedded else {})}.items():
+                for batch in failed_rows(result, step, gone.schema, AWS_CONN_ID):
+                    dropped.write(batch)
 
         card = Card("Curated documents", facts={"sources": ", ".join(SOURCES), **params})
         card.prompts["label"] = PROMPT
         card.funnel = Funnel.from_json(sieved["funnel"]).joined(funnel)
         card.add_run("label", labelled, MODEL, AWS_CONN_ID)
+        if embedded:
+            card.add_run("embed", embedded, EMBEDDER, AWS_CONN_ID)
         card.add_samples("curated", Rows(curated.result, aws_conn_id=AWS_CONN_ID))
         card.add_samples("dropped", Rows(dropped.result, aws_conn_id=AWS_CONN_ID))
         print(card.funnel.as_markdown())
@@ -161,7 +190,7 @@ def data_curation() -> None:
         outlet_events[CORPUS].extra.update(result)
         return result
 
-    curate(sieved, label.output, OF_TONIGHT)
+    curate(sieved, label.output, OF_TONIGHT, embedded=embedded)
 
 
 data_curation()

@@ -2,17 +2,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pytest
 
 from airflow_provider_raybatch.workflows.rows import Rows
 from dags_examples.data import make
 from tests.support.airflow_tasks import OutletEvents
 from tests.unit.dags_examples.example import EXAMPLES, Example
+from tests.unit.workflows.datasets import inferred
 
 PARAMS = {"min_quality": 2, "topics": ["people", "places", "trade"], "similarity": 0.7}
 
@@ -82,6 +85,28 @@ def test_partitions_labels_and_the_event(tmp_path: Path, monkeypatch: pytest.Mon
     assert (extra["manifest_uri"], extra["rows"]) == (night.curated["manifest_uri"], night.curated["rows"])
     everything = Night(example, tmp_path / "again", min_quality=1, topics=["places", "other"])
     assert everything.curated["rows"] > night.curated["rows"]
+
+
+def test_documents_that_mean_the_same_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an embedding model; here the last document has the vector of the first, and one has none."""
+    raw, folder = EXAMPLES / "data/documents/forum.jsonl", tmp_path / "night"
+    monkeypatch.setenv("RAYBATCH_EXAMPLE_EMBEDDER", "org/embedder")
+    example = example_of(raw, tmp_path, monkeypatch)
+    night = Night(example, folder)
+    kept = len(list(Rows(night.curated).rows()))
+    documents = list(Rows(night.labelled).rows())
+    good = [row["origin"] for row in Rows(night.curated).rows()]
+    pick = np.random.default_rng(1)
+    vectors = {row["origin"]: pick.normal(size=64).tolist() for row in documents}
+    vectors[good[-1]] = vectors[good[0]]
+    rows = [{**row, "embedding": vectors[row["origin"]]} for row in documents if row["origin"] != good[1]]
+    failed = [{"ordinal": 1, "step": "engine", "reason": "it failed", "row": {"origin": good[1]}}]
+    embedded = inferred(tmp_path / "embedded", rows, letters=failed)
+    call = {"outlet_events": OutletEvents(), "embedded": embedded}
+    params = {**PARAMS, "cosine": 0.95}
+    curated = example.call("curate", night.sieved, night.labelled, str(tmp_path / "again"), params, **call)
+    rules = Counter(row["rule"] for row in Rows(curated["dropped"]).rows())
+    assert (curated["rows"], rules["semantic_duplicate"], rules["engine"]) == (kept - 2, 1, 1)
 
 
 def test_a_night_without_good_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
