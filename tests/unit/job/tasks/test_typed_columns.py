@@ -343,6 +343,19 @@ def test_recursive_model_runs_with_the_echo_engine(place: EchoPlace) -> None:
     assert place.rows(place.job(1, ROWS, response_format=Tree.model_json_schema()))[0]["name"]
 
 
+def test_dry_run_shows_that_a_rows_own_schema_does_not_fit(place: EchoPlace) -> None:
+    """As with a model: the columns are those of the job's schema."""
+    other = {"type": "object", "properties": {"nothing": {"type": "boolean"}}, "required": ["nothing"]}
+    rows: list[dict[str, Any]] = [{**row, "sampling": None} for row in ROWS[:3]]
+    rows[1]["sampling"] = {"structured_outputs": {"json": other}}
+    fields = {"sampling_column": "sampling", "max_errors": 1}
+    manifest = place.job(0, rows, response_format=INVOICE, **fields)
+    assert manifest.counts.errors_by_step == {"parse": 1}
+    (letter,) = place.letters(manifest)
+    assert letter["ordinal"] == 1
+    assert letter["reason"].startswith("the response does not fit the JSON schema ($: ")
+
+
 def test_recipe_reads_typed_columns(place: EchoPlace) -> None:
     """Its schema makes a dataset, and its downstream task, without Airflow around it, reads that."""
     (text,) = (block.text for block in blocks("python") if "INVOICE = {" in block.text)
