@@ -69,10 +69,9 @@ def check_memory(
     """
     if model is None:
         return None
+    _refuse(spec, model, cluster, most_memory)
     if not plan.make(spec, 1, cluster).gpus:
-        _refuse_on_cpus(spec, model, cluster, most_memory)
         return None
-    _refuse_weights(spec, model, cluster)
     fit = expected_fit(spec, model, cluster)
     if len(known_gpus(cluster.gpu_types(spec.accelerator_type))) != 1 or fit.fits is None:
         return None
@@ -82,6 +81,24 @@ def check_memory(
     return Notice(
         level=level, message=f"memory: {'; '.join(fit.reasons[one] for one in named if one in fit.reasons)}"
     )
+
+
+def refuse_by_config(
+    spec: BatchInferenceSpec,
+    files: ModelFiles,
+    cluster: Cluster,
+    most_memory: Callable[[], int | None] = cluster_view.most_memory,
+) -> None:
+    """Refuse weights that no GPU or node holds by the model's files alone, before vLLM is imported.
+
+    :param most_memory: see :func:`check_memory`.
+    :raises PreflightError: the weights exceed all memory, however the architecture fills in the config.
+    """
+    model = None
+    with contextlib.suppress(Exception):  # a config may be anything
+        model = model_sizes({"tie_word_embeddings": True, **files.json("config.json")}, files, None)
+    if model is not None:
+        _refuse(spec, model, cluster, most_memory)
 
 
 def expected_fit(spec: BatchInferenceSpec, model: ModelSizes | None, cluster: Cluster) -> ModelFit:
@@ -161,6 +178,15 @@ def _refuse_weights(spec: BatchInferenceSpec, model: ModelSizes, cluster: Cluste
     why = refusal(model, spec.model, spec.engine_args, gpus, of_a_node)
     if why and not _may_grow(spec, cluster):
         raise PreflightError(why)
+
+
+def _refuse(
+    spec: BatchInferenceSpec, model: ModelSizes, cluster: Cluster, most_memory: Callable[[], int | None]
+) -> None:
+    if plan.make(spec, 1, cluster).gpus:
+        _refuse_weights(spec, model, cluster)
+    else:
+        _refuse_on_cpus(spec, model, cluster, most_memory)
 
 
 def _refuse_on_cpus(

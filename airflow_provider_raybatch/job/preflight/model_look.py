@@ -66,18 +66,20 @@ def refuse_missing(model: str) -> None:
         )
 
 
-def refuse_by_files(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr]) -> None:
+def refuse_by_files(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr]) -> ModelFiles | None:
     """Refuse a model by its files, where this node sees them.
 
     :param environment: the job's, with its token for the hub.
+    :returns: the files; ``None`` where they are not seen.
     :raises PreflightError: vLLM can't load the model, or it can't do what `model_task` asks.
     """
-    problem = None
+    files = problem = None
     with contextlib.suppress(Exception):  # each store raises its own, and any file may be broken
         files = files_of(spec.model, spec.engine_args.get("revision"), hub_token(environment))
         problem = None if files is None else _problem(files, spec.engine_args, spec.model_task)
     if problem:
         raise PreflightError(f"model: {spec.model!r} {problem}.")
+    return files
 
 
 def wrong_task(model_task: str, does: str, architecture: str = "") -> str | None:

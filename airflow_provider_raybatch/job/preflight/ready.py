@@ -44,6 +44,7 @@ from airflow_provider_raybatch.job.preflight.memory_check import (
     check_memory,
     checked_context,
     expected_tokens,
+    refuse_by_config,
     with_length,
 )
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
@@ -302,10 +303,7 @@ def tell_of_choices(
 def _checked_model(
     spec: BatchInferenceSpec, requests: list[Request], environment: Environment, launch: Launch
 ) -> ModelCheck:
-    """Use a check that is kept; else make one.
-
-    One of other rows has not counted these, so it is made anew where they may not fit the engine.
-    """
+    """Use a kept check, or make one: where it has not counted these rows, they may not fit the engine."""
     found = _kept_or_made(spec, requests, environment, launch)
     if found.is_kept and _has_cache(spec) and _may_lack_room(spec, found):
         return _made(known_models.check_rows_anew, spec, requests, environment, launch)
@@ -337,7 +335,9 @@ def _kept_or_made(
     if is_here and (node is not None or cluster_view.has_one_node()):
         refuse_missing(spec.model)
     if is_here or not is_on_disk(spec.model):
-        refuse_by_files(spec, environment)
+        files = refuse_by_files(spec, environment)
+        if files is not None and _has_cache(spec):
+            refuse_by_config(spec, files, cluster_view.view())
     return _made(known_models.check_unless_kept, spec, requests, environment, launch)
 
 

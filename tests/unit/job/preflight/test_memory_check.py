@@ -19,6 +19,7 @@ from airflow_provider_raybatch.job.preflight.memory_check import (
     expected_fit,
     expected_tokens,
     model_sizes,
+    refuse_by_config,
     with_length,
 )
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles
@@ -165,6 +166,35 @@ def test_graphs_count_by_the_version_of_vllm(version: str | None, counts: bool) 
     sizes = model_sizes(SHAPES["8B"], None, version)
     assert sizes is not None
     assert sizes.counts_graphs is counts
+
+
+def by_config(config: Any, cluster: Cluster = NODES, **fields: Any) -> None:
+    found = ModelFiles({"config.json": 1}, lambda _: json.dumps(config).encode())
+    job = spec(engine="vllm", model="acme/large", **fields)
+    refuse_by_config(job, found, cluster, lambda: 23 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "refusal"),
+    [
+        (NODES, "take 131.4 GiB of main memory"),
+        (Cluster((HEAD, DGX)), "take 131.4 GiB on one GPU"),
+    ],
+    ids=["CPUs", "GPUs"],
+)
+def test_weights_are_refused_by_the_config_before_vllm_is_imported(cluster: Cluster, refusal: str) -> None:
+    with pytest.raises(PreflightError, match=refusal):
+        by_config({**SHAPES["70B"], "tie_word_embeddings": False}, cluster)
+
+
+def test_what_a_config_leaves_open_is_no_reason_to_refuse() -> None:
+    """An architecture may have one matrix for input and output, and files may be broken."""
+    open_config = {name: one for name, one in SHAPES["8B"].items() if name != "tie_word_embeddings"}
+    almost = Cluster(({"CPU": 2.0, "memory": 14.5 * GIB},))
+    by_config(open_config, almost)
+    for config in (None, [], {}, {"model_type": "llama"}, {**SHAPES["70B"], "hidden_size": "x"}):
+        by_config(config)
+    by_config(SHAPES["70B"], engine_args={"hf_overrides": {"num_hidden_layers": 1}})
 
 
 INDEX = "model.safetensors.index.json"
