@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -44,6 +45,8 @@ from airflow_provider_raybatch.job.preflight.tool_check import check_calls
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
 _OLDEST_VLLM = (0, 26)
+_TOO_LONG = re.compile(r"max_model_len \((\d+)\) is greater than the derived max_model_len \(\w+=(\d+)")
+"""What vLLM says, with a remedy that may make a model answer wrongly."""
 _PROBES = (
     [{"role": "user", "content": "x"}],
     [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}],
@@ -342,6 +345,12 @@ def _model_config(args: dict[str, Any]) -> Any:
     try:
         return vllm_compat.model_config(args)
     except Exception as error:  # pydantic, transformers and vLLM each raise their own
+        if found := _TOO_LONG.search(str(error)):
+            given, own = map(int, found.groups())
+            raise PreflightError(
+                f"engine_args: max_model_len: {given:,} is more than the {count_of(own, 'token')} that model "
+                f"{args['model']!r} takes; lower it, or leave it out."
+            ) from error
         raise PreflightError(
             f"engine_args: vLLM can't use model {args['model']!r} with these arguments ({short(error)})."
         ) from error

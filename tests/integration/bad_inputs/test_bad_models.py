@@ -56,6 +56,11 @@ VLLM = [
         "has no argument 'max_modl_len'; did you mean 'max_model",
     ),
     case(
+        "context that the model lacks",
+        engine(max_model_len=100_000),
+        "engine_args: max_model_len: 100,000 is more than the 1,024 tokens that model",
+    ),
+    case(
         "loader without its package",
         engine(load_format="tensorizer"),
         "load_format 'tensorizer' needs tensorizer, which the cluster's nodes lack; install it",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.preflight import model_check, pinned
 from tests.support.model_configs import SHAPES
 from tests.support.specs import spec
@@ -53,3 +54,33 @@ def test_sizes_come_from_the_config_that_vllm_completed(
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     found = model_check._sizes(spec(engine="vllm", model=str(tmp_path)), Config(config), {})
     assert (found.shape.kind if found else None, found.stored if found else None) == (kind, stored)
+
+
+VLLM_SAYS = (
+    "1 validation error for ModelConfig\n  Value error, User-specified max_model_len (1000000) is greater "
+    "than the derived max_model_len (max_position_embeddings=131072.0 or model_max_length=None in model's "
+    "config.json). To allow overriding this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."
+)
+
+
+@pytest.mark.parametrize(
+    ("says", "sentence"),
+    [
+        (
+            VLLM_SAYS,
+            "engine_args: max_model_len: 1,000,000 is more than the 131,072 tokens that model 'acme/tiny' "
+            "takes; lower it, or leave it out.",
+        ),
+        ("x", "engine_args: vLLM can't use model 'acme/tiny' with these arguments (x)."),
+    ],
+)
+def test_a_context_that_the_model_lacks_is_named(
+    monkeypatch: pytest.MonkeyPatch, says: str, sentence: str
+) -> None:
+    def refuse(args: dict[str, Any]) -> None:
+        raise ValueError(says)
+
+    monkeypatch.setattr(model_check.vllm_compat, "model_config", refuse)
+    with pytest.raises(PreflightError) as caught:
+        model_check._model_config({"model": "acme/tiny"})
+    assert str(caught.value) == sentence
