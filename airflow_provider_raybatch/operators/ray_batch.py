@@ -90,7 +90,7 @@ class RayBatchInferenceOperator(RayOperator):
     :param model: Hugging Face id, or a folder or a bucket's prefix (``s3://``, ``gs://``, ``az://``) that the
         cluster's nodes can read by their own identity; not needed with the ``echo`` engine.
     :param adapter: a LoRA adapter for all rows: the folder that PEFT has saved, its prefix in S3 (``s3://``),
-        or a Hugging Face id, ``name@revision`` for one version.
+        which nodes read by their own identity, or a Hugging Face id, ``name@revision`` for one version.
     :param adapters: LoRA adapters among which rows choose: locations as of `adapter`, by the names that
         `adapter_column` has.
     :param adapter_column: a column with the name of each row's adapter; null or empty for the model alone.

@@ -13,6 +13,7 @@ from pathlib import Path
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_IDENTITY = "the cluster has no AWS credentials; set aws_conn_id or give its nodes a role"
 _NO_IDENTITY = ("/latest/api/token", "/latest/meta-data", "169.254.169.254")
 _PASSING = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestConflict"})
 """Refusals (4xx) after which S3 itself asks for the call again."""
@@ -197,7 +198,7 @@ def _lasting_cause(verb: str, error: Exception) -> Cause | None:
         needs = f", which needs {_RIGHTS[verb]} there" if said in _LACKS_A_RIGHT else ""
         return Cause(f"the credentials are refused ({said}); check aws_conn_id or the cluster's role{needs}")
     if any(mark in text for mark in _NO_IDENTITY):
-        return Cause("the cluster has no AWS credentials; set aws_conn_id or give its nodes a role")
+        return Cause(NO_IDENTITY)
     return None
 
 

@@ -24,6 +24,7 @@ from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_lora
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.planning.lora_sizes import lora_args
 from airflow_provider_raybatch.job.preflight.adapter_digest import CONFIG, WEIGHTS, adapter_digest
+from airflow_provider_raybatch.job.preflight.model_bucket import by_own_identity
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles, files_of
 from airflow_provider_raybatch.job.preflight.model_version import hub_token
 
@@ -97,8 +98,9 @@ def _check(field: str, location: str, config: Mapping[str, Any], token: str | No
         files = files_of(name, revision, token)
     except Exception as error:  # of the library that asks
         where = "hf_conn_id where it is gated" if is_on_hub(location) else "the access of the cluster's nodes"
+        why = by_own_identity(short(error))
         raise PreflightError(
-            f"{field}: {location!r} can't be read ({short(error)}); check the name, and {where}."
+            f"{field}: {location!r} can't be read ({why}); check the name, and {where}."
         ) from error
     if files is None:
         raise PreflightError(f"{field}: nothing is at {location!r}; correct the bucket or the prefix.")

@@ -7,9 +7,13 @@ from importlib.util import find_spec
 
 from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.storage.errors import error_prefix
+from airflow_provider_raybatch.storage.errors import NO_IDENTITY, StorageError, error_prefix
 from airflow_provider_raybatch.storage.folder import folder
 
+_OWN_IDENTITY = (
+    "the nodes have no AWS credentials of their own; give them a role, since aws_conn_id reads neither "
+    "models nor adapters"
+)
 _STREAMER = "runai_model_streamer"
 _READERS = {"s3": f"{_STREAMER}_s3", "gs": f"{_STREAMER}_gcs", "az": f"{_STREAMER}_azure"}
 """The streamer's package for each scheme that vLLM takes (its ``runai_utils.py``)."""
@@ -19,6 +23,11 @@ def is_in_bucket(model: str) -> bool:
     """Whether vLLM takes this for a model in an object store."""
     scheme, found, _ = model.partition("://")
     return bool(found) and scheme.lower() in _READERS
+
+
+def by_own_identity(text: str) -> str:
+    """An error's text without an advice that does not help: the job's connection is not for vLLM's files."""
+    return text.replace(NO_IDENTITY, _OWN_IDENTITY)
 
 
 def check_bucket(model: str) -> None:
@@ -45,8 +54,11 @@ def objects_digest(model: str) -> str:
     """
     if not model.lower().startswith("s3://"):
         return json_digest([model])
-    with error_prefix("model"):
-        entries = folder(model).list()
+    try:
+        with error_prefix("model"):
+            entries = folder(model).list()
+    except StorageError as error:
+        raise StorageError(by_own_identity(str(error)), error.failure_class) from error
     if not entries:
         raise PreflightError(f"model: nothing is at {model!r}; correct the bucket or the prefix.")
     return json_digest([(entry.path, entry.size, entry.version) for entry in entries])

@@ -7,10 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_provider_raybatch.contract.failures import PreflightError, RaybatchError
+from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
+from airflow_provider_raybatch.job.preflight import adapter_check
 from airflow_provider_raybatch.job.preflight import model_bucket as module
 from airflow_provider_raybatch.job.preflight.model_bucket import check_bucket, is_in_bucket
 from airflow_provider_raybatch.job.preflight.model_version import Version, current, model_digest
+from airflow_provider_raybatch.storage.errors import NO_IDENTITY, StorageError
+from tests.support.specs import spec
 
 
 @pytest.mark.parametrize(
@@ -69,3 +72,21 @@ def test_what_can_not_be_read_is_said(put: Callable[..., str], monkeypatch: pyte
         check_bucket(f"{model}x")
     with pytest.raises(RaybatchError, match=r"^model: s3://no-such-bucket/m: can't list it, the bucket does"):
         check_bucket("s3://no-such-bucket/m")
+
+
+def test_nobody_is_told_to_set_what_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes read models and adapters by their own identity, whatever connection the job has."""
+
+    def refuse(*_: object) -> None:
+        raise StorageError(f"s3://bucket/x: can't list it, {NO_IDENTITY}", FailureClass.USER_ERROR)
+
+    monkeypatch.setattr(module, "folder", refuse)
+    monkeypatch.setattr(adapter_check, "files_of", refuse)
+    with pytest.raises(StorageError) as of_model:
+        model_digest("s3://bucket/x", "")
+    with pytest.raises(PreflightError) as of_adapter:
+        adapter_check.check_adapters(spec(engine="vllm", model="m", adapter="s3://bucket/x"), {})
+    for caught in (of_model, of_adapter):
+        assert "set aws_conn_id" not in str(caught.value)
+        assert "give them a role, since aws_conn_id reads neither models nor adapters" in str(caught.value)
+    assert of_model.value.failure_class is FailureClass.USER_ERROR
