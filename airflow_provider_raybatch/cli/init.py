@@ -48,7 +48,9 @@ def write_dag(options: Namespace) -> None:
             f"output: {path} exists already; give another name, or --force to replace it."
         ) from None
     except OSError as error:
-        raise SpecError(f"output: {path} can't be written ({error.strerror}); give another name.") from None
+        raise SpecError(
+            f"output: {path} can't be written ({error.strerror}); name a file in a folder that exists."
+        ) from None
     _tell(question, path)
 
 

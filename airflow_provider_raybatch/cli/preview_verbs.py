@@ -32,7 +32,7 @@ PREVIEW_VERBS = (
             "preview --dag dags/nightly.py --task label",
             "preview --dag dags/nightly.py --task label --date 2026-11-30 --rows 20 --seed 7",
             "preview --dag dags/nightly.py --task label --rows 3 --ask",
-            "preview --source in.csv --prompt 'Summarise: {row.text}' --engine echo --model echo --json",
+            "preview --source in.csv --prompt 'Summarise: {row.text}' --engine echo --json",
         ),
         options=(
             *TASK_OPTIONS,

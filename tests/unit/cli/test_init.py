@@ -237,6 +237,11 @@ def test_a_file_is_replaced_only_by_force(capsys: pytest.CaptureFixture[str]) ->
     assert Path("a_dag.py").read_text() == "mine"
     main(["init", source, "--force"])
     assert operator("a_dag.py").task_id == "ask"
+    with pytest.raises(SystemExit):
+        main(["init", source, "-o", "dags/a.py"])
+    assert capsys.readouterr().err.endswith(
+        "(No such file or directory); name a file in a folder that exists.\n"
+    )
 
 
 @pytest.mark.parametrize(
