@@ -29,13 +29,13 @@ for name, state in sorted(states.items()):
         print(f"{name}: waits for room on the cluster, or does not answer")
         continue
     if state.is_free:
-        use = f"waits for {state.ends_in:.0f} s more"
+        use = f"idle, ends in {state.ends_in:.0f} s unless a job takes it"
     else:
         use = "in use" if state.is_used else "ending" if state.is_ending else "starts, or comes to rest"
     if arguments.end:
         with contextlib.suppress(ray.exceptions.RayError):  # it has ended meanwhile
             if ray.get(registry.actor(name).end_if_free.remote(), timeout=_ANSWER_SECONDS):
                 use += "; ending"
-    print(f"{name}: {state.title}, {count_of(int(state.amounts.get('GPU', 0)), 'GPU')}, {use}")
+    print(f"{state.title}, {count_of(int(state.amounts.get('GPU', 0)), 'GPU')}: {use} [{name}]")
 if not listed:
     print("no warm engine")
