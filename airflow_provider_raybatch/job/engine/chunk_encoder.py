@@ -91,7 +91,7 @@ class ChunkEncoder(TextEncoder):
         chunks = []
         for first, stop in spans(text, offsets, self._room, self._overlap):
             own = [*self._opening, *ids[first:stop], *self._closing]
-            words, start = excerpt(shown, offsets[first][0], offsets[stop - 1][1])
+            words, start = excerpt(text, shown, offsets, first, stop)
             chunks.append(TextChunk(words, start, len(own), own))
         if not chunks:
             return RowFailure("tokenize", "the text has no token but white space, and has no vector")

@@ -39,7 +39,7 @@ def chunks_of(text: str, chunk_tokens: int, overlap: int) -> list[TextChunk]:
     places = [(word.start(), word.end()) for word in re.finditer(r"\S+", text)]
     found = []
     for first, stop in spans(text, places, chunk_tokens, overlap):
-        words, start = excerpt(text, places[first][0], places[stop - 1][1])
+        words, start = excerpt(text, text, places, first, stop)
         found.append(TextChunk(words, start, stop - first))
     return found
 

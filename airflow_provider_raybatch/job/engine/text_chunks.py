@@ -53,7 +53,7 @@ def spans(text: str, offsets: Offsets, room: int, overlap: int) -> Iterator[tupl
         if most < count:
             least = first + max(overlap, room // 2)
             stop = _border(text, offsets, range(most, least, -1)) or most
-        if text[offsets[first][0] : offsets[stop - 1][1]].strip():
+        if excerpt(text, text, offsets, first, stop)[0]:
             yield first, stop
         if stop == count:
             return
@@ -71,9 +71,16 @@ def _begins_word(text: str, start: int) -> bool:
     return text[start - 1 : start].isspace() or text[start : start + 1].isspace()
 
 
-def excerpt(text: str, start: int, stop: int) -> tuple[str, int]:
-    """The characters from `start` to `stop` without white space around them, and where they begin."""
-    whole = text[start:stop]
+def excerpt(text: str, shown: str, offsets: Offsets, first: int, stop: int) -> tuple[str, int]:
+    """The text of a run of tokens without white space around it, and where it begins.
+
+    Up to the next token: a tokenizer leaves characters out, such as accents, and they have no token.
+
+    :param shown: of which it is taken; as long as `text`.
+    """
+    start = offsets[first][0] if first else 0
+    end = max(offsets[stop - 1][1], offsets[stop][0]) if stop < len(offsets) else len(text)
+    whole = shown[start:end]
     return whole.strip(), start + len(whole) - len(whole.lstrip())
 
 

@@ -19,7 +19,7 @@ def places(text: str, token: str) -> Offsets:
 
 def cut(text: str, offsets: Offsets, room: int, overlap: int = 0) -> list[str]:
     found = spans(text, offsets, room, overlap)
-    return [excerpt(text, offsets[first][0], offsets[stop - 1][1])[0] for first, stop in found]
+    return [excerpt(text, text, offsets, first, stop)[0] for first, stop in found]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,14 @@ def test_white_space_alone_is_no_chunk() -> None:
 
 
 def test_excerpts_say_where_they_begin() -> None:
-    assert excerpt("ab  cd \nef", 2, 8) == ("cd", 4)
+    text = "ab  cd \nef"
+    assert excerpt(text, text.upper(), places(text, r"\S"), 2, 4) == ("CD", 4)
+
+
+def test_characters_without_a_token_are_in_a_chunk() -> None:
+    """Tokenizers leave accents out that are characters of their own, as in Hindi."""
+    text = "\u0301ab\u0301 cd\u0301"
+    assert cut(text, places(text, "[a-d]"), 2) == ["\u0301ab\u0301", "cd\u0301"]
 
 
 @given(

@@ -93,6 +93,7 @@ def test_overlap_and_template_and_names(place: EchoPlace) -> None:
 
 @pytest.mark.parametrize("format", ["parquet", "jsonl"])
 def test_readers_find_as_many_rows_as_there_are_chunks(place: EchoPlace, format: str) -> None:
+    pytest.importorskip("duckdb")
     dataset = open_dataset(embed(place, destination_format=format, embed_dtype="float16").manifest_uri)
     assert dataset.to_arrow().num_rows == len(dataset.to_pandas()) == 7
     assert dataset.duckdb().aggregate("count(*)").fetchall() == [(7,)]
