@@ -36,7 +36,7 @@ _SECONDS_LEFT = re.compile(r";\s*t\s*=\s*(\d+)")
 """In the header ``RateLimit``, until requests are counted anew."""
 
 
-@dataclass
+@dataclass(eq=False)
 class HubRefusedError(Exception):
     """The hub refuses a request, and would again.
 

@@ -39,11 +39,33 @@ MUTANTS = by_file({
             "The login of a proxy goes to the next host.",
             "job/input/test_guarded_http.py::test_what_belongs_to_a_host_is_not_sent_to_the_next",
         ),
+        "login-goes-along": (
+            'GuardedRequest(newurl, req.span, req.login if is_same else "")',
+            "GuardedRequest(newurl, req.span, req.login)",
+            "The token for the Hugging Face hub goes to the servers that have its files.",
+            "job/input/test_hub.py::test_the_token_reaches_the_hub_alone",
+        ),
         "from-https-to-http": (
             '        if new.scheme not in {"https", urlsplit(here).scheme}:\n',
             '        if new.scheme not in {"https", "http"}:\n',
             "Rows come over a line that anyone may change.",
             "job/input/test_guarded_http.py::test_other_redirects_are_not_followed",
+        ),
+    },
+    "job/input/listing.py": {
+        "a-branch-is-read-as-it-moves": (
+            "return replace(found, pinned=place.pinned(entry.path), token=place.token)",
+            "return replace(found, token=place.token)",
+            "Rows of two versions of a dataset come out as those of one.",
+            "job/input/test_hub.py::test_files_of_a_glob_are_read_at_one_commit",
+        ),
+    },
+    "job/input/saved_datasets.py": {
+        "any-file-counts": (
+            "    return [there[name] for name in names]\n",
+            "    return None\n",
+            "Rows of an earlier save, and of caches, come out as those of the dataset.",
+            "job/input/test_saved_datasets.py::test_rows_are_those_of_the_last_save",
         ),
     },
     "job/input/http.py": {
