@@ -23,6 +23,8 @@ DATA = "data"
 """Of each commit a folder with its dataset."""
 DEAD_LETTER = "dead_letter"
 """Its failed rows; of a job that published nothing, its driver's name stands for the commit."""
+ERRORS = "errors"
+"""Its failed rows again, as lines of OpenAI's error files, where the dataset is their output files."""
 MANIFESTS = "manifests"
 NEWEST_MANIFEST = "manifest.json"
 """A copy of the newest manifest under a fixed name."""
@@ -44,12 +46,11 @@ ASKED = "asked.json"
 DAMAGED = ".damaged"
 """Ends the name of the file that says that the part beside it can't be used, and why."""
 
-OF_COMMITS = (DATA, DEAD_LETTER, POSTPROCESS, MANIFESTS)
+OF_COMMITS = (DATA, DEAD_LETTER, ERRORS, POSTPROCESS, MANIFESTS)
 """The folders that hold files of commits."""
 _COMMIT = r"(\d{8}T\d{6}-[0-9a-f]{8})"
-_OF_A_COMMIT = re.compile(
-    rf"(?:(?:{DATA}|{DEAD_LETTER}|{POSTPROCESS})/{_COMMIT}/.+|{MANIFESTS}/{_COMMIT}\.json)", re.DOTALL
-)
+_FOLDERS = "|".join((DATA, DEAD_LETTER, ERRORS, POSTPROCESS))
+_OF_A_COMMIT = re.compile(rf"(?:(?:{_FOLDERS})/{_COMMIT}/.+|{MANIFESTS}/{_COMMIT}\.json)", re.DOTALL)
 
 _OF_A_SOURCE = re.compile(rf"{SOURCES}/(\d{{8}}T\d{{6}})-([0-9a-f]{{16}})/([0-9a-f]{{32}})")
 

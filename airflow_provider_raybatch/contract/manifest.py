@@ -171,6 +171,7 @@ class BatchManifest(ContractModel):
 
     :param uri: the immutable folder that holds `files` and nothing else.
     :param dead_letter_uri: folder of the failed rows, with reason and request; ``None`` if there are none.
+    :param errors_uri: folder of the same rows as OpenAI's error files, where `format` is ``openai_batch``.
     :param ordered: whether `preserve_order` promised the input's order.
     :param tokens_paid: input and output tokens that the task's run paid for, over all attempts since the last
         clear, failed rows included; ``None`` where an older version wrote the manifest.
@@ -200,6 +201,7 @@ class BatchManifest(ContractModel):
     uri: str
     manifest_uri: str
     dead_letter_uri: str | None = None
+    errors_uri: str | None = None
     format: OutputFormat
     ordered: bool = False
     files: list[ManifestFile]

@@ -13,8 +13,9 @@ from airflow_provider_raybatch.contract.arguments.engine import EngineArguments
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.arguments.logprobs import COLUMNS as LOGPROBS
-from airflow_provider_raybatch.contract.arguments.logprobs import are_asked, check_logprobs
+from airflow_provider_raybatch.contract.arguments.logprobs import are_asked, check_logprobs, kept_logprobs
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
+from airflow_provider_raybatch.contract.arguments.openai_batch import OpenAiBatchArguments
 from airflow_provider_raybatch.contract.arguments.output import OutputArguments
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments, check_placeholders
 from airflow_provider_raybatch.contract.arguments.response_schema import (
@@ -71,7 +72,7 @@ _LORA_SIZES = frozenset({"enable_lora", "max_loras", "max_lora_rank", "max_cpu_l
 _YOUNG = (
     "csv_options", "response_format_digest", "pooling", "embed_dtype", "adapter", "adapters",
     "adapter_column", "adapter_digests", "query", "document", "documents_column", "top_n",
-    "chunk_tokens", "chunk_overlap_tokens", *_LATER_CHOICES,
+    "chunk_tokens", "chunk_overlap_tokens", "served_model_name", *_LATER_CHOICES,
 )  # fmt: skip
 """Arguments that came after specs were submitted: left out of the fingerprint where they are not given."""
 _MODEL_FOLDERS = ("model", "tokenizer", "hf_config_path", "generation_config", "download_dir")
@@ -89,6 +90,7 @@ class BatchInferenceSpec(
     ToolArguments,
     ChunkArguments,
     TaskArguments,
+    OpenAiBatchArguments,
     ModelArguments,
     PromptArguments,
     InputArguments,
@@ -300,7 +302,7 @@ class BatchInferenceSpec(
     @property
     def keeps_logprobs(self) -> bool:
         """Whether the dataset has log probabilities."""
-        return any(are_asked(self.sampling, name) for name in LOGPROBS)
+        return bool(kept_logprobs(self.sampling, self.lines_sample))
 
     @property
     def optional_columns(self) -> list[str]:
@@ -310,7 +312,8 @@ class BatchInferenceSpec(
         """
         names = ["truncated_prompt_tokens"] if self.on_overlong == "truncate" else []
         names += ["reasoning", "reasoning_tokens"] if self.splits_reasoning else []
-        names += [one for name in LOGPROBS if are_asked(self.sampling, name) for one in LOGPROBS[name]]
+        for name in kept_logprobs(self.sampling, self.lines_sample):
+            names += LOGPROBS[name]
         return [*names, TOOL_CALLS_COLUMN] if self.calls_tools else names
 
     @property

@@ -71,13 +71,13 @@ class DatasetFiles:
             import pyarrow.dataset as pa_dataset
         except ImportError as error:
             raise missing("pyarrow", error) from error
-        if self.manifest.format == "jsonl" and not self.manifest.counts.ok:
+        if self.manifest.format != "parquet" and not self.manifest.counts.ok:
             return pa_dataset.dataset(self._no_rows())
         return pa_dataset.dataset(
             [file.path for file in self.manifest.files],
             filesystem=arrow_filesystem(self._folder),
             format="json"
-            if self.manifest.format == "jsonl"
+            if self.manifest.format != "parquet"
             else pa_dataset.ParquetFileFormat(pre_buffer=True, page_checksum_verification=True),
         )
 

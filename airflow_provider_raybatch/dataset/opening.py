@@ -67,7 +67,8 @@ def as_opened(manifest: Manifest, uri: str) -> Manifest:
     """
     from airflow_provider_raybatch.storage.folder import folder
 
-    places = manifest.model_dump(include={"uri", "manifest_uri", "dead_letter_uri"}, exclude_none=True)
+    fields = {"uri", "manifest_uri", "dead_letter_uri", "errors_uri"}
+    places = manifest.model_dump(include=fields, exclude_none=True)
     made = _destination_of(places["manifest_uri"])
     here = folder(_destination_of(uri) or ("/" if uri.startswith("/") else ".")).uri.rstrip("/")
     return manifest.model_copy(

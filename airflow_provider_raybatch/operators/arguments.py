@@ -22,6 +22,7 @@ from airflow_provider_raybatch.coercion import (
     listed,
     typed_values,
 )
+from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BATCH
 from airflow_provider_raybatch.contract.arguments.vllm_sampling import check_vllm_sampling
 from airflow_provider_raybatch.contract.base import parse, shown
 from airflow_provider_raybatch.contract.failures import SpecError
@@ -37,7 +38,7 @@ TEMPLATED = tuple(name for name in ARGUMENTS if name != "chat_template")
 
 TEXTS = frozenset({
     "id_column", "prompt", "system_prompt", "messages_column", "prompt_column", "prompt_function", "model",
-    "query", "document", "documents_column",
+    "query", "document", "documents_column", "served_model_name",
     "sampling_column", "adapter", "adapter_column", "tool_call_parser",
     "accelerator_type", "output_prefix", "response_column", "postprocess",
 })  # fmt: skip
@@ -164,7 +165,8 @@ def _source(value: Any) -> tuple[list[str], str | None]:
             raise SpecError(
                 f"source: {shown(dict(value))} has no 'uri'; give paths, or what another batch task returned."
             )
-        return [value["uri"]], value.get("format")
+        kind = value.get("format")
+        return [value["uri"]], "jsonl" if kind == OPENAI_BATCH else kind  # answers are no requests
     if not isinstance(value, Iterable) or isinstance(value, (bytes, bytearray)):
         raise SpecError(f"source: {shown(value)} is not a path; name a file, a folder, a glob or a list.")
     if isinstance(value, (set, frozenset)):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BATCH
 from airflow_provider_raybatch.contract.arguments.prompt import PAIRS, PROMPTS
 from airflow_provider_raybatch.contract.arguments.task import GENERATE, MODEL_TASKS
 from airflow_provider_raybatch.contract.failures import SpecError
@@ -26,6 +27,7 @@ _COLUMN = "not_known_while_parsing"
 _NOT_WITH_TOOLS = ("model_task", "response_format", "sampling", *PROMPTS)
 _TOGETHER = {
     **dict.fromkeys((name for rules in MODEL_TASKS.values() for name in rules.without), ("model_task",)),
+    **dict.fromkeys(("destination_format", "served_model_name"), ("format",)),
     "processor": ("engine",),
     "model": ("processor",),
     "sampling": ("engine", "processor", "model_task"),
@@ -69,15 +71,15 @@ def spec_of_known(
     }
     left_out = {*unknown, *arguments} - known.keys()
     known |= {name: value for name, value in _STAND_INS.items() if name in left_out}
+    by_lines = known.get("format") == OPENAI_BATCH
     task = MODEL_TASKS.get(str(known.get("model_task", GENERATE)))
     asked = {"document": PAIRS, "query": ("query",)} if task and task.compares else {"prompt": PROMPTS}
     for name, ways in asked.items():
-        if not any(known.get(way) is not None for way in ways) and left_out.intersection((
-            *ways,
-            "model_task",
-        )):
+        if by_lines or any(known.get(way) is not None for way in ways):
+            continue
+        if left_out.intersection((*ways, "format", "model_task")):
             known[name] = f"{{row.{_COLUMN}}}"
-    generates = known.get("model_task", GENERATE) == GENERATE
+    generates = known.get("model_task", GENERATE) == GENERATE and not by_lines
     if generates and left_out.intersection(("system_prompt", "sampling_column", "adapter_column", *PROMPTS)):
         # A request may depend on its row.
         known["sampling_column"] = known.get("sampling_column") or _COLUMN

@@ -60,7 +60,9 @@ class RayBatchInferenceOperator(RayOperator):
 
     :param source: files, folders or globs (local, ``file://``, ``s3://``, ``https://``, ``hf://``), one or
         a list; or what another batch inference returned.
-    :param format: ``parquet``, ``jsonl``, ``csv`` or ``arrow``; by default the extension tells.
+    :param format: ``parquet``, ``jsonl``, ``csv`` or ``arrow``; by default the extension tells. Or
+        ``openai_batch``: OpenAI's batch files. Their lines are whole requests, which replace the
+        arguments of the request.
     :param csv_options: how CSV files are written: `delimiter`, `encoding`, and `header`, which is ``False``
         or a list of names where the first row is data; by default a comma, UTF-8, and names in that row.
     :param limit: only the first so many rows.
@@ -89,6 +91,7 @@ class RayBatchInferenceOperator(RayOperator):
         query.
     :param model: Hugging Face id, or a folder or a bucket's prefix (``s3://``, ``gs://``, ``az://``) that the
         cluster's nodes can read by their own identity; not needed with the ``echo`` engine.
+    :param served_model_name: what lines of an OpenAI batch file have as `model`; by default its value.
     :param adapter: a LoRA adapter for all rows: the folder that PEFT has saved, its prefix in S3 (``s3://``),
         which nodes read by their own identity, or a Hugging Face id, ``name@revision`` for one version.
     :param adapters: LoRA adapters among which rows choose: locations as of `adapter`, by the names that
@@ -135,7 +138,8 @@ class RayBatchInferenceOperator(RayOperator):
     Output:
 
     :param destination: a folder, local or ``s3://``.
-    :param destination_format: ``parquet`` (default) or ``jsonl``.
+    :param destination_format: ``parquet`` (default) or ``jsonl``; or ``openai_batch`` for OpenAI's output and
+        error files, where `format` is that, too.
     :param rows_per_part: about how many rows a file has; by default files are of about 128 MiB.
     :param on_destination_owned: ``refuse`` (default) or ``take_over`` a folder with another run's dataset.
     :param output_prefix: put before the names of the output columns; default none.
@@ -156,7 +160,8 @@ class RayBatchInferenceOperator(RayOperator):
 
     Limits:
 
-    :param max_error_fraction: share of rows that may fail, 0 to 1; default 0, or 1 with `max_errors`.
+    :param max_error_fraction: share of rows that may fail, 0 to 1; default 0, or 1 with `max_errors` and
+        where failed rows become error lines (`destination_format` ``openai_batch``).
     :param max_errors: how many rows may fail; where both are given, the stricter one counts.
     :param max_row_attempts: how often a row is asked that fails each time, over all attempts, default 3.
     :param max_tokens_total: input and output tokens that all attempts may pay for; by default any number.
@@ -212,6 +217,7 @@ class RayBatchInferenceOperator(RayOperator):
         special_tokens_in_text: Literal["keep", "escape", "error"] | None = None,
         on_overlong: Literal["error", "truncate"] | None = None,
         model: str | None = None,
+        served_model_name: str | None = None,
         model_task: Literal["generate", "embed", "classify", "score"] | None = None,
         pooling: Mapping[str, Any] | None = None,
         chunk_tokens: int | str | None = None,
@@ -289,6 +295,7 @@ class RayBatchInferenceOperator(RayOperator):
         self.special_tokens_in_text = special_tokens_in_text
         self.on_overlong = on_overlong
         self.model = model
+        self.served_model_name = served_model_name
         self.model_task = model_task
         self.pooling = pooling
         self.chunk_tokens = chunk_tokens

@@ -39,7 +39,7 @@ class Opened:
 
     def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """These columns, which the dataset has, in this order."""
-        if self.manifest.format == "jsonl":
+        if self.manifest.format != "parquet":
             yield from self._json_dataset().to_batches(columns=columns, batch_size=_BATCH_ROWS)
             return
         for file in self.manifest.files:
@@ -82,7 +82,7 @@ class Opened:
         )
 
     def _schema(self) -> pa.Schema:
-        if self.manifest.format == "jsonl":
+        if self.manifest.format != "parquet":
             return self._json_dataset().schema
         if not self.manifest.files:
             return pa.schema([])

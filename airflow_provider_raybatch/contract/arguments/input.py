@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from airflow_provider_raybatch.contract.base import ContractModel, shown
 from airflow_provider_raybatch.contract.location import SOURCE_SCHEMES, check_location
 
-SourceFormat = Literal["parquet", "jsonl", "csv", "arrow"]
+SourceFormat = Literal["parquet", "jsonl", "csv", "arrow", "openai_batch"]
 
 
 class CsvOptions(ContractModel):

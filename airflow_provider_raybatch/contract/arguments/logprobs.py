@@ -23,6 +23,15 @@ def are_asked(sampling: Mapping[str, Any], name: str) -> bool:
     return value is not None and value is not False
 
 
+def kept_logprobs(sampling: Mapping[str, Any], rows_may_ask: bool) -> list[str]:
+    """Those of :data:`COLUMNS` that a dataset has.
+
+    :param sampling: of the job.
+    :param rows_may_ask: whether a row may ask for `logprobs` where the job does not.
+    """
+    return [name for name in COLUMNS if are_asked(sampling, name) or (rows_may_ask and name == "logprobs")]
+
+
 def check_logprobs(sampling: Mapping[str, Any], engine_args: Mapping[str, Any]) -> None:
     """Check how many alternatives a job asks for.
 

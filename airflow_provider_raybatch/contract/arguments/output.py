@@ -12,7 +12,7 @@ from airflow_provider_raybatch.contract.base import ContractModel
 from airflow_provider_raybatch.contract.location import FolderLocation
 from airflow_provider_raybatch.contract.names import ColumnName, ImportPath
 
-OutputFormat = Literal["parquet", "jsonl"]
+OutputFormat = Literal["parquet", "jsonl", "openai_batch"]
 
 REUSED_COLUMN = "reused_from"
 OUTPUT_COLUMNS = (

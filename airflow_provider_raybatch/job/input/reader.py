@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, TypeAlias, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BATCH
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input.arrow_batches import ArrowFileError, read_batch, read_schema
@@ -21,7 +22,7 @@ from airflow_provider_raybatch.job.input.partitions import partitions
 from airflow_provider_raybatch.job.input.plain_types import as_plain, without_views
 from airflow_provider_raybatch.job.input.prompt_values import mark
 from airflow_provider_raybatch.job.input.survey import Chunk, rows_of_bytes, text_start
-from airflow_provider_raybatch.job.input.text_rows import csv_rows, json_rows
+from airflow_provider_raybatch.job.input.text_rows import batch_lines, csv_rows, json_rows
 from airflow_provider_raybatch.storage.checksum import checked_footer
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.ranged_file import RangedFile
@@ -85,7 +86,7 @@ class Reader:
         if self._listing.format == "csv":
             rows = csv_rows(data, header, file.delimiter, file.csv.header is True)
         else:
-            rows = json_rows(data)
+            rows = batch_lines(data) if self._listing.format == OPENAI_BATCH else json_rows(data)
         if len(rows) < chunk.rows:
             raise changed(file)
         return rows[: chunk.rows]  # more than that only where `limit` cuts

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_provider_raybatch.contract.arguments.input import SourceFormat
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input import arrow_batches, content, csv_records
@@ -127,7 +128,7 @@ def survey(listing: Listing, credentials: AwsCredentials | None) -> Surveyed:
         elif listing.format == "arrow":
             found = _look_arrow(file, credentials)
         else:
-            found = _look_text(file, listing.format == "csv", credentials)
+            found = _look_text(file, listing.format, credentials)
         with lock:
             if file.content is not None and len(file.content) <= room:
                 room -= len(file.content)
@@ -285,8 +286,8 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or ["unknown reason"])[0][:200]
 
 
-def _look_text(file: SourceFile, is_csv: bool, credentials: AwsCredentials | None) -> _Look:
-    look = _Look()
+def _look_text(file: SourceFile, kind: SourceFormat, credentials: AwsCredentials | None) -> _Look:
+    look, is_csv = _Look(), kind == "csv"
     # A small file may have to feed several replicas; a large one's index must not fill the memory.
     cell_rows = _SMALL_CELL if file.size < _SMALL_FILE else CELL_ROWS
     with open_file(file, credentials) as stream:
@@ -310,7 +311,7 @@ def _look_text(file: SourceFile, is_csv: bool, credentials: AwsCredentials | Non
                 f"source: {file.shown} ends inside a quoted field that begins in line {line}; close the "
                 "quote there, or write the file again if it was cut off."
             ) from error
-        if not is_csv:
+        if kind == "jsonl":  # a broken line of a batch file is answered, as the first one is
             content.check_lines(file, stream, start, first, sum(look.sizes))
     look.schema = pa.schema([(name, pa.string()) for name in columns]) if is_csv else None
     return look

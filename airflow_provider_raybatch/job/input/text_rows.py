@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+from airflow_provider_raybatch.contract.arguments.openai_batch import CUSTOM_ID, LINE_COLUMNS
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input import csv_records
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
@@ -41,6 +42,29 @@ def _json_row(line: bytes) -> dict[str, Any] | BadRow:
     return BadRow(
         f"the line is JSON, but {_KINDS.get(type(value), 'a number')} instead of an object", _shown(line)
     )
+
+
+def batch_lines(data: bytes) -> list[dict[str, Any] | BadRow]:
+    """Lines of an OpenAI batch file as rows of texts; the body is written as JSON, whatever it is.
+
+    What is not a text where one belongs is null, and other fields of a line are left out.
+    """
+    return [_batch_line(row) if isinstance(row, dict) else row for row in json_rows(data)]
+
+
+def _batch_line(line: dict[str, Any]) -> dict[str, Any] | BadRow:
+    row: dict[str, Any] = {name: _text(line.get(name)) for name in LINE_COLUMNS}
+    if (body := line.get("body")) is not None:
+        try:
+            row["body"] = json.dumps(body, ensure_ascii=False, allow_nan=False)
+        except (ValueError, RecursionError) as error:
+            shown = json.dumps({CUSTOM_ID: row[CUSTOM_ID]}).encode()
+            return BadRow(f"the body of the line is not JSON ({error})", _shown(shown))
+    return row
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
 
 
 class _DoubleKeyError(Exception):

@@ -24,11 +24,13 @@ class Tolerance:
     """How many of `rows` rows may fail by `limits`: a share, a number, or the stricter of both.
 
     :param given_up: rows that failed too often in earlier submissions to be tried again.
+    :param all_may_fail: where no limit is given, as a failed row is an answer, too.
     """
 
     limits: Limits
     rows: int
     given_up: int = 0
+    all_may_fail: bool = False
 
     @property
     def allowed(self) -> int:
@@ -95,7 +97,7 @@ class Tolerance:
     def _share(self) -> float:
         if self.limits.max_error_fraction is not None:
             return self.limits.max_error_fraction
-        return 0.0 if self.limits.max_errors is None else 1.0
+        return 0.0 if self.limits.max_errors is None and not self.all_may_fail else 1.0
 
     @property
     def _share_of_rows(self) -> int:

@@ -31,6 +31,7 @@ from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input.table import as_parquet
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
+from airflow_provider_raybatch.job.output.openai_batch.lines import AnswerLines
 from airflow_provider_raybatch.job.output.publish import (
     PublishedRange,
     Target,
@@ -86,6 +87,8 @@ def prepare(
         own_parts=own_parts,
         run=journal.submission.run_id,
         postprocess=notes,
+        errors=f"{layout.ERRORS}/{name}",
+        lines=_lines(spec, journal),
     )
     target, done = _publish(target, seen, _rows_per_range(spec, parts), expected_rows, parallel_map)
     manifest = _manifest(spec, journal, target, seen, done, statistics, began)
@@ -100,6 +103,12 @@ def commit(journal: Journal, manifest: BatchManifest) -> None:
     """
     journal.commit(manifest.manifest_uri.removeprefix(f"{journal.folder.uri}/"))
     renew_copy(journal.folder, journal)
+
+
+def _lines(spec: BatchInferenceSpec, journal: Journal) -> AnswerLines | None:
+    if not spec.answers_lines:
+        return None
+    return AnswerLines(spec, journal.submission.run_id, int(journal.run_began() or time.time()))
 
 
 def _publish(
@@ -126,8 +135,9 @@ def _publish(
             FailureClass.INTERNAL,
         )
     if not rows:
+        empty = [] if target.lines else [target.schema.empty_table()]
         # Readers of the folder need a valid, empty file.
-        done.append(PublishedRange(*write_rows([target.schema.empty_table()], 0, target), 0, 0))
+        done.append(PublishedRange(*write_rows(empty, 0, target), 0, 0))
     return target, done
 
 
@@ -149,6 +159,7 @@ def _manifest(
         uri=f"{target.folder.uri}/{target.data}",
         manifest_uri=f"{target.folder.uri}/{layout.manifest_file(target.data.rpartition('/')[2])}",
         dead_letter_uri=f"{target.folder.uri}/{target.dead_letter}" if counts.error else None,
+        errors_uri=f"{target.folder.uri}/{target.errors}" if counts.error and target.lines else None,
         format=target.format,
         ordered=spec.preserve_order,
         files=[
@@ -171,7 +182,7 @@ def _manifest(
         reasons_by_step=_reasons(done),
         last_run=_last_run(journal),
         id_column=spec.id_column,
-        response_column=names[target.task.output_type[0].name],
+        response_column=None if target.lines else names[target.task.output_type[0].name],
         chunk_column=names[target.task.chunk_index] if target.task.chunk_index else None,
         finish_reasons=dict(totals.finish_reasons),
         owner=journal.submission.task,

@@ -24,6 +24,7 @@ from airflow_provider_raybatch.contract.layout import data_file
 from airflow_provider_raybatch.job.failures.summary import main_reasons
 from airflow_provider_raybatch.job.input.table import as_text, kinds_of, members, parquet_file, restored
 from airflow_provider_raybatch.job.output.dataset_rows import dataset_rows
+from airflow_provider_raybatch.job.output.openai_batch.lines import SCHEMA, AnswerLines
 from airflow_provider_raybatch.job.output.schema import cast, common_type
 from airflow_provider_raybatch.job.parts.part import Part, read_between
 from airflow_provider_raybatch.job.row import RowFailure
@@ -56,6 +57,8 @@ class Target:
     :param own_parts: folder of the parts of the submission that publishes, relative to the destination.
     :param run: see :attr:`Submission.run_id`.
     :param postprocess: the user's function that adds columns, if the job has one.
+    :param errors: folder of OpenAI's error files, where `lines` are written.
+    :param lines: what writes rows as lines of OpenAI's files, if `format` is that.
     """
 
     folder: Folder
@@ -67,10 +70,17 @@ class Target:
     own_parts: str = ""
     run: str = ""
     postprocess: Postprocess | None = None
+    errors: str = ""
+    lines: AnswerLines | None = None
 
     @property
     def schema(self) -> pa.Schema:
         """Of the published rows."""
+        return self.columns if self.lines is None else SCHEMA
+
+    @property
+    def columns(self) -> pa.Schema:
+        """Of good rows before they are written in the format of the dataset."""
         names = self.task.names
         outputs = [(names[column.name], column.type) for column in self.task.published_type]
         reused = [(names[REUSED_COLUMN], pa.string())] if REUSED_COLUMN in names else []
@@ -148,7 +158,7 @@ def publish(range_: Range, target: Target) -> PublishedRange:
     result = PublishedRange(None, 0, good.num_rows, bad.num_rows)
     if good.num_rows:
         result.dataset_rows, rows = dataset_rows(good, target.task)
-        flat = (_flatten(some, target) for some in rows)
+        flat = (some if target.lines else _flatten(some, target) for some in rows)
         result.path, result.bytes = write_rows(flat, range_.number, target)
         result.totals = target.task.totals(good["output"])
         result.origins = dict(Counter(good["origin"].to_pylist()))
@@ -157,6 +167,8 @@ def publish(range_: Range, target: Target) -> PublishedRange:
         own = good.filter(pc.equal(good["origin"], "generated"))
         result.generated = target.task.totals(own["output"]).output_tokens
     if bad.num_rows:
+        if target.lines is not None:
+            target.folder.write(data_file(target.errors, range_.number, "jsonl"), target.lines.errors(bad))
         target.folder.write(data_file(target.dead_letter, range_.number, "jsonl"), dead_letters(bad))
         failures = [RowFailure(one["step"], one["reason"]) for one in bad["failure"].to_pylist()]
         result.failed_steps = dict(Counter(failure.step for failure in failures))
@@ -165,15 +177,18 @@ def publish(range_: Range, target: Target) -> PublishedRange:
 
 
 def write_rows(rows: Iterable[pa.Table], number: int, target: Target) -> tuple[str, int]:
-    """Write rows, in the columns of the dataset, as its file of this number.
+    """Write rows as the dataset's file of this number.
 
+    :param rows: in the columns of the dataset; those of parts where `target` has `lines`.
     :returns: its path, relative to the destination, and its size.
     """
     if target.format == "parquet":
         content = parquet_file(rows, target.schema)
+    elif target.lines is not None:
+        content = b"".join(map(target.lines.answers, rows))
     else:
         content = b"".join(_line(row) for some in rows for row in _rows(some))
-    path = data_file(target.data, number, target.format)
+    path = data_file(target.data, number, "parquet" if target.format == "parquet" else "jsonl")
     target.folder.write(path, content)
     return path, len(content)
 
@@ -288,7 +303,7 @@ def _flatten(table: pa.Table, target: Target) -> pa.Table:
     columns += members(table["derived"]).values() if target.task.derived else ()
     if target.postprocess is not None:
         columns += members(table["added"]).values() if target.postprocess.types else ()
-    return pa.table(columns, schema=target.schema)
+    return pa.table(columns, schema=target.columns)
 
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:

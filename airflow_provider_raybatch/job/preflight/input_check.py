@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from pydantic import SecretStr
 
+from airflow_provider_raybatch.contract.arguments.openai_batch import LINE_COLUMNS, OPENAI_BATCH
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder
@@ -111,7 +112,7 @@ def check_rows(
             emit(Notice(level="warning", message=f"{text}; {remedy}"))
     sampled = take()
     failures, rows = sampled.failures, count_of(sampled.rows, "row")
-    if failures and not sampled.requests:
+    if failures and not sampled.requests and not spec.answers_lines:
         _, first = failures[0]
         raise PreflightError(
             f"prompt: none of the first {rows} makes a request; the first fails in step "
@@ -119,7 +120,8 @@ def check_rows(
         )
     if failures:
         tolerance.before(failures, sampled.rows)
-        text = f"{len(failures):,} of the first {rows} will be dead letters: {counted(failures)}."
+        become = "error lines" if spec.answers_lines else "dead letters"
+        text = f"{len(failures):,} of the first {rows} will be {become}: {counted(failures)}."
         emit(Notice(level="warning", message=text))
     return sampled
 
@@ -145,6 +147,8 @@ def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials
 
 
 def _schema(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | None) -> pa.Schema:
+    if listing.format == OPENAI_BATCH:
+        return pa.schema([(name, pa.string()) for name in LINE_COLUMNS])
     if listing.format != "jsonl":
         check_types(listing.files, surveyed.schemas)
         columns: dict[str, pa.Field] = {}

@@ -152,9 +152,9 @@ def _check_input(context: JobContext) -> Sample:
     spec, aws, journal = context.spec, context.secrets.aws, context.journal
     copies = Copies(journal.folder, layout.run_name(journal.submission.task, journal.submission.run_token))
     context.source = look_at_source(spec, aws, copies, context.secrets.hf_token, context.emit)
-    context.tolerance = Tolerance(spec, context.source.rows)
+    context.tolerance = Tolerance(spec, context.source.rows, all_may_fail=spec.answers_lines)
     if spec.id_column is not None:
-        check_ids(context.source, spec.id_column, aws)
+        check_ids(context.source, spec.id_column, aws, are_lines=spec.asks_by_lines)
     context.start_up.ended("source")
     take = partial(apart_if_users_code(spec, sample), spec, context.source, aws)
     sampled = check_rows(spec, take, context.tolerance, context.emit)

@@ -19,9 +19,12 @@ from airflow_provider_raybatch.job.input.table import as_text
 _THREADS = 8
 
 
-def check_ids(source: Source, column: str, credentials: AwsCredentials | None) -> None:
+def check_ids(
+    source: Source, column: str, credentials: AwsCredentials | None, are_lines: bool = False
+) -> None:
     """Read the ids of all rows, keep 8 bytes of hash each, and read those with equal hashes again.
 
+    :param are_lines: whether the rows are lines of an OpenAI batch file; without an id, one gets an error.
     :raises PreflightError: a row has no id, or two rows have the same.
     :raises StorageError: the source can't be read.
     """
@@ -31,16 +34,18 @@ def check_ids(source: Source, column: str, credentials: AwsCredentials | None) -
     def hashes(run: Sequence[Chunk]) -> npt.NDArray[np.int64]:
         # One reader per row group, so that the group is decoded once.
         reader = Reader(source.listing, [column], credentials, whole=False)
-        return np.concatenate([_hashed(_ids(reader, chunk, column), chunk, column) for chunk in run])
+        found = ((chunk, _ids(reader, chunk, column)) for chunk in run)
+        if not are_lines:
+            found = ((chunk, _needed(ids, chunk, column)) for chunk, ids in found)
+        return np.concatenate([np.array([hash(one) for one in ids if one], np.int64) for _, ids in found])
 
     with ThreadPoolExecutor(_THREADS) as pool:
         found = list(pool.map(hashes, runs))
     together = np.sort(np.concatenate([*found, np.empty(0, np.int64)]))
     candidates = set(together[1:][together[1:] == together[:-1]].tolist())
     if candidates:
-        _refuse_duplicates(
-            candidates, chunks, Reader(source.listing, [column], credentials, whole=False), column
-        )
+        reader = Reader(source.listing, [column], credentials, whole=False)
+        _refuse_duplicates(candidates, chunks, reader, column, are_lines)
 
 
 def _decoded_together(chunk: Chunk) -> tuple[int, int]:
@@ -56,21 +61,28 @@ def _ids(reader: Reader, chunk: Chunk, column: str) -> list[str | None]:
     ]
 
 
-def _hashed(ids: Sequence[str | None], chunk: Chunk, column: str) -> npt.NDArray[np.int64]:
+def _needed(ids: list[str | None], chunk: Chunk, column: str) -> list[str | None]:
     if None in ids:
         raise PreflightError(
             f"id_column: row {chunk.ordinal + ids.index(None)} has no value in column {column!r}; every row "
             "needs an id, or leave id_column out."
         )
-    return np.array([hash(one) for one in ids if one], np.int64)
+    return ids
 
 
-def _refuse_duplicates(candidates: set[int], chunks: Sequence[Chunk], reader: Reader, column: str) -> None:
+def _refuse_duplicates(
+    candidates: set[int], chunks: Sequence[Chunk], reader: Reader, column: str, are_lines: bool
+) -> None:
     seen: dict[str, int] = {}
     for chunk in chunks:
         for position, one in enumerate(_ids(reader, chunk, column)):
             if not one or hash(one) not in candidates:
                 continue
+            if one in seen and are_lines:
+                raise PreflightError(
+                    f"source: lines {seen[one] + 1} and {chunk.ordinal + position + 1} both have the "
+                    f"{column} {one!r}; answers are found by it, so each may be there once."
+                )
             if one in seen:
                 raise PreflightError(
                     f"id_column: rows {seen[one]} and {chunk.ordinal + position} both have {one!r} in column "

@@ -77,7 +77,7 @@ def compact_json(spec: BatchInferenceSpec, requests: Sequence[Request], tokenize
     asked = asked_by(spec, requests)
     if any(one.get("disable_any_whitespace") is False or one.get("whitespace_pattern") for one in asked):
         return {}
-    rows_may_ask = spec.sampling_column is not None or spec.prompt_function is not None
+    rows_may_ask = spec.samples_by_row or spec.prompt_function is not None
     if not asked and (rows_may_ask or spec.engine != "vllm"):
         return {}
     taken = [found for one in asked if (found := _backends(one, tokenizer))]

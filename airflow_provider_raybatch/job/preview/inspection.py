@@ -204,10 +204,10 @@ def _look_at_rows(found: Inspected, refusals: Refusals) -> Tolerance | None:
     has_columns, *_ = [refusals.passes(check, spec, source) for check in SOURCE_CHECKS]
     if spec.id_column is not None and spec.id_column in source.columns:
         with refusals.caught():
-            check_ids(source, spec.id_column, aws)
+            check_ids(source, spec.id_column, aws, are_lines=spec.asks_by_lines)
     if not has_columns:
         return None
-    tolerance = Tolerance(spec, source.rows)
+    tolerance = Tolerance(spec, source.rows, all_may_fail=spec.answers_lines)
     with refusals.caught():
         found.sampled = sampled = apart_if_users_code(spec, sample)(spec, source, aws)
         check_rows(spec, lambda: sampled, tolerance, refusals.emit)

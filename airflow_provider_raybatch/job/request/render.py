@@ -12,9 +12,11 @@ from decimal import Decimal
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.logprobs import check_of_row
+from airflow_provider_raybatch.contract.arguments.openai_batch import LINE_COLUMNS
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.row_template import RowTemplate, column_text
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.request.openai_batch.line import request_of
 from airflow_provider_raybatch.job.request.pairs import pair_renderer
 from airflow_provider_raybatch.job.request.row_text import not_blank
 from airflow_provider_raybatch.job.request.sharegpt import as_chat
@@ -33,6 +35,9 @@ def renderer(spec: BatchInferenceSpec) -> Render:
 
     :raises PreflightError: a user's function can't be imported.
     """
+    if spec.asks_by_lines:
+        adapter_of_job = next(iter(spec.adapter_locations), None)
+        return lambda row: replace(request_of(row, spec), adapter=adapter_of_job)
     if spec.compares:
         return pair_renderer(spec)
     if spec.pools and spec.messages is None and spec.messages_column is None:
@@ -57,6 +62,8 @@ def renderer(spec: BatchInferenceSpec) -> Render:
 
 def needed_columns(spec: BatchInferenceSpec) -> list[str] | None:
     """Columns that rendering reads; ``None`` for all, since a user's function may read any."""
+    if spec.asks_by_lines:
+        return list(LINE_COLUMNS)
     if spec.prompt_function is not None:
         return None
     extra = filter(None, (spec.sampling_column, spec.adapter_column))

@@ -220,8 +220,7 @@ def _may_repeat(job: Job) -> bool:
 
     The numbers are part of the keys, so they must be the same on a later day when the input has changed.
     """
-    of_rows = job.spec.sampling_column is not None
-    return job.spec.deduplicate or of_rows or not job.keyer.may_be_greedy
+    return job.spec.deduplicate or job.spec.samples_by_row or not job.keyer.may_be_greedy
 
 
 def _earlier_answers(

@@ -56,7 +56,7 @@ class Generate(Task):
     def keeps_completions(self) -> bool:
         """Whether rows may have more than one completion, so that there is a column for them."""
         spec = self.spec
-        several_at_times = spec.sampling_column is not None or spec.prompt_function is not None
+        several_at_times = spec.samples_by_row or spec.prompt_function is not None
         return int(spec.sampling.get("n", 1)) > 1 or several_at_times
 
     @cached_property

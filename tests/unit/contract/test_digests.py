@@ -58,6 +58,7 @@ class TestFingerprint:
             "document": None,
             "documents_column": None,
             "top_n": None,
+            "served_model_name": None,
         }
         assert later == {name: fields.pop(name) for name in later}
         assert spec().fingerprint == json_digest(fields)

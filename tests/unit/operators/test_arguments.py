@@ -61,7 +61,7 @@ def test_every_argument_finds_its_place() -> None:
         "messages", "messages_column", "prompt_column", "prompt_function", "prompt_function_digest",
         "template_time", "postprocess_digest", "deadline", "keep_warm", "response_format_digest",
         "adapter", "adapter_column", "tools", "tool_choice", "tool_call_parser", "query", "document",
-        "documents_column", "top_n", "chunk_tokens",
+        "documents_column", "top_n", "chunk_tokens", "served_model_name",
     ))  # fmt: skip
     plain = build_spec(given).model_dump(exclude={"submission", "schema_version"})
     of_others = {"pooling": {}, "embed_dtype": "float32", "adapters": {}, "adapter_digests": {}}
@@ -269,7 +269,10 @@ WITH_A_COLUMN = "system_prompt: it has no effect together with prompt_column; wr
         ({"source": ["  "]}, "source: a path is empty"),
         ({"source": "s3:///key"}, "source: 's3:///key' names no bucket; write it as s3://bucket/key."),
         ({"source": "/x/{{ ds }}"}, "source: '/x/{{ ds }}' still has a Jinja expression"),
-        ({"format": "orc"}, "format: it must be 'parquet', 'jsonl', 'csv' or 'arrow', but it is 'orc'."),
+        (
+            {"format": "orc"},
+            "format: it must be 'parquet', 'jsonl', 'csv', 'arrow' or 'openai_batch', but it is 'orc'.",
+        ),
         ({"limit": 0}, "limit: it must be at least 1, but it is 0."),
         ({"limit": "many"}, "limit: it must be a whole number"),
         ({"prompt": ""}, ONE_OF + "none is given."),
@@ -318,7 +321,10 @@ WITH_A_COLUMN = "system_prompt: it has no effect together with prompt_column; wr
         ({"destination": "/out/*"}, "destination: '/out/*' has a wildcard; name one folder."),
         ({"destination": "/in/"}, "destination: '/in' is also the source; choose another folder."),
         ({"destination": ["/out"]}, "destination: ['/out'] is not a path; give it as text."),
-        ({"destination_format": "csv"}, "destination_format: it must be 'parquet' or 'jsonl', but it is"),
+        (
+            {"destination_format": "csv"},
+            "destination_format: it must be 'parquet', 'jsonl' or 'openai_batch', but",
+        ),
         ({"rows_per_part": 0}, "rows_per_part: it must be at least 1, but it is 0."),
         ({"on_destination_owned": "x"}, "on_destination_owned: it must be 'refuse' or 'take_over'"),
         ({"max_error_fraction": 2}, "max_error_fraction: it must be at most 1, but it is 2."),

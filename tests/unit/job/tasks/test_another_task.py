@@ -95,8 +95,8 @@ def test_tasks_share_no_responses(place: EchoPlace) -> None:
 
 
 def test_one_module_alone_knows_what_a_completion_is_made_of() -> None:
-    """Except for the engines, which make completions, the manifest's counts of them, and the names of columns
-    that no property of a schema may have."""
+    """Except for the engines, which make completions, OpenAI's form of them, the manifest's counts of them,
+    and the names of columns that no property of a schema may have."""
     knowing = {
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")
@@ -104,6 +104,7 @@ def test_one_module_alone_knows_what_a_completion_is_made_of() -> None:
     }
     engines_and_checks = (
         "job/engine/",
+        "job/output/openai_batch/",
         "job/run/ray_data_llm/",
         "job/tasks/optional_columns/",
         "job/tasks/response_check.py",

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A line of an OpenAI batch file as a request.
+
+A line chooses what is asked and how it is sampled, and nothing that the cluster reads: no chat template, no
+adapter, no file and no address.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_raybatch.contract.arguments.openai_batch import (
+    CHAT,
+    COMPLETIONS,
+    ENDPOINTS,
+    LINE_COLUMNS,
+)
+from airflow_provider_raybatch.contract.arguments.tools import checked_choice, schemas_of
+from airflow_provider_raybatch.contract.base import shown
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.request.openai_batch.messages import chat_of
+from airflow_provider_raybatch.job.request.openai_batch.parameters import (
+    response_format,
+    sampling_of_chat,
+    sampling_of_completion,
+)
+from airflow_provider_raybatch.job.request.openai_batch.refusal import MISSING, UNSUPPORTED, LineError, wrong
+from airflow_provider_raybatch.job.row import Request
+
+_IGNORED_OF_TEXTS = frozenset({"user", "encoding_format", "dimensions"})
+
+
+def request_of(row: Mapping[str, Any], spec: BatchInferenceSpec) -> Request:
+    """The request of a line.
+
+    :param row: its columns.
+    :raises LineError: it asks for something that this job does not do.
+    """
+    for name in LINE_COLUMNS:
+        if row.get(name) is None:
+            kind = "an object" if name == "body" else "a text"
+            raise LineError(name, f"the line needs {kind} here, and has none", MISSING)
+    if row["method"] != "POST":
+        raise wrong("method", "'POST'", row["method"])
+    endpoints = ENDPOINTS[spec.model_task]
+    if row["url"] not in endpoints:
+        raise LineError(
+            "url",
+            f"this batch answers {' and '.join(map(repr, endpoints))}, and not {shown(row['url'])}",
+            "invalid_url",
+        )
+    body = json.loads(row["body"])
+    if not isinstance(body, dict):
+        raise wrong("body", "an object", body)
+    _check_model(body, spec)
+    rest = {name: value for name, value in body.items() if name != "model"}
+    if row["url"] == CHAT:
+        return _chat(rest, spec)
+    return _completion(rest, spec) if row["url"] == COMPLETIONS else _text(rest, spec)
+
+
+def _check_model(body: Mapping[str, Any], spec: BatchInferenceSpec) -> None:
+    if (name := body.get("model")) is None:
+        raise LineError("model", "the body needs the name of the model, and has none", MISSING)
+    served = spec.served_model_name or spec.model
+    if name != served:
+        raise LineError("model", f"this batch is answered by {served!r}, not {shown(name)}", "model_mismatch")
+
+
+def _chat(body: dict[str, Any], spec: BatchInferenceSpec) -> Request:
+    messages = chat_of(body.pop("messages", None))
+    _check_tools(body, spec)
+    structured = body.pop("response_format", None)
+    sampling = sampling_of_chat(body)
+    if structured is not None:
+        sampling |= response_format(structured)
+        if spec.calls_tools and "structured_outputs" in sampling:
+            raise LineError("response_format", "the job's tools constrain the response; remove it")
+    return Request(messages=messages, sampling=sampling)
+
+
+def _check_tools(body: dict[str, Any], spec: BatchInferenceSpec) -> None:
+    """Take the tools out of a body; the job has them once, and its parser reads the calls."""
+    tools, choice = body.pop("tools", None) or None, body.pop("tool_choice", None)
+    body.pop("parallel_tool_calls", None)
+    if not tools and choice == "none":
+        choice = None
+    if spec.tools is None:
+        for name, value in (("tools", tools), ("tool_choice", choice)):
+            if value is not None:
+                raise LineError(
+                    name,
+                    "this batch calls no tools; the job's arguments tools and tool_call_parser name those "
+                    "that all lines have",
+                    UNSUPPORTED,
+                )
+        return
+    if _known(tools) != _known(spec.tools):
+        raise LineError("tools", "they are not those of the job, which all lines must have", UNSUPPORTED)
+    try:
+        choice = checked_choice(choice, list(schemas_of(spec.tools)))
+    except ValueError as error:
+        raise LineError("tool_choice", str(error)) from None
+    if (None if choice == "auto" else choice) != spec.tool_choice:
+        raise LineError("tool_choice", "it is not that of the job, which all lines must have", UNSUPPORTED)
+
+
+def _known(tools: Any) -> Any:
+    """Tools as the job's argument writes them."""
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        return None
+    return [
+        {name: value for name, value in tool["function"].items() if value is not None}
+        if isinstance(tool.get("function"), dict)
+        else None
+        for tool in tools
+    ]
+
+
+def _completion(body: dict[str, Any], spec: BatchInferenceSpec) -> Request:
+    if spec.tools is not None:
+        raise LineError("url", "the job has tools, which a raw prompt does not show", UNSUPPORTED)
+    prompt = _one_text(body.pop("prompt", None), "prompt")
+    return Request(prompt=prompt, sampling=sampling_of_completion(body, spec.sampling))
+
+
+def _text(body: dict[str, Any], spec: BatchInferenceSpec) -> Request:
+    text = _one_text(body.pop("input", None), "input")
+    if not text.strip():
+        raise LineError("input", "it is blank, and a vector of no text means nothing")
+    for name, value in body.items():
+        if name not in _IGNORED_OF_TEXTS and value is not None:
+            raise LineError(name[:100], "a batch takes no such parameter; remove it", UNSUPPORTED)
+    if body.get("encoding_format") not in (None, "float", "base64"):
+        raise wrong("encoding_format", "'float' or 'base64'", body["encoding_format"])
+    of_job = spec.pooling.get("dimensions")
+    if body.get("dimensions") not in (None, of_job):
+        raise LineError(
+            "dimensions",
+            f"all lines of a batch have those of the job's pooling ({of_job or 'the whole vector'}), not "
+            f"{shown(body['dimensions'])}",
+            UNSUPPORTED,
+        )
+    return Request(prompt=text)
+
+
+def _one_text(value: Any, name: str) -> str:
+    """A text, or that of a list of one."""
+    if value is None:
+        raise LineError(name, "the body needs a text here, and has none", MISSING)
+    text = value[0] if isinstance(value, list) and len(value) == 1 else value
+    if not isinstance(text, str):
+        raise LineError(
+            name, f"a line takes one text here, so write a line for each; it has {shown(value)}", UNSUPPORTED
+        )
+    if not text:
+        raise LineError(name, "it is empty")
+    return text

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The chat of a body: text alone, of roles and fields that chat templates know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_raybatch.job.request.openai_batch.refusal import MISSING, UNSUPPORTED, LineError, wrong
+
+_ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+"""OpenAI's roles, each with that of open models' templates."""
+_FIELDS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "refusal"})
+_NAMES = ("name", "tool_call_id", "refusal")
+
+
+def chat_of(messages: Any) -> list[dict[str, Any]]:
+    """The messages as chat templates get them.
+
+    :raises LineError: one is not a message of text.
+    """
+    if messages is None:
+        raise LineError("messages", "a chat needs them, and the body has none", MISSING)
+    if not isinstance(messages, list) or not messages:
+        raise wrong("messages", "a list of at least one message", messages)
+    return [_message(f"messages.{place}", one) for place, one in enumerate(messages)]
+
+
+def _message(where: str, message: Any) -> dict[str, Any]:
+    if not isinstance(message, dict):
+        raise wrong(where, "a message, an object", message)
+    given = {name: value for name, value in message.items() if value is not None}
+    for name in given:
+        if name not in _FIELDS:
+            raise LineError(f"{where}.{name[:100]}", "a message takes no such field; remove it", UNSUPPORTED)
+    role = given.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise wrong(f"{where}.role", " or ".join(map(repr, _ROLES)), role)
+    for name in _NAMES:
+        if not isinstance(given.get(name, ""), str):
+            raise wrong(f"{where}.{name}", "a text", given[name])
+    calls = given.get("tool_calls")
+    if calls is not None:
+        given["tool_calls"] = _calls(f"{where}.tool_calls", calls, role)
+    elif "content" not in given:
+        raise LineError(f"{where}.content", "a message needs a content", MISSING)
+    if "content" in given:
+        given["content"] = _content(f"{where}.content", given["content"])
+    return {**given, "role": _ROLES[role]}
+
+
+def _content(where: str, content: Any) -> Any:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not content:
+        raise wrong(where, "a text or a list of parts", content)
+    return [_part(f"{where}.{place}", part) for place, part in enumerate(content)]
+
+
+def _part(where: str, part: Any) -> dict[str, str]:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind not in ("text", "refusal"):
+        raise LineError(
+            f"{where}.type",
+            f"only parts of type 'text' are sent to the model, and this one has {kind!r:.100}",
+            UNSUPPORTED,
+        )
+    text = part.get(kind)
+    if not isinstance(text, str):
+        raise wrong(f"{where}.{kind}", "a text", text)
+    return {"type": "text", "text": text}
+
+
+def _calls(where: str, calls: Any, role: str) -> list[dict[str, Any]]:
+    if role != "assistant" or not isinstance(calls, list) or not calls:
+        raise wrong(where, "a list of calls in a message of the assistant", calls)
+    return [_call(f"{where}.{place}", call) for place, call in enumerate(calls)]
+
+
+def _call(where: str, call: Any) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or call.get("type", "function") != "function":
+        raise wrong(where, "a call of a function", call)
+    name, arguments, number = function.get("name"), function.get("arguments", "{}"), call.get("id", "")
+    for field, value in (("function.name", name), ("function.arguments", arguments), ("id", number)):
+        if not isinstance(value, str):
+            raise wrong(f"{where}.{field}", "a text", value)
+    return {"id": number, "type": "function", "function": {"name": name, "arguments": arguments}}
