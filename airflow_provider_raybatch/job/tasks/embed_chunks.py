@@ -43,8 +43,9 @@ class EmbedChunks(Embed):
 
     @property
     def left_out(self) -> frozenset[str]:
-        """The column of the texts, which each chunk would repeat as a whole."""
-        return frozenset(filter(None, [self.spec.prompt_column]))
+        """The column of the texts, which each chunk would repeat as a whole, unless it names the rows."""
+        texts = self.spec.prompt_column
+        return frozenset() if texts is None or texts == self.spec.id_column else frozenset({texts})
 
     @property
     def chunk_index(self) -> str:

@@ -80,6 +80,11 @@ def test_a_chunk_has_the_vector_of_its_text(place: EchoPlace) -> None:
     assert {row["text"]: row["embedding"] for row in place.rows(whole)} == made
 
 
+def test_a_column_that_names_the_rows_stays(place: EchoPlace) -> None:
+    manifest = embed(place, rows=ROWS[:2], id_column="text")
+    assert {row["text"] for row in place.rows(manifest)} == {"one two three four five", "six"}
+
+
 def test_overlap_and_template_and_names(place: EchoPlace) -> None:
     fields = {"prompt": "{row.source}: {row.text}", "chunk_overlap_tokens": 1, "output_prefix": "v_"}
     manifest = embed(place, 0, ROWS[:1], **fields)
