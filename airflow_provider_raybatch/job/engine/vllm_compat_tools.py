@@ -7,6 +7,7 @@ import ast
 import contextlib
 import copy
 import functools
+import json
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,8 @@ from typing import Any
 
 from airflow_provider_raybatch.job.engine.vllm_compat import source_of
 
+_BLANKS = "max_whitespace_cnt"
+"""Of JSON in xgrammar's structural tags; null for no limit."""
 _REGISTRY = "_TOOL_PARSERS_TO_REGISTER"
 _STARTS = (
     "tool_call_start_token",
@@ -65,10 +68,25 @@ def constraint_of(request: Any) -> dict[str, Any]:
     sampling: dict[str, Any] = {} if request.skip_special_tokens else {"skip_special_tokens": False}
     structured = request.structured_outputs
     if structured is not None and structured.structural_tag is not None:
-        sampling["structured_outputs"] = {"structural_tag": structured.structural_tag}
+        tag = json.dumps(_compact(json.loads(structured.structural_tag)), ensure_ascii=False)
+        sampling["structured_outputs"] = {"structural_tag": tag}
     elif structured is not None and structured.json is not None:
         sampling["structured_outputs"] = {"json": structured.json}
     return sampling
+
+
+def _compact(part: Any) -> Any:
+    """A part of a structural tag, with at most one blank in a row in JSON.
+
+    A weak model writes white space between values until `max_tokens`, and `disable_any_whitespace` does not
+    reach JSON in tags. Older versions of xgrammar have no such limit.
+    """
+    if isinstance(part, list):
+        return [_compact(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    inner = {name: value if name == "json_schema" else _compact(value) for name, value in part.items()}
+    return {**inner, _BLANKS: 1} if inner.get(_BLANKS, 0) is None else inner
 
 
 def start_texts(parser: Any) -> list[str]:
