@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from airflow.sdk import ObjectStoragePath
+from airflow.sdk import ObjectStoragePath, literal
 from pydantic_core import to_json
 
 from airflow_provider_raybatch.coercion import (
@@ -59,6 +59,7 @@ _FREE_FORM = (
 )  # fmt: skip
 _COLLECTIONS = ("source", "messages", *_FREE_FORM)
 """Arguments whose text is that of a list or a dictionary, where it looks like one."""
+_LITERAL = type(literal(""))
 _PATHS = (str, os.PathLike, ObjectStoragePath)
 _OBJECT_STORAGE_CONNECTION = re.compile(r"^(s3://)[^/@]*@")
 
@@ -71,6 +72,8 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
     """
     check_names(arguments, ARGUMENTS)
     given = {name: listed(value) for name, value in arguments.items() if not is_absent(value)}
+    if isinstance(given.get("chat_template"), _LITERAL):  # Airflow does not render it
+        given["chat_template"] = given["chat_template"].value
     for name, value in given.items():
         _check_text(value, name)
     given |= {name: from_text(given[name]) for name in _COLLECTIONS if name in given}

@@ -19,6 +19,7 @@ from airflow.sdk import DAG, literal, task
 from airflow_provider_raybatch.decorators.ray_batch import RayBatchDecoratedOperator, ray_batch_task
 from airflow_provider_raybatch.exceptions import RayBatchFailException
 from airflow_provider_raybatch.operators.arguments import ARGUMENTS as SPEC_ARGUMENTS
+from airflow_provider_raybatch.operators.arguments import build_spec
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
@@ -184,6 +185,9 @@ def test_a_chat_template_is_left_alone() -> None:
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     operator = batch(chat_template=template)
     assert rendered(operator).chat_template == template
+    operator = rendered(batch(chat_template=literal(template)))  # by someone who expects it to be rendered
+    spec = build_spec({name: getattr(operator, name) for name in SPEC_ARGUMENTS})
+    assert spec.chat_template == template
 
 
 def test_line_statements_of_the_dags_own_jinja_still_work() -> None:
