@@ -96,6 +96,9 @@ def columns_of(source: str, kind: SourceFormat | None, credentials: AwsCredentia
         raise SpecError(f"file: {source} has no rows{where}; give one that has some.")
     names, texts, first = _names(listing, surveyed, credentials)
     found = Columns(surveyed.rows, names, texts, first, options, kind, listing.format == "csv")
+    if first and not any(isinstance(row, Mapping) for row in first):
+        rows, why = count_of(len(first), "row"), first[0].reason  # type: ignore[union-attr]
+        raise SpecError(f"file: none of the first {rows} of {source} can be read ({why}); correct it.")
     if not found.askable:
         raise SpecError(f"file: {source} has no column that a prompt can name; rename one in the file.")
     return found

@@ -14,10 +14,13 @@ from airflow_provider_raybatch.cli.dag_text import Question, dag_text
 from airflow_provider_raybatch.cli.file_columns import columns_of
 from airflow_provider_raybatch.cli.paths import absolute, absolute_folder
 from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.location import WILDCARDS
 from airflow_provider_raybatch.contract.text import clean, count_of
 
 _MOST_ASKED = 3
 """Text columns in the prompt."""
+_OF_BUCKET = 3
+"""Parts of ``s3://bucket`` between slashes."""
 
 
 def write_dag(options: Namespace) -> None:
@@ -89,6 +92,13 @@ def _name_of(source: str) -> str:
 
 
 def _destination(source: str, name: str) -> str:
-    # A folder's own name without its slash: a destination in it would be read as a source.
-    folder = source.rstrip("/").rpartition("/")[0] if source.startswith(("/", "s3://")) else str(Path.cwd())
-    return f"{folder}/{name}_responses"
+    """A folder beside the source, from which the source reads nothing."""
+    if not source.startswith(("/", "s3://")):
+        return f"{Path.cwd()}/{name}_responses"
+    parts = source.rstrip("/").split("/")
+    first = next((place for place, part in enumerate(parts) if WILDCARDS & set(part)), len(parts) - 1)
+    if parts[first] == "**":  # it reads all below its folder
+        first -= 1
+    if source.startswith("s3://") and first < _OF_BUCKET:
+        raise SpecError(f"destination: {source} reads a whole bucket; name a folder in another one.")
+    return f"{'/'.join(parts[:first])}/{name}_responses"

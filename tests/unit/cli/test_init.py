@@ -13,6 +13,7 @@ import pytest
 from airflow.sdk import conf
 
 from airflow_provider_raybatch.cli.definition import main
+from airflow_provider_raybatch.contract.location import reads_into
 from airflow_provider_raybatch.contract.row_template import RowTemplate
 from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.input.reader import Reader
@@ -228,6 +229,39 @@ def test_a_destination_lies_beside_a_folder(monkeypatch: pytest.MonkeyPatch) -> 
     assert operator("folder_dag.py").destination.startswith(f"{Path.cwd()}/folder_responses/{{{{")
 
 
+@pytest.mark.parametrize(
+    ("source", "destination"),
+    [
+        ("parts/*/*.jsonl", "parts/rows_responses"),
+        ("parts/**", "rows_responses"),
+        ("parts/**/*.jsonl", "rows_responses"),
+        ("parts/day=1/a*.jsonl", "parts/day=1/a_responses"),
+    ],
+)
+def test_a_glob_has_a_destination_that_it_does_not_read(
+    source: str, destination: str, tmp_path: Path
+) -> None:
+    Path("parts/day=1").mkdir(parents=True)
+    write("parts/day=1/a.jsonl", [{"x": "y"}])
+    main(["init", source, "-o", "a.py"])
+    assert operator("a.py").destination.startswith(f"{tmp_path}/{destination}/{{{{")
+    assert not reads_into(f"{tmp_path}/{source}", f"{tmp_path}/{destination}")
+
+
+def test_a_whole_bucket_needs_a_destination(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving() as server:
+        server.open_to_this_process(monkeypatch)
+        bucket = server.new_bucket()
+        server.client().put_object(Bucket=bucket, Key="a.jsonl", Body=b'{"x": "y"}\n')
+        with pytest.raises(SystemExit):
+            main(["init", f"s3://{bucket}/"])
+        assert f"destination: s3://{bucket}/ reads a whole bucket" in capsys.readouterr().err
+        main(["init", f"s3://{bucket}/", "--destination", "s3://out/answers", "-o", "a.py"])
+    assert operator("a.py").destination.startswith("s3://out/answers/{{")
+
+
 def test_a_file_is_replaced_only_by_force(capsys: pytest.CaptureFixture[str]) -> None:
     source = write("a.jsonl", [{"x": "y"}])
     Path("a_dag.py").write_text("mine")
@@ -257,6 +291,7 @@ def test_a_file_is_replaced_only_by_force(capsys: pytest.CaptureFixture[str]) ->
         ("a.csv", b"name,name\nSAP,x\n", "has the column 'name' 2 times"),
         ("a.jsonl", b"PK\x03\x04", "is not JSON Lines but a zip archive"),
         ("a.jsonl", b"{}\n", "has no column that a prompt can name"),
+        ("a.jsonl", b"name,city\nSAP,x\n", "none of the first 2 rows of"),
         ("a.xlsx", b"x", "a.xlsx is an Excel workbook by its name; save it as CSV."),
         ("a.txt", b"x", "has no known extension"),
         ("a.csv", b"\x89PNG\r\n\x1a\n\0\0", "not UTF-8"),
