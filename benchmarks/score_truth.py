@@ -113,7 +113,6 @@ def by_engine(case: Case, model: str, queries: list[str], texts: list[str], thei
     from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
     from airflow_provider_raybatch.job.engine.pair_encoder import Pair, Pairs
     from airflow_provider_raybatch.job.engine_process import server
-    from airflow_provider_raybatch.job.request.render import render_all, renderer
     from airflow_provider_raybatch.job.row import Response
     from airflow_provider_raybatch.job.tasks.registry import task_of
 
@@ -141,17 +140,15 @@ def by_engine(case: Case, model: str, queries: list[str], texts: list[str], thei
         return await asyncio.gather(*map(engine.generate, encoded))
 
     began = time.monotonic()
-    encoded = engine.encode(render_all(renderer(spec), rows))
+    encoded = engine.encode(_requests(spec, rows))
     responses = engine.decode(loop.run_until_complete(made(encoded)))
     seconds = time.monotonic() - began
     ranked = {"query": queries[0], "texts": texts[:50]}
     blind: list[Any] = []
     many = None
     if case.compares:
-        (together,) = engine.encode(render_all(renderer(spec), [ranked]))
-        singles = engine.encode(
-            render_all(renderer(spec), [{**ranked, "texts": [text]} for text in ranked["texts"]])
-        )
+        (together,) = engine.encode(_requests(spec, [ranked]))
+        singles = engine.encode(_requests(spec, [{**ranked, "texts": [text]} for text in ranked["texts"]]))
         (many,) = engine.decode(loop.run_until_complete(made([together])))
         one_by_one = engine.decode(loop.run_until_complete(made(singles)))
         for one in encoded:
@@ -185,6 +182,12 @@ def by_engine(case: Case, model: str, queries: list[str], texts: list[str], thei
         "blind": float(np.abs(np.array([one.pooled for one in blind]) - theirs).max()) if blind else None,
         "seconds": seconds,
     }
+
+
+def _requests(spec: Any, rows: list[dict[str, Any]]) -> list[Any]:
+    from airflow_provider_raybatch.job.request.render import render_all, renderer
+
+    return list(render_all(renderer(spec), rows))
 
 
 def report(found: dict[str, dict[str, Any]]) -> None:
