@@ -39,6 +39,16 @@ NEEDED = 4096
 ON_CPU = {"dtype": "float32", "enforce_eager": True, "max_num_seqs": 16, "kv_cache_memory_bytes": 256 << 20}
 SIZES = "`kv_cache_memory_bytes` 256 MiB, float32, `max_tokens` 8"
 TEMPLATE = "{{ bos_token }}{% for one in messages %}{{ one['content'] }}\n{% endfor %}"
+JOB = "airflow_provider_raybatch.job.entry.main"
+PREVIEW = "airflow_provider_raybatch.job.preview.main"
+EVENT = "event: "
+DRIVER = f"""
+import importlib, sys
+from airflow_provider_raybatch.job.control.control import EventWriter
+EventWriter.emit = lambda writer, event: print({EVENT!r} + event.model_dump_json(), flush=True)
+sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
+"""
+"""A job's own driver signs its events for Airflow, and shows sentences alone without a key."""
 NOTES = f"""\
 Models in bfloat16 with the shapes of Llama 3 8B and 70B and Qwen2.5 32B, on the fewest GPUs that hold a row
 of {NEEDED:,} tokens (tensor parallel in a node of eight; on L4s pipeline parallel); vLLM 0.29. *Before* is
@@ -129,8 +139,8 @@ def measured(data: DataSet, out: Path) -> dict[str, Any]:
         "engine_args": engine_args,
     }
     out.mkdir(parents=True, exist_ok=True)
-    report = events(out, "preview", spec, {"verb": "plan", "all_rows": True})[-1]["report"]
-    finished = events(out, "", spec)
+    report = events(out, PREVIEW, spec, {"verb": "plan", "all_rows": True})[-1]["report"]
+    finished = events(out, JOB, spec)
     manifest = json.loads((out / "new/manifest.json").read_text())
     engine, tokens = manifest["plan"]["engine"], report["prompt_tokens"]
     own = json.loads((data.model / "config.json").read_text())["max_position_embeddings"]
@@ -141,7 +151,7 @@ def measured(data: DataSet, out: Path) -> dict[str, Any]:
             "destination": str(out / "own"),
             "engine_args": {**engine_args, "max_model_len": own},
         }
-        before = str(events(out, "", whole)[-1].get("message", "starts"))
+        before = str(events(out, JOB, whole)[-1].get("message", "starts"))
     return {
         "data": data.name,
         "rows": manifest["counts"]["input"],
@@ -153,32 +163,29 @@ def measured(data: DataSet, out: Path) -> dict[str, Any]:
         "max_model_len": manifest["plan"]["max_model_len"],
         "engine": engine,
         "expected": expected(data.model, engine_args, engine["max_model_len"]),
-        "notices": [one["message"] for one in finished if one.get("kind") == "notice"],
+        "notices": [one["message"] for one in finished if one["event"] == "notice"],
     }
 
 
 def events(
     out: Path, module: str, spec: dict[str, Any], request: dict[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """What a job writes, as it ends."""
+    """What a job tells, as it ends.
+
+    :param module: the one that runs the job.
+    """
     files = [out / "spec.json", *([out / "request.json"] if request else [])]
     for file, content in zip(files, (spec, request), strict=False):
         file.write_text(json.dumps(content))
-    name = "airflow_provider_raybatch.job" + (f".{module}" if module else "")
     done = subprocess.run(
-        [sys.executable, "-m", name, *map(str, files)], stdout=subprocess.PIPE, text=True, check=False
+        [sys.executable, "-c", DRIVER, module, *map(str, files)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
     )
-    (out / f"log-{module or Path(spec['destination']).name}.txt").write_text(done.stdout)
-    found = (line[line.index("{") :] for line in done.stdout.splitlines() if "{" in line)
-    return [one for one in map(parsed, found) if "kind" in one]
-
-
-def parsed(text: str) -> dict[str, Any]:
-    """An event; empty if the line is none."""
-    try:
-        return dict(json.loads(text))
-    except (ValueError, TypeError):
-        return {}
+    (out / f"log-{module}-{Path(spec['destination']).name}.txt").write_text(done.stdout)
+    lines = (line for line in done.stdout.splitlines() if line.startswith(EVENT))
+    return [json.loads(line.removeprefix(EVENT)) for line in lines]
 
 
 def expected(model: Path, engine_args: dict[str, Any], length: int) -> int:
