@@ -43,7 +43,7 @@ def requests(pairs: list[tuple[str, str]]) -> list[Request]:
 @pytest.mark.parametrize("kind", ["bert", "modernbert", "qwen3"])
 def test_pairs_are_tokenised_as_in_vllm(kind: str, tmp_path: Path) -> None:
     """Token types included, which BERT needs and the others don't have."""
-    from vllm.entrypoints.pooling.scoring.io_processor import CrossEncoderIOProcessor
+    from vllm.entrypoints.pooling.factories import init_pooling_io_processors
     from vllm.entrypoints.pooling.scoring.utils import compress_token_type_ids
 
     from airflow_provider_raybatch.job.engine import vllm_compat
@@ -54,9 +54,9 @@ def test_pairs_are_tokenised_as_in_vllm(kind: str, tmp_path: Path) -> None:
     template = SimpleNamespace(
         chat_template=None, chat_template_content_format="auto", trust_request_chat_template=False
     )
-    theirs = CrossEncoderIOProcessor(
-        SimpleNamespace(model_config=config), vllm_compat.renderer_for(config), template
-    )
+    whole = SimpleNamespace(model_config=config)
+    renderer = vllm_compat.renderer_for(config)
+    theirs: Any = init_pooling_io_processors(("classify",), whole, renderer, template)["cross-encoder"]
     for chat_template in (None, TEMPLATE):
         encoder = pooling_encoder(scoring(model, chat_template=chat_template), theirs.tokenizer, config)
         for pair, made in zip(PAIRS, encoder.encode(requests(PAIRS)), strict=True):
