@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raybatch.contract.arguments.openai_batch import (
-    CHAT,
     COMPLETIONS,
     CUSTOM_ID,
     EMBEDDINGS,
@@ -28,8 +27,7 @@ from airflow_provider_raybatch.job.output.openai_batch.bodies import (
     completion,
     embeddings,
 )
-from airflow_provider_raybatch.job.request.openai_batch.line import request_of
-from airflow_provider_raybatch.job.request.openai_batch.refusal import LineError
+from airflow_provider_raybatch.job.output.openai_batch.errors import error_of
 
 SCHEMA = pa.schema([
     ("id", pa.string()),
@@ -47,15 +45,8 @@ SCHEMA = pa.schema([
 """Of an output file, as far as all bodies have it."""
 
 _CUSTOM_ID = re.compile(r'"custom_id"\s*:\s*("(?:[^"\\]|\\.)*")')
-_BAD_LINE, _TOO_LONG = "invalid_json_line", "context_length_exceeded"
 _AT_ONCE = 256
 """Rows that are Python values at once; a line may have megabytes."""
-_WRONG = "invalid_value"
-_LENGTHS = ("leaves no room", "the model takes")
-"""In the reasons of texts that are too long."""
-_ASKED = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input"}
-_REFUSED_STEPS = frozenset({"read", "template", "tokenize"})
-"""Where the line is at fault, and not the model or its engine."""
 
 
 @dataclass(frozen=True)
@@ -101,29 +92,9 @@ class AnswerLines:
         return make(name, self.created, body, output)
 
     def _error(self, ordinal: int, failure: Mapping[str, str], line: Mapping[str, Any]) -> bytes:
-        step, reason = failure["step"], failure["reason"]
-        param, code = None, "invalid_response" if step in ("parse", "length") else "server_error"
-        status, kind = (400, "invalid_request_error") if step in _REFUSED_STEPS else (500, "server_error")
-        if step == "read":
-            code = _BAD_LINE
-        elif step == "template":
-            param, code = self._refusal(line)
-        elif step == "tokenize":
-            param = _ASKED.get(line.get("url", ""))
-            code = _TOO_LONG if any(one in reason for one in _LENGTHS) else _WRONG
-        named = line.get(CUSTOM_ID) or (_named_in(failure["request"]) if step == "read" else None)
-        error = {"message": reason, "type": kind, "param": param, "code": code}
-        return self._line(ordinal, named, status, {"error": error})
-
-    def _refusal(self, line: Mapping[str, Any]) -> tuple[str | None, str]:
-        """Field and code of a line that makes no request: the part has the sentence alone."""
-        try:
-            request_of(line, self.spec)
-        except LineError as error:
-            return error.param, error.code
-        except Exception:  # as the row did, and its failure says why
-            return None, _WRONG
-        return _ASKED.get(line["url"]), _WRONG  # the model's chat template refuses it
+        status, error = error_of(failure, line, self.spec)
+        unread = _named_in(failure["request"]) if failure["step"] == "read" else None
+        return self._line(ordinal, line.get(CUSTOM_ID) or unread, status, {"error": error})
 
     def _name(self, ordinal: int) -> str:
         return hex_digest(f"{self.run}-{ordinal}")[:24]
