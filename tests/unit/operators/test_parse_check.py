@@ -215,3 +215,15 @@ def test_arguments_of_other_systems_name_ours(argument: str, sentence: str) -> N
     refusal = f"^Task 'decide': {argument}: it is not an argument"
     with DAG("d", schedule=None), pytest.raises(SpecError, match=refusal):
         ray_batch_task(decide, **{argument: 1})()
+
+
+def test_batch_files_need_no_prompt_while_parsing() -> None:
+    lines = {"prompt": None, "format": "openai_batch"}
+    for more in ({}, {"destination_format": "openai_batch"}, {"served_model_name": "{{ y }}"}):
+        parsed(**lines, **more)
+    parsed(prompt=None, format="{{ kind }}", destination_format="openai_batch", served_model_name="y")
+    for mistake in ({"prompt": "Say {row.body}"}, {"id_column": "x"}, {"response_format": "json_object"}):
+        with pytest.raises(SpecError, match=f"{next(iter(mistake))}: "):
+            parsed(**{**lines, **mistake})
+    with pytest.raises(SpecError, match="served_model_name: "):
+        parsed(served_model_name="y")
