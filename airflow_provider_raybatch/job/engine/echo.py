@@ -27,6 +27,7 @@ from airflow_provider_raybatch.job.engine.base import (
     EngineInfo,
     most_prompt_tokens,
     overlong,
+    too_long,
 )
 from airflow_provider_raybatch.job.engine.echo_json import fitting
 from airflow_provider_raybatch.job.engine.echo_pooling import EchoPooling, texts_of
@@ -232,6 +233,8 @@ class EchoEngine:
     def _encode_text(pooling: EchoPooling, request: Request, sampling: EchoSampling) -> _Encoded | RowFailure:
         if chunks := pooling.chunks(request):
             pairs: list[Any] = [((), chunk.text.split()) for chunk in chunks]
+            if (longest := max(chunk.tokens for chunk in chunks)) > pooling.context:
+                return too_long(longest, pooling.context)
             tokens, prompt = sum(chunk.tokens for chunk in chunks), " ".join(words_of(request))
             return _Encoded("", prompt, tokens, sampling, 0, pairs, chunks)
         fitted = pooling.fitted(request)

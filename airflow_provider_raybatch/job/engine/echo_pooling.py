@@ -45,7 +45,9 @@ class EchoPooling:
         return self.names if self.spec.model_task == "classify" else ()
 
     def chunks(self, request: Request) -> list[TextChunk]:
-        """Those of its text, where the job cuts texts; else none."""
+        """Those of its text, where the job cuts texts; or the texts of a line's list; else none."""
+        if self.spec.asks_by_lines and request.messages is not None:
+            return [TextChunk(text, 0, len(text.split())) for text in texts_of(request)]
         if self.spec.chunk_tokens is None:
             return []
         return chunks_of(request.prompt or "", self.spec.chunk_tokens, self.spec.chunk_overlap_tokens)

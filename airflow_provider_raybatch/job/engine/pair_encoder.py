@@ -13,6 +13,7 @@ from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_pooling
 from airflow_provider_raybatch.job.engine.base import too_long
 from airflow_provider_raybatch.job.engine.chunk_encoder import ChunkEncoder
+from airflow_provider_raybatch.job.engine.list_encoder import ListEncoder
 from airflow_provider_raybatch.job.engine.text_encoder import TextEncoder, text_encoder
 from airflow_provider_raybatch.job.engine.token_ids import within
 from airflow_provider_raybatch.job.request.pairs import DOCUMENT, QUERY, pair_of
@@ -168,6 +169,7 @@ def pooling_encoder(
     if spec.chunk_tokens is not None:
         return ChunkEncoder(spec, tokenizer, config)
     if not spec.compares:
-        return text_encoder(spec, tokenizer, config, renderer)
+        kind = ListEncoder if spec.asks_by_lines else TextEncoder
+        return text_encoder(spec, tokenizer, config, renderer, kind)
     size = vllm_compat.vocabulary_size(config)
     return PairEncoder(spec, tokenizer, size, vllm_compat_pooling.separates_pairs(config))

@@ -71,16 +71,23 @@ def tokens_around(tokenizer: Any) -> tuple[list[int], list[int]]:
     return list(whole[:start]), list(whole[start + len(text) :])
 
 
-def text_encoder(spec: BatchInferenceSpec, tokenizer: Any, config: Any, renderer: Any = None) -> TextEncoder:
+def text_encoder(
+    spec: BatchInferenceSpec,
+    tokenizer: Any,
+    config: Any,
+    renderer: Any = None,
+    kind: type[TextEncoder] = TextEncoder,
+) -> TextEncoder:
     """The encoder of a job.
 
     :param config: of the model, as vLLM has it; `renderer` is vLLM's, for chats.
+    :param kind: of the encoder.
     """
     render = None
     if renderer is not None:
         variables = {"add_generation_prompt": False, **spec.chat_template_kwargs}
         render = vllm_compat.chat_renderer(renderer, template_of(spec, tokenizer), variables)
-    return TextEncoder(
+    return kind(
         tokenizer,
         spec.special_tokens_in_text,
         spec.on_overlong,

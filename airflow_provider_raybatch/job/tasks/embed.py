@@ -2,7 +2,8 @@
 """Embeddings: a row asks a text, and yields one vector.
 
 Parts and the response store keep ``list<float>``, since a store has vectors of many models. Publishing makes
-fixed-size lists of them, in the type that was asked for: so another `embed_dtype` pays for no vector.
+fixed-size lists of them, in the type that was asked for: so another `embed_dtype` pays for no vector. A line
+of an OpenAI batch file may ask several texts; its vectors follow each other in one list.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from airflow_provider_raybatch.job.tasks.pooled import PoolingTask, failure_of_n
 
 VECTOR = "embedding"
 NUMBERS = {"float32": pa.float32(), "float16": pa.float16()}
+_CHUNKS = "chunks"
+"""In `extra` of a response with a vector for each of a line's texts."""
 _NONE = Response()
 _NO_NUMBERS: npt.NDArray[np.float32] = np.empty(0, np.float32)
 _LARGEST = {"float32": np.inf, "float16": float(np.finfo(np.float16).max)}
@@ -78,6 +81,10 @@ class Embed(PoolingTask):
         return getattr(response, name)
 
     def check(self, response: Response, row_sampling: Mapping[str, Any]) -> Response | RowFailure:
+        if self.spec.asks_by_lines and _CHUNKS in response.extra and response.pooled is not None:
+            each = (replace(response, pooled=one, extra={}) for one in response.pooled)
+            checked = (self.check(one, row_sampling) for one in each)
+            return next((one for one in checked if isinstance(one, RowFailure)), response)
         vector = response.pooled
         failure = failure_of_numbers(response, "vector", "vector")
         if failure is not None or vector is None:

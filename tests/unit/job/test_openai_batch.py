@@ -136,7 +136,9 @@ def test_vectors_are_answered_as_numbers_or_base64(tmp_path: Path) -> None:
     lines = [
         line("numbers", body, EMBEDDINGS),
         line("packed", {**body, "encoding_format": "base64"}, EMBEDDINGS),
-        line("list", {**body, "input": ["a", "b"]}, EMBEDDINGS),
+        line("list", {**body, "input": ["other words", "some words"]}, EMBEDDINGS),
+        line("packed list", {**body, "input": ["a", "b"], "encoding_format": "base64"}, EMBEDDINGS),
+        line("long", {**body, "input": ["short", "word " * 9000]}, EMBEDDINGS),
         line("chat", chat()),
     ]
     output, errors = answered(run(tmp_path, lines, model_task="embed"))
@@ -145,7 +147,16 @@ def test_vectors_are_answered_as_numbers_or_base64(tmp_path: Path) -> None:
     packed = base64.b64decode(good["packed"]["body"]["data"][0]["embedding"])
     assert np.frombuffer(packed, "<f4").tolist() == numbers
     assert good["numbers"]["body"]["usage"] == {"prompt_tokens": 2, "total_tokens": 2}
-    assert [one["response"]["body"]["error"]["param"] for one in errors] == ["input", "url"]
+    data = good["list"]["body"]["data"]
+    assert [one["index"] for one in data] == [0, 1]
+    assert data[1]["embedding"] == numbers != data[0]["embedding"]
+    assert good["list"]["body"]["usage"]["prompt_tokens"] == 4
+    assert [len(one["embedding"]) for one in good["packed list"]["body"]["data"]] == [344, 344]
+    why = [one["response"]["body"]["error"] for one in errors]
+    assert [(one["param"], one["code"]) for one in why] == [
+        ("input", "context_length_exceeded"),
+        ("url", "invalid_url"),
+    ]
 
 
 def test_calls_of_the_jobs_tools_are_answered(tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ def test_vectors_of_the_client_run_unchanged(tmp_path: Path) -> None:
     wire = Wire()
     bodies = [wire.body(wire.client.embeddings.create, input=f"text {number}") for number in range(5)]
     bodies.append(wire.body(wire.client.embeddings.create, input="text 0", encoding_format="float"))
+    bodies.append(wire.body(wire.client.embeddings.create, input=["text 0", "text 1"]))
     lines = [line(f"id-{number}", body, EMBEDDINGS) for number, body in enumerate(bodies)]
     output, errors = answered(run(tmp_path, lines, model_task="embed", served_model_name=MODEL))
     assert errors == []

@@ -64,14 +64,17 @@ def completion(name: str, created: int, body: Mapping[str, Any], output: Mapping
 
 
 def embeddings(body: Mapping[str, Any], output: Mapping[str, Any]) -> Any:
-    """The vector of a text, as a list of numbers or, if the line asks for it, in Base64."""
-    vector: Any = output["embedding"]
-    if body.get("encoding_format") == "base64":
-        vector = base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode()
+    """The vector of each text, as a list of numbers or, if the line asks for it, in Base64."""
+    texts = len(body["input"]) if isinstance(body["input"], list) else 1
+    packs = body.get("encoding_format") == "base64"
+    vectors = np.asarray(output["embedding"], "<f4").reshape(texts, -1)
+    found = [base64.b64encode(one.tobytes()).decode() if packs else one.tolist() for one in vectors]
     tokens = output["input_tokens"]
     return {
         "object": "list",
-        "data": [{"object": "embedding", "index": 0, "embedding": vector}],
+        "data": [
+            {"object": "embedding", "index": place, "embedding": one} for place, one in enumerate(found)
+        ],
         "model": body["model"],
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }

@@ -29,6 +29,8 @@ from airflow_provider_raybatch.job.request.openai_batch.parameters import (
 from airflow_provider_raybatch.job.request.openai_batch.refusal import MISSING, UNSUPPORTED, LineError, wrong
 from airflow_provider_raybatch.job.row import Request
 
+_MOST_INPUTS = 2048
+"""Of one line, as at OpenAI."""
 _IGNORED_OF_TEXTS = frozenset({"user", "encoding_format", "dimensions"})
 
 
@@ -127,8 +129,8 @@ def _completion(body: dict[str, Any], spec: BatchInferenceSpec) -> Request:
 
 
 def _text(body: dict[str, Any], spec: BatchInferenceSpec) -> Request:
-    text = _one_text(body.pop("input", None), "input")
-    if not text.strip():
+    texts = _inputs(body.pop("input", None), spec)
+    if not all(text.strip() for text in texts):
         raise LineError("input", "it is blank, and a vector of no text means nothing")
     for name, value in body.items():
         if name not in _IGNORED_OF_TEXTS and value is not None:
@@ -143,7 +145,26 @@ def _text(body: dict[str, Any], spec: BatchInferenceSpec) -> Request:
             f"{shown(body['dimensions'])}",
             UNSUPPORTED,
         )
-    return Request(prompt=text)
+    if len(texts) == 1:
+        return Request(prompt=texts[0])
+    return Request(messages=[{"role": "user", "content": text} for text in texts])
+
+
+def _inputs(value: Any, spec: BatchInferenceSpec) -> list[str]:
+    """The texts of a line, each to get a vector."""
+    are_texts = isinstance(value, list) and all(isinstance(one, str) for one in value)
+    if not (are_texts and len(value) > 1):
+        return [_one_text(value, "input")]
+    if len(value) > _MOST_INPUTS:
+        raise wrong("input", f"a list of at most {_MOST_INPUTS:,} texts", value)
+    if not spec.answers_lines:
+        raise LineError(
+            "input",
+            "a row of the dataset has one vector; write a line for each text, or set destination_format to "
+            "'openai_batch'",
+            UNSUPPORTED,
+        )
+    return list(value)
 
 
 def _one_text(value: Any, name: str) -> str:
@@ -152,9 +173,7 @@ def _one_text(value: Any, name: str) -> str:
         raise LineError(name, "the body needs a text here, and has none", MISSING)
     text = value[0] if isinstance(value, list) and len(value) == 1 else value
     if not isinstance(text, str):
-        raise LineError(
-            name, f"a line takes one text here, so write a line for each; it has {shown(value)}", UNSUPPORTED
-        )
+        raise LineError(name, f"it must be one text, but it is {shown(value)}", UNSUPPORTED)
     if not text:
         raise LineError(name, "it is empty")
     return text

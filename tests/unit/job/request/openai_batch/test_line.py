@@ -248,6 +248,18 @@ def test_texts_for_vectors_are_not_blank() -> None:
     assert refused(embed(input=" \n"), model_task="embed")[0] == "input"
 
 
+def test_lists_of_texts_need_answers_in_lines() -> None:
+    def embed(texts: Any) -> dict[str, Any]:
+        return line("a", {"model": "echo", "input": texts}, EMBEDDINGS)
+
+    answers = {"model_task": "embed", "destination_format": "openai_batch"}
+    messages = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+    assert request(embed(["a", "b"]), **answers).messages == messages
+    assert refused(embed(["a", "b"]), model_task="embed")[:2] == ("input", "unsupported_parameter")
+    for texts in (["a", " "], ["a", 1], ["a"] * 2049, [[1, 2], [3]]):
+        assert refused(embed(texts), **answers)[0] == "input"
+
+
 def test_tools_are_those_of_the_job() -> None:
     of_job = {"tools": TOOLS, "tool_choice": "required"}
     given = [{"type": "function", "function": {**TOOLS[0]["function"], "strict": None}}]
