@@ -36,7 +36,7 @@ VERBS = (
             "init reviews.parquet --model Qwen/Qwen2.5-0.5B-Instruct -o dags/reviews.py",
         ),
         options=(
-            Option("file", metavar="FILE", help="a CSV, JSONL, Parquet or Arrow file, local or s3://"),
+            Option("file", metavar="FILE", help="a CSV, JSONL, Parquet or Arrow file: local, s3:// or hf://"),
             Option(
                 "--format",
                 choices=("parquet", "jsonl", "csv", "arrow"),
