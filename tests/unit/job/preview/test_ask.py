@@ -82,6 +82,24 @@ def test_vectors_are_shown_shortly(tmp_path: Path, report_of: ReportOf, told: li
     assert (answer.completions, answer.failure) == ((), None)
 
 
+def test_labels_and_scores_are_shown_as_published(
+    tmp_path: Path, report_of: ReportOf, told: list[Any]
+) -> None:
+    source, found = texts(tmp_path / "in.jsonl", "Acme"), []
+    for number, fields in enumerate((
+        {"model_task": "classify", "prompt": "{row.text}"},
+        {"model_task": "score", "prompt": None, "query": "Acme", "document": "{row.text}"},
+    )):
+        place = LocalFolder(str(tmp_path / f"out-{number}"))
+        _, end = report_of(place, source, ask=1, sampling={}, **fields)
+        assert end.refusals == ()
+        found += [json.loads(answer.columns) for answer in answers_in(told)]
+    labelled, scored = found
+    assert list(labelled["probabilities"]) == ["LABEL_0", "LABEL_1"]
+    assert labelled["probabilities"][labelled["label"]] == labelled["probability"]
+    assert scored["score"] > 0.9
+
+
 def test_an_answer_stays_one_event(tmp_path: Path, report_of: ReportOf, told: list[Any]) -> None:
     """Whatever it holds, and however many completions there are."""
     path = tmp_path / "in.jsonl"
