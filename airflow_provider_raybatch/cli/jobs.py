@@ -26,6 +26,9 @@ from airflow_provider_raybatch.contract.text import clean, count_of
 
 Answer = TypeVar("Answer")
 
+_FIRST = ("submission_id", "state", "task", "duration", "start")
+"""What a narrow table shows before other columns."""
+
 
 def show_jobs(options: Namespace) -> None:
     """Print the jobs that tasks have on the cluster, the newest first."""
@@ -35,7 +38,7 @@ def show_jobs(options: Namespace) -> None:
     jobs = [job for job in _ask(address, lambda client: client.jobs()) if TASK_KEY in job.metadata]
     jobs.sort(key=lambda job: job.start_time or 0, reverse=True)
     shown = jobs[: options.limit or None]
-    print_rows(map(_row, shown), options.format, ("submission_id", "state"), "submission_id")
+    print_rows(map(_row, shown), options.format, _FIRST, "submission_id")
     if options.format == "table":
         print(f"{len(shown):,} of {count_of(len(jobs), 'job')} at {address.shown}")
 

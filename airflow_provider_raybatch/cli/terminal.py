@@ -19,6 +19,8 @@ _LEAST_WIDTH = 15
 """Characters of a column, below which other columns are left out."""
 _BETWEEN = 2
 """Characters between two columns."""
+_READABLE = 20
+"""Characters that a long value needs beside values that are never cut."""
 _LONGEST_CELL = 200
 _STEERING = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """What JSON leaves as it is: control characters, marks that turn text around, and halves of characters."""
@@ -58,6 +60,8 @@ def print_table(rows: Sequence[Row], first: Sequence[str] = (), whole: str | Non
     names = list(dict.fromkeys(name for row in rows for name in row))
     width = shutil.get_terminal_size((120, 24)).columns
     shown = _with_room(names, first, max(1, width // _LEAST_WIDTH))
+    if whole is not None:
+        shown = _beside(whole, names, first, rows, width)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, show_edge=False)
     cells = {name: [cell(name), *(cell(row.get(name)) for row in rows)] for name in shown}
     longest = {name: max(1, *map(cell_len, texts)) for name, texts in cells.items()}
@@ -65,11 +69,18 @@ def print_table(rows: Sequence[Row], first: Sequence[str] = (), whole: str | Non
         table.add_column(Text(cells[name][0]), overflow="ellipsis", no_wrap=True, width=room)
     for row in rows:
         table.add_row(*(Text(cell(row.get(name))) for name in shown))
-    Console(width=width, highlight=False).print(table)
+    # A value that is never cut may be wider than the terminal, which then folds its line.
+    widest = max(width, *(longest[name] for name in shown if name == whole), 0)
+    Console(width=widest, highlight=False).print(table)
     if left := [name for name in names if name not in set(shown)]:
         listed = ", ".join(cell(name) for name in left[:5])
         more = "" if len(left) <= 5 else f" and {len(left) - 5:,} more"
-        print(f"Not shown: {listed}{more}; --columns NAME ... shows others, --format jsonl all.")
+        others = (
+            "--columns NAME ... shows others, --format jsonl all"
+            if whole is None
+            else "--format jsonl shows all"
+        )
+        print(f"Not shown: {listed}{more}; {others}.")
 
 
 def _rooms(longest: Mapping[str, int], width: int, whole: str | None) -> dict[str, int]:
@@ -101,6 +112,22 @@ def _with_room(names: Sequence[str], first: Sequence[str], most: int) -> list[st
     if len(names) <= most:
         return list(names)
     chosen = set(list(dict.fromkeys([*(name for name in first if name in names), *names]))[:most])
+    return [name for name in names if name in chosen]
+
+
+def _beside(
+    whole: str, names: Sequence[str], first: Sequence[str], rows: Sequence[Row], width: int
+) -> list[str]:
+    """The columns that can be read beside one whose values are never cut."""
+    from rich.cells import cell_len
+
+    chosen, left = set[str](), width
+    for name in dict.fromkeys([whole, *(name for name in first if name in names), *names]):
+        longest = max(cell_len(cell(name)), *(cell_len(cell(row.get(name))) for row in rows))
+        room = (longest if name == whole else min(longest, _READABLE)) + _BETWEEN
+        if name == whole or room <= left:
+            chosen.add(name)
+            left -= room
     return [name for name in names if name in chosen]
 
 

@@ -62,6 +62,13 @@ def test_a_narrow_table_has_ids_as_logs_wants_them(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "90")
     names = [submit(ray, "a_task_with_a_long_name", number) for number in range(2)]
+    shown = show("status")
+    assert all(name in shown for name in names)
+    head, _, row = shown.splitlines()[:3]
+    assert head.split() == ["submission_id", "state", "duration"]
+    assert row.split()[1] in {"RUNNING", "PENDING", "SUCCEEDED"}
+    assert "Not shown: task, run, start; --format jsonl shows all." in shown
+    monkeypatch.setenv("COLUMNS", "60")
     assert all(name in show("status") for name in names)
 
 
