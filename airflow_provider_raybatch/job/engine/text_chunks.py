@@ -76,7 +76,7 @@ def excerpt(text: str, shown: str, offsets: Offsets, first: int, stop: int) -> t
 
     Up to the next token: a tokenizer leaves characters out, such as accents, and they have no token.
 
-    :param shown: of which it is taken; as long as `text`.
+    :param shown: the text that it is taken from; as long as `text`.
     """
     start = offsets[first][0] if first else 0
     end = max(offsets[stop - 1][1], offsets[stop][0]) if stop < len(offsets) else len(text)
