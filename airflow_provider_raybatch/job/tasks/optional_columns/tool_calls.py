@@ -32,8 +32,9 @@ class ToolCalls(CompletionColumns):
         if (why := completion.extra.get(BROKEN_CALL)) is not None:
             return f"the response calls a tool in a form that can't be read ({why}): {shown}"
         calls = completion.extra.get(TOOL_CALLS_COLUMN) or ()
-        if not calls and self.spec.must_call_tools and completion.finish_reason != "length":
-            return f"the response calls no tool, which tool_choice asks for: {shown}"
+        if not calls and self.spec.must_call_tools:
+            cut = ", cut off by max_tokens" if completion.finish_reason == "length" else ""
+            return f"the response calls no tool, which tool_choice asks for{cut}: {shown}"
         schemas = schemas_of(self.spec.tools or ())
         return next(filter(None, (self._misfit(call, schemas) for call in calls)), None)
 

@@ -68,11 +68,12 @@ def test_response_may_call_tools_or_none() -> None:
 
 @pytest.mark.parametrize("choice", ["required", "add"])
 def test_response_without_the_call_asked_for_fails(choice: str) -> None:
-    """One that was cut off is kept or fails by on_truncated, as any other."""
+    """Also one that was cut off, whose call is lost."""
     text = response(text="Hello", reason="stop")
     assert "the response calls no tool, which tool_choice asks for" in failure(job(tool_choice=choice), text)
     cut = response(text="<tool_call>{", reason="length")
-    assert job(tool_choice=choice).check(cut, {}) is cut
+    assert "which tool_choice asks for, cut off by max_tokens" in failure(job(tool_choice=choice), cut)
+    assert job().check(cut, {}) is cut
     strict = job(tool_choice=choice, on_truncated="error")
     assert failure(strict, cut).startswith("length: the response was cut off")
 
