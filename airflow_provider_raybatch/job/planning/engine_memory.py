@@ -41,6 +41,7 @@ class EngineSizes:
     :param weight_bits: into which `quantization` turns the weights of layers; ``None`` leaves them.
     :param cache_bytes: of an element of the KV cache.
     :param fixed_cache: bytes of the KV cache, where ``kv_cache_memory_bytes`` says so.
+    :param overlaps_steps: vLLM's ``async_scheduling``, which it leaves out on CPUs.
     """
 
     tensor_parallel: int = 1
@@ -54,6 +55,12 @@ class EngineSizes:
     weight_bits: float | None = None
     fixed_cache: int | None = None
     one_kind_of_layers: bool = False
+    overlaps_steps: bool = True
+
+    @property
+    def steps_at_once(self) -> int:
+        """How many steps are scheduled before the first of them has ended."""
+        return self.pipeline_parallel if self.pipeline_parallel > 1 else 1 + self.overlaps_steps
 
     @property
     def gpus(self) -> int:
@@ -113,6 +120,7 @@ def sizes_of(engine_args: Mapping[str, Any], shape: ModelShape, gpu: Gpu | None)
         weight_bits=bits,
         fixed_cache=fixed if isinstance(fixed, int) else None,
         one_kind_of_layers=bool(engine_args.get("disable_hybrid_kv_cache_manager")),
+        overlaps_steps=engine_args.get("async_scheduling") is not False,
     )
 
 
@@ -205,8 +213,7 @@ def _groups(shape: ModelShape, sizes: EngineSizes) -> tuple[int, int]:
     full = layers - sliding
     if not sliding or sizes.one_kind_of_layers:
         return layers, whole
-    # Two steps are scheduled at a time.
-    kept = min(shape.window - 1 + 2 * sizes.batched_tokens, sizes.max_model_len)
+    kept = min(shape.window - 1 + sizes.steps_at_once * sizes.batched_tokens, sizes.max_model_len)
     in_window = -(-kept // _BLOCK) + 1
     if not full:
         return layers, in_window

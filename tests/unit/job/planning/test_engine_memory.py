@@ -172,6 +172,7 @@ def test_graphs_cost_tokens_where_vllm_counts_them() -> None:
     [
         # Six groups of three layers, five of them with a window.
         ({"max_num_batched_tokens": 1024}, 512 + 5 * 161),
+        ({"max_num_batched_tokens": 1024, "async_scheduling": False}, 512 + 5 * 97),
         # One group of eighteen layers.
         ({"disable_hybrid_kv_cache_manager": True}, 512),
     ],
