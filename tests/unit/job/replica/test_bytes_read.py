@@ -84,7 +84,7 @@ def one_large_table(folder: Path) -> None:
 
 def stored(make: Callable[[Path], None], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Let files lie in a store that counts, and let replicas lend each other what they read."""
-    monkeypatch.setattr(opening, "open_place", lambda uri, credentials: (Store("/"), uri.lstrip("/")))
+    monkeypatch.setattr(opening, "open_place", lambda uri, *access: (Store("/"), uri.lstrip("/")))
     place = Place(folder, monkeypatch, batch=64)
     place.source = folder / "in"
     place.source.mkdir()
