@@ -21,10 +21,12 @@ from tests.support.tools import ADD, WEATHER
 from tests.support.turn import of_this_turn
 
 pytest.importorskip("vllm.platforms")
+from tests.support import beside_vllm
 from tests.support.beside_vllm import LORA, assert_equal, ours, theirs
 from tests.support.real_model import ARGS, MODEL, SUM, spec
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
+llm, engine = beside_vllm.llm, beside_vllm.engine  # fixtures of this module
 
 INDUSTRY = [{"role": "user", "content": "What industry is this company in: Redwood Dairy Farms"}]
 LONG = {"temperature": 0, "max_tokens": 24}
