@@ -44,6 +44,8 @@ _SHARE_OF_CONTEXT = 0.75
 _ARGUMENTS = (ModelArguments, TaskArguments, ToolArguments, SamplingArguments)
 _FILLED_IN = {"template_time", "adapter_digests"}
 _ASKED = {name for group in _ARGUMENTS for name in group.model_fields} - _FILLED_IN
+_TOKENISED = {"special_tokens_in_text", "on_overlong", "chunk_tokens", "chunk_overlap_tokens"}
+"""What decides which tokens the engine gets of a request, and which requests fail."""
 _MOST_SHAPES = 4096
 _WORDS = {"role", "type"}
 """Keys of a message, or of a part of one, whose values templates compare."""
@@ -196,7 +198,8 @@ def _place(
             _version("xgrammar"),
         ],
         "files": version.files,
-        "asked": spec.model_dump(mode="json", include=_ASKED),
+        "asked": spec.model_dump(mode="json", include=_ASKED | _TOKENISED),
+        "by_lines": spec.asks_by_lines,
         "engine": [spec.engine, spec.engine_args],
         "structured_outputs": asked_by(spec, requests),
         "accelerator": [spec.gpus_per_replica, spec.accelerator_type],

@@ -228,6 +228,37 @@ def test_the_same_rows_need_no_second_check(checks: Checks, found: ModelCheck, t
     assert checks.made == 2
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"on_overlong": "truncate"},
+        {"special_tokens_in_text": "escape"},
+        {"model_task": "embed", "chunk_tokens": 16},
+    ],
+    ids=lambda changed: list(changed)[-1],
+)
+def test_rows_of_other_tokens_are_checked_anew(
+    checks: Checks, changed: dict[str, Any]
+) -> None:
+    """The remedy that a refusal names changes no request."""
+    failed = dataclasses.replace(FOUND, failures=((0, RowFailure("tokenize", "leaves no room")),))
+    checks.found = failed
+    same = {"model_task": "embed"} if "model_task" in changed else {}
+    assert checks.ask(LONG, **same) == failed
+    checks.found = FOUND
+    for _ in range(2):
+        assert not checks.ask(LONG, **changed).failures
+    assert checks.made == 2
+
+
+def test_chunks_of_other_sizes_are_checked_anew(checks: Checks) -> None:
+    """A kept check of the model does not say whether it takes chunks so long."""
+    checks.ask(model_task="embed", chunk_tokens=16)
+    checks.ask(model_task="embed", chunk_tokens=10**6)
+    checks.ask(model_task="embed", chunk_tokens=16, chunk_overlap_tokens=8)
+    assert checks.made == 3
+
+
 def test_rows_that_were_cut_do_not_count_for_others(checks: Checks) -> None:
     assert checks.ask() == FOUND
     checks.found = dataclasses.replace(FOUND, truncated=1)
