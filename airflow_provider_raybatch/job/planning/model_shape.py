@@ -24,6 +24,8 @@ _EVERY_FULL = {"cohere2": 4, "gemma2": 2, "gemma3_text": 6, "gpt_oss": 2, "olmo3
 """Every such layer has full attention, the others a sliding window."""
 _PADDING = 64
 """vLLM pads the vocabulary to a multiple of it."""
+_QUANTISATIONS = ("quantization_config", "compression_config")
+"""Where a config says how it is quantised; the second name is of old compressed-tensors."""
 _GROUP_BITS = 0.2
 """Of scales and zero points, for a weight in 4 bits in groups of 128."""
 _BITS = {"fp8": 8.0, "fbgemm_fp8": 8.0, "mxfp4": 4.25}
@@ -133,7 +135,9 @@ def _shape(config: Mapping[str, Any], whole: Mapping[str, Any], has_encoder: boo
         sliding_layers=sliding,
         window=window,
         latent=latent,
-        stored_bits=_stored_bits(whole.get("quantization_config") or config.get("quantization_config")),
+        stored_bits=_stored_bits(
+            next(filter(None, (one.get(name) for one in (whole, config) for name in _QUANTISATIONS)), None)
+        ),
         has_encoder=has_encoder,
     )
 

@@ -35,6 +35,8 @@ from airflow_provider_raybatch.job.preflight.model_look import weights_of
 
 _SURPRISE = 0.1
 """Of the tokens: on H200s it was 0.11 %; where 4 GiB are left, a tenth is less than half a GiB."""
+_QUANTISATION = "hf_quant_config.json"
+"""Where ModelOpt kept what others write into ``config.json``; vLLM reads it, too."""
 _RAYS_MEMORY = ("memory", "object_store_memory")
 """Resources that together are the memory that was free when Ray started."""
 
@@ -96,7 +98,10 @@ def refuse_by_config(
     """
     model = None
     with contextlib.suppress(Exception):  # a config may be anything
-        model = model_sizes({"tie_word_embeddings": True, **files.json("config.json")}, files, None)
+        config = {"tie_word_embeddings": True, **files.json("config.json")}
+        if _QUANTISATION in files.sizes:
+            config.setdefault("quantization_config", files.json(_QUANTISATION))
+        model = model_sizes(config, files, None)
     if model is not None:
         _refuse(spec, model, cluster, most_memory)
 

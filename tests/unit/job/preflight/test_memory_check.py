@@ -199,6 +199,17 @@ def test_what_a_config_leaves_open_is_no_reason_to_refuse() -> None:
     assert by_config(SHAPES["70B"], engine_args={"hf_overrides": {"num_hidden_layers": 1}})
 
 
+def test_a_quantisation_beside_the_config_counts() -> None:
+    """ModelOpt wrote its own file, and compressed-tensors had another name in the config; vLLM reads both."""
+    contents = {"config.json": SHAPES["70B"], "hf_quant_config.json": {"quantization": {"quant_algo": "FP8"}}}
+    found = ModelFiles(dict.fromkeys(contents, 1), lambda name: json.dumps(contents[name]).encode())
+    refuse_by_config(spec(engine="vllm", model="acme/large"), found, NODES, lambda: 23 * GIB)
+    groups = {"all": {"weights": {"num_bits": 4}}}
+    smaller = {"quant_method": "compressed-tensors", "config_groups": groups}
+    almost = Cluster(({"CPU": 2.0, "memory": 45.0 * GIB},))
+    assert by_config({**SHAPES["70B"], "compression_config": smaller}, almost)
+
+
 INDEX = "model.safetensors.index.json"
 OF_IMAGES = {"model_type": "gemma3", "text_config": SHAPES["270M"]}
 
