@@ -51,8 +51,7 @@ class PairEncoder(TextEncoder):
 
     def encode(self, requests: Sequence[Request]) -> list[Any]:
         """:class:`Pairs` of each request, or why it has none."""
-        if self._in_text == "escape":
-            requests = [self._special.escaped(request) for request in requests]
+        requests = list(map(self._as_asked, requests))
         refused = [self._special.failure(one) if self._in_text == "error" else None for one in requests]
         texts = [(query, one) for query, documents in map(pair_of, requests) for one in documents]
         made = iter(self._pairs(texts))
@@ -76,7 +75,7 @@ class PairEncoder(TextEncoder):
         """
         if all(len(pair.ids) <= context for pair in ids.pairs):
             return ids
-        query, documents = pair_of(request)
+        query, documents = pair_of(self._as_asked(request))
         fitted: list[Pair] = []
         for number, (document, pair) in enumerate(zip(documents, ids.pairs, strict=True)):
             cut = self._cut(query, document, pair, context)
@@ -86,6 +85,10 @@ class PairEncoder(TextEncoder):
                 )
             fitted.append(cut)
         return Pairs(fitted)
+
+    def _as_asked(self, request: Request) -> Request:
+        """The request with the texts that are tokenised."""
+        return self._special.escaped(request) if self._in_text == "escape" else request
 
     def _cut(self, query: str, document: str, pair: Pair, context: int) -> Pair | RowFailure:
         """The pair with as much of the document as the model takes, and the whole query."""

@@ -129,3 +129,13 @@ def test_a_document_is_cut_and_the_query_kept_whole() -> None:
     assert failed.reason == (
         "document 0: the query leaves the model's context of 5 tokens no room for a document; shorten it"
     )
+
+
+def test_a_document_that_is_cut_stays_escaped() -> None:
+    tokenizer = Letters()
+    tokenizer.added_tokens_decoder = {2: "[SEP]"}  # type: ignore[misc]
+    cuts = encoder(tokenizer, on_overlong="truncate", special_tokens_in_text="escape")
+    request = asked("[SEP]", "a [SEP] cde")
+    (made,) = cuts.encode([request])
+    fitted = cuts.fitted(request, made, len(made) - 2, None)
+    assert fitted.pairs == (Pair([1, *map(ord, "[ SEP]"), 2, *map(ord, "a [ SEP] c"), 2], 8),)
