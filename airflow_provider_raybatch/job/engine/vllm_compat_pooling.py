@@ -42,8 +42,24 @@ def labels_of(config: Any) -> Mapping[int, str]:
 
 
 def label_count(config: Any) -> int | None:
-    """How many labels a model of this config has, if it says so."""
-    found = getattr(config.hf_config, "num_labels", None)
+    """How many labels a model of this config has, if it says so.
+
+    A language model whose head vLLM makes of the rows of some tokens has its number when an engine starts,
+    and until then the two that each config has by default.
+    """
+    whole = config.hf_config
+    text = whole.get_text_config() if hasattr(whole, "get_text_config") else whole
+
+    def told(name: str) -> Any:
+        found = getattr(whole, name, None)
+        return getattr(text, name, None) if found is None else found
+
+    if told("is_original_qwen3_reranker") or told("method") == "from_2_way_softmax":
+        return 1
+    tokens = told("classifier_from_token")
+    if told("method") is not None and isinstance(tokens, (list, tuple)):
+        return len(tokens)
+    found = getattr(whole, "num_labels", None)
     return found if isinstance(found, int) else None
 
 

@@ -212,3 +212,24 @@ def test_a_model_that_can_not_embed_ends_the_job() -> None:
         "model: model_task 'embed' needs another model: vLLM can use 'm' for 'classify' and 'token_classify' "
         "alone."
     )
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [
+        ({"num_labels": 3}, 3),
+        ({}, None),
+        ({"num_labels": 2, "is_original_qwen3_reranker": True, "classifier_from_token": ["no", "yes"]}, 1),
+        ({"num_labels": 2, "method": "from_2_way_softmax", "classifier_from_token": ["0", "1"]}, 1),
+        ({"num_labels": 2, "method": "no_post_processing", "classifier_from_token": ["a", "b", "c"]}, 3),
+        ({"num_labels": 1, "classifier_from_token": ["no", "yes"]}, 1),
+    ],
+)
+def test_labels_of_a_head_that_is_made_of_tokens(config: dict[str, Any], count: int | None) -> None:
+    """VLLM makes it, and counts its labels, when an engine starts; until then a config has two by default."""
+    whole = SimpleNamespace(**config)
+    assert vllm_compat_pooling.label_count(SimpleNamespace(hf_config=whole)) == count
+    whole.get_text_config = lambda: whole
+    assert vllm_compat_pooling.label_count(SimpleNamespace(hf_config=whole)) == count
+    outer = SimpleNamespace(get_text_config=lambda: whole, num_labels=config.get("num_labels"))
+    assert vllm_compat_pooling.label_count(SimpleNamespace(hf_config=outer)) == count
