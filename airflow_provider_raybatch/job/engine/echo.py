@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
 from airflow_provider_raybatch.contract.arguments.response_schema import followed
 from airflow_provider_raybatch.contract.base import ContractModel, Model, parse
@@ -87,6 +87,14 @@ class EchoOptions(ContractModel):
     tensor_parallel_size: int = Field(default=1, ge=1)
     pipeline_parallel_size: int = Field(default=1, ge=1)
     request_log: str | None = None
+
+    @field_validator("labels")
+    @classmethod
+    def _labels_differ(cls, labels: list[str]) -> list[str]:
+        twice = next((label for place, label in enumerate(labels) if label in labels[:place]), None)
+        if twice is not None:
+            raise ValueError(f"{twice!r} stands there twice, and each label has a column of its own")
+        return labels
 
 
 class EchoSampling(ContractModel):

@@ -155,6 +155,10 @@ def test_requests_take_time_and_wait_for_slots() -> None:
             {"engine": "echo", "engine_args": {"max_num_seqs": 0}},
             "engine_args.max_num_seqs: it must be at least 1, but it is 0.",
         ),
+        (
+            {"engine": "echo", "engine_args": {"labels": ["good", "bad", "good"]}},
+            "engine_args.labels: 'good' stands there twice, and each label has a column of its own.",
+        ),
         ({"sampling": {"max_tokens": -5}}, "sampling.max_tokens: it must be at least 1, but it is -5."),
         ({"sampling": {"temperature": "hot"}}, "sampling.temperature: it must be a number, but it is 'hot'."),
     ],
