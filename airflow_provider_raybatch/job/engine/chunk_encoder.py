@@ -24,6 +24,11 @@ class Chunks(list[int]):
         super().__init__(itertools.chain.from_iterable(chunk.ids for chunk in chunks))
         self.chunks = tuple(chunks)
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest chunk."""
+        return max(len(chunk.ids) for chunk in self.chunks)
+
 
 class ChunkEncoder(TextEncoder):
     """Turns each request into :class:`Chunks`.
@@ -55,6 +60,10 @@ class ChunkEncoder(TextEncoder):
                 f"chunk_tokens: the tokenizer ({type(tokenizer).__name__}) does not tell where its tokens "
                 "lie in a text; use a model with a fast one (tokenizer.json), or cut the texts before."
             )
+
+    def longest(self, ids: Any) -> int:
+        """Tokens of the longest chunk."""
+        return int(ids.longest)
 
     def fitted(self, request: Request, ids: Any, context: int, max_tokens: Any) -> Any:
         """All of the chunks, since each fits."""

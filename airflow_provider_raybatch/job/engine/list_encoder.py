@@ -31,6 +31,10 @@ class ListEncoder(TextEncoder):
                 out.append(Chunks([_chunk(text, ids) for text, ids in each]))
         return out
 
+    def longest(self, ids: Any) -> int:
+        """Tokens of the text, or of the longest one of a list."""
+        return ids.longest if isinstance(ids, Chunks) else len(ids)
+
     def fitted(self, request: Request, ids: Any, context: int, max_tokens: Any) -> Any:
         """See the base; each text of a list is cut for itself."""
         if not isinstance(ids, Chunks):

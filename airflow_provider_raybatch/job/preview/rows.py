@@ -131,7 +131,7 @@ def _row(
         messages=() if request is None else _messages(request),
         sampling=_sampling(request),
         tokens=length.whole if length.whole >= 0 else None,
-        cut_tokens=max(0, length.whole - length.sent) if length.sent >= 0 else 0,
+        cut_tokens=length.cut,
         key=None if key is None else key.hex(),
         answered=known,
         same_as=same_as,

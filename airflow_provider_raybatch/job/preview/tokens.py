@@ -37,12 +37,14 @@ class PromptLength:
     :param whole: before it is cut, of the longest request of its row; -1 if it makes no tokens.
     :param sent: that the engine gets for the row; -1 if the row fails.
     :param max_tokens: of its response; -1 if the context alone limits it.
+    :param cut: that are cut off, of all requests of its row.
     """
 
     whole: int = -1
     sent: int = -1
     max_tokens: int = -1
     failure: RowFailure | None = None
+    cut: int = 0
 
 
 class Counter(Protocol):
@@ -71,7 +73,9 @@ class EchoCounter:
             if isinstance(encoded, RowFailure):
                 found.append(PromptLength(whole, -1, most, encoded))
             else:
-                found.append(PromptLength(encoded.words + encoded.cut, encoded.words, most))
+                several = [sum(map(len, pair)) for pair in encoded.pairs]
+                longest = max(several) if len(several) > 1 else encoded.words + encoded.cut
+                found.append(PromptLength(longest, encoded.words, most, cut=encoded.cut))
         return found
 
 
@@ -97,7 +101,8 @@ class VllmCounter:
             fitted = self._encoder.fitted(request, ids, self.context, None if most < 0 else most)
             failure = fitted if isinstance(fitted, RowFailure) else self._refusal(request)
             sent = -1 if isinstance(fitted, RowFailure) or failure else len(fitted)
-            found.append(PromptLength(self._encoder.longest(ids), sent, most, failure))
+            cut = len(ids) - sent if sent >= 0 else 0
+            found.append(PromptLength(self._encoder.longest(ids), sent, most, failure, cut))
         return found
 
     def _refusal(self, request: Request) -> RowFailure | None:

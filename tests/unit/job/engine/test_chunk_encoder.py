@@ -109,6 +109,7 @@ def test_a_text_in_chunks_is_never_too_long() -> None:
     made = encoder(bert(), context=5, chunk_tokens=5)
     ids = made.encode([Request(prompt="ab " * 9)])[0]
     assert made.fitted(Request(prompt=""), ids, 5, None) == ids
+    assert made.longest(ids) == 4 < len(ids)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ def test_each_text_of_a_list_has_its_tokens() -> None:
         ("cd", [1, 99, 100, 2], 4),
     ]
     assert made.fitted(several("b", "cd"), both, 4, None) is both
+    assert (made.longest(one), made.longest(both)) == (3, 4)
 
 
 def test_a_bad_text_fails_its_list_alone() -> None:
