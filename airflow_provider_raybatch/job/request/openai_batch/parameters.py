@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -34,8 +33,8 @@ def whole(low: int, high: int = _LARGEST) -> Check:
     """A whole number of a range; 8.0 is one, too."""
 
     def check(name: str, value: Any) -> int:
-        is_whole = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if not is_whole or int(value) != value or not low <= value <= high:
+        is_whole = type(value) is int or (type(value) is float and value.is_integer())
+        if not (is_whole and low <= value <= high):
             to = f"from {low} to {high}" if high < _LARGEST else f"of at least {low}"
             raise wrong(name, f"a whole number {to if low > -_LARGEST else 'of 64 bits'}", value)
         return int(value)

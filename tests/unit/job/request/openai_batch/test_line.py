@@ -92,6 +92,8 @@ def test_raw_prompts_have_parameters_too(given: dict[str, Any], sampling: dict[s
         ({"max_tokens": 0}, "max_tokens", "invalid_value"),
         ({"max_tokens": 1.5}, "max_tokens", "invalid_value"),
         ({"max_tokens": 1e400}, "max_tokens", "invalid_value"),
+        ({"max_tokens": 10**400}, "max_tokens", "invalid_value"),
+        ({"seed": -(10**400)}, "seed", "invalid_value"),
         ({"max_completion_tokens": 0}, "max_completion_tokens", "invalid_value"),
         ({"n": 0}, "n", "invalid_value"),
         ({"n": 129}, "n", "invalid_value"),
