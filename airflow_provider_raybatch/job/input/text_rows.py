@@ -18,6 +18,8 @@ from airflow_provider_raybatch.job.input.text_index import is_blank
 _LONGEST_SHOWN = 2000
 _KINDS = {list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
 _NULL = r"\N"
+_DEEPEST = 200
+"""Lists and objects in each other, in the body of a batch line; Python's own reader takes several hundred."""
 _MARK = "\ufeff"
 """Byte order mark, also inside a file that was joined from several."""
 
@@ -57,10 +59,26 @@ def _batch_line(line: dict[str, Any]) -> dict[str, Any] | BadRow:
     if (body := line.get("body")) is not None:
         try:
             row["body"] = json.dumps(body, ensure_ascii=False, allow_nan=False)
+            _check_depth(body, row["body"])
         except (ValueError, RecursionError) as error:
             shown = json.dumps({CUSTOM_ID: row[CUSTOM_ID]}).encode()
             return BadRow(f"the body of the line is not JSON ({error})", _shown(shown))
     return row
+
+
+def _check_depth(body: Any, text: str) -> None:
+    """Refuse what may be read here, and not where the stack is deeper, as that of a publisher.
+
+    :raises ValueError: lists and objects are too deep in each other.
+    """
+    depth, inner = 0, [body]
+    if text.count("[") + text.count("{") <= _DEEPEST:
+        return
+    while inner := [one for one in inner if isinstance(one, (dict, list))]:
+        depth += 1
+        if depth > _DEEPEST:
+            raise ValueError(f"more than {_DEEPEST} lists and objects are in each other")
+        inner = [one for some in inner for one in (some.values() if isinstance(some, dict) else some)]
 
 
 def _text(value: Any) -> str | None:

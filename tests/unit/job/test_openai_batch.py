@@ -92,6 +92,19 @@ def test_lines_that_are_all_bad_complete_the_job(tmp_path: Path) -> None:
     assert (output, len(errors)) == ([], 3)
 
 
+def test_bodies_too_deep_for_a_later_stack_are_error_lines(tmp_path: Path) -> None:
+    """A body that the reader just took would have failed the whole job when its answer was written."""
+
+    def deep(custom_id: str, levels: int) -> str:
+        asked = line(custom_id, chat(metadata="HERE", user="[{" * 300))
+        return json.dumps(asked).replace('"HERE"', "[" * levels + "]" * levels)
+
+    output, errors = answered(run(tmp_path, [deep("most", 199), deep("more", 200), deep("much more", 970)]))
+    assert [one["custom_id"] for one in output] == ["most"]
+    why = [(one["custom_id"], one["response"]["body"]["error"]["code"]) for one in errors]
+    assert why == [("more", "invalid_json_line"), ("much more", "invalid_json_line")]
+
+
 def test_limits_on_failed_rows_hold_where_they_are_given(tmp_path: Path) -> None:
     with pytest.raises(RaybatchError, match="max_errors: "):
         run(tmp_path, [line("a", chat()), "{", "{"], max_errors=1)
