@@ -105,6 +105,17 @@ def test_bodies_too_deep_for_a_later_stack_are_error_lines(tmp_path: Path) -> No
     assert why == [("more", "invalid_json_line"), ("much more", "invalid_json_line")]
 
 
+def test_half_a_character_in_an_id_fails_its_line_alone(tmp_path: Path) -> None:
+    lines = [
+        line("good", chat()),
+        line("half \ud800", chat()),
+        r'{"custom_id": "half \udfff", "method": }',
+        r'{"custom_id": "\ud83d\ude00", "method": }',
+    ]
+    output, errors = answered(run(tmp_path, lines))
+    assert [one["custom_id"] for one in output + errors] == ["good", None, None, "😀"]
+
+
 def test_limits_on_failed_rows_hold_where_they_are_given(tmp_path: Path) -> None:
     with pytest.raises(RaybatchError, match="max_errors: "):
         run(tmp_path, [line("a", chat()), "{", "{"], max_errors=1)

@@ -109,8 +109,11 @@ class AnswerLines:
 def _named_in(text: str) -> str | None:
     """The id in a line that is not JSON, as far as it is there."""
     found = _CUSTOM_ID.search(text)
+    if found is None:
+        return None
     try:
-        name = json.loads(found[1]) if found else None
+        name = json.loads(found[1])
+        name.encode()  # half of a surrogate pair is not text
     except ValueError:
         return None
     return name if name and "\ufffd" not in name else None  # which stands for bytes that are not text
