@@ -105,6 +105,17 @@ def test_bodies_too_deep_for_a_later_stack_are_error_lines(tmp_path: Path) -> No
     assert why == [("more", "invalid_json_line"), ("much more", "invalid_json_line")]
 
 
+def test_broken_lines_have_no_id_of_another(tmp_path: Path) -> None:
+    lines = [
+        line("other", chat()),
+        '{"body": {"metadata": {"custom_id": "other"}}, "custom_id": "own", "method": }',
+        '{"custom_id": 5, "body": [{"custom_id": "other"}], "method": }',
+        '{"body": {"user": "\\"custom_id\\": \\"other\\"", "custom_id": "other"',
+    ]
+    _, errors = answered(run(tmp_path, lines))
+    assert [one["custom_id"] for one in errors] == ["own", None, None]
+
+
 def test_half_a_character_in_an_id_fails_its_line_alone(tmp_path: Path) -> None:
     lines = [
         line("good", chat()),

@@ -44,7 +44,9 @@ SCHEMA = pa.schema([
 ])
 """Of an output file, as far as all bodies have it."""
 
-_CUSTOM_ID = re.compile(r'"custom_id"\s*:\s*("(?:[^"\\]|\\.)*")')
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_TEXT_OR_BRACKET = re.compile(rf"{_TEXT}|[{{}}\[\]]")
+_TEXT_OF_KEY = re.compile(rf"\s*:\s*({_TEXT})")
 _AT_ONCE = 256
 """Rows that are Python values at once; a line may have megabytes."""
 
@@ -107,12 +109,22 @@ class AnswerLines:
 
 
 def _named_in(text: str) -> str | None:
-    """The id in a line that is not JSON, as far as it is there."""
-    found = _CUSTOM_ID.search(text)
-    if found is None:
-        return None
+    """The id in a line that is not JSON, as far as it is there; what its body has may be another line's."""
+    depth = 0
+    for found in _TEXT_OR_BRACKET.finditer(text):
+        if found[0] in ("{", "["):
+            depth += 1
+        elif found[0] in ("}", "]"):
+            depth -= 1
+        elif depth == 1 and found[0] == f'"{CUSTOM_ID}"':
+            value = _TEXT_OF_KEY.match(text, found.end())
+            return None if value is None else _name(value[1])
+    return None
+
+
+def _name(written: str) -> str | None:
     try:
-        name = json.loads(found[1])
+        name = json.loads(written)
         name.encode()  # half of a surrogate pair is not text
     except ValueError:
         return None
