@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BATCH
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.dataset.errors import DatasetError, missing
+from airflow_provider_raybatch.dataset.answers import answer_schema
+from airflow_provider_raybatch.dataset.errors import DatasetError, missing, reading
 from airflow_provider_raybatch.dataset.filesystem import arrow_filesystem
 
 if TYPE_CHECKING:
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_raybatch.contract.secrets import AwsCredentials
     from airflow_provider_raybatch.storage.folder import Folder
+
+_MOST_BYTES = 2**31 - 1
+"""Of a block, in Arrow."""
 
 
 class DatasetFiles:
@@ -73,12 +78,32 @@ class DatasetFiles:
             raise missing("pyarrow", error) from error
         if self.manifest.format != "parquet" and not self.manifest.counts.ok:
             return pa_dataset.dataset(self._no_rows())
+        if self.manifest.format == OPENAI_BATCH:
+            return self._answers()
         return pa_dataset.dataset(
             [file.path for file in self.manifest.files],
             filesystem=arrow_filesystem(self._folder),
             format="json"
             if self.manifest.format != "parquet"
             else pa_dataset.ParquetFileFormat(pre_buffer=True, page_checksum_verification=True),
+        )
+
+    def _answers(self) -> pa_dataset.Dataset:
+        """OpenAI's output files, each read as one block, since a line may be longer than any block."""
+        import pyarrow.dataset as pa_dataset
+        from pyarrow.json import ParseOptions, ReadOptions
+
+        first, most = self.manifest.files[0], max(file.bytes for file in self.manifest.files)
+        with reading(self.manifest.uri), self._folder.open(first.path, first.bytes) as lines:
+            schema = answer_schema(lines.readline())
+        return pa_dataset.dataset(
+            [file.path for file in self.manifest.files],
+            schema=schema,
+            filesystem=arrow_filesystem(self._folder),
+            format=pa_dataset.JsonFileFormat(
+                read_options=ReadOptions(block_size=min(most + 1, _MOST_BYTES)),
+                parse_options=ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+            ),
         )
 
     def _no_rows(self) -> pa.Table:

@@ -166,6 +166,37 @@ def test_readers_of_datasets_read_answers(tmp_path: Path) -> None:
     assert str(open_dataset(moved.uri).manifest.errors_uri).startswith(f"{moved.uri}/errors/")
 
 
+def test_readers_take_answers_that_differ(tmp_path: Path) -> None:
+    """Arrow would take the columns of the first lines, where others have more, or another type."""
+    lines = [line(f"plain-{number}", chat()) for number in range(5)]
+    lines += [
+        line("sure", chat("é b", logprobs=True, top_logprobs=1)),
+        line("raw", completion("a b", logprobs=1), COMPLETIONS),
+        line("large", chat("x" * 3_000_000)),
+        line("last", chat()),
+    ]
+    dataset = open_dataset(run(tmp_path, lines, rows_per_part=5).uri)
+    rows = dataset.to_arrow().to_pylist()
+    assert [row["custom_id"] for row in rows] == [one["custom_id"] for one in lines]
+    first, *_, sure, raw, large, last = ([*row["response"]["body"]["choices"]] for row in rows)
+    assert first == last
+    assert (first[0]["message"]["content"], first[0]["logprobs"]) == ("hello there", None)
+    assert [one["token"] for one in sure[0]["logprobs"]["content"]] == ["é", "b"]
+    assert (raw[0]["text"], raw[0]["logprobs"]["tokens"]) == ("a b", ["a", "b"])
+    assert len(large[0]["message"]["content"]) == 3_000_000
+    assert dataset.to_polars().collect().height == dataset.sample(9).num_rows == 9
+    assert dataset.compare(dataset).same == 9
+
+
+@pytest.mark.parametrize(("packing", "kind"), [("float", list), ("base64", str)])
+def test_readers_take_vectors(tmp_path: Path, packing: str, kind: type) -> None:
+    body = {"model": "echo", "input": ["a", "b"], "encoding_format": packing}
+    out = run(tmp_path, [line("a", body, EMBEDDINGS)], model_task="embed")
+    (row,) = open_dataset(out.uri).to_arrow().to_pylist()
+    vectors = [one["embedding"] for one in row["response"]["body"]["data"]]
+    assert [type(one) for one in vectors] == [kind, kind]
+
+
 def test_vectors_are_answered_as_numbers_or_base64(tmp_path: Path) -> None:
     body = {"model": "echo", "input": "some words"}
     lines = [
