@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BATCH
 from airflow_provider_raybatch.contract.manifest import BatchManifest
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 2**31 - 1
 """Of a block, in Arrow."""
+_BLOCK = 64 * 1024 * 1024
+"""Bytes of JSONL in memory for each file that is read; a longer row can't be read."""
 
 
 class DatasetFiles:
@@ -80,13 +82,37 @@ class DatasetFiles:
             return pa_dataset.dataset(self._no_rows())
         if self.manifest.format == OPENAI_BATCH:
             return self._answers()
-        return pa_dataset.dataset(
-            [file.path for file in self.manifest.files],
-            filesystem=arrow_filesystem(self._folder),
-            format="json"
-            if self.manifest.format != "parquet"
-            else pa_dataset.ParquetFileFormat(pre_buffer=True, page_checksum_verification=True),
-        )
+        paths, place = [file.path for file in self.manifest.files], arrow_filesystem(self._folder)
+        if self.manifest.format == "jsonl":
+            with reading(self.manifest.uri):
+                schema = self._json_schema()
+            return pa_dataset.dataset(paths, schema=schema, filesystem=place, format=self._json(_BLOCK))
+        parquet = pa_dataset.ParquetFileFormat(pre_buffer=True, page_checksum_verification=True)
+        return pa_dataset.dataset(paths, filesystem=place, format=parquet)
+
+    def _json(self, block: int) -> Any:
+        """JSONL that is read in blocks of so many bytes, or of a whole file."""
+        import pyarrow.dataset as pa_dataset
+        from pyarrow.json import ReadOptions
+
+        most = max(file.bytes for file in self.manifest.files)
+        return pa_dataset.JsonFileFormat(read_options=ReadOptions(block_size=min(most + 1, block)))
+
+    def _json_schema(self) -> pa.Schema:
+        """The columns of JSONL, of as many whole files as it takes to find no column that is null in all."""
+        import pyarrow as pa
+        import pyarrow.dataset as pa_dataset
+
+        found, place = pa.schema([]), arrow_filesystem(self._folder)
+        for file in self.manifest.files:
+            more = pa_dataset.dataset(file.path, filesystem=place, format=self._json(_MOST_BYTES)).schema
+            try:
+                found = pa.unify_schemas([found, more], promote_options="permissive")
+            except pa.ArrowException:  # types that have nothing in common
+                break
+            if not any("null" in str(kind) for kind in found.types):
+                break
+        return found
 
     def _answers(self) -> pa_dataset.Dataset:
         """OpenAI's output files, each read as one block, since a line may be longer than any block."""

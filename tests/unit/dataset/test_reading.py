@@ -60,6 +60,31 @@ def make_anywhere(folder: Folder) -> Make:
     return maker(folder)
 
 
+class TestJsonl:
+    """Arrow would take the columns from the first MiB of the first file."""
+
+    def test_may_have_a_column_that_is_null_at_first(self, make: Make) -> None:
+        names = [None] * 6 + [f"r{number}" for number in range(6, ROWS)]
+        dataset = make({}, ids=names.__getitem__, destination_format="jsonl")
+        assert dataset.to_arrow()["id"].to_pylist() == names
+        assert dataset.to_polars().collect()["id"].to_list() == names
+
+    def test_may_have_such_a_column_in_one_file(self, make: Make) -> None:
+        texts = dict.fromkeys(range(ROWS), "x" * 300_000)
+        names = [*[None] * (ROWS - 1), "last"]
+        dataset = make(texts, ids=names.__getitem__, destination_format="jsonl", rows_per_part=ROWS)
+        assert dataset.to_arrow()["id"].to_pylist() == names
+
+    def test_may_have_rows_above_a_mebibyte(self, make: Make) -> None:
+        dataset = make({3: "x" * 3_000_000}, destination_format="jsonl")
+        assert len(dataset.to_arrow()["response"][3].as_py()) == 3_000_000
+        assert dataset.sample(ROWS).num_rows == ROWS
+
+    def test_may_have_a_column_that_is_null_everywhere(self, make: Make) -> None:
+        dataset = make({}, ids=lambda _: None, destination_format="jsonl")
+        assert dataset.to_arrow()["id"].null_count == ROWS
+
+
 class TestSample:
     @KINDS
     def test_has_the_same_rows_for_the_same_seed(self, make_anywhere: Make, kind: str) -> None:
