@@ -28,6 +28,7 @@ _NOT_WITH_TOOLS = ("model_task", "response_format", "sampling", *PROMPTS)
 _TOGETHER = {
     **dict.fromkeys((name for rules in MODEL_TASKS.values() for name in rules.without), ("model_task",)),
     **dict.fromkeys(("destination_format", "served_model_name"), ("format",)),
+    "on_overlong": ("model_task",),  # lines of text to embed have it
     "processor": ("engine",),
     "model": ("processor",),
     "sampling": ("engine", "processor", "model_task"),

@@ -222,6 +222,7 @@ def test_batch_files_need_no_prompt_while_parsing() -> None:
     for more in ({}, {"destination_format": "openai_batch"}, {"served_model_name": "{{ y }}"}):
         parsed(**lines, **more)
     parsed(prompt=None, format="{{ kind }}", destination_format="openai_batch", served_model_name="y")
+    parsed(**lines, model_task="{{ task }}", on_overlong="truncate")
     for mistake in ({"prompt": "Say {row.body}"}, {"id_column": "x"}, {"response_format": "json_object"}):
         with pytest.raises(SpecError, match=f"{next(iter(mistake))}: "):
             parsed(**{**lines, **mistake})
