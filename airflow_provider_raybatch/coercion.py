@@ -43,6 +43,9 @@ ENGINE_ARG_TYPES: Mapping[str, type] = {
 """Of vLLM's engine arguments and the echo engine's, the common ones that have one type."""
 
 
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
 def listed(value: Any) -> Any:
     """`value` with a list for each generator and dictionary view in it; the caller's own stays as it is.
 
@@ -56,17 +59,18 @@ def listed(value: Any) -> Any:
 
 
 def _listed(value: Any) -> Any:
-    if isinstance(value, (str, int, float)):
+    kind = value.__class__
+    if kind in _PLAIN:  # most values, and cheaper than the checks below
         return value
-    if isinstance(value, (Iterator, KeysView, ValuesView, ItemsView)):
-        value = list(value)
-    if value.__class__ is dict:
+    if kind is dict:
         made = {name: _listed(inner) for name, inner in value.items()}
         return value if all(made[name] is inner for name, inner in value.items()) else made
-    if value.__class__ is list or value.__class__ is tuple:
+    if kind is list or kind is tuple:
         items = [_listed(inner) for inner in value]
         same = all(made is inner for made, inner in zip(items, value, strict=True))
-        return value if same else value.__class__(items)
+        return value if same else kind(items)
+    if isinstance(value, (Iterator, KeysView, ValuesView, ItemsView)):
+        return _listed(list(value))
     return value
 
 

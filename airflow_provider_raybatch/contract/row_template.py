@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from airflow_provider_raybatch.contract.prompt_text import BinaryValueError, prompt_text
@@ -54,17 +55,22 @@ class FilledTemplate(str):
         ])
 
 
+@lru_cache(maxsize=256)
+def _compiled(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The literal pieces, and the names between them. A DAG often has one template in many tasks."""
+    pieces = _PLACEHOLDER.split(text)
+    # re.split yields: text, group1, group2, group3, text, ... ; exactly one of the three groups is set.
+    literals = tuple(_ESCAPED.sub(r"\1", literal) for literal in pieces[0::4])
+    names = (next(name for name in pieces[i : i + 3] if name is not None) for i in range(1, len(pieces), 4))
+    return literals, tuple(names)
+
+
 class RowTemplate:
     """A compiled template."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        pieces = _PLACEHOLDER.split(text)
-        # re.split yields: text, group1, group2, group3, text, ... ; exactly one of the three groups is set.
-        self._literals: list[str] = [_ESCAPED.sub(r"\1", literal) for literal in pieces[0::4]]
-        self._names: list[str] = [
-            next(name for name in pieces[i : i + 3] if name is not None) for i in range(1, len(pieces), 4)
-        ]
+        self._literals, self._names = _compiled(text)
 
     @property
     def columns(self) -> list[str]:
