@@ -169,7 +169,7 @@ def _source(value: Any) -> tuple[list[str], str | None]:
                 f"source: {shown(dict(value))} has no 'uri'; give paths, or what another batch task returned."
             )
         kind = value.get("format")
-        return [value["uri"]], "jsonl" if kind == OPENAI_BATCH else kind  # answers are no requests
+        return [value["uri"]], "jsonl" if kind == OPENAI_BATCH else kind  # its lines are answers now
     if not isinstance(value, Iterable) or isinstance(value, (bytes, bytearray)):
         raise SpecError(f"source: {shown(value)} is not a path; name a file, a folder, a glob or a list.")
     if isinstance(value, (set, frozenset)):

@@ -139,3 +139,23 @@ def test_chat_template_kwargs_that_reason_first_give_no_json(template: str) -> N
     check({"structured_outputs": {"json_object": True}})
     if "enable_thinking" in template:
         check({}, enable_thinking=False)
+
+
+def test_a_batch_line_with_texts_needs_no_chat_template(tmp_path: Path) -> None:
+    """Models for vectors have none, and a list of texts is not a chat."""
+    from airflow_provider_raybatch.job.preflight.model_check import check_model
+    from airflow_provider_raybatch.job.request.openai_batch.line import request_of
+    from tests.support import specs
+    from tests.support.small_models import classifier
+
+    classifier(tmp_path, "bert", ["a", "b"])
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "architectures": ["BertModel"]}))
+    job = specs.spec(
+        engine="vllm", model=str(tmp_path), model_task="embed", prompt=None, format="openai_batch",
+        destination_format="openai_batch", engine_args={"dtype": "float32"},
+    )  # fmt: skip
+    body = {"model": str(tmp_path), "input": ["red fox", "deep blue sea"]}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": json.dumps(body)}
+    found = check_model(job, [request_of(line, job)], {})
+    assert (found.sampled, found.failures) == (1, ())

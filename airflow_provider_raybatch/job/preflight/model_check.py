@@ -136,7 +136,7 @@ def check_model(
     about_reasoning = ""
     if spec.pools:
         check_pooling(spec, config)
-        if not spec.compares:
+        if not (spec.compares or spec.asks_by_lines):  # lists of texts are not chats
             _check_chat(spec, tokenizer, requests)
     else:
         if not vllm_compat.generates(config):  # its files may not tell

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrow IPC: streams and files of any batches and types, read batch by batch; and what is no such file."""
+"""Arrow IPC: streams and files of any batches and types, read batch by batch; and other files."""
 
 from __future__ import annotations
 

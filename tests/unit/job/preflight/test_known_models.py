@@ -237,9 +237,7 @@ def test_the_same_rows_need_no_second_check(checks: Checks, found: ModelCheck, t
     ],
     ids=lambda changed: list(changed)[-1],
 )
-def test_rows_of_other_tokens_are_checked_anew(
-    checks: Checks, changed: dict[str, Any]
-) -> None:
+def test_rows_of_other_tokens_are_checked_anew(checks: Checks, changed: dict[str, Any]) -> None:
     """The remedy that a refusal names changes no request."""
     failed = dataclasses.replace(FOUND, failures=((0, RowFailure("tokenize", "leaves no room")),))
     checks.found = failed
