@@ -184,8 +184,9 @@ def test_readers_take_answers_that_differ(tmp_path: Path) -> None:
     assert [one["token"] for one in sure[0]["logprobs"]["content"]] == ["é", "b"]
     assert (raw[0]["text"], raw[0]["logprobs"]["tokens"]) == ("a b", ["a", "b"])
     assert len(large[0]["message"]["content"]) == 3_000_000
-    assert dataset.to_polars().collect().height == dataset.sample(9).num_rows == 9
-    assert dataset.compare(dataset).same == 9
+    assert dataset.sample(9).num_rows == dataset.compare(dataset).same == 9
+    pytest.importorskip("polars")  # the cluster's Python has none
+    assert dataset.to_polars().collect().height == 9
 
 
 @pytest.mark.parametrize(("packing", "kind"), [("float", list), ("base64", str)])
