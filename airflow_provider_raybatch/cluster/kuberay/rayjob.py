@@ -37,6 +37,8 @@ class RayJobState:
     :param job_id: the Ray job that KubeRay polls; empty until we have submitted ours.
     :param started: epoch seconds from which `active_deadline` counts; ``None`` before the start.
     :param active_deadline: `activeDeadlineSeconds`.
+    :param pre_running_deadline: `preRunningDeadlineSeconds`, counted from `started`, too, until KubeRay polls
+        our Ray job.
     """
 
     name: str
@@ -57,6 +59,7 @@ class RayJobState:
     active_deadline: int | None
     secret: str
     resource_version: str
+    pre_running_deadline: int | None = None
 
     @property
     def terminal(self) -> bool:
@@ -118,6 +121,7 @@ def rayjob_state(manifest: Mapping[str, Any]) -> RayJobState:
         active_deadline=spec.get("activeDeadlineSeconds"),
         secret=auth.get("secretName") or "",
         resource_version=str(metadata.get("resourceVersion", "")),
+        pre_running_deadline=spec.get("preRunningDeadlineSeconds"),
     )
 
 
