@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A DAG's words for the Ray cluster of a task: one that KubeRay makes for the run, or a running one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from datetime import timedelta
+from typing import Any, ClassVar, Literal
+
+from airflow_provider_raybatch.cluster.kuberay.checks import check_arguments, may_be_template
+
+_REACHES = ("name", "namespace", "kubernetes_conn_id", "dashboard_address")
+
+
+@dataclass(kw_only=True, repr=False)
+class KubeRayCluster:
+    """A Ray cluster on Kubernetes, for `ray_cluster` of an operator.
+
+    Without `name`, the task creates a RayJob, whose cluster lives as long as the task's job; KubeRay 1.6 or
+    newer makes it. With `name`, the task uses a running RayCluster, and creates and deletes nothing.
+
+    Airflow renders every argument, in lists and dictionaries, too.
+
+    :param image: with Ray, the engine and the models' libraries, for head and workers.
+    :param ray_version: of the image, at least 2.56; by default as the tag says, such as ``2.60.0-py312-gpu``.
+    :param accelerator_type: GPUs of the workers, as Ray names them, such as ``H100``.
+    :param gpus_per_worker: by default as many as a replica has, at most 8; 0 for a cluster without GPUs.
+    :param workers: with GPUs: a number, or fewest and most. By default none at first, and at most as many as
+        the job's `replicas` need, or 4 replicas.
+    :param cpu_workers: without GPUs: a number, or fewest and most; by default only where a job has no GPUs.
+    :param cpus_per_worker: CPUs of a worker; by default what a node of the accelerator leaves.
+    :param memory_per_worker: such as ``64Gi``.
+    :param head: `cpus` and `memory` of the head, which runs the driver and no replica.
+    :param cloud: ``gke``, ``eks`` (Karpenter), ``eks-auto`` (EKS Auto Mode) or ``aks``, whose nodes' labels
+        find the accelerator.
+    :param node_selector: labels of the workers' nodes, in place of what `cloud` and `accelerator_type` say.
+    :param tolerations: of the workers, besides the one for ``nvidia.com/gpu``.
+    :param namespace: of Kubernetes; by default the connection's.
+    :param kubernetes_conn_id: Airflow's connection; credentials of the worker's own pod come first.
+    :param service_account: of head and workers.
+    :param kueue_queue: Kueue's local queue, which admits the cluster.
+    :param labels: of the RayJob and of all pods.
+    :param annotations: of the RayJob.
+    :param env: environment variables of head and workers: texts, or ``{"secretKeyRef": {...}}`` for secrets.
+    :param volumes: of Kubernetes, each with `mountPath` for head and workers, and `readOnly` or `subPath`.
+    :param image_pull_secrets: names of Secrets.
+    :param image_pull_policy: ``Always``, ``IfNotPresent`` or ``Never``.
+    :param spec: a RayCluster or RayJob as a dictionary, or the path of its YAML file, in place of what would
+        be made of the arguments from `image` to `image_pull_policy`.
+    :param patch: merged over the RayCluster's spec; lists of named items are merged by name.
+    :param name: of a running RayCluster.
+    :param dashboard_address: ``service`` inside the cluster, ``proxy`` by the API server, a URL with
+        ``{namespace}`` and ``{cluster}``, or ``auto`` for one of the first two.
+    :param idle_timeout: seconds or a timedelta after which a worker without work goes.
+    :param cluster_wait: seconds or a timedelta to wait for the cluster.
+    :param ttl_after_finished: seconds or a timedelta for which KubeRay keeps an ended cluster, should Airflow
+        not delete it.
+    :raises SpecError: the first mistake that no template decides.
+    """
+
+    template_fields: ClassVar[tuple[str, ...]]
+    text_fields: ClassVar[frozenset[str]] = frozenset({
+        "image", "ray_version", "accelerator_type", "memory_per_worker", "namespace", "kubernetes_conn_id",
+        "service_account", "kueue_queue", "name", "dashboard_address",
+    })  # fmt: skip
+    """Those that are text whatever it looks like, where a DAG renders native objects."""
+
+    image: str | None = None
+    ray_version: str | None = None
+    accelerator_type: str | None = None
+    gpus_per_worker: int | None = None
+    workers: int | tuple[int, int | None] | list[int | None] | str | None = None
+    cpu_workers: int | tuple[int, int] | list[int] | str | None = None
+    cpus_per_worker: float | str | None = None
+    memory_per_worker: str | None = None
+    head: Mapping[str, Any] | None = None
+    cloud: Literal["gke", "eks", "eks-auto", "aks"] | None = None
+    node_selector: Mapping[str, str] | None = None
+    tolerations: list[Mapping[str, Any]] | None = None
+    namespace: str | None = None
+    kubernetes_conn_id: str = "kubernetes_default"
+    service_account: str | None = None
+    kueue_queue: str | None = None
+    labels: Mapping[str, str] | None = None
+    annotations: Mapping[str, str] | None = None
+    env: Mapping[str, str | Mapping[str, Any]] | None = None
+    volumes: list[Mapping[str, Any]] | None = None
+    image_pull_secrets: list[str] | None = None
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
+    spec: Mapping[str, Any] | str | None = None
+    patch: Mapping[str, Any] | None = None
+    name: str | None = None
+    dashboard_address: str = "auto"
+    idle_timeout: float | timedelta | str = 60.0
+    cluster_wait: float | timedelta | str = 1800.0
+    ttl_after_finished: float | timedelta | str = 600.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no template can put right."""
+        self.check(may_be_template)
+
+    def check(self, changes: Callable[[Any], bool] = lambda _: False) -> None:
+        """Refuse a mistake.
+
+        :param changes: whether a template or an XCom decides a value; by default all is rendered.
+        :raises SpecError: names argument, value and remedy.
+        """
+        check_arguments({field.name: getattr(self, field.name) for field in fields(self)}, changes)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The arguments that are not at their defaults."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.default is MISSING or getattr(self, field.name) != field.default
+        }
+
+    def __repr__(self) -> str:
+        """As a call, without values of environment variables."""
+        shown = {name: value if name != "env" else sorted(value) for name, value in self.given.items()}
+        return f"KubeRayCluster({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+    def serialize(self) -> dict[str, Any]:
+        """For Airflow's pages and serialised DAGs, which show arguments."""
+        return self.given
+
+    def to_json(self) -> dict[str, Any]:
+        """What reaches the cluster again, for a trigger or a record."""
+        return {name: getattr(self, name) for name in _REACHES}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> KubeRayCluster:
+        """What :meth:`to_json` made: it can be reached, and not created."""
+        made = cls.__new__(cls)
+        for field in fields(cls):
+            setattr(made, field.name, data.get(field.name, field.default))
+        return made
+
+
+KubeRayCluster.template_fields = tuple(field.name for field in fields(KubeRayCluster))

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many workers a cluster has, from what is given and from the job that runs on it; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+
+MOST_REPLICAS = 4
+"""Replicas that workers are allowed for where neither `workers` nor `replicas` is given."""
+MOST_GPUS_PER_WORKER = 8
+"""GPUs of one node, at most."""
+
+
+@dataclass(frozen=True)
+class WorkerCounts:
+    """Sizes of a cluster's two worker groups.
+
+    :param gpus_per_worker: GPUs of a worker in the first group; 0 where the cluster has no such group.
+    :param gpu_workers: fewest and most workers with GPUs.
+    :param cpu_workers: fewest and most workers without.
+    """
+
+    gpus_per_worker: int
+    gpu_workers: tuple[int, int]
+    cpu_workers: tuple[int, int]
+
+    @property
+    def fixed(self) -> bool:
+        """Whether an autoscaler would have nothing to decide."""
+        return self.gpu_workers[0] == self.gpu_workers[1] and self.cpu_workers[0] == self.cpu_workers[1]
+
+
+def worker_counts(spec: BatchInferenceSpec | None, cluster: KubeRayCluster) -> WorkerCounts:
+    """How many workers, and how large they are.
+
+    :param spec: of the batch inference; ``None`` for any other job, whose sizes are unknown.
+    """
+    given = bounds(cluster.workers)
+    of_replica = _gpus_of_a_replica(spec, cluster)
+    cpu = bounds(cluster.cpu_workers) or (0, 0)
+    if of_replica == 0 and (given is None or given[1] in (None, 0)):
+        most = cpu[1] or 0
+        return WorkerCounts(0, (0, 0), (cpu[0], most) if most else (0, _replicas(spec, 0)))
+    of_worker = cluster.gpus_per_worker or gpus_of_a_worker(max(of_replica, 1))
+    fewest, most_given = given or (0, None)
+    needed = -(-max(of_replica, 1) * _replicas(spec, of_replica) // int(of_worker))
+    most = max(fewest, needed) if most_given is None else most_given
+    return WorkerCounts(int(of_worker), (fewest, most), (cpu[0], cpu[1] or cpu[0]))
+
+
+def gpus_of_a_worker(of_replica: int) -> int:
+    """GPUs of a worker that fits a replica: all of them, or an even share where no node has as many."""
+    sizes = range(min(of_replica, MOST_GPUS_PER_WORKER), 0, -1)
+    return next(size for size in sizes if of_replica % size == 0)
+
+
+def bounds(value: Any) -> tuple[int, int | None] | None:
+    """Fewest and most of a checked `workers` or `cpu_workers`; ``None`` where it is not given."""
+    if value is None:
+        return None
+    if isinstance(value, (list, tuple)):
+        fewest, most = value
+        return int(fewest or 0), None if most is None else int(most)
+    return int(value), int(value)
+
+
+def _gpus_of_a_replica(spec: BatchInferenceSpec | None, cluster: KubeRayCluster) -> int:
+    if cluster.gpus_per_worker == 0:
+        return 0  # vLLM runs on CPUs then
+    if spec is None:
+        return 1 if cluster.accelerator_type or cluster.gpus_per_worker else 0
+    if spec.engine == "echo" and not spec.has_parallel_sizes:
+        return 0
+    return spec.gpus_per_replica
+
+
+def _replicas(spec: BatchInferenceSpec | None, gpus: int) -> int:
+    if spec is None or (spec.replicas is None and gpus):
+        return MOST_REPLICAS
+    if spec.replicas is None:
+        return 1  # without GPUs, one uses all CPUs of its node
+    return spec.replicas if isinstance(spec.replicas, int) else spec.replicas[1]

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labels by which the big clouds' nodes tell their GPU; Kubernetes itself has none."""
+
+from __future__ import annotations
+
+_GKE = {
+    "T4": "nvidia-tesla-t4",
+    "V100": "nvidia-tesla-v100",
+    "P4": "nvidia-tesla-p4",
+    "P100": "nvidia-tesla-p100",
+    "L4": "nvidia-l4",
+    "A100": "nvidia-tesla-a100",
+    "A100-40G": "nvidia-tesla-a100",
+    "A100-80G": "nvidia-a100-80gb",
+    "H100": "nvidia-h100-80gb",
+    "H200": "nvidia-h200-141gb",
+    "B200": "nvidia-b200",
+    "GB200": "nvidia-gb200",
+    "RTX-PRO-6000": "nvidia-rtx-pro-6000",
+}
+_KARPENTER = {
+    "T4": "t4",
+    "V100": "v100",
+    "A10G": "a10g",
+    "L4": "l4",
+    "L40S": "l40s",
+    "A100": "a100",
+    "A100-40G": "a100",
+    "A100-80G": "a100",
+    "H100": "h100",
+    "H200": "h200",
+    "B200": "b200",
+}
+
+_LABELS = {
+    "gke": ("cloud.google.com/gke-accelerator", _GKE),
+    "eks": ("karpenter.k8s.aws/instance-gpu-name", _KARPENTER),
+    "eks-auto": ("eks.amazonaws.com/instance-gpu-name", _KARPENTER),
+}
+CLOUDS = (*_LABELS, "aks")
+
+
+def gpu_node_labels(cloud: str | None, accelerator_type: str | None) -> dict[str, str]:
+    """Labels of the nodes with an accelerator; empty where none is known."""
+    if cloud == "aks":
+        return {"kubernetes.azure.com/accelerator": "nvidia"}  # AKS labels no model of a GPU
+    if cloud not in _LABELS or accelerator_type is None:
+        return {}
+    label, names = _LABELS[cloud]
+    return {label: names[accelerator_type]} if accelerator_type in names else {}

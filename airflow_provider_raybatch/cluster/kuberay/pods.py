@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods of head and workers, and the groups that KubeRay makes of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_raybatch.cluster.kuberay.api import Manifest
+from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
+from airflow_provider_raybatch.cluster.kuberay.node_labels import gpu_node_labels
+
+GPU = "nvidia.com/gpu"
+GPU_GROUP, CPU_GROUP = "gpu-workers", "cpu-workers"
+
+SECURITY: Manifest = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""Of Kubernetes' restricted profile, all but the user, whom the image chooses."""
+_HEAD_CPUS, _HEAD_MEMORY = 2, "8Gi"
+_SHARED_MEMORY = "shared-mem"  # KubeRay's own name for it
+_PORTS = {"gcs": 6379, "dashboard": 8265, "client": 10001, "metrics": 8080}
+_STOP_SECONDS = 60
+"""Between the end of a job and that of its pods; replicas have written their rows before."""
+_SMALL_GPUS = frozenset({"T4", "P4", "P100", "K80", "L4", "A10G", "V100", "L40S", None})
+"""Accelerators whose smallest nodes have 4 CPUs and 16 GiB for a GPU, of which Kubernetes takes a part."""
+
+
+def head_group(cluster: KubeRayCluster) -> Manifest:
+    """The head: no Ray CPUs, so that no replica runs beside the driver, whose own tasks ask for none."""
+    sizes = cluster.head or {}
+    container = _container(cluster, "ray-head")
+    container["ports"] = [{"name": name, "containerPort": port} for name, port in _PORTS.items()]
+    container["resources"] = _resources(sizes.get("cpus") or _HEAD_CPUS, sizes.get("memory") or _HEAD_MEMORY)
+    return {
+        "serviceType": "ClusterIP",
+        "rayStartParams": {"num-cpus": "0", "num-gpus": "0", "dashboard-host": "0.0.0.0"},
+        "template": _template(cluster, container),
+    }
+
+
+def gpu_group(cluster: KubeRayCluster, gpus: int, counts: tuple[int, int]) -> Manifest:
+    """Workers with GPUs."""
+    cpus, memory = _sizes(cluster, gpus)
+    container = _container(cluster, "ray-worker")
+    container["resources"] = _resources(cpus, memory, {GPU: str(gpus)})
+    template = _template(cluster, container)
+    labels = gpu_node_labels(cluster.cloud, cluster.accelerator_type)
+    selector = cluster.node_selector if cluster.node_selector is not None else labels
+    if selector:
+        template["spec"]["nodeSelector"] = dict(selector)
+    tolerated = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
+    template["spec"]["tolerations"] = [tolerated, *map(dict, cluster.tolerations or ())]
+    parameters = {}
+    if cluster.accelerator_type:
+        # Ray's autoscaler knows of a group without nodes only what is written here.
+        # In single quotes: KubeRay can't read the escaped form of its samples, and then sets no GPUs.
+        parameters["resources"] = f"'{json.dumps({f'accelerator_type:{cluster.accelerator_type}': 1})}'"
+    return _group(GPU_GROUP, counts, parameters, template)
+
+
+def cpu_group(cluster: KubeRayCluster, counts: tuple[int, int], *, alone: bool) -> Manifest:
+    """Workers without GPUs.
+
+    :param alone: whether the cluster has no others, so that the arguments of workers are theirs.
+    """
+    cpus, memory = _sizes(cluster, 1)
+    container = _container(cluster, "ray-worker")
+    container["resources"] = _resources(cpus, memory)
+    template = _template(cluster, container)
+    if alone and cluster.node_selector:
+        template["spec"]["nodeSelector"] = dict(cluster.node_selector)
+    if cluster.tolerations:
+        template["spec"]["tolerations"] = [dict(one) for one in cluster.tolerations]
+    return _group(CPU_GROUP, counts, {}, template)
+
+
+def _sizes(cluster: KubeRayCluster, gpus: int) -> tuple[Any, str]:
+    small = cluster.accelerator_type in _SMALL_GPUS
+    cpus, gib = (3, 12) if small else (8, 64)
+    return cluster.cpus_per_worker or cpus * gpus, cluster.memory_per_worker or f"{gib * gpus}Gi"
+
+
+def _group(name: str, counts: tuple[int, int], parameters: dict[str, str], template: Manifest) -> Manifest:
+    fewest, most = counts
+    return {
+        "groupName": name,
+        "replicas": fewest,
+        "minReplicas": fewest,
+        "maxReplicas": most,
+        "rayStartParams": parameters,
+        "template": template,
+    }
+
+
+def _resources(cpus: Any, memory: str, more: Mapping[str, str] | None = None) -> Manifest:
+    """Requests equal limits, so that Ray's sizes are those that Kubernetes keeps free."""
+    amounts = {"cpu": str(cpus), "memory": memory, **(more or {})}
+    return {"requests": amounts, "limits": dict(amounts)}
+
+
+def _container(cluster: KubeRayCluster, name: str) -> Manifest:
+    container: Manifest = {"name": name, "image": cluster.image}
+    if cluster.image_pull_policy:
+        container["imagePullPolicy"] = cluster.image_pull_policy
+    if cluster.env:
+        container["env"] = [_variable(name, value) for name, value in cluster.env.items()]
+    mounts = [_mount(volume) for volume in cluster.volumes or ()]
+    container["volumeMounts"] = [{"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}, *mounts]
+    container["securityContext"] = dict(SECURITY)
+    return container
+
+
+def _variable(name: str, value: Any) -> Manifest:
+    if isinstance(value, Mapping):
+        return {"name": name, "valueFrom": dict(value)}
+    return {"name": name, "value": str(value)}
+
+
+_OF_MOUNT = ("mountPath", "readOnly", "subPath")
+
+
+def _mount(volume: Mapping[str, Any]) -> Manifest:
+    return {"name": volume["name"], **{key: volume[key] for key in _OF_MOUNT if key in volume}}
+
+
+def _template(cluster: KubeRayCluster, container: Manifest) -> Manifest:
+    # Ray's object store lies in shared memory; Docker's 64 MiB would make it use the disk.
+    shared = {"medium": "Memory", "sizeLimit": container["resources"]["limits"]["memory"]}
+    volumes = [{k: v for k, v in volume.items() if k not in _OF_MOUNT} for volume in cluster.volumes or ()]
+    spec: Manifest = {
+        "restartPolicy": "Never",  # the autoscaler replaces pods, and a head that restarts has lost its job
+        "terminationGracePeriodSeconds": _STOP_SECONDS,
+        "containers": [container],
+        "volumes": [{"name": _SHARED_MEMORY, "emptyDir": shared}, *volumes],
+    }
+    if cluster.service_account:
+        spec["serviceAccountName"] = cluster.service_account
+    if cluster.image_pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in cluster.image_pull_secrets]
+    template: Manifest = {"spec": spec}
+    if cluster.labels:
+        template["metadata"] = {"labels": dict(cluster.labels)}
+    return template
