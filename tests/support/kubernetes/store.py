@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the stand-in for a Kubernetes keeps: objects, their versions, and how they came and went."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import secrets
+import threading
+import uuid
+from collections import deque
+from dataclasses import dataclass
+
+from tests.support.kubernetes import refusals
+from tests.support.kubernetes.clock import Clock
+from tests.support.kubernetes.kinds import RESOURCES, Manifest, Resource
+from tests.support.kubernetes.selectors import by_fields, by_labels
+
+Key = tuple[str, str, str]
+"""Kind, namespace, name."""
+
+FOREGROUND = "foregroundDeletion"
+ORPHAN = "orphan"
+_KEPT_CHANGES = 5000
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a watch tells: ADDED, MODIFIED or DELETED."""
+
+    version: int
+    type: str
+    found: Manifest
+
+
+class Store:
+    """Objects by kind, namespace and name. Everything that comes in and goes out is a copy."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.changed = threading.Condition(threading.RLock())
+        self.version = 1000
+        self._objects: dict[Key, Manifest] = {}
+        self._changes: deque[Change] = deque(maxlen=_KEPT_CHANGES)
+        self._oldest_page = 0
+        """Pages of lists that began before this version are no longer there."""
+
+    def all(self, kind: str | None = None, namespace: str | None = None) -> list[Manifest]:
+        """Every object, in the order of its name."""
+        with self.changed:
+            return [
+                copy.deepcopy(found)
+                for (of_kind, in_namespace, _), found in sorted(self._objects.items())
+                if kind in {None, of_kind} and namespace in {None, in_namespace}
+            ]
+
+    def find(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        with self.changed:
+            return copy.deepcopy(self._objects.get((kind, namespace, name)))
+
+    def with_uid(self, uid: str) -> Manifest | None:
+        with self.changed:
+            found = (each for each in self._objects.values() if each["metadata"]["uid"] == uid)
+            return copy.deepcopy(next(found, None))
+
+    def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+        """Keep a new object; what the server sets is set."""
+        made = copy.deepcopy(manifest)
+        metadata = made["metadata"]
+        if not metadata.get("name"):
+            metadata["name"] = metadata["generateName"] + suffix()
+        key = key_of(made)
+        with self.changed:
+            if key in self._objects:
+                raise refusals.already_exists(RESOURCES[key[0]], key[2])
+            for field in ("deletionTimestamp", "resourceVersion"):
+                metadata.pop(field, None)
+            metadata |= {
+                "uid": str(uuid.uuid4()),
+                "generation": 1,
+                "creationTimestamp": self.clock.timestamp(),
+            }
+            if not dry_run:
+                self._keep(made, "ADDED")
+            return copy.deepcopy(made)
+
+    def replace(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+        """Keep a changed object, if it is still the version that it was made from."""
+        changed = copy.deepcopy(manifest)
+        key = key_of(changed)
+        resource = RESOURCES[key[0]]
+        with self.changed:
+            current = self._objects.get(key)
+            if current is None:
+                raise refusals.not_found(resource, key[2])
+            metadata, before = changed["metadata"], current["metadata"]
+            if metadata.get("uid", before["uid"]) != before["uid"]:
+                text = f'Invalid value: "{metadata["uid"]}": field is immutable'
+                raise refusals.invalid(resource, key[2], [("FieldValueInvalid", "metadata.uid", text)])
+            if metadata.get("resourceVersion", before["resourceVersion"]) != before["resourceVersion"]:
+                raise refusals.stale(resource, key[2])
+            _hold_metadata(resource, key[2], metadata, before)
+            metadata["resourceVersion"] = before["resourceVersion"]
+            if changed == current or dry_run:
+                return changed
+            if _desired(changed) != _desired(current):
+                metadata["generation"] = before["generation"] + 1
+            if metadata.get("deletionTimestamp") and not metadata.get("finalizers") and not _lingers(changed):
+                self._drop(changed)
+            else:
+                self._keep(changed, "MODIFIED")
+            return copy.deepcopy(changed)
+
+    def delete(self, key: Key, *, uid: str | None = None, propagation: str = "Background") -> Manifest | None:
+        """Delete an object, or mark it where something holds it.
+
+        :param propagation: Background, Foreground or Orphan: what becomes of what it owns.
+        :return: the object if it is still there.
+        """
+        resource = RESOURCES[key[0]]
+        with self.changed:
+            current = self._objects.get(key)
+            if current is None:
+                raise refusals.not_found(resource, key[2])
+            if uid is not None and uid != current["metadata"]["uid"]:
+                raise refusals.other_uid(resource, key[2], uid, current["metadata"]["uid"])
+            marked = copy.deepcopy(current)
+            metadata = marked["metadata"]
+            finalizers = [each for each in metadata.get("finalizers", ()) if each not in {FOREGROUND, ORPHAN}]
+            extra = {"Foreground": [FOREGROUND], "Orphan": [ORPHAN]}.get(propagation, [])
+            if metadata.get("deletionTimestamp") and not extra:
+                extra = [each for each in metadata.get("finalizers", ()) if each in {FOREGROUND, ORPHAN}]
+            metadata.setdefault("deletionTimestamp", self.clock.timestamp())
+            metadata["finalizers"] = finalizers + extra
+            if metadata["finalizers"] or _lingers(marked):
+                if not metadata["finalizers"]:
+                    del metadata["finalizers"]
+                if marked != current:
+                    self._keep(marked, "MODIFIED")
+                return copy.deepcopy(marked)
+            self._drop(marked)
+            return None
+
+    def remove(self, key: Key) -> None:
+        """Take an object away whatever holds it, as a kubelet does with a pod that has ended."""
+        with self.changed:
+            if (found := self._objects.get(key)) is not None:
+                self._drop(copy.deepcopy(found))
+
+    def page(
+        self, resource: Resource, namespace: str | None, *, labels: str = "", fields: str = "",
+        limit: int | None = None, after: str = "",
+    ) -> Manifest:  # fmt: skip
+        """A list as the API server returns it, `limit` objects of it.
+
+        :param after: `continue` of the page before.
+        """
+        fits_labels, fits_fields = by_labels(labels), by_fields(fields, resource)
+        with self.changed:
+            version, start = _continued(after) if after else (self.version, ["", ""])
+            if version < self._oldest_page:
+                why = (
+                    "The provided continue parameter is too old to display a consistent list result. You can "
+                    "start a new list without the continue parameter, or use the continue token in this one"
+                )
+                raise refusals.expired(why)
+            found = [
+                each
+                for each in self.all(resource.kind, namespace)
+                if fits_labels(each) and fits_fields(each) and _place(each) > start
+            ]
+            metadata: Manifest = {"resourceVersion": str(version)}
+            if limit and len(found) > limit:
+                metadata["remainingItemCount"] = len(found) - limit
+                found = found[:limit]
+                token = json.dumps([version, _place(found[-1])])
+                metadata["continue"] = base64.urlsafe_b64encode(token.encode()).decode()
+        kind = f"{resource.kind}List"
+        return {"kind": kind, "apiVersion": resource.api_version, "metadata": metadata, "items": found}
+
+    def changes_since(self, version: int) -> list[Change]:
+        """What came after a version; 410 where it is too long ago."""
+        with self.changed:
+            if self._changes and version < self._changes[0].version - 1 and version < self.version:
+                raise refusals.expired(f"too old resource version: {version} ({self._changes[0].version})")
+            return [change for change in self._changes if change.version > version]
+
+    def forget(self) -> None:
+        """Compact, as etcd does every five minutes: older versions and pages answer 410 from now on."""
+        with self.changed:
+            self._changes.clear()
+            self.version += 1
+            self._oldest_page = self.version
+            self._changes.append(Change(self.version, "BOOKMARK", {}))
+
+    def _keep(self, manifest: Manifest, how: str) -> None:
+        self.version += 1
+        manifest["metadata"]["resourceVersion"] = str(self.version)
+        self._objects[key_of(manifest)] = copy.deepcopy(manifest)
+        self._tell(how, manifest)
+
+    def _drop(self, manifest: Manifest) -> None:
+        self.version += 1
+        manifest["metadata"]["resourceVersion"] = str(self.version)
+        del self._objects[key_of(manifest)]
+        self._tell("DELETED", manifest)
+
+    def _tell(self, how: str, manifest: Manifest) -> None:
+        self._changes.append(Change(self.version, how, copy.deepcopy(manifest)))
+        self.changed.notify_all()
+
+
+def key_of(manifest: Manifest) -> Key:
+    metadata = manifest["metadata"]
+    return manifest["kind"], metadata.get("namespace", ""), metadata["name"]
+
+
+def suffix() -> str:
+    """Five characters, as Kubernetes ends a generated name."""
+    return "".join(secrets.choice("bcdfghjklmnpqrstvwxz2456789") for _ in range(5))
+
+
+def _hold_metadata(resource: Resource, name: str, metadata: Manifest, before: Manifest) -> None:
+    """Set what no request changes, and refuse new finalizers of what is being deleted."""
+    for field in ("uid", "creationTimestamp", "deletionTimestamp", "generation"):
+        if field in before:
+            metadata[field] = before[field]
+        else:
+            metadata.pop(field, None)
+    if not metadata.get("finalizers"):
+        metadata.pop("finalizers", None)
+    added = set(metadata.get("finalizers", ())) - set(before.get("finalizers", ()))
+    if before.get("deletionTimestamp") and added:
+        text = "Forbidden: no new finalizers can be added if the object is being deleted"
+        raise refusals.invalid(resource, name, [("FieldValueForbidden", "metadata.finalizers", text)])
+
+
+def _desired(manifest: Manifest) -> Manifest:
+    """The part of an object whose changes count as a generation."""
+    return {key: value for key, value in manifest.items() if key not in {"metadata", "status"}}
+
+
+def _lingers(manifest: Manifest) -> bool:
+    """Whether it stays until a kubelet has ended it: a pod on a node."""
+    return manifest["kind"] == "Pod" and bool((manifest.get("spec") or {}).get("nodeName"))
+
+
+def _place(manifest: Manifest) -> list[str]:
+    metadata = manifest["metadata"]
+    return [metadata.get("namespace", ""), metadata["name"]]
+
+
+def _continued(token: str) -> tuple[int, list[str]]:
+    try:
+        version, start = json.loads(base64.urlsafe_b64decode(token))
+    except ValueError as error:
+        raise refusals.bad_request("continue key is not valid") from error
+    return version, start
