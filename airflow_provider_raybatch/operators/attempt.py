@@ -20,20 +20,18 @@ from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception
-from airflow_provider_raybatch.hooks.connection import RayConnection
 from airflow_provider_raybatch.hooks.installation import installation_id
-from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.operators.deadline import Deadline
 from airflow_provider_raybatch.operators.plan import TaskRun
 from airflow_provider_raybatch.operators.run_key import open_run_key
 from airflow_provider_raybatch.operators.run_record import RunRecord, current_run, recorded_run
+from airflow_provider_raybatch.places.place import Place
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.retry_policy import RetryPolicy
 
     from airflow_provider_raybatch.cluster.follow.loop import Log
-    from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 
 _FINAL = (AirflowFailException, AirflowSensorTimeout, AirflowSkipException)
 """What ends a task whatever its retries and its policy are."""
@@ -43,13 +41,14 @@ _FINAL = (AirflowFailException, AirflowSensorTimeout, AirflowSkipException)
 class Attempt:
     """One attempt of a task.
 
+    :param read_place: where its jobs are.
     :param deadline: when its job must have ended; called only for a run, since the arguments that it comes
         from may be wrong.
     :param needs_key: whether its job can be followed only with the run's key.
     """
 
     context: Context
-    ray_conn_id: str
+    read_place: Callable[[], Place]
     deadline: Callable[[], Deadline]
     needs_key: bool
 
@@ -58,39 +57,38 @@ class Attempt:
 
         :raises RayBatchException: the connection can't be used, or the task state store gives no answer.
         """
-        connection = RayHook(self.ray_conn_id).read()
+        place = self.read_place()
         store, ti = self.context["task_state_store"], self.context["ti"]
         team = getattr(self.context.get("dag_run"), "team_name", None)
         record = current_run(
             store,
             ti,
-            lambda: connection.namespace or installation_id(team),
-            connection.secret_seal_key,
-            lambda known: self._was_cleared(connection, known),
+            lambda: place.namespace or installation_id(team),
+            place.secret_seal_key,
+            lambda known: self._was_cleared(place, known),
             needs_key=self.needs_key,
         )
-        return self._run_of(connection, record)
+        return self._run_of(place, record)
 
     def recorded(self) -> TaskRun | None:
         """The run on record, ``None`` without one; raises as :meth:`begin`."""
         record = recorded_run(self.context["task_state_store"])
-        return None if record is None else self._run_of(RayHook(self.ray_conn_id).read(), record)
+        return None if record is None else self._run_of(self.read_place(), record)
 
     def stop_left_behind(self, log: Log) -> None:
         """Stop the jobs of earlier attempts and earlier runs; an error is only logged."""
-        from airflow_provider_raybatch.cluster.follow.loop import stop_jobs_of
         from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 
         try:
             record = recorded_run(self.context["task_state_store"])
             if record is None or record.fingerprint is not None:
                 return  # no job was submitted, or its result is recorded
-            connection = RayHook(self.ray_conn_id).read()
-            if connection.embedded:
+            place = self.read_place()
+            if place.embedded:
                 return  # what it ran ended with its attempt
-            address, task = connection.address(), self._task(connection, record)
+            task = self._task(place, record)
             for token in (record.token, *(record.earlier or ())):
-                stopped = run_blocking(stop_jobs_of(address, SubmissionKey(task, token)))
+                stopped = run_blocking(place.stop_run(SubmissionKey(task, token)))
                 log.info("Stopped: %s.", ", ".join(stopped) or "nothing was running")
         except RaybatchError as error:
             log.error("The job could not be stopped: %s", error)
@@ -109,28 +107,26 @@ class Attempt:
             decision = policy.evaluate(error, ti.try_number, ti.max_tries, self.context)
         return decision is not None and decision.action is RetryAction.FAIL
 
-    def _was_cleared(self, connection: RayConnection, known: RunRecord) -> bool:
-        from airflow_provider_raybatch.cluster.follow.control import was_cleared
-
-        run_key = open_run_key(known.key, connection.secret_seal_key)
+    def _was_cleared(self, place: Place, known: RunRecord) -> bool:
+        run_key = open_run_key(known.key, place.secret_seal_key)
         is_first = self.context["ti"].try_number <= known.try_number
-        if is_first or connection.embedded or known.fingerprint is not None or not run_key:
+        if is_first or place.embedded or known.fingerprint is not None or not run_key:
             return False
-        return run_blocking(was_cleared(connection.address(), run_key))
+        return run_blocking(place.was_cleared(run_key))
 
-    def _run_of(self, connection: RayConnection, record: RunRecord) -> TaskRun:
+    def _run_of(self, place: Place, record: RunRecord) -> TaskRun:
         return TaskRun(
-            task=self._task(connection, record),
+            task=self._task(place, record),
             record=record,
-            connection=connection,
+            place=place,
             deadline=self.deadline(),
             attempt=self.context["ti"].try_number,
         )
 
-    def _task(self, connection: RayConnection, record: RunRecord) -> TaskKey:
+    def _task(self, place: Place, record: RunRecord) -> TaskKey:
         ti = self.context["ti"]
         return TaskKey(
-            namespace=connection.namespace or record.namespace,
+            namespace=place.namespace or record.namespace,
             dag_id=ti.dag_id,
             run_id=ti.run_id,
             task_id=ti.task_id,
@@ -138,28 +134,19 @@ class Attempt:
         )
 
 
-def stop_earlier_runs(address: ClusterAddress, run: TaskRun, keep: str, log: Log) -> bool:
+def stop_earlier_runs(run: TaskRun, keep: str, log: Log) -> bool:
     """Stop the jobs of earlier runs: those on record, or all jobs of the task if the record is lost.
 
     :param keep: submission id of this run's job.
     :return: whether all of them have ended; otherwise a warning is logged.
     """
     try:
-        stopped = run_blocking(_stop_earlier(address, run, keep))
+        earlier = run.record.earlier
+        keys = None if earlier is None else [run.key_of(token) for token in earlier]
+        stopped = run_blocking(run.place.stop_earlier(keys, run.task.digest, keep))
     except RaybatchError as error:
         log.warning("A job of an earlier run of this task may still be there: %s", error)
         return False
     if stopped:
         log.info("Stopped what an earlier run of this task left: %s.", ", ".join(stopped))
     return True
-
-
-async def _stop_earlier(address: ClusterAddress, run: TaskRun, keep: str) -> list[str]:
-    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-    from airflow_provider_raybatch.cluster.submit.resolve import stop_older, stop_run
-
-    async with RayJobsClient(address) as client:
-        if run.record.earlier is None:
-            return await stop_older(client, run.task.digest, keep)
-        stopped = [await stop_run(client, run.key_of(token)) for token in run.record.earlier]
-        return [submission_id for submission_id in stopped if submission_id is not None]

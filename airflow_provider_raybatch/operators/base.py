@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -15,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
 
-from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.coercion import listed
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.contract.submission import OnStaleState
@@ -31,27 +28,26 @@ from airflow_provider_raybatch.operators.attempt import Attempt
 from airflow_provider_raybatch.operators.cancel_handler import CancelHandler
 from airflow_provider_raybatch.operators.common_arguments import COMMON, DEFERRABLE, converted
 from airflow_provider_raybatch.operators.deadline import Deadline, attempt_deadline
-from airflow_provider_raybatch.operators.plan import DRIVER_GRACE, JobPlan, TaskRun
+from airflow_provider_raybatch.operators.following import Follower
+from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
 from airflow_provider_raybatch.operators.resuming import latest_handle, outcome_without_trigger
 from airflow_provider_raybatch.operators.run_record import record_result, recorded_run
 from airflow_provider_raybatch.operators.submitting import submit
+from airflow_provider_raybatch.places.connected import place_of
+from airflow_provider_raybatch.places.place import Cluster, Place
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome
-    from airflow_provider_raybatch.cluster.follow.poll import Followed
-    from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo
     from airflow_provider_raybatch.cluster.submit.resolve import Submitted
 
 
 TEMPLATED_OF_ALL = tuple(name for name in COMMON if name != "wait_for_completion")
 """The template fields that all operators have."""
-_DEFERRAL_GRACE = 300.0
-_LONGEST_DEFERRAL = 10 * 365 * 86400.0  # Airflow adds it to the present, which must stay a date
 
 
 class RayOperator(LiteralTextOperator):
@@ -224,17 +220,17 @@ class RayOperator(LiteralTextOperator):
             plan = self.plan(run)
         if run.record.fingerprint == plan.fingerprint:
             return self._returned_again(context, run.record.result)
-        if run.connection.embedded:
+        if run.place.embedded:
             return self._execute_embedded(context, run, plan)
-        address = run.connection.address()
-        submitted = self._submit(context, address, run, plan)
+        cluster = run.place.cluster()
+        submitted = self._submit(context, cluster, run, plan)
         handle = run.handle(submitted.submission_id, plan.fingerprint)
         self._show_link(context, handle["dashboard_url"])
         if not self.wait_for_completion:
             return self._succeeded(context, handle, self.submitted(handle, submitted.info))
         if self.deferrable and not submitted.info.status.is_terminal:
             self._defer(run, plan, submitted, handle)
-        return self._end(context, self._follow(address, run, plan, submitted), handle)
+        return self._end(context, self._follow(cluster, run, plan, submitted), handle)
 
     @contextmanager
     def _leaving_no_job(self, context: Context, *, resumed: bool = False) -> Iterator[None]:
@@ -266,71 +262,47 @@ class RayOperator(LiteralTextOperator):
         run.deadline.refuse_if_passed()  # before a Ray starts
         try:
             with embedded_cluster(log=self.log.info, env=plan.environment) as address:
-                submitted = self._submit(context, address, run, plan)
-                outcome = self._follow(address, run, plan, submitted)
+                cluster = Cluster(address)
+                submitted = self._submit(context, cluster, run, plan)
+                outcome = self._follow(cluster, run, plan, submitted)
                 return self._end(context, outcome, run.handle(submitted.submission_id, plan.fingerprint))
         finally:
             # The private Ray has ended: a later kill (Airflow's own timeout makes one) has nothing to stop.
             self._cancel_handler.concerns_nothing()
 
     def _attempt(self, context: Context) -> Attempt:
-        return Attempt(context, self.ray_conn_id, partial(self._deadlines, context), self.has_key)
+        return Attempt(context, self._place, partial(self._deadlines, context), self.has_key)
+
+    def _place(self) -> Place:
+        return place_of(self.ray_conn_id)
 
     def _deadlines(self, context: Context) -> Deadline:
         began = context["ti"].start_date.timestamp()
         bound = self.execution_timeout if self.deferrable else None
         return attempt_deadline(began, self.deadline, self.timeout, bound)
 
-    def _submit(self, context: Context, address: ClusterAddress, run: TaskRun, plan: JobPlan) -> Submitted:
-        store = context["task_state_store"]
-        return submit(address, run, plan, store, self._cancel_handler, self.on_stale_state, self.log)
-
-    def _follow(self, address: ClusterAddress, run: TaskRun, plan: JobPlan, submitted: Submitted) -> Outcome:
-        from airflow_provider_raybatch.cluster.follow.loop import follow_to_the_end
-
-        deadline = plan.followers_deadline(run.deadline.earlier)
-        job = self._followed(submitted.submission_id, submitted.session_name, deadline, not submitted.adopted)
-        return run_blocking(follow_to_the_end(address, job, self.log))
-
-    def _followed(
-        self, submission_id: str, session_name: str | None, deadline: float | None, from_start: bool
-    ) -> Followed:
-        from airflow_provider_raybatch.cluster.follow.poll import Followed
-
-        return Followed(
-            submission_id=submission_id,
-            session_name=session_name,
+    @property
+    def _follower(self) -> Follower:
+        return Follower(
             poll_interval=self.poll_interval,
-            deadline=deadline,
-            stop_at_deadline=self.cancel_on_timeout,
-            from_start=from_start,
-            lease=self._cancel_handler.lease_of(submission_id),
+            cancel_on_kill=self.cancel_on_kill,
+            cancel_on_timeout=self.cancel_on_timeout,
+            cancel_handler=self._cancel_handler,
+            log=self.log,
         )
+
+    def _submit(self, context: Context, cluster: Cluster, run: TaskRun, plan: JobPlan) -> Submitted:
+        store = context["task_state_store"]
+        return submit(cluster, run, plan, store, self._cancel_handler, self.on_stale_state, self.log)
+
+    def _follow(self, cluster: Cluster, run: TaskRun, plan: JobPlan, submitted: Submitted) -> Outcome:
+        return self._follower.follow(cluster, run, plan, submitted)
 
     def _defer(
         self, run: TaskRun, plan: JobPlan, submitted: Submitted, handle: Mapping[str, Any]
     ) -> NoReturn:
-        from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
-
-        now, deadline = time.time(), plan.followers_deadline(run.deadline.earlier)
-        left = max(0.0, (deadline or now) - now) + _DEFERRAL_GRACE
-        terms = None if plan.lease_terms is None else plan.lease_terms(submitted.submission_id)
-        self.defer(
-            trigger=RayJobTrigger(
-                ray_conn_id=self.ray_conn_id,
-                submission_id=submitted.submission_id,
-                session_name=submitted.session_name,
-                poll_interval=self.poll_interval,
-                deadline=deadline,
-                cancel_on_kill=self.cancel_on_kill,
-                cancel_on_timeout=self.cancel_on_timeout,
-                deferred_at=now,
-                handle=dict(handle),
-                lease_terms=None if terms is None else asdict(terms),
-            ),
-            method_name="execute_complete",
-            timeout=None if deadline is None else timedelta(seconds=min(left, _LONGEST_DEFERRAL)),
-        )
+        trigger, timeout = self._follower.deferral(self.ray_conn_id, run, plan, submitted, handle)
+        self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
 
     def _end(self, context: Context, outcome: Outcome, handle: Mapping[str, Any]) -> Any:
         self._cancel_handler.concerns_nothing()
@@ -343,21 +315,13 @@ class RayOperator(LiteralTextOperator):
 
     def _recheck(self, context: Context, known: Outcome, submission_id: str) -> Outcome:
         """The job's outcome; `known`, the trigger's, if the cluster doesn't answer."""
-        from airflow_provider_raybatch.cluster.follow.loop import recheck
-
         ti, store = context["ti"], context["task_state_store"]
         try:
             run = self._attempt(context).recorded()
             if run is None:
                 return known
-            address, lease_terms = run.connection.address(), partial(self.lease_terms, run)
-            self._cancel_handler.concerns(address, run.key, store, lease_terms, submission_id, run.mark_key)
-            at = run.deadline.earlier
-            # A driver that ends itself gets some seconds more.
-            deadline = None if at is None else at + DRIVER_GRACE
-            job = self._followed(submission_id, None, deadline, from_start=False)
-            retries_left = ti.try_number <= ti.max_tries
-            return run_blocking(recheck(address, job, known, self.log, leave_to_a_retry=retries_left))
+            terms, retries_left = partial(self.lease_terms, run), ti.try_number <= ti.max_tries
+            return self._follower.recheck(run, known, submission_id, store, terms, retries_left=retries_left)
         except RaybatchError as error:
             self.log.error("The job can't be asked how it ended: %s", error)
             return known

@@ -17,8 +17,8 @@ from airflow_provider_raybatch.operators.run_record import Store, check_current
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
     from airflow_provider_raybatch.cluster.follow.loop import Log
-    from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
     from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
+    from airflow_provider_raybatch.places.place import Cluster
 
 _TIMEOUT = 60.0
 _STORE_TIMEOUT = 2.0
@@ -32,7 +32,7 @@ class _Target:
     :param posts: whether the job is being submitted, so that the cluster may not know it yet.
     """
 
-    address: ClusterAddress
+    cluster: Cluster
     key: SubmissionKey
     store: Store | None
     lease_terms: Callable[[str], LeaseTerms | None] | None
@@ -78,7 +78,9 @@ class _Target:
         from airflow_provider_raybatch.cluster.follow.control import mark_cleared
 
         # At the same time: the job must end even if the cluster refuses the mark.
-        marking = asyncio.create_task(mark_cleared(self.address, self.run_key)) if self.run_key else None
+        marking = (
+            asyncio.create_task(mark_cleared(self.cluster.address, self.run_key)) if self.run_key else None
+        )
         try:
             return await self.stop()
         finally:
@@ -98,17 +100,19 @@ class _Target:
 
         name = self.submission_id
         if name is None:
-            latest = await latest_job(self.address, self.key)
+            latest = await latest_job(self.cluster.address, self.key)
             name = None if latest is None else latest.submission_id
         lease = None if name is None else self.lease_of(name)
-        return None if lease is None else await shorten_lease(self.address, lease)
+        return None if lease is None else await shorten_lease(self.cluster.address, lease)
 
     async def stop(self) -> list[str]:
         from airflow_provider_raybatch.cluster.follow.loop import stop_at_once, stop_jobs_of
 
         if self.submission_id is None:
-            return await stop_jobs_of(self.address, self.key, timeout=_TIMEOUT)
-        stopped = await stop_at_once(self.address, self.submission_id, lambda: self.posts, timeout=_TIMEOUT)
+            return await stop_jobs_of(self.cluster.address, self.key, timeout=_TIMEOUT)
+        stopped = await stop_at_once(
+            self.cluster.address, self.submission_id, lambda: self.posts, timeout=_TIMEOUT
+        )
         return [self.submission_id] if stopped else []
 
 
@@ -129,7 +133,7 @@ class CancelHandler:
 
     def concerns(
         self,
-        address: ClusterAddress,
+        cluster: Cluster,
         key: SubmissionKey,
         store: Store | None,
         lease_terms: Callable[[str], LeaseTerms | None] | None = None,
@@ -143,7 +147,7 @@ class CancelHandler:
         :param submission_id: of the job; by default the latest one of `key`.
         :param run_key: under which a clear is marked.
         """
-        self._target = _Target(address, key, store, lease_terms, submission_id, run_key)
+        self._target = _Target(cluster, key, store, lease_terms, submission_id, run_key)
         self._left_behind = None
 
     def concerns_nothing(self) -> None:

@@ -11,10 +11,10 @@ from airflow_provider_raybatch.contract.control import key_of_job
 from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.exceptions import RayConnectionError
-from airflow_provider_raybatch.hooks.connection import RayConnection
 from airflow_provider_raybatch.operators.deadline import Deadline
 from airflow_provider_raybatch.operators.run_key import open_run_key
 from airflow_provider_raybatch.operators.run_record import RunRecord
+from airflow_provider_raybatch.places.place import Place
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
@@ -32,7 +32,7 @@ class TaskRun:
 
     task: TaskKey
     record: RunRecord
-    connection: RayConnection
+    place: Place
     deadline: Deadline
     attempt: int
 
@@ -56,7 +56,7 @@ class TaskRun:
         """What a deferred task keeps of its job."""
         return {
             "submission_id": submission_id,
-            "dashboard_url": self.connection.job_page(submission_id),
+            "dashboard_url": self.place.job_page(submission_id),
             "run_token": self.run_token,
             "fingerprint": fingerprint,
         }
@@ -64,17 +64,17 @@ class TaskRun:
     @property
     def mark_key(self) -> str:
         """The key under which a clear is marked; empty if it can't be opened, so that no mark is made."""
-        return open_run_key(self.record.key, self.connection.secret_seal_key) or ""
+        return open_run_key(self.record.key, self.place.secret_seal_key) or ""
 
     def key_of_job(self, submission_id: str) -> str:
         """The key that one of its jobs shares with its followers.
 
         :raises RayConnectionError: the connection's seal key does not open the run's key.
         """
-        run_key = open_run_key(self.record.key, self.connection.secret_seal_key)
+        run_key = open_run_key(self.record.key, self.place.secret_seal_key)
         if run_key is None:
             raise RayConnectionError(
-                f"Connection {self.connection.conn_id!r}, field secret_seal_key in extra: it does not open "
+                f"{self.place.name}, field secret_seal_key in extra: it does not open "
                 "the key of this task's run, which another one sealed; restore it, or clear the task."
             )
         return key_of_job(run_key, submission_id)

@@ -380,7 +380,7 @@ class RayBatchInferenceOperator(RayOperator):
             )
         runtime_env = given_mapping(self.runtime_env, "runtime_env")
         secrets = job_secrets(self.aws_conn_id, self.hf_conn_id)
-        embedded = run.connection.embedded
+        embedded = run.place.embedded
         travels = secrets.for_no_environment() if secrets and embedded else secrets
         if embedded and spec.keep_warm:
             self.log.info("keep_warm has no effect here: the task's private Ray ends with it.")
@@ -394,7 +394,7 @@ class RayBatchInferenceOperator(RayOperator):
                 spec.model_copy(update={"submission": submission}),
                 key=run.key_of_job(submission_id),
                 secrets=travels,
-                seal_key=run.connection.secret_seal_key,
+                seal_key=run.place.secret_seal_key,
                 runtime_env=runtime_env,
             )
 

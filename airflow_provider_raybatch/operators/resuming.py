@@ -37,9 +37,10 @@ def latest_handle(attempt: Attempt, log: Log) -> dict[str, Any] | None:
 
     try:
         run = attempt.recorded()
-        if run is None or run.connection.embedded:
-            return None  # what a private Ray ran ended with its attempt
-        job = run_blocking(latest_job(run.connection.address(), run.key))
+        cluster = None if run is None else run_blocking(run.place.cluster_of(run.key))
+        if run is None or cluster is None:
+            return None
+        job = run_blocking(latest_job(cluster.address, run.key))
     except RaybatchError as error:
         log.error("The job can't be asked how it ended: %s", error)
         return None

@@ -15,13 +15,13 @@ from airflow_provider_raybatch.operators.run_record import Store, check_current,
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.loop import Log
-    from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
     from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
     from airflow_provider_raybatch.cluster.submit.resolve import Submitted
+    from airflow_provider_raybatch.places.place import Cluster
 
 
 def submit(
-    address: ClusterAddress,
+    cluster: Cluster,
     run: TaskRun,
     plan: JobPlan,
     store: Store,
@@ -36,9 +36,9 @@ def submit(
     """
     from airflow_provider_raybatch.cluster.submit.resolve import FIRST_JOB
 
-    kept_in = None if run.connection.embedded else store
-    cancel_handler.concerns(address, run.key, kept_in, plan.lease_terms, run_key=run.mark_key)
-    submitted = run_blocking(_submit_or_adopt(address, run, plan, store, cancel_handler, on_stale_state))
+    kept_in = None if run.place.embedded else store
+    cancel_handler.concerns(cluster, run.key, kept_in, plan.lease_terms, run_key=run.mark_key)
+    submitted = run_blocking(_submit_or_adopt(cluster, run, plan, store, cancel_handler, on_stale_state))
     verb = "Submitted Ray job"
     if submitted.adopted:
         ended = submitted.info.status.is_terminal
@@ -46,10 +46,10 @@ def submit(
     reason = submitted.reason
     if reason == FIRST_JOB and run.record.earlier != ():
         reason = "a new run began, as after each clear"
-    where = run.connection.job_page(submitted.submission_id) or address.shown
+    where = run.place.job_page(submitted.submission_id) or cluster.address.shown
     log.info("%s %s: %s (%s).", verb, submitted.submission_id, where, reason)
     cancel_handler.end_if_killed(log)
-    if run.record.earlier != () and stop_earlier_runs(address, run, submitted.submission_id, log):
+    if run.record.earlier != () and stop_earlier_runs(run, submitted.submission_id, log):
         try:
             forget_earlier(store, run.run_token)
         except RayBatchException as error:
@@ -58,7 +58,7 @@ def submit(
 
 
 async def _submit_or_adopt(
-    address: ClusterAddress,
+    cluster: Cluster,
     run: TaskRun,
     plan: JobPlan,
     store: Store,
@@ -68,7 +68,7 @@ async def _submit_or_adopt(
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
     from airflow_provider_raybatch.cluster.submit.resolve import submit_or_adopt
 
-    async with RayJobsClient(address) as client:
+    async with RayJobsClient(cluster.address) as client:
         finished = plan.finished
 
         async def build(submission_id: str) -> JobRequest:

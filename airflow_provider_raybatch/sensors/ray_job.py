@@ -23,8 +23,8 @@ from airflow_provider_raybatch.exceptions import (
     for_airflow,
 )
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
-from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
+from airflow_provider_raybatch.places.connected import place_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -161,7 +161,7 @@ class RayJobSensor(BaseSensorOperator):
 
         with for_airflow():
             try:
-                return run_blocking(ask(RayHook(self.ray_conn_id).get_address()))
+                return run_blocking(ask(place_of(self.ray_conn_id).cluster().address))
             except ClusterUnreachableError as error:
                 # A proxy also answers 404 while its backend is down; a wrong address does so from the start.
                 if first and isinstance(error, NotARayDashboardError):
@@ -194,7 +194,7 @@ class RayJobSensor(BaseSensorOperator):
         }
 
     def _dashboard_url(self) -> str | None:
-        return RayHook(self.ray_conn_id).read().job_page(self._job())
+        return place_of(self.ray_conn_id).job_page(self._job())
 
     def _job(self) -> str:
         given: object = self.submission_id

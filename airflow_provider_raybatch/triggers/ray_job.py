@@ -21,11 +21,11 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachable
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.contract.text import all_storable, clean
 from airflow_provider_raybatch.exceptions import RayBatchException
-from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.hooks.task_state import task_state
+from airflow_provider_raybatch.places.connected import aplace_of
 
 if TYPE_CHECKING:
-    from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+    from airflow_provider_raybatch.places.place import Cluster
 
 _RESTARTED_AFTER = 300.0
 _CONNECTION_WAITS = (1.0, 5.0, 30.0, 60.0)
@@ -80,7 +80,7 @@ class RayJobTrigger(BaseTrigger):
         self.deferred_at = deferred_at
         self.handle = dict(handle or {})
         self.lease_terms = None if lease_terms is None else dict(lease_terms)
-        self._address: ClusterAddress | None = None
+        self._cluster: Cluster | None = None
         self._lease = None if self.lease_terms is None else Lease(LeaseTerms(**self.lease_terms))
         self._killing: asyncio.Task[None] | None = None  # the event loop itself keeps weak references only
 
@@ -137,9 +137,9 @@ class RayJobTrigger(BaseTrigger):
             await self._leave_in_doubt()
             return
         self.log.info("The task is %s now; stopping job %s.", state or "gone", self.submission_id)
-        address = await self._known_address()
+        cluster = await self._known_cluster()
         left = max(_SHORTEST_STOP, _KILL_TIMEOUT - (time.monotonic() - began))
-        await stop_job(address, self.submission_id, left)
+        await stop_job(cluster.address, self.submission_id, left)
         self.log.info("Job %s has ended.", self.submission_id)
 
     async def _leave_in_doubt(self) -> None:
@@ -150,7 +150,7 @@ class RayJobTrigger(BaseTrigger):
                 self.submission_id,
             )
             return
-        seconds = await shorten_lease(await self._known_address(), self._lease)
+        seconds = await shorten_lease((await self._known_cluster()).address, self._lease)
         self.log.warning(
             "Airflow did not say whether a user ended the task, so job %s keeps running, and ends itself "
             "unless a task follows it within %.0f s.",
@@ -158,12 +158,15 @@ class RayJobTrigger(BaseTrigger):
             seconds,
         )
 
-    async def _known_address(self) -> ClusterAddress:
-        return self._address or await RayHook(self.ray_conn_id).aget_address()
+    async def _known_cluster(self) -> Cluster:
+        return self._cluster or await self._read_cluster()
+
+    async def _read_cluster(self) -> Cluster:
+        return (await aplace_of(self.ray_conn_id)).cluster()
 
     async def _follow(self) -> Outcome:
         try:
-            self._address = await self._find_address()
+            self._cluster = await self._find_cluster()
             job = Followed(
                 submission_id=self.submission_id,
                 session_name=self.session_name,
@@ -173,7 +176,7 @@ class RayJobTrigger(BaseTrigger):
                 from_start=self.deferred_at is None or time.time() - self.deferred_at < _RESTARTED_AFTER,
                 lease=self._lease,
             )
-            return await follow_to_the_end(self._address, job, self.log)
+            return await follow_to_the_end(self._cluster.address, job, self.log)
         except (RayBatchException, SpecError, ClusterUnreachableError) as error:
             # The job was submitted through this connection, so the error may be temporary, or only on this
             # machine. A retry finds the job again.
@@ -188,16 +191,16 @@ class RayJobTrigger(BaseTrigger):
             message = f"The trigger that followed the job failed ({why})."
             return Outcome("unreachable", FailureClass.INTERNAL, message)
 
-    async def _find_address(self) -> ClusterAddress:
+    async def _find_cluster(self) -> Cluster:
         # Airflow also reports "not found" while its API server is down, and the connection existed when the
         # task deferred.
         for wait in _CONNECTION_WAITS:
             try:
-                return await RayHook(self.ray_conn_id).aget_address()
+                return await self._read_cluster()
             except RayBatchException as error:
                 self.log.warning("%s Asking again in %.0f s.", error, wait)
             await asyncio.sleep(wait)
-        return await RayHook(self.ray_conn_id).aget_address()
+        return await self._read_cluster()
 
     async def _task_state(self) -> str | None:
         """State of this trigger's task in Airflow; ``None`` when it was cleared or is gone."""

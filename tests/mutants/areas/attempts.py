@@ -149,7 +149,7 @@ MUTANTS = by_file({
         ),
         "earlier-runs-forgotten-before-they-are-stopped": (
             """\
-    if run.record.earlier != () and stop_earlier_runs(address, run, submitted.submission_id, log):
+    if run.record.earlier != () and stop_earlier_runs(run, submitted.submission_id, log):
         try:
             forget_earlier(store, run.run_token)
         except RayBatchException as error:
@@ -158,7 +158,7 @@ MUTANTS = by_file({
             """\
     if run.record.earlier != ():
         forget_earlier(store, run.run_token)
-        stop_earlier_runs(address, run, submitted.submission_id, log)
+        stop_earlier_runs(run, submitted.submission_id, log)
 """,
             "A worker that is killed in between leaves the cleared run's job running for good.",
             f"{_ONE}::test_unstopped_job_is_stopped_by_the_next_attempt",
@@ -211,7 +211,7 @@ MUTANTS = by_file({
             "operators/test_cancel_handler.py::test_a_task_that_is_killed_early_neither_submits_nor_adopts",
         ),
         "kill-in-doubt-leaves-the-lease": (
-            "await shorten_lease(self.address, lease)",
+            "await shorten_lease(self.cluster.address, lease)",
             "0.0",
             "A user ends a task while Airflow's store is slow: its job runs for six hours more.",
             "operators/test_kill.py::test_a_kill_in_doubt_shortens_the_lease",

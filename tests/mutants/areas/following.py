@@ -192,7 +192,7 @@ MUTANTS = by_file({
             _KILLED,
         ),
         "trigger-in-doubt-leaves-the-lease": (
-            "        seconds = await shorten_lease(await self._known_address(), self._lease)\n",
+            "        seconds = await shorten_lease((await self._known_cluster()).address, self._lease)\n",
             "        seconds = 0.0\n",
             "A user marks a task while Airflow's API is away: its job runs for six hours more.",
             _KILLED,
@@ -204,7 +204,7 @@ MUTANTS = by_file({
             _KILLED,
         ),
         "never-stops": (
-            "        await stop_job(address, self.submission_id, left)\n",
+            "        await stop_job(cluster.address, self.submission_id, left)\n",
             "",
             "The job of a task that a user marked keeps its GPUs.",
             _KILLED,

@@ -75,7 +75,7 @@ async def test_never_blocks_the_loop(ray: FakeRay, monkeypatch: pytest.MonkeyPat
     submit(ray, Script(["x"] * 200, seconds=600))
     ray.at_poll(3, ray.end_jobs)
     monkeypatch.setattr(ray, "answer", slowly)
-    await trigger(ray)._find_address()  # imports are done once, before the heart beats
+    await trigger(ray)._find_cluster()  # imports are done once, before the heart beats
     beats_of_answers.clear()
     stop = asyncio.Event()
 

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How an attempt follows its job: here, in the triggerer, and once more where the triggerer saw no end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
+from airflow_provider_raybatch.operators.cancel_handler import CancelHandler
+from airflow_provider_raybatch.operators.plan import DRIVER_GRACE, JobPlan, TaskRun
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
+    from airflow_provider_raybatch.cluster.follow.loop import Log
+    from airflow_provider_raybatch.cluster.follow.outcome import Outcome
+    from airflow_provider_raybatch.cluster.follow.poll import Followed
+    from airflow_provider_raybatch.cluster.submit.resolve import Submitted
+    from airflow_provider_raybatch.operators.run_record import Store
+    from airflow_provider_raybatch.places.place import Cluster
+    from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
+
+_DEFERRAL_GRACE = 300.0
+_LONGEST_DEFERRAL = 10 * 365 * 86400.0  # Airflow adds it to the present, which must stay a date
+
+
+@dataclass(frozen=True)
+class Follower:
+    """Follows the job of an attempt; the parameters are the operator's."""
+
+    poll_interval: float
+    cancel_on_kill: bool
+    cancel_on_timeout: bool
+    cancel_handler: CancelHandler
+    log: Log
+
+    def follow(self, cluster: Cluster, run: TaskRun, plan: JobPlan, submitted: Submitted) -> Outcome:
+        """How the job ended, after a wait for that."""
+        from airflow_provider_raybatch.cluster.follow.loop import follow_to_the_end
+
+        deadline = plan.followers_deadline(run.deadline.earlier)
+        job = self._followed(submitted.submission_id, submitted.session_name, deadline, not submitted.adopted)
+        return run_blocking(follow_to_the_end(cluster.address, job, self.log))
+
+    def deferral(
+        self, ray_conn_id: str, run: TaskRun, plan: JobPlan, submitted: Submitted, handle: Mapping[str, Any]
+    ) -> tuple[RayJobTrigger, timedelta | None]:
+        """The trigger that follows the job, and how long Airflow waits for it."""
+        from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
+
+        now, deadline = time.time(), plan.followers_deadline(run.deadline.earlier)
+        left = max(0.0, (deadline or now) - now) + _DEFERRAL_GRACE
+        terms = None if plan.lease_terms is None else plan.lease_terms(submitted.submission_id)
+        trigger = RayJobTrigger(
+            ray_conn_id=ray_conn_id,
+            submission_id=submitted.submission_id,
+            session_name=submitted.session_name,
+            poll_interval=self.poll_interval,
+            deadline=deadline,
+            cancel_on_kill=self.cancel_on_kill,
+            cancel_on_timeout=self.cancel_on_timeout,
+            deferred_at=now,
+            handle=dict(handle),
+            lease_terms=None if terms is None else asdict(terms),
+        )
+        return trigger, None if deadline is None else timedelta(seconds=min(left, _LONGEST_DEFERRAL))
+
+    def recheck(
+        self,
+        run: TaskRun,
+        known: Outcome,
+        submission_id: str,
+        store: Store,
+        lease_terms: Callable[[str], LeaseTerms | None],
+        *,
+        retries_left: bool,
+    ) -> Outcome:
+        """The job's outcome; `known`, the trigger's, if the cluster has gone or doesn't answer.
+
+        :raises ClusterError: the cluster can't be asked.
+        """
+        from airflow_provider_raybatch.cluster.follow.loop import recheck
+
+        cluster = run_blocking(run.place.cluster_of(run.key))
+        if cluster is None:
+            return known
+        self.cancel_handler.concerns(cluster, run.key, store, lease_terms, submission_id, run.mark_key)
+        at = run.deadline.earlier
+        # A driver that ends itself gets some seconds more.
+        deadline = None if at is None else at + DRIVER_GRACE
+        job = self._followed(submission_id, None, deadline, from_start=False)
+        return run_blocking(recheck(cluster.address, job, known, self.log, leave_to_a_retry=retries_left))
+
+    def _followed(
+        self, submission_id: str, session_name: str | None, deadline: float | None, from_start: bool
+    ) -> Followed:
+        from airflow_provider_raybatch.cluster.follow.poll import Followed
+
+        return Followed(
+            submission_id=submission_id,
+            session_name=session_name,
+            poll_interval=self.poll_interval,
+            deadline=deadline,
+            stop_at_deadline=self.cancel_on_timeout,
+            from_start=from_start,
+            lease=self.cancel_handler.lease_of(submission_id),
+        )
