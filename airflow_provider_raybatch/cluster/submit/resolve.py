@@ -14,7 +14,7 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import (
@@ -26,6 +26,8 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import (
 from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest, JobStatus
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.submission import OnStaleState, TaskKey
+
+Answer = TypeVar("Answer")
 
 TASK_KEY = "raybatch.task_key"
 RUN_TOKEN = "raybatch.run_token"
@@ -85,11 +87,15 @@ class SubmissionKey:
 
 
 class Action(Enum):
-    """What to do about the latest submission of a run; a job that is taken over runs, or has finished."""
+    """What to do about the latest submission of a run; a job that is taken over runs, or has finished.
+
+    Also what to do about the latest of the clusters that a run makes for itself; only these are waited for.
+    """
 
     SUBMIT = "submit"
     ADOPT = "adopt"
     REPLACE = "replace"
+    WAIT = "wait"
     FAIL = "fail"
 
 
@@ -139,17 +145,36 @@ def decide(
         return Decision(Action.SUBMIT, f"job {name} is not of this run")
     if status.is_terminal and not finished:
         return Decision(Action.SUBMIT, f"job {name} {_WITHOUT_RESULT[status]}")
-    state = "has finished" if status.is_terminal else "is still there"
-    if latest.metadata.get(FINGERPRINT) == fingerprint:
-        return Decision(Action.ADOPT, f"job {name} of this run {state}")
-    changed = f"job {name} of this run {state}, with other arguments"
+    found = f"job {name} of this run {'has finished' if status.is_terminal else 'is still there'}"
+    instead = Action.SUBMIT if status.is_terminal else Action.REPLACE
+    return by_arguments(found, latest.metadata.get(FINGERPRINT) == fingerprint, on_stale_state, instead)
+
+
+def by_arguments(found: str, same: bool, on_stale_state: OnStaleState, instead: Action) -> Decision:
+    """Decide about a job or a cluster of this run that can be taken over.
+
+    :param found: what is there, a clause for the log.
+    :param same: whether it has the arguments that are to run now.
+    :param instead: what replaces it.
+    """
+    if same:
+        return Decision(Action.ADOPT, found)
+    changed = f"{found}, with other arguments"
     match on_stale_state:
         case "adopt":
             return Decision(Action.ADOPT, f"{changed}, and on_stale_state is 'adopt'")
         case "fail":
             return Decision(Action.FAIL, changed)
         case "replace":
-            return Decision(Action.SUBMIT if status.is_terminal else Action.REPLACE, changed)
+            return Decision(instead, changed)
+
+
+def stale(decision: Decision) -> StaleStateError:
+    """The error of a decision to fail."""
+    return StaleStateError(
+        f"on_stale_state: {decision.reason}; clear the task to run the new arguments, or set "
+        "on_stale_state to 'replace' or 'adopt'."
+    )
 
 
 async def submit_or_adopt(
@@ -178,20 +203,16 @@ async def submit_or_adopt(
             run_token=key.run_token,
             fingerprint=fingerprint,
             on_stale_state=on_stale_state,
-            finished=latest is not None and await _has_result(latest, finished),
+            finished=latest is not None and await has_result(latest, finished),
         )
         if decision.action is Action.FAIL:
-            raise StaleStateError(
-                f"on_stale_state: {decision.reason}; clear the task to run the new arguments, or set "
-                "on_stale_state to 'replace' or 'adopt'."
-            )
+            raise stale(decision)
         if latest is not None and decision.action is Action.ADOPT:
             return Submitted(latest.submission_id, True, session_name, latest, decision.reason)
         if latest is not None and decision.action is Action.REPLACE:
             await client.stop_until_terminal(latest.submission_id, stop_timeout)
         request = await build(key.submission_id(k + 1))
-        metadata = {JOB_NAME: key.job_name, **request.metadata, **key.metadata(fingerprint)}
-        info = await _submit(client, replace(request, metadata=metadata))
+        info = await post(client, request, key, fingerprint)
         if info.metadata.get(RUN_TOKEN) == key.run_token and info.metadata.get(FINGERPRINT) == fingerprint:
             return Submitted(info.submission_id, False, session_name, info, decision.reason)
         # Another process took this number in between, with other arguments: decide again.
@@ -201,7 +222,8 @@ async def submit_or_adopt(
     )
 
 
-async def _has_result(job: JobInfo, finished: Callable[[JobInfo], Awaitable[bool]] | None) -> bool:
+async def has_result(job: JobInfo, finished: Callable[[JobInfo], Awaitable[bool]] | None) -> bool:
+    """Whether the result of a job stands; `finished` is asked about a job that has ended."""
     if finished is None or not job.status.is_terminal:
         return job.status is JobStatus.SUCCEEDED
     return await finished(job)
@@ -273,14 +295,19 @@ async def latest_submission(client: RayJobsClient, key: SubmissionKey) -> tuple[
     )
 
 
-async def _submit(client: RayJobsClient, request: JobRequest) -> JobInfo:
-    """POST, and where no answer came, ask whether the job exists before the next try."""
+async def post(client: RayJobsClient, request: JobRequest, key: SubmissionKey, fingerprint: str) -> JobInfo:
+    """POST, and where no answer came, ask whether the job exists before the next try.
+
+    :return: the job of this id, which another process may have submitted.
+    """
+    metadata = {JOB_NAME: key.job_name, **request.metadata, **key.metadata(fingerprint)}
+    request = replace(request, metadata=metadata)
     failure: ClusterError | None = None
     for attempt in range(_POST_ATTEMPTS):
         if attempt:
             await asyncio.sleep(_POST_WAIT * attempt)
         try:
-            await _seen_to_its_end(client.submit(request))
+            await seen_to_its_end(client.submit(request))
             failure = None
         except JobExistsError:
             failure = None
@@ -299,11 +326,11 @@ async def _submit(client: RayJobsClient, request: JobRequest) -> JobInfo:
     raise failure
 
 
-async def _seen_to_its_end(post: Coroutine[Any, Any, None]) -> None:
-    """Await a POST, also when cancelled: Ray makes the job anyway, and who stops it must find it there."""
-    task = asyncio.ensure_future(post)
+async def seen_to_its_end(request: Coroutine[Any, Any, Answer]) -> Answer:
+    """Await a POST, also when cancelled: the server acts anyway, and who ends a job must find it there."""
+    task = asyncio.ensure_future(request)
     try:
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task], timeout=_POST_GRACE)
         if task.done() and not task.cancelled():

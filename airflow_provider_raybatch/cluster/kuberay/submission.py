@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's Ray job on a cluster of its own: claim, wait, submit, attach; and the next cluster if it is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
+from airflow_provider_raybatch.cluster.kuberay.api import KubernetesApi
+from airflow_provider_raybatch.cluster.kuberay.claim import Claimed, ClusterPlan, claim_cluster
+from airflow_provider_raybatch.cluster.kuberay.decide import decide_job
+from airflow_provider_raybatch.cluster.kuberay.errors import ClusterOverError
+from airflow_provider_raybatch.cluster.kuberay.lifecycle import attach, delete, state
+from airflow_provider_raybatch.cluster.submit.resolve import (
+    Action,
+    SubmissionKey,
+    Submitted,
+    has_result,
+    post,
+    stale,
+)
+from airflow_provider_raybatch.contract.submission import OnStaleState
+
+_MOST_CLUSTERS = 3
+_MOST_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class OnCluster:
+    """A run's Ray job and its cluster."""
+
+    claimed: Claimed
+    submitted: Submitted
+
+
+async def submit_on_own_cluster(
+    api: KubernetesApi,
+    key: SubmissionKey,
+    plan: ClusterPlan,
+    connect: Callable[[Claimed], AbstractAsyncContextManager[RayJobsClient]],
+    build: Callable[[RayJobsClient, str], Awaitable[JobRequest]],
+    finished: Callable[[RayJobsClient, JobInfo], Awaitable[bool]] | None = None,
+) -> OnCluster:
+    """Return the one job of this run on the one cluster of this run; makes what is not there.
+
+    A cluster has exactly one job, of the cluster's own number. If that job is over without a result, or lost
+    because the head has restarted, the cluster is deleted and the next one is made.
+
+    :param connect: waits until a claimed cluster takes jobs, and raises if it can't.
+    :param build: makes the request of a submission id, if one is to be submitted.
+    :param finished: whether the result of a job that has ended stands; by default, if Ray says it succeeded.
+    :raises ClusterOverError: several clusters in a row were lost.
+    """
+    least, reason = 0, ""
+    for attempt in range(1, _MOST_CLUSTERS + 1):
+        claimed = await claim_cluster(api, key, plan, least=least)
+        try:
+            async with connect(claimed) as client:
+                submitted = await _submit(api, client, claimed, key, plan, build, finished)
+            return OnCluster(claimed, submitted)
+        except ClusterOverError as error:
+            reason = str(error)
+            await delete(api, claimed.claim)  # the next claim waits until it is gone
+            least = claimed.claim.number + 1
+            if attempt == _MOST_CLUSTERS:
+                raise
+    raise AssertionError(reason)
+
+
+async def _submit(
+    api: KubernetesApi,
+    client: RayJobsClient,
+    claimed: Claimed,
+    key: SubmissionKey,
+    plan: ClusterPlan,
+    build: Callable[[RayJobsClient, str], Awaitable[JobRequest]],
+    finished: Callable[[RayJobsClient, JobInfo], Awaitable[bool]] | None,
+) -> Submitted:
+    rayjob = await state(api, claimed.claim)
+    if rayjob is None or rayjob.deleting:
+        raise ClusterOverError(f"RayJob {claimed.claim.name} was deleted before its job was submitted.")
+    submitted = await submit_on_cluster(
+        client,
+        key,
+        claimed.claim.number,
+        plan.fingerprint,
+        lambda submission_id: build(client, submission_id),
+        attached=bool(rayjob.job_id),
+        on_stale_state=plan.on_stale_state,
+        finished=None if finished is None else lambda info: finished(client, info),
+    )
+    if rayjob.living and await attach(api, claimed.claim, submitted.submission_id) is None:
+        raise ClusterOverError(f"RayJob {claimed.claim.name} was deleted while its job was submitted.")
+    return submitted
+
+
+async def submit_on_cluster(
+    client: RayJobsClient,
+    key: SubmissionKey,
+    number: int,
+    fingerprint: str,
+    build: Callable[[str], Awaitable[JobRequest]],
+    *,
+    attached: bool,
+    on_stale_state: OnStaleState = "replace",
+    finished: Callable[[JobInfo], Awaitable[bool]] | None = None,
+) -> Submitted:
+    """Return the one job of a claimed cluster: as :func:`submit_or_adopt`, but of the claim's number alone.
+
+    :param attached: whether the cluster's RayJob has the job's id already.
+    :raises StaleStateError: there is a job with other arguments and `on_stale_state` is ``fail``.
+    :raises ClusterOverError: the job is over without a result, lost, or has other arguments.
+    """
+    session_name = (await client.version()).session_name
+    submission_id = key.submission_id(number)
+    info = await client.info(submission_id)
+    adopted = True
+    for _ in range(_MOST_ROUNDS):
+        decision = decide_job(
+            info,
+            submission_id,
+            attached=attached,
+            run_token=key.run_token,
+            fingerprint=fingerprint,
+            on_stale_state=on_stale_state,
+            finished=info is not None and await has_result(info, finished),
+        )
+        if decision.action is Action.FAIL:
+            raise stale(decision)
+        if decision.action is Action.REPLACE:
+            break
+        if info is not None and decision.action is Action.ADOPT:
+            return Submitted(submission_id, adopted, session_name, info, decision.reason)
+        info = await post(client, await build(submission_id), key, fingerprint)
+        adopted = False  # unless another process has it: then its arguments are judged
+    raise ClusterOverError(f"{decision.reason[:1].upper()}{decision.reason[1:]}.")
