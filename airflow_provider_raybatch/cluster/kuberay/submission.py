@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's Ray job on a cluster of its own: claim, wait, submit, attach; and the next cluster if it is lost."""
+"""A run's Ray job on a cluster of its own: claim, wait, submit, attach; the next cluster if it is lost."""
 
 from __future__ import annotations
 

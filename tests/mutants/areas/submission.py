@@ -61,8 +61,8 @@ MUTANTS = by_file({
             "operators/test_one_submission.py::test_retry_returns_what_an_ended_job_had_published",
         ),
         "fingerprint-not-compared": (
-            "    if latest.metadata.get(FINGERPRINT) == fingerprint:\n",
-            "    if latest.metadata.get(FINGERPRINT):\n",
+            "latest.metadata.get(FINGERPRINT) == fingerprint, on_stale_state",
+            "bool(latest.metadata.get(FINGERPRINT)), on_stale_state",
             "Changed arguments return the dataset of the old ones.",
             _TESTS,
         ),
@@ -79,8 +79,8 @@ MUTANTS = by_file({
             _TESTS,
         ),
         "adopted-on-replace": (
-            "return Decision(Action.SUBMIT if status.is_terminal else Action.REPLACE, changed)",
-            "return Decision(Action.SUBMIT, changed)",
+            "    instead = Action.SUBMIT if status.is_terminal else Action.REPLACE\n",
+            "    instead = Action.SUBMIT\n",
             "Old and new job run at the same time, and both are paid for.",
             _TESTS,
         ),
@@ -104,8 +104,8 @@ MUTANTS = by_file({
             f"{_TESTS}::test_metadata_of_the_user_hides_no_job",
         ),
         "kill-leaves-a-post-behind": (
-            "        await asyncio.shield(task)\n",
-            "        await task\n",
+            "        return await asyncio.shield(task)\n",
+            "        return await task\n",
             "A task that is killed during its POST leaves a job that no task follows.",
             f"{_TESTS}::test_cancelled_submission_returns_once_its_job_exists",
         ),

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A namespace of the stand-in for a Kubernetes, without a controller: tests play KubeRay themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.cluster.kuberay import claim, lifecycle
+from airflow_provider_raybatch.cluster.kuberay.claim import ClusterPlan
+from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
+from airflow_provider_raybatch.cluster.kuberay.counts import WorkerCounts
+from airflow_provider_raybatch.cluster.kuberay.manifest import rayjob_manifest, secret_manifest
+from airflow_provider_raybatch.cluster.kuberay.names import new_secret_name, rayjob_name, run_labels
+from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
+from airflow_provider_raybatch.contract.submission import TaskKey
+from tests.support.kubernetes.clock import Clock, timestamp
+from tests.support.kubernetes.memory import MemoryKubernetes, set_status
+from tests.support.kubernetes.server import ApiServer
+
+TASK = TaskKey(dag_id="d", run_id="scheduled__2026-11-21T00:00:00+00:00", task_id="t")
+KEY = SubmissionKey(TASK, "named-try1-token")
+PRE_RUNNING, WINDOW = 1860, 3600
+CLUSTER = KubeRayCluster(image="rayproject/ray:2.60.0", gpus_per_worker=0)
+NO_WORKERS = WorkerCounts(0, (0, 0), (0, 1))
+
+
+def plan(fingerprint: str = "f", key: SubmissionKey = KEY, **more: Any) -> ClusterPlan:
+    """What a run wants."""
+
+    def manifest_of(number: int) -> dict[str, Any]:
+        return rayjob_manifest(
+            CLUSTER,
+            NO_WORKERS,
+            key,
+            number,
+            fingerprint,
+            secret=new_secret_name(rayjob_name(key, number)),
+            pre_running_deadline=PRE_RUNNING,
+            active_deadline=WINDOW,
+        )
+
+    return ClusterPlan(**{
+        "fingerprint": fingerprint,
+        "manifest_of": manifest_of,
+        "secret_of": lambda claim: secret_manifest(claim, "ab" * 32, run_labels(key)),
+        "window": WINDOW,
+        "pre_running_deadline": PRE_RUNNING,
+        **more,
+    })
+
+
+class Kubernetes:
+    """The server, its objects, and KubeRay's part of them."""
+
+    def __init__(self, kuberay: str = "1.7.0") -> None:
+        self.clock = Clock(start=1_700_000_000)
+        self.server = ApiServer(kuberay=kuberay, clock=self.clock)
+        self.api = MemoryKubernetes(self.server)
+
+    def names(self, kind: str) -> list[str]:
+        return [found["metadata"]["name"] for found in self.server.store.all(kind)]
+
+    def status(self, name: str, deployment_status: str, **more: Any) -> None:
+        """Do what KubeRay does: write a RayJob's status."""
+        if deployment_status == "Initializing":
+            more["startTime"] = timestamp(self.clock.now())
+        set_status(self.server, "RayJob", name, {"jobDeploymentStatus": deployment_status, **more})
+
+
+@pytest.fixture
+def kubernetes() -> Kubernetes:
+    return Kubernetes()
+
+
+@pytest.fixture(autouse=True)
+def fast_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim, "_WAIT", 0.001)
+    monkeypatch.setattr(lifecycle, "_WAIT", 0.001)
