@@ -39,6 +39,8 @@ class ApiServer:
         self.schemas = Schemas(kuberay or "1.7.0")
         self.access = Access(self.clock)
         self.faults = Faults()
+        self.endpoints: dict[tuple[str, str, str], str] = {}
+        """Where a service's pods listen on this machine, by namespace, name, and port or its name."""
         self.served = set(RESOURCES) - CUSTOM
         self.served |= {"RayJob", "RayCluster"} if kuberay else set()
         self.served |= {"Workload", "LocalQueue"} if kueue else set()
@@ -68,6 +70,14 @@ class ApiServer:
             return self.store.page(RESOURCES[kind], namespace or None, **selection)
 
         return self._asked(user, "list", kind, namespace, "", "", act)
+
+    def watch(self, user: User, kind: str, namespace: str, **selection: Any) -> Manifest:
+        """The list that a watch begins with."""
+
+        def act() -> Manifest:
+            return self.store.page(RESOURCES[kind], namespace or None, **selection)
+
+        return self._asked(user, "watch", kind, namespace, "", "", act)
 
     def create(
         self, user: User, kind: str, namespace: str, manifest: Mapping[str, Any], *,
