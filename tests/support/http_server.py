@@ -42,10 +42,11 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def listening(handler: type[Handler], pem: Path | None = None) -> Iterator[int]:
+def listening(handler: type[Handler], pem: Path | None = None, clients: Path | None = None) -> Iterator[int]:
     """Serve on a free port of the loopback interface, which is yielded.
 
     :param pem: key and certificate of a server that speaks TLS.
+    :param clients: certificate of the authority that each client must have a certificate of.
     """
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
@@ -53,6 +54,9 @@ def listening(handler: type[Handler], pem: Path | None = None) -> Iterator[int]:
     if pem is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(pem)
+        if clients is not None:
+            context.load_verify_locations(clients)
+            context.verify_mode = ssl.CERT_REQUIRED
         server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from functools import lru_cache
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 from urllib.parse import urlsplit
 
+from airflow_provider_raybatch.cluster.jobs_api.access import Access
+from airflow_provider_raybatch.cluster.jobs_api.tls import tls_context, tls_version
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.shown_uri import shown_uri
 
@@ -30,6 +29,8 @@ class ClusterAddress:
         bundle.
     :param connect_timeout: seconds until a connection must stand.
     :param request_timeout: seconds between two bytes of an answer.
+    :param access: of a server before the dashboard that takes `Authorization` for itself, such as a
+        Kubernetes API server; Ray's token is then one of `headers`.
     :raises SpecError: the url is not an http(s) url, or carries a login or a query; a header can't be sent.
     """
 
@@ -40,6 +41,7 @@ class ClusterAddress:
     verify: bool | str = True
     connect_timeout: float = 10.0
     request_timeout: float = 60.0
+    access: Access | None = None
 
     def __post_init__(self) -> None:
         shown = self.shown.rpartition("@")[2]  # a login may stand in it in any way
@@ -104,39 +106,16 @@ class ClusterAddress:
     @property
     def identity(self) -> str:
         """All that a connection depends on; holds secrets, so it is never shown."""
-        return json.dumps(asdict(self), sort_keys=True)
+        # A login is no plain data.
+        own = json.dumps(asdict(replace(self, access=None)), sort_keys=True)
+        return own if self.access is None else json.dumps([own, *self.access.identity])
 
     async def ca_bundle_version(self) -> object:
-        """Changes when the CA bundle's file does; ``None`` where there is none."""
-        if isinstance(self.verify, bool):
-            return None
-        return await asyncio.to_thread(_version_of, self.verify)
+        """Changes when the files of CA bundle or client certificate do; ``None`` where there are none."""
+        return await tls_version(self.verify, self.access.certificate if self.access else None)
 
     async def tls(self) -> ssl.SSLContext | bool:
-        """What httpx takes as `verify`; made in a thread, since it reads files for some 30 ms, and kept."""
-        if self.verify is False or (self.verify is True and urlsplit(self.url).scheme != "https"):
+        """What httpx takes as `verify`."""
+        if urlsplit(self.url).scheme != "https" and self.verify is True:
             return False  # without TLS nothing is verified, and no roots need to be read
-        path = None if self.verify is True else self.verify
-        try:
-            return await asyncio.to_thread(_context, path, await self.ca_bundle_version())
-        except (OSError, ssl.SSLError) as error:
-            raise SpecError(
-                f"verify: the CA bundle {self.verify!r} can't be read ({error}); name a PEM file."
-            ) from None
-
-
-@lru_cache(maxsize=16)
-def _context(ca_bundle: str | None, version: object) -> ssl.SSLContext:
-    if ca_bundle is None:
-        import httpx
-
-        return httpx.create_ssl_context()
-    return ssl.create_default_context(cafile=ca_bundle)
-
-
-def _version_of(path: str) -> object:
-    try:
-        status = Path(path).stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+        return await tls_context(self.verify, self.access.certificate if self.access else None)

@@ -142,7 +142,7 @@ class Transport:
                 self._client.stream(method, self._address.base + path, **sent) as answer,
             ):
                 response = await self._read(answer, asked, most)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, ssl.SSLError) as error:  # the latter comes while an answer is read
             raise self._transport_error(error) from error
         except httpx.InvalidURL as error:
             raise SpecError(
@@ -174,8 +174,8 @@ class Transport:
                 raise error
         return httpx.Response(answer.status_code, content=bytes(content))
 
-    def _transport_error(self, error: httpx.HTTPError) -> ClusterError:
-        url, cause = self._address.shown, _tls_cause(error)
+    def _transport_error(self, error: Exception) -> ClusterError:
+        url, cause = self._address.shown, tls_cause(error)
         if isinstance(cause, ssl.SSLCertVerificationError):
             return TlsError(
                 f"The certificate of {url} is not trusted ({cause.verify_message}); set the connection's "
@@ -245,7 +245,8 @@ def excerpt(text: str) -> str:
     return line if len(line) <= _LONGEST_EXCERPT else line[: _LONGEST_EXCERPT - 3] + "..."
 
 
-def _tls_cause(error: BaseException | None) -> ssl.SSLError | None:
+def tls_cause(error: BaseException | None) -> ssl.SSLError | None:
+    """What TLS itself said, below the HTTP library's error; ``None`` if it said nothing."""
     while error is not None and not isinstance(error, ssl.SSLError):
         error = error.__cause__ or error.__context__
     return error

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One open client per server and event loop: a thousand jobs need neither as many pools nor TLS contexts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+Client = TypeVar("Client", bound=AbstractAsyncContextManager[Any])
+
+
+class _Shared:
+    def __init__(self, client: AbstractAsyncContextManager[Any]) -> None:
+        self.client = client
+        self.users = 0
+        self.is_open = False
+        self.opening = asyncio.Lock()
+
+
+_CLIENTS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, _Shared]] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def shared(key: object, make: Callable[[], Client]) -> AsyncIterator[Client]:
+    """The client that all users of `key` in this event loop share; closed when the last of them leaves."""
+    clients = _CLIENTS.setdefault(asyncio.get_running_loop(), {})
+    found = clients.get(key)
+    if found is None:
+        found = clients[key] = _Shared(make())
+    found.users += 1
+    try:
+        async with found.opening:
+            if not found.is_open:
+                await found.client.__aenter__()
+                found.is_open = True
+        yield cast("Client", found.client)
+    finally:
+        found.users -= 1
+        if not found.users:
+            del clients[key]
+            if found.is_open:
+                # In a separate task, since Airflow cancels a trigger repeatedly until it has ended.
+                await asyncio.shield(asyncio.ensure_future(found.client.__aexit__(None, None, None)))

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Credentials from a kubeconfig, read by ``kubernetes_asyncio``: tokens, certificates, OIDC, exec plugins."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_raybatch.cluster.jobs_api.access import Access
+from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError, UserClusterError
+from airflow_provider_raybatch.cluster.jobs_api.tls import ClientCertificate
+from airflow_provider_raybatch.cluster.kuberay.errors import KubernetesLoginError
+from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
+
+if TYPE_CHECKING:
+    from kubernetes_asyncio.client import Configuration
+    from kubernetes_asyncio.config.kube_config import KubeConfigLoader
+
+_LOAD_SECONDS = 60.0
+"""Bound of one loading, an exec plugin included."""
+_LOAD_AGAIN = 60.0
+"""Seconds after which tokens that are files are read again."""
+_BEFORE_EXPIRY = 120.0
+"""Seconds before the end of an exec plugin's token that another one is asked for."""
+_LONGEST_CAUSE = 300
+
+
+@dataclass(frozen=True)
+class Kubeconfig:
+    """Where a kubeconfig is.
+
+    :param source: its content, or paths as in `KUBECONFIG`, parted by `:`.
+    :param context: a context's name; ``None`` for the current one.
+    :param shown: what messages call it, such as ``connection 'k8s', field kube_config``.
+    :param verify_tls: whether the server's certificate is verified, if the kubeconfig does not decide
+        against it.
+    """
+
+    source: Mapping[str, Any] | str = field(repr=False)
+    context: str | None = None
+    shown: str = "the kubeconfig"
+    verify_tls: bool = True
+
+    @property
+    def identity(self) -> str:
+        """Equal for those that are the same; may hold secrets."""
+        source = (
+            self.source
+            if isinstance(self.source, str)
+            else json.dumps(self.source, sort_keys=True, default=str)
+        )
+        return json.dumps(["kubeconfig", source, self.context, self.verify_tls])
+
+
+def kubeconfig_server(kubeconfig: Kubeconfig) -> ApiServer:
+    """The API server of a kubeconfig's context. Reads files and may run an exec plugin, so it blocks.
+
+    :raises UserClusterError: it can't be read, or lacks something.
+    :raises KubernetesLoginError: its exec plugin fails.
+    """
+    login = KubeconfigLogin(kubeconfig)
+    found = login.load()
+    configuration, cluster_context = found.configuration, found.loader.current_context or {}
+    certificate = None
+    if configuration.cert_file:
+        certificate = ClientCertificate(configuration.cert_file, configuration.key_file or None)
+    verifies = kubeconfig.verify_tls and configuration.verify_ssl
+    return ApiServer(
+        url=configuration.host or "",
+        access=Access(login, certificate, configuration.tls_server_name, configuration.proxy),
+        credentials=kubeconfig.shown,
+        namespace=(cluster_context.get("context") or {}).get("namespace") or "default",
+        verify=(configuration.ssl_ca_cert or True) if verifies else False,
+    )
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    loader: KubeConfigLoader
+    configuration: Configuration
+    load_again: float
+    """By the monotonic clock."""
+
+
+class KubeconfigLogin:
+    """The credentials of a kubeconfig's user; loaded again before they expire, by one thread at a time."""
+
+    def __init__(self, kubeconfig: Kubeconfig) -> None:
+        self._kubeconfig = kubeconfig
+        self._loaded: _Loaded | None = None
+        self._loading: Future[_Loaded] | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def identity(self) -> str:
+        """See :class:`~airflow_provider_raybatch.cluster.jobs_api.access.Login`."""
+        return self._kubeconfig.identity
+
+    async def header(self) -> str | None:
+        """See :class:`~airflow_provider_raybatch.cluster.jobs_api.access.Login`."""
+        loaded = self._loaded
+        if loaded is None or time.monotonic() >= loaded.load_again:
+            # A shield, since other event loops wait for the same thread.
+            loaded = await asyncio.shield(asyncio.wrap_future(self._reload()))
+        return loaded.configuration.api_key.get("BearerToken")
+
+    def refused(self, header: str | None) -> None:
+        """See :class:`~airflow_provider_raybatch.cluster.jobs_api.access.Login`."""
+        loaded = self._loaded
+        if loaded is not None and loaded.configuration.api_key.get("BearerToken") == header:
+            self._loaded = None
+
+    def load(self) -> _Loaded:
+        """Load it, and wait for that."""
+        return self._reload().result()
+
+    def _reload(self) -> Future[_Loaded]:
+        with self._lock:
+            if self._loading is None or self._loading.done():
+                self._loading = Future()
+                self._loading.set_running_or_notify_cancel()
+                arguments = (self._loading,)
+                threading.Thread(target=self._run, args=arguments, name="raybatch-login", daemon=True).start()
+            return self._loading
+
+    def _run(self, answer: Future[_Loaded]) -> None:
+        try:
+            loaded = asyncio.run(_load(self._kubeconfig))
+        except BaseException as error:
+            answer.set_exception(error)
+        else:
+            self._loaded = loaded
+            answer.set_result(loaded)
+
+
+async def _load(kubeconfig: Kubeconfig) -> _Loaded:
+    try:
+        from kubernetes_asyncio.client import Configuration
+        from kubernetes_asyncio.config import ConfigException, kube_config
+    except ImportError:
+        raise UserClusterError(
+            "A kubeconfig needs kubernetes_asyncio, which is not installed here; install "
+            "airflow-provider-raybatch[kubernetes]."
+        ) from None
+    configuration = Configuration()
+    try:
+        async with asyncio.timeout(_LOAD_SECONDS):
+            loader = _loader(kubeconfig, kube_config)
+            await loader.load_and_set(configuration)
+    except TimeoutError:
+        raise KubernetesLoginError(
+            f"{kubeconfig.shown}: its exec plugin gave no credentials within {_LOAD_SECONDS:.0f} s; run its "
+            "command by hand where this task runs."
+        ) from None
+    except (
+        ConfigException,
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        AssertionError,
+    ) as error:
+        raise _unusable(kubeconfig, error) from None
+    return _Loaded(loader, configuration, _load_again(loader))
+
+
+def _loader(kubeconfig: Kubeconfig, kube_config: Any) -> KubeConfigLoader:
+    # The library writes certificates that are data into temporary files once; others may remove these.
+    written = getattr(kube_config, "_temp_files", {})
+    for content, path in list(written.items()):
+        if not Path(path).exists():
+            del written[content]
+    source = kubeconfig.source
+    if isinstance(source, str):
+        merged = kube_config.KubeConfigMerger(source)
+        node = merged.config
+        if node is None:
+            raise ValueError(f"there is no file {source!r}")
+        persist = merged.save_changes
+    else:
+        node, persist = kube_config.ConfigNode(kubeconfig.shown, json.loads(json.dumps(source))), None
+    # What is written back, OIDC's next refresh token, must not have the commands as they are run here.
+    if any(_close_input(user) for user in node.value.get("users") or []):
+        persist = None
+    return kube_config.KubeConfigLoader(  # type: ignore[no-any-return]
+        node, active_context=kubeconfig.context, config_base_path=None, config_persister=persist
+    )
+
+
+def _close_input(user: Any) -> bool:
+    """Keep an exec plugin from reading this process's standard input: Airflow's messages come by it."""
+    entry = getattr(user, "value", user).get("user") or {}
+    plugin = entry.get("exec")
+    if not plugin or "command" not in plugin:
+        return False
+    arguments = ["-c", 'exec "$0" "$@" </dev/null', plugin["command"], *(plugin.get("args") or [])]
+    plugin.update(command="/bin/sh", args=arguments)
+    return True
+
+
+def _load_again(loader: KubeConfigLoader) -> float:
+    expiry = getattr(loader, "exec_plugin_expiry", None)
+    if isinstance(expiry, datetime):
+        left = (expiry - datetime.now(UTC)).total_seconds()
+        return time.monotonic() + max(left - _BEFORE_EXPIRY, _LOAD_AGAIN / 4)
+    user = getattr(loader, "_user", None)
+    if user is not None and "exec" in user:
+        return float("inf")  # as kubectl: kept until the server refuses it
+    return time.monotonic() + _LOAD_AGAIN
+
+
+def _unusable(kubeconfig: Kubeconfig, error: Exception) -> ClusterError:
+    cause = " ".join(str(error).split())
+    cause = cause if len(cause) <= _LONGEST_CAUSE else cause[: _LONGEST_CAUSE - 3] + "..."
+    if cause.startswith("exec:"):
+        return KubernetesLoginError(
+            f"{kubeconfig.shown}: its exec plugin fails ({cause}); run its command by hand where this task "
+            "runs, and log in again."
+        )
+    if isinstance(error, FileNotFoundError) and error.filename == "/bin/sh":
+        cause = "there is no /bin/sh to run the exec plugin"
+    context = f"context {kubeconfig.context!r} of " if kubeconfig.context else ""
+    return UserClusterError(
+        f"{kubeconfig.shown}: {context}the kubeconfig can't be used ({cause or type(error).__name__}); "
+        "correct it, or try it with `kubectl get pods`."
+    )
+
+
+def default_paths() -> str | None:
+    """Paths of the kubeconfig that kubectl would read; ``None`` if there is none."""
+    paths = os.environ.get("KUBECONFIG") or "~/.kube/config"
+    found = [path for path in paths.split(os.pathsep) if path and Path(path).expanduser().exists()]
+    return os.pathsep.join(found) or None

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an answer other than success of a Kubernetes API server means: one sentence each."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
+from airflow_provider_raybatch.cluster.jobs_api.transport import excerpt
+from airflow_provider_raybatch.cluster.kuberay.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidObjectError,
+    KubernetesLoginError,
+    KubernetesUnreachableError,
+    NoSuchKindError,
+    ObjectExistsError,
+    QuotaExceededError,
+)
+from airflow_provider_raybatch.cluster.kuberay.role import ROLE_FILE
+from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
+
+_LONGEST_MESSAGE = 500
+_RBAC = re.compile(r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"')
+_KUBERAY = frozenset({"RayJob", "RayCluster"})
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request.
+
+    :param verb: as RBAC names it.
+    :param name: of the object; empty for a list.
+    """
+
+    verb: str
+    kind: str
+    name: str
+    namespace: str
+
+    def __str__(self) -> str:
+        what = f"{self.kind} {self.name!r}" if self.name else f"{self.kind}s"
+        return f"{self.verb} {what} in namespace {self.namespace!r}"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An answer other than success.
+
+    :param status: Kubernetes' own ``Status``, empty where another server answers.
+    :param text: of the body.
+    """
+
+    code: int
+    status: Mapping[str, Any]
+    text: str
+
+    @classmethod
+    def read(cls, code: int, body: bytes) -> Refusal:
+        """From an answer's body."""
+        text = body.decode(errors="replace")
+        try:
+            status = json.loads(text)
+        except ValueError:
+            status = None
+        return cls(code, status if isinstance(status, dict) and status.get("kind") == "Status" else {}, text)
+
+    @property
+    def reason(self) -> str:
+        """Kubernetes' word for it, such as ``AlreadyExists``."""
+        return str(self.status.get("reason") or "")
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """Which object or field."""
+        details = self.status.get("details")
+        return details if isinstance(details, dict) else {}
+
+    @property
+    def message(self) -> str:
+        """What the server says, in one line."""
+        said = self.status.get("message")
+        line = " ".join(str(said).split()) if said else excerpt(self.text)
+        return line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 3] + "..."
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds to wait, where the server says so in its body."""
+        seconds = self.details.get("retryAfterSeconds")
+        return float(seconds) if isinstance(seconds, int | float) else None
+
+    def no_such_object(self, asked: Asked) -> bool:
+        """Whether the kind and the namespace are there, and this object alone is not."""
+        return self.code == 404 and bool(asked.name) and self.details.get("name") == asked.name
+
+
+def refusal_error(server: ApiServer, asked: Asked, refusal: Refusal) -> ClusterError:
+    """The error that `refusal` is."""
+    code, told = refusal.code, refusal.message
+    if code == 401:
+        return KubernetesLoginError(
+            f"The Kubernetes API server at {server.shown} does not accept the credentials of "
+            f"{server.credentials} (401: {told}); they are wrong or have expired: log in again, or correct "
+            "them."
+        )
+    if code == 403:
+        return _forbidden(server, asked, refusal)
+    if code == 404:
+        return _missing(server, asked, refusal)
+    if code == 409:
+        if refusal.reason == "AlreadyExists":
+            return ObjectExistsError(
+                f"There is a {asked.kind} {asked.name!r} in namespace {asked.namespace!r} already."
+            )
+        return _conflict(asked, told)
+    if code == 422 and asked.verb == "patch" and _about_identity(refusal):
+        return _conflict(asked, told)
+    if code in {408, 410, 425, 429} or code >= 500:
+        return KubernetesUnreachableError(
+            f"The Kubernetes API server at {server.shown} could not {asked} ({code}: {told}); it may be "
+            "overloaded, or one of its webhooks down."
+        )
+    if not refusal.status:
+        return KubernetesUnreachableError(
+            f"{server.shown} does not answer as a Kubernetes API server does ({code}: {told}); correct the "
+            f"server's address in {server.credentials}."
+        )
+    if "denied the request" in told or code == 405:
+        return ForbiddenError(f"Kubernetes refuses to {asked} ({code}: {told}); {_ask_admin(told)}.")
+    return InvalidObjectError(
+        f"Kubernetes refuses to {asked} ({code}: {told}); correct the field that it names."
+    )
+
+
+def _forbidden(server: ApiServer, asked: Asked, refusal: Refusal) -> ClusterError:
+    told = refusal.message
+    if "exceeded quota" in told or "failed quota" in told:
+        return QuotaExceededError(
+            f"Kubernetes has no quota left to {asked} ({told}); wait until other objects are gone, or have "
+            "the namespace's ResourceQuota raised."
+        )
+    if any(cause.get("reason") == "NamespaceTerminating" for cause in refusal.details.get("causes") or []):
+        return NoSuchKindError(
+            f"namespace: {asked.namespace!r} is being deleted, so no {asked.kind} can be created in it; name "
+            "another one."
+        )
+    found = _RBAC.search(told)
+    if found:
+        verb, resource, group = found.groups()
+        full = f"{resource}.{group}" if group else resource
+        return ForbiddenError(
+            f"{server.credentials[:1].upper()}{server.credentials[1:]} may not {verb} {full} in namespace "
+            f"{asked.namespace!r} ({told}); bind it to the Role in {ROLE_FILE}."
+        )
+    return ForbiddenError(f"Kubernetes forbids to {asked} ({told}); {_ask_admin(told)}.")
+
+
+def _ask_admin(told: str) -> str:
+    if "webhook" in told or "denied the request" in told:
+        return "change what the cluster's admission policy names, or ask the cluster's administrator"
+    return f"check that the Role in {ROLE_FILE} is bound, or ask the cluster's administrator"
+
+
+def _missing(server: ApiServer, asked: Asked, refusal: Refusal) -> ClusterError:
+    told = refusal.message
+    if refusal.details.get("kind") == "namespaces" or "namespaces " in told:
+        return NoSuchKindError(
+            f"namespace: there is no {asked.namespace!r} on the Kubernetes at {server.shown}; create it, or "
+            "name another one."
+        )
+    if asked.kind in _KUBERAY:
+        return NoSuchKindError(
+            f"The Kubernetes at {server.shown} has no {asked.kind} of ray.io/v1 ({told}); install KubeRay "
+            "1.6 or later."
+        )
+    return NoSuchKindError(
+        f"{server.shown} does not know how to {asked} (404: {told}); correct the server's address in "
+        f"{server.credentials}."
+    )
+
+
+def _conflict(asked: Asked, told: str) -> ClusterError:
+    return ConflictError(
+        f"{asked.kind} {asked.name!r} in namespace {asked.namespace!r} is not the one that was seen, or has "
+        f"changed since ({told})."
+    )
+
+
+def _about_identity(refusal: Refusal) -> bool:
+    causes = refusal.details.get("causes") or []
+    return any(cause.get("field") in {"metadata.uid", "metadata.resourceVersion"} for cause in causes)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this package does on Kubernetes, and so the Role that it needs: these verbs, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+ROLE_FILE = "docs/kubernetes_role.yaml"
+
+RAY_GROUP = "ray.io"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One verb on one resource.
+
+    :param group: API group; empty for the core one.
+    :param why: what it is done for.
+    :param only: the part of users who need it; empty for all.
+    """
+
+    verb: str
+    resource: str
+    group: str
+    why: str
+    only: str = ""
+
+
+def _ray(verb: str, resource: str, why: str, only: str = "") -> Operation:
+    return Operation(verb, resource, RAY_GROUP, why, only)
+
+
+def _core(verb: str, resource: str, why: str, only: str = "") -> Operation:
+    return Operation(verb, resource, "", why, only)
+
+
+PROXY, BY_NAME, KUEUE = "proxy", "name", "kueue"
+"""Whose Airflow runs outside of the cluster; who uses a cluster by its name; who has Kueue."""
+
+OPERATIONS = (
+    _ray("create", "rayjobs", "claims a cluster for a run"),
+    _ray("get", "rayjobs", "follows it, and finds the one of an earlier attempt"),
+    _ray("list", "rayjobs", "finds all clusters of a run, and what the sweeper may delete"),
+    _ray("patch", "rayjobs", "names the job on it, and moves its deadline"),
+    _ray("delete", "rayjobs", "gives the cluster back"),
+    _ray("get", "rayclusters", "why a cluster is not ready, and where its head is"),
+    _core("create", "secrets", "gives the cluster its token"),
+    _core("list", "pods", "why pods are pending, and how they ended"),
+    _core("list", "events", "the scheduler's and the kubelet's reasons"),
+    _core("get", "services/proxy", "reads from the dashboard through the API server", PROXY),
+    _core("create", "services/proxy", "submits and stops jobs through the API server", PROXY),
+    _core("update", "services/proxy", "uploads packages through the API server", PROXY),
+    _core("get", "services", "finds the dashboard's port of a cluster that is used by its name", BY_NAME),
+    _core("get", "secrets", "reads the token of that cluster, this one Secret alone", BY_NAME),
+    Operation("list", "workloads", "kueue.x-k8s.io", "why Kueue does not admit a cluster", KUEUE),
+)
+"""Everything that is asked of an API server."""
+
+
+def role_rules(*only: str, secret: str = "") -> list[dict[str, Any]]:
+    """Rules of the Role, as in a manifest.
+
+    :param only: of :data:`PROXY`, :data:`BY_NAME` and :data:`KUEUE`: what the users of the Role need besides.
+    :param secret: name of the one Secret that may be read, with :data:`BY_NAME`.
+    """
+    rules: dict[tuple[str, str, bool], list[str]] = {}
+    for operation in OPERATIONS:
+        if operation.only and operation.only not in only:
+            continue
+        named = operation.resource == "secrets" and operation.verb == "get"
+        rules.setdefault((operation.group, operation.resource, named), []).append(operation.verb)
+    return [
+        {"apiGroups": [group], "resources": [resource], "verbs": verbs}
+        | ({"resourceNames": [secret]} if named else {})
+        for (group, resource, named), verbs in rules.items()
+    ]

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which API server a connection means, and with whose credentials."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.cluster.kuberay import kubeconfig, service_account
+from airflow_provider_raybatch.cluster.kuberay.errors import KubernetesLoginError
+from airflow_provider_raybatch.cluster.kuberay.kubeconfig import Kubeconfig, kubeconfig_server
+from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
+from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException, RayConnectionError
+from airflow_provider_raybatch.hooks.kubernetes import KubernetesServerHook
+
+pytest.importorskip("kubernetes_asyncio")
+
+
+@pytest.fixture(autouse=True)
+def outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No pod, and no kubeconfig."""
+    for name in ("KUBERNETES_SERVICE_HOST", "KUBECONFIG", "AIRFLOW_CONN_KUBERNETES_DEFAULT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture
+def pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """This process runs in a pod; the folder of its service account."""
+    folder = tmp_path / "serviceaccount"
+    folder.mkdir()
+    for name, text in {"token": "pod-token\n", "ca.crt": "pem", "namespace": "airflow"}.items():
+        (folder / name).write_text(text)
+    monkeypatch.setattr(service_account, "FOLDER", folder)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    return folder
+
+
+@pytest.fixture
+def connection(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Make the connection ``kubernetes_default`` with these fields."""
+
+    def make(conn_type: str = "kubernetes", **extra: Any) -> None:
+        text = json.dumps({"conn_type": conn_type, "extra": extra})
+        monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", text)
+
+    return make
+
+
+def config(user: dict[str, Any], server: str = "http://api:8001", **cluster: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "one",
+        "clusters": [{"name": "c", "cluster": {"server": server, **cluster}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [
+            {"name": "one", "context": {"cluster": "c", "user": "u", "namespace": "team"}},
+            {"name": "two", "context": {"cluster": "c", "user": "u"}},
+        ],
+    }
+
+
+def header(server: ApiServer) -> str | None:
+    return asyncio.run(server.access.login.header())
+
+
+def both(conn_id: str | None = "kubernetes_default") -> ApiServer:
+    """What blocking and asynchronous code find, which is the same."""
+    hook = KubernetesServerHook(conn_id)
+    found = hook.server()
+    again = asyncio.run(hook.aserver())
+    assert (found.url, found.namespace, found.verify) == (again.url, again.namespace, again.verify)
+    return again
+
+
+@pytest.mark.usefixtures("pod")
+def test_a_pod_has_credentials_without_any_connection() -> None:
+    for conn_id in ("kubernetes_default", None):
+        found = both(conn_id)
+        assert (found.url, found.namespace, found.inside) == ("https://[fd00::1]:443", "airflow", True)
+        assert str(found.verify).endswith("ca.crt")
+        assert header(found) == "Bearer pod-token"
+
+
+async def test_a_pods_token_is_read_again(pod: Path) -> None:
+    login = KubernetesServerHook().server().access.login
+    old = await login.header()
+    (pod / "token").write_text("next")
+    assert await login.header() == old  # for a minute
+    login.refused(old)
+    assert await login.header() == "Bearer next"
+    (pod / "token").unlink()
+    login.refused("Bearer next")
+    with pytest.raises(KubernetesLoginError, match="automountServiceAccountToken"):
+        await login.header()
+
+
+@pytest.mark.usefixtures("pod")
+@pytest.mark.parametrize("form", [dict, json.dumps])
+def test_a_kubeconfig_in_the_connection_wins(connection: Callable[..., None], form: Any) -> None:
+    connection(kube_config=form(config({"token": "mine"})), namespace="named")
+    found = both()
+    assert (found.url, found.namespace, found.inside) == ("http://api:8001", "named", False)
+    assert header(found) == "Bearer mine"
+
+
+@pytest.mark.usefixtures("pod")
+def test_fields_of_old_connections_count(connection: Callable[..., None], tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(json.dumps(config({"username": "a", "password": "b"})))
+    connection(extra__kubernetes__kube_config_path=str(path), extra__kubernetes__in_cluster=False)
+    found = both()
+    assert (found.url, found.namespace) == ("http://api:8001", "team")
+    assert header(found) == "Basic YTpi"
+
+
+@pytest.mark.usefixtures("pod")
+def test_a_context_is_one_of_a_kubeconfig(
+    connection: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "config"
+    path.write_text(json.dumps(config({"token": "mine"})))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    assert both().inside
+    connection(cluster_context="two")
+    assert (both().url, both().namespace) == ("http://api:8001", "default")
+    connection(in_cluster="false")
+    assert both().namespace == "team"
+    connection(in_cluster=True, disable_verify_ssl=True)
+    assert (both().inside, both().verify) == (True, False)
+
+
+def test_a_kubeconfigs_tls_is_kept(connection: Callable[..., None], tmp_path: Path) -> None:
+    for name in ("ca", "cert", "key"):
+        (tmp_path / name).write_text(name)
+    files = {"client-certificate": str(tmp_path / "cert"), "client-key": str(tmp_path / "key")}
+    more = {"certificate-authority": str(tmp_path / "ca"), "tls-server-name": "n", "proxy-url": "http://p:1"}
+    connection(kube_config=config(files, "https://api", **more))
+    found = both()
+    certificate = found.access.certificate
+    assert certificate is not None
+    assert (certificate.certificate, certificate.key) == (str(tmp_path / "cert"), str(tmp_path / "key"))
+    assert (found.verify, found.access.server_name) == (str(tmp_path / "ca"), "n")
+    assert (found.access.proxy, header(found)) == ("http://p:1", None)
+    connection(kube_config=config(files, "https://api", **{"insecure-skip-tls-verify": True}))
+    assert both().verify is False
+
+
+def plugin(tmp_path: Path, script: str) -> dict[str, Any]:
+    path = tmp_path / "plugin"
+    path.write_text(f"#!/bin/sh\necho run >> {tmp_path}/runs\n{script}\n")
+    path.chmod(0o700)
+    return {
+        "exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(path), "args": ["a b", "$c"]}
+    }
+
+
+def credential(**status: str) -> str:
+    return json.dumps({
+        "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status,
+    })  # fmt: skip
+
+
+def runs(tmp_path: Path) -> int:
+    return (tmp_path / "runs").read_text().count("run")
+
+
+async def test_an_exec_plugin_runs_when_its_token_expires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten requests at once have it run once. It can't read this process's standard input."""
+    reader, writer = os.pipe()
+    os.write(writer, b"for the supervisor")
+    monkeypatch.setattr(kubeconfig, "_LOAD_AGAIN", 0.0)
+    soon = (datetime.now(UTC) + timedelta(seconds=30)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    answer = credential(token="t", expirationTimestamp=soon)
+    script = f"cat\n[ \"$1$2\" = 'a b$c' ] || exit 1\ncat <<'END'\n{answer}\nEND"
+    kept = os.dup(0)
+    os.dup2(reader, 0)
+    try:
+        found = kubeconfig_server(Kubeconfig(config(plugin(tmp_path, script))))
+        assert runs(tmp_path) == 1
+        await asyncio.gather(*(found.access.login.header() for _ in range(10)))
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+    assert runs(tmp_path) == 2
+    os.close(writer)
+    assert os.read(reader, 100) == b"for the supervisor"
+    os.close(reader)
+
+
+async def test_an_exec_plugin_runs_when_its_token_is_refused(tmp_path: Path) -> None:
+    script = f"cat <<'END'\n{credential(token='t')}\nEND"
+    login = kubeconfig_server(Kubeconfig(config(plugin(tmp_path, script)))).access.login
+    assert [await login.header(), await login.header()] == ["Bearer t", "Bearer t"]
+    assert runs(tmp_path) == 1
+    login.refused("Bearer another")
+    await login.header()
+    assert runs(tmp_path) == 1
+    login.refused("Bearer t")
+    await login.header()
+    assert runs(tmp_path) == 2
+
+
+def test_an_exec_plugin_that_fails_says_why(tmp_path: Path, connection: Callable[..., None]) -> None:
+    connection(kube_config=config(plugin(tmp_path, "echo 'Your session\nhas expired' >&2; exit 3")))
+    with pytest.raises(
+        RayBatchFailException,
+        match=r"exec plugin fails \(exec: process returned 3\. Your session has expired\)",
+    ):
+        KubernetesServerHook().server()
+
+
+async def test_a_token_in_a_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "token"
+    path.write_text("one")
+    login = kubeconfig_server(Kubeconfig(config({"tokenFile": str(path)}))).access.login
+    path.write_text("two")
+    assert await login.header() == "Bearer one"
+    login.refused("Bearer one")
+    assert await login.header() == "Bearer two"
+
+
+BAD = {
+    "no credentials": ({}, "neither a pod's service account nor a kubeconfig"),
+    "no pod": ({"in_cluster": True}, "field in_cluster: this process runs in no pod"),
+    "two ways": ({"in_cluster": True, "kube_config": "{}"}, "fields kube_config and in_cluster: only one"),
+    "no flag": ({"in_cluster": "perhaps"}, "field in_cluster"),
+    "no file": ({"kube_config_path": "/none"}, "field kube_config_path: .* can't be used .*no file '/none'"),
+    "no YAML": ({"kube_config": "a: ["}, "field kube_config: it is neither JSON nor YAML"),
+    "no kubeconfig": ({"kube_config": "[1]"}, "field kube_config: it is not a kubeconfig"),
+    "empty": ({"kube_config": {"kind": "Config"}}, "field kube_config: the kubeconfig can't be used"),
+    "no context": (
+        {"kube_config": config({"token": "hush"}), "cluster_context": "nine"},
+        "context 'nine' of the kubeconfig can't be used",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_each_bad_field_is_one_sentence(connection: Callable[..., None], case: str) -> None:
+    extra, match = BAD[case]
+    connection(**extra)
+    with pytest.raises(RayBatchFailException, match=match) as found:
+        KubernetesServerHook().server()
+    assert "\n" not in str(found.value)
+    assert "hush" not in str(found.value)
+    with pytest.raises(RayBatchFailException, match=match):
+        asyncio.run(KubernetesServerHook().aserver())
+
+
+def test_a_missing_or_other_connection_is_named(connection: Callable[..., None]) -> None:
+    with pytest.raises(RayBatchException, match="Connection 'nowhere' was not found"):
+        KubernetesServerHook("nowhere").server()
+    connection(conn_type="http")
+    with pytest.raises(RayConnectionError, match="its type is 'http'"):
+        KubernetesServerHook().server()
