@@ -162,7 +162,7 @@ async def _end(
     api: KubernetesApi, plan: ClusterPlan, decision: ClusterDecision, latest: RayJobState, seconds: float
 ) -> None:
     if decision.action is Action.REPLACE:
-        if latest.living and plan.end_job is not None:
+        if plan.end_job is not None and latest.may_run_job:
             await plan.end_job(latest)
         await delete(api, claim_of(api, latest))
     await _wait_until_gone(api, [latest], seconds)

@@ -24,6 +24,8 @@ RUN_TOKEN = "raybatch/run-token"
 TERMINAL = frozenset({"Complete", "Failed", "ValidationFailed"})
 """`jobDeploymentStatus` after which KubeRay does nothing more but clean up (its own list lacks the last)."""
 
+_ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
+
 
 @dataclass(frozen=True)
 class RayJobState:
@@ -70,6 +72,11 @@ class RayJobState:
     def living(self) -> bool:
         """Whether its cluster is there or comes, and a job may run on it."""
         return not self.deleting and not self.terminal
+
+    @property
+    def may_run_job(self) -> bool:
+        """Whether its Ray job may still run: also past a deadline, until KubeRay deletes the cluster."""
+        return self.living or (bool(self.job_id) and self.job_status not in _ENDED)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobReques
 from airflow_provider_raybatch.cluster.kuberay.api import KubernetesApi
 from airflow_provider_raybatch.cluster.kuberay.claim import Claimed, ClusterPlan, claim_cluster
 from airflow_provider_raybatch.cluster.kuberay.decide import decide_job
-from airflow_provider_raybatch.cluster.kuberay.errors import ClusterOverError
+from airflow_provider_raybatch.cluster.kuberay.errors import ClusterOverError, KubernetesUnreachableError
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import attach, delete, state
 from airflow_provider_raybatch.cluster.submit.resolve import (
     Action,
@@ -92,8 +92,13 @@ async def _submit(
         on_stale_state=plan.on_stale_state,
         finished=None if finished is None else lambda info: finished(client, info),
     )
-    if rayjob.living and await attach(api, claimed.claim, submitted.submission_id) is None:
-        raise ClusterOverError(f"RayJob {claimed.claim.name} was deleted while its job was submitted.")
+    if rayjob.living:
+        try:
+            kept = await attach(api, claimed.claim, submitted.submission_id)
+        except KubernetesUnreachableError:
+            return submitted  # a look of the follower attaches it
+        if kept is None:
+            raise ClusterOverError(f"RayJob {claimed.claim.name} was deleted while its job was submitted.")
     return submitted
 
 

@@ -11,11 +11,14 @@ from airflow_provider_raybatch.cluster.kuberay import claim, lifecycle
 from airflow_provider_raybatch.cluster.kuberay.claim import ClusterPlan
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.counts import WorkerCounts
+from airflow_provider_raybatch.cluster.kuberay.lifecycle import OF_RAYJOB
 from airflow_provider_raybatch.cluster.kuberay.manifest import rayjob_manifest, secret_manifest
 from airflow_provider_raybatch.cluster.kuberay.names import new_secret_name, rayjob_name, run_labels
+from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 from airflow_provider_raybatch.contract.submission import TaskKey
 from tests.support.kubernetes.clock import Clock, timestamp
+from tests.support.kubernetes.garbage import collect_all
 from tests.support.kubernetes.memory import MemoryKubernetes, set_status
 from tests.support.kubernetes.server import ApiServer
 
@@ -60,7 +63,39 @@ class Kubernetes:
         self.api = MemoryKubernetes(self.server)
 
     def names(self, kind: str) -> list[str]:
+        collect_all(self.server.store)
         return [found["metadata"]["name"] for found in self.server.store.all(kind)]
+
+    def hold(self, name: str) -> None:
+        """Let a finalizer hold a RayJob, as long as KubeRay's operator is away."""
+        self._finalizers(name, ["ray.io/rayjob-finalizer"])
+
+    def let_go(self, name: str) -> None:
+        self._finalizers(name, None)
+
+    def _finalizers(self, name: str, finalizers: list[str] | None) -> None:
+        found = self.server.store.find("RayJob", "default", name)
+        assert found is not None
+        kept = [one for one in found["metadata"].get("finalizers", ()) if not one.startswith("ray.io")]
+        change = {"metadata": {"finalizers": [*kept, *(finalizers or ())]}}
+        self.server.patch(self.server.admin, "RayJob", "default", name, change)
+
+    def ray_cluster(self, claim: ClusterClaim, *, blocks: bool = True) -> str:
+        """Create a RayJob's RayCluster, as KubeRay does; return its name."""
+        name = f"{claim.name}-abcde"
+        owner = {"apiVersion": "ray.io/v1", "kind": "RayJob", "name": claim.name, "uid": claim.uid}
+        manifest = {
+            "apiVersion": "ray.io/v1",
+            "kind": "RayCluster",
+            "metadata": {
+                "name": name,
+                "labels": {OF_RAYJOB: claim.name},
+                "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": blocks}],
+            },
+            "spec": plan().manifest_of(0)["spec"]["rayClusterSpec"],
+        }
+        self.server.create(self.server.admin, "RayCluster", "default", manifest)
+        return name
 
     def status(self, name: str, deployment_status: str, **more: Any) -> None:
         """Do what KubeRay does: write a RayJob's status."""
