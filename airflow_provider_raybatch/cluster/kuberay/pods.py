@@ -104,6 +104,8 @@ def _resources(cpus: Any, memory: str, more: Mapping[str, str] | None = None) ->
 
 def _container(cluster: KubeRayCluster, name: str) -> Manifest:
     container: Manifest = {"name": name, "image": cluster.image}
+    # The end of its output says why it could not start; KubeRay soon deletes the pod.
+    container["terminationMessagePolicy"] = "FallbackToLogsOnError"
     if cluster.image_pull_policy:
         container["imagePullPolicy"] = cluster.image_pull_policy
     if cluster.env:

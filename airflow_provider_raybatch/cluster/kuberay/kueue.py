@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why Kueue does not admit a RayJob: its Workload says so, else events. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_provider_raybatch.cluster.kuberay.pod_states import PodEvent, text_of
+from airflow_provider_raybatch.cluster.kuberay.reasons import Reason
+from airflow_provider_raybatch.contract.failures import FailureClass
+
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+JOB_LABEL = "kueue.x-k8s.io/job-uid"
+"""Label of a Workload: the `uid` of the RayJob that it stands for."""
+
+CREATED = "CreatedWorkload"
+"""Reason of Kueue's event of a RayJob for which it has made a Workload."""
+_TAKEN_UP = 60.0
+"""Seconds after which Kueue should have made a Workload."""
+_NO_QUEUE = re.compile(r"(?:LocalQueue|ClusterQueue) (\S*) ?doesn't exist")
+_WAITING_EVENTS = frozenset({
+    "Pending",
+    "QuotaReserved",
+    "Preempted",
+    "EvictedDueToPreempted",
+    "Stopped",
+    "Suspended",
+})
+
+
+def admission(
+    rayjob: Mapping[str, Any],
+    workloads: Sequence[Mapping[str, Any]] | None,
+    events: Sequence[PodEvent],
+    age: float = 0.0,
+) -> Reason:
+    """Why a suspended RayJob waits.
+
+    :param workloads: of the RayJob; ``None`` if they could not be read.
+    :param events: of the RayJob and of its Workload, the oldest first.
+    :param age: seconds since the RayJob was created.
+    """
+    queue = ((rayjob.get("metadata") or {}).get("labels") or {}).get(QUEUE_LABEL) or ""
+    if not queue:
+        return Reason("suspended", "is suspended (spec.suspend), and starts once that is undone")
+    told = _of_workload(workloads) if workloads else None
+    if told is None and (latest := [event for event in events if event.reason in _WAITING_EVENTS]):
+        told = latest[-1].message
+    where = f"waits for Kueue to admit it from the queue {queue!r}"
+    if not told and not workloads and age > _TAKEN_UP and not any(one.reason == CREATED for one in events):
+        text = f"{where}, and Kueue has not taken it up"
+        remedy = "look whether Kueue is installed, and its configuration lists the integration ray.io/rayjob"
+        return Reason("no Kueue", text, remedy)
+    if not told:
+        remedy = f"look whether a LocalQueue {queue!r} exists in the namespace (kueue_queue), and has quota"
+        return Reason("queue", where, remedy)
+    if _NO_QUEUE.search(told):
+        text = f"can't be admitted by Kueue: {told.rstrip('.')}"
+        return Reason(
+            told, text, "correct kueue_queue, or create the queue in the namespace", FailureClass.USER_ERROR
+        )
+    return Reason(told, f"{where}: {told.rstrip('.')}", "ask for less, or have the queue's quota raised")
+
+
+def _of_workload(workloads: Sequence[Mapping[str, Any]]) -> str | None:
+    status = workloads[-1].get("status") or {}
+    for check in status.get("admissionChecks") or ():
+        if check.get("state") in {"Pending", "Retry", "Rejected"} and check.get("message"):
+            return text_of(f"{check.get('name')}: {check['message']}")
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "QuotaReserved" and condition.get("status") == "False":
+            return text_of(condition.get("message"))
+    return None

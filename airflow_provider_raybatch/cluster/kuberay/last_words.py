@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the pods of a cluster ended: lines for the task's log, and the cause if the head is among them. Pure.
+
+A head pod that has failed is soon deleted by KubeRay, whose event of it then says how it ended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_raybatch.cluster.follow.failure_reason import Diagnosis
+from airflow_provider_raybatch.cluster.kuberay.pod_states import Container, Ended, Pod, PodEvent, text_of
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.text import count_of, cut_to
+
+_MOST_LINES = 20
+_LONGEST_LINE = 700
+_STOPPED = frozenset({0, 143})
+"""Exit codes of a container that has ended as it was asked to."""
+_NODE_GONE = "its node went away"
+_DISRUPTIONS = {
+    "PreemptionByScheduler": "preempted by a pod of higher priority",
+    "DeletionByTaintManager": "its node is not ready or is taken away, and its taint removed the pod",
+    "EvictionByEvictionAPI": "evicted, as when its node is drained or a spot instance is taken back",
+    "DeletionByPodGC": _NODE_GONE,
+    "TerminationByKubelet": "ended by its node",
+}
+"""Reasons of the condition `DisruptionTarget`."""
+_SHUTDOWN = re.compile(r"[Nn]ode shut ?down|imminent node shutdown|[Ss]pot|[Pp]reempt|[Ii]nterruption")
+_NODE_REASONS = {
+    "NodeLost": _NODE_GONE,
+    "NodeShutdown": "its node was shut down, as a spot instance is that is taken back",
+    "Shutdown": "its node was shut down, as a spot instance is that is taken back",
+    "Terminated": "its node was shut down, as a spot instance is that is taken back",
+    "Preempting": "preempted to make room for a pod that its node needs",
+    "NodeAffinity": "its node does not fit it any more",
+    "UnexpectedAdmissionError": "its node refused it",
+}
+"""Reasons in the status of a failed pod."""
+_POD_EVENTS = {
+    "Preempted": _DISRUPTIONS["PreemptionByScheduler"],
+    "TaintManagerEviction": _DISRUPTIONS["DeletionByTaintManager"],
+    "NodeNotReady": "its node is not ready",
+    "Evicted": "evicted",
+    "Disrupted": "evicted, since its node is taken away",
+}
+"""Events of pods after which they go."""
+_DELETED = re.compile(
+    r"Deleted (head|worker) [Pp]od [^/\s]+/([^;\s]+); [Pp]od status: (\w+);.*"
+    r"terminated status: &ContainerStateTerminated\{ExitCode:(-?\d+),"
+    r".*?Reason:([^,]*),Message:(.*?),StartedAt:"
+)
+"""KubeRay's event of a pod that it has deleted."""
+
+
+@dataclass(frozen=True)
+class LastWords:
+    """How pods of a cluster ended.
+
+    :param lines: for the log of the task, the head's first, at most 20.
+    :param cause: why the cluster gives no answer, if the head's pod has ended; else ``None``.
+    """
+
+    lines: tuple[str, ...] = ()
+    cause: Diagnosis | None = None
+
+
+def last_words(pods: Iterable[Pod], events: Sequence[PodEvent] = ()) -> LastWords:
+    """How the pods of a cluster ended.
+
+    :param pods: those that still are.
+    :param events: of the pods, and of the RayCluster, which tell about pods that are gone.
+    """
+    there = list(pods)
+    names = {pod.name for pod in there}
+    ends = [one for one in _gone(events) if one[1].rpartition(" ")[2] not in names]
+    ends += [(pod.head, pod.shown, end) for pod in there if (end := pod_end(pod, events)) is not None]
+    # A head that runs and is ready answers for itself, whatever happened to one before it.
+    cause = None if any(pod.head and pod.ready and not pod.deleting for pod in there) else _cause(there, ends)
+    ends.sort(key=lambda one: not one[0])
+    lines = [cut_to(_LONGEST_LINE, f"{shown}: {end.message}") for _, shown, end in ends]
+    if len(lines) > _MOST_LINES:
+        lines[_MOST_LINES - 1 :] = [f"{count_of(len(lines) - _MOST_LINES + 1, 'more pod')} ended."]
+    return LastWords(tuple(lines), cause)
+
+
+def _cause(pods: Sequence[Pod], ends: Sequence[tuple[bool, str, Diagnosis]]) -> Diagnosis | None:
+    heads = [(shown, end) for head, shown, end in ends if head]
+    if heads:
+        shown, end = heads[-1]
+        return Diagnosis(end.failure_class, f"The cluster's {shown} has ended: {end.message}")
+    if any(pod.head for pod in pods):
+        return None
+    told = "The cluster's head pod is gone; how it ended is unknown, as when its node is lost."
+    return Diagnosis(FailureClass.NODE_LOST, told)
+
+
+def pod_end(pod: Pod, events: Sequence[PodEvent] = ()) -> Diagnosis | None:
+    """How a pod ended, or what takes it away; ``None`` while it runs, or waits to.
+
+    The message begins with Kubernetes' own word where it has one, such as ``OOMKilled``.
+    """
+    if pod.disrupted is not None:
+        return _disrupted(*pod.disrupted, pod.message)
+    if pod.reason == "Evicted":
+        return _evicted(pod.message)
+    if pod.reason in _NODE_REASONS or pod.reason.startswith("OutOf") or pod.phase == "Unknown":
+        told = _NODE_REASONS.get(pod.reason, "its node has too little left for it")
+        told = _NODE_GONE if pod.phase == "Unknown" and not pod.reason else told
+        return _lost(pod.reason or "Unknown", told, pod.message)
+    told_by = [event for event in events if event.name == pod.name and event.reason in _POD_EVENTS]
+    if told_by and (pod.deleting or pod.phase == "Failed"):
+        return _by_event(told_by[-1])
+    ended = [container_end(one, one.ended) for one in pod.containers if one.ended]
+    if not any(ended) and pod.ray is not None and pod.ray.last_ended is not None:
+        ended = [container_end(pod.ray, pod.ray.last_ended, restarted=True)]
+    if found := next((one for one in ended if one is not None), None):
+        return _with_probe(found, pod, events)
+    if pod.phase == "Failed":
+        return Diagnosis(FailureClass.INTERNAL, f"failed: {pod.message or 'without a message'}")
+    return None
+
+
+def _disrupted(reason: str, message: str, of_pod: str) -> Diagnosis:
+    if reason == "TerminationByKubelet" and not _SHUTDOWN.search(f"{message} {of_pod}"):
+        return _evicted(of_pod or message)
+    told = _DISRUPTIONS.get(reason, "taken away")
+    if reason == "TerminationByKubelet":
+        told = _NODE_REASONS["Shutdown"]
+    return _lost(reason, told, message)
+
+
+def _evicted(message: str) -> Diagnosis:
+    """Of a node that has run low, or of a pod that has filled more disk than it may."""
+    failure_class = FailureClass.NODE_LOST
+    remedy = ""
+    if "memory" in message:
+        failure_class, remedy = FailureClass.OUT_OF_MEMORY, "give it more memory"
+    elif "storage" in message or "inodes" in message or "disk" in message:
+        failure_class, remedy = FailureClass.STORAGE, "give it more ephemeral-storage"
+    return Diagnosis(failure_class, _joined("Evicted: its node ran low", message, remedy))
+
+
+def _lost(reason: str, told: str, message: str = "") -> Diagnosis:
+    return Diagnosis(FailureClass.NODE_LOST, _joined(f"{reason}: {told}", message))
+
+
+def _by_event(event: PodEvent) -> Diagnosis:
+    if event.reason == "Evicted" and "low on resource" in event.message:
+        return _evicted(event.message)
+    return _lost(event.reason, _POD_EVENTS[event.reason], event.message)
+
+
+def container_end(container: Container, ended: Ended | None, restarted: bool = False) -> Diagnosis | None:
+    """How a container ended; ``None`` if it has not, or as it was asked to."""
+    if ended is None or (ended.exit_code in _STOPPED and ended.reason != "OOMKilled"):
+        return None
+    started_again = " and was started again" if restarted else ""
+    name, said = f"container {container.name}", ended.message
+    if ended.reason == "OOMKilled":
+        limit = f" of {container.memory}" if container.memory else ""
+        told = f"OOMKilled: {name} exceeded its memory limit{limit}{started_again}"
+        return Diagnosis(FailureClass.OUT_OF_MEMORY, _joined(told, said, "give it more memory"))
+    if ended.reason == "ContainerStatusUnknown":
+        return _lost(ended.reason, _NODE_GONE, said)
+    if ended.exit_code == 127 or "command not found" in said:
+        told = f"{name} found no Ray (exit code {ended.exit_code}){started_again}"
+        remedy = f"use an image that has Ray; it is {container.image}"
+        return Diagnosis(FailureClass.USER_ERROR, _joined(told, said, remedy))
+    if "Version mismatch" in said:
+        told = f"{name} has another Ray or Python than the head{started_again}"
+        return Diagnosis(FailureClass.USER_ERROR, _joined(told, said, "use one image for head and workers"))
+    told = f"{ended.reason or 'Error'}: {name} ended with exit code {ended.exit_code}{started_again}"
+    return Diagnosis(FailureClass.INTERNAL, _joined(told, said))
+
+
+def _with_probe(found: Diagnosis, pod: Pod, events: Sequence[PodEvent]) -> Diagnosis:
+    """Add that Kubernetes killed the container because it did not answer."""
+    killed = [
+        event.message
+        for event in events
+        if event.name == pod.name and event.reason == "Killing" and "liveness probe" in event.message
+    ]
+    if found.failure_class is not FailureClass.INTERNAL or not killed:
+        return found
+    return Diagnosis(found.failure_class, _joined(found.message.rstrip("."), killed[-1]))
+
+
+def _gone(events: Sequence[PodEvent]) -> list[tuple[bool, str, Diagnosis]]:
+    """Of pods that KubeRay has deleted after their end, and of those that an event says went."""
+    found: dict[str, tuple[bool, str, Diagnosis]] = {}
+    for event in events:
+        if event.kind == "Pod" and event.reason in _POD_EVENTS:
+            head = "-head-" in event.name
+            role = "head" if head else "worker"
+            found[event.name] = head, f"{role} pod {event.name}", _by_event(event)
+        elif told := _DELETED.search(event.message):
+            role, name, _, code, reason, message = told.groups()
+            container = Container(f"ray-{role}", "", "", "", None, None, "")
+            end = container_end(container, Ended(reason, int(code), text_of(message)))
+            if end is not None:
+                found.setdefault(name, (role == "head", f"{role} pod {name}", end))
+    return list(found.values())
+
+
+def _joined(told: str, message: str, remedy: str = "") -> str:
+    said = f"{told} ({message.rstrip('.')})" if message else told
+    return f"{said}; {remedy}." if remedy else f"{said}."

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look at a cluster until it is ready, and tell why it is not: each reason once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+
+from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError, ClusterUnreachableError
+from airflow_provider_raybatch.cluster.kuberay.api import KubernetesApi, Manifest
+from airflow_provider_raybatch.cluster.kuberay.errors import ForbiddenError, NoSuchKindError
+from airflow_provider_raybatch.cluster.kuberay.kueue import JOB_LABEL
+from airflow_provider_raybatch.cluster.kuberay.last_words import LastWords, last_words
+from airflow_provider_raybatch.cluster.kuberay.pod_states import (
+    CLUSTER_LABEL,
+    Pod,
+    PodEvent,
+    events_of,
+    pod_of,
+)
+from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim, RayJobState, rayjob_state
+from airflow_provider_raybatch.cluster.kuberay.readiness import ClusterSeen, WaitingState, judge_waiting
+from airflow_provider_raybatch.contract.durations import in_words
+from airflow_provider_raybatch.contract.failures import FailureClass
+
+DEFAULT_CLUSTER_WAIT = 1800.0
+"""Seconds that a cluster may take to be ready, queues included."""
+_POLL, _SLOWEST_POLL, _SLOWER = 4.0, 15.0, 1.3
+_MOST_POD_EVENTS = 4
+"""Pods of one look whose events are asked for."""
+_HEAD = re.compile(r"Created head [Pp]od [^/\s]+/(\S+)")
+_WORKLOAD = re.compile(r"Created Workload: [^/\s]+/(\S+)")
+
+
+class ClusterNotReadyError(ClusterError):
+    """A cluster can't become ready, or was not within `cluster_wait`; its failure class says which."""
+
+    failure_class = FailureClass.STALLED
+
+
+async def wait_for_cluster(
+    api: KubernetesApi,
+    claim: ClusterClaim,
+    *,
+    cluster_wait: float,
+    tell: Callable[[str], None],
+    answers: Callable[[RayJobState], Awaitable[str | None]] | None = None,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> RayJobState:
+    """Wait until a claimed cluster is ready. Nothing is created or deleted: release the claim after an error.
+
+    :param cluster_wait: seconds from the RayJob's creation, by the server's clock.
+    :param tell: called with each line for the log.
+    :param answers: asked once KubeRay says that the cluster is there: ``None`` if it answers, else why
+        it does not yet. It may raise :class:`ClusterUnreachableError` for the latter, too.
+    :raises ClusterNotReadyError: it can't become ready, or was not in time.
+    :raises ClusterError: Kubernetes refuses a request, or `answers` raised another one.
+    """
+    state, deadline, pause = WaitingState(), clock() + cluster_wait, _POLL
+    known_age = False
+    while True:
+        try:
+            seen = await observe(api, claim)
+            if seen.rayjob is not None and not known_age:
+                age = max(0.0, seen.now - rayjob_state(seen.rayjob).created)
+                deadline, known_age = clock() + cluster_wait - age, True
+            found = judge_waiting(seen, state)
+            state = found.state
+            for line in found.lines:
+                tell(line)
+            if found.verdict == "fails":
+                raise ClusterNotReadyError(found.message, found.failure_class)
+            if found.verdict == "ready" and seen.rayjob is not None:
+                job = rayjob_state(seen.rayjob)
+                not_yet = None if answers is None else await answers(job)
+                if not_yet is None:
+                    return job
+                state = _later(state, not_yet, tell)
+        except ClusterUnreachableError as error:
+            state = _later(state, str(error), tell)
+        left = deadline - clock()
+        if left <= 0:
+            raise ClusterNotReadyError(
+                f"cluster_wait: the cluster was not ready within {in_words(cluster_wait)}; {state.latest}"
+            )
+        await sleep(max(0.1, min(left, pause * random.uniform(0.8, 1.2))))
+        pause = min(_SLOWEST_POLL, pause * _SLOWER)
+
+
+async def observe(api: KubernetesApi, claim: ClusterClaim) -> ClusterSeen:
+    """Look at a RayJob once: itself, its cluster, pods, and the events of what is not ready."""
+    rayjob = await api.get("RayJob", claim.name)
+    if rayjob is None or rayjob["metadata"]["uid"] != claim.uid:
+        return ClusterSeen(None, now=api.now())
+    job = rayjob_state(rayjob)
+    if job.suspended:
+        events = await _events(api, [job.name], [])
+        workloads, of_workload = await _workloads(api, job, events)
+        return ClusterSeen(rayjob, None, (), [*events, *of_workload], workloads, api.now())
+    ray_cluster = await api.get("RayCluster", job.ray_cluster) if job.ray_cluster else None
+    if ray_cluster is None:
+        return ClusterSeen(rayjob, events=await _events(api, [job.name], []), now=api.now())
+    pods = await cluster_pods(api, job.ray_cluster)
+    names = [] if any(pod.head for pod in pods) else [job.ray_cluster]
+    events = await _events(api, names, _not_ready(pods))
+    return ClusterSeen(rayjob, ray_cluster, pods, events, now=api.now())
+
+
+async def cluster_pods(api: KubernetesApi, ray_cluster: str) -> list[Pod]:
+    """The pods of a RayCluster, the head first."""
+    found = await api.list("Pod", labels=f"{CLUSTER_LABEL}={ray_cluster}")
+    return sorted(map(pod_of, found), key=lambda pod: (not pod.head, pod.name))
+
+
+async def read_last_words(api: KubernetesApi, ray_cluster: str) -> LastWords:
+    """How pods of a cluster ended, also those that KubeRay has deleted since; ask before the cluster goes.
+
+    :raises ClusterError: Kubernetes gives no answer, or refuses.
+    """
+    pods = await cluster_pods(api, ray_cluster)
+    ended = [pod for pod in pods if not pod.ready or pod.deleting][:_MOST_POD_EVENTS]
+    events = await _events(api, [ray_cluster], ended)
+    there = {pod.name for pod in pods}
+    heads = [found[1] for event in events if (found := _HEAD.search(event.message)) and found[1] not in there]
+    return last_words(pods, [*events, *await _events(api, dict.fromkeys(heads[-2:]), [])])
+
+
+def _not_ready(pods: Iterable[Pod]) -> list[Pod]:
+    """The pods that are not ready: the head, and one of each group of workers."""
+    found: dict[tuple[bool, str], Pod] = {}
+    for pod in pods:
+        if not pod.ready and not pod.deleting:
+            found.setdefault((pod.head, pod.group), pod)
+    return list(found.values())[:_MOST_POD_EVENTS]
+
+
+async def _events(api: KubernetesApi, names: Iterable[str], pods: Iterable[Pod]) -> list[PodEvent]:
+    """Events of objects by name, and of these very pods."""
+    of_pods = list(pods)
+    asked = [*names, *(pod.name for pod in of_pods)]
+    answers = await asyncio.gather(
+        *(api.list("Event", fields=f"involvedObject.name={name}") for name in asked)
+    )
+    uids = {pod.name: pod.uid for pod in of_pods}
+    found = [
+        event
+        for name, manifests in zip(asked, answers, strict=True)
+        for event in events_of(manifests, [uids[name]] if name in uids else ())
+    ]
+    return sorted(found, key=lambda event: event.at)
+
+
+async def _workloads(
+    api: KubernetesApi, job: RayJobState, events: Iterable[PodEvent]
+) -> tuple[list[Manifest] | None, list[PodEvent]]:
+    """What Kueue says of a RayJob: its Workload, or where that can't be read, the Workload's events."""
+    try:
+        return await api.list("Workload", labels=f"{JOB_LABEL}={job.uid}"), []
+    except (ForbiddenError, NoSuchKindError):
+        names = [found[1] for event in events if (found := _WORKLOAD.search(event.message))]
+        return None, await _events(api, names[-1:], [])
+
+
+def _later(state: WaitingState, why: str, tell: Callable[[str], None]) -> WaitingState:
+    if why not in state.told:
+        tell(why)
+    return replace(state, told=state.told | {why}, latest=why)

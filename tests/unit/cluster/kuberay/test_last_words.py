@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How pods ended: OOMKilled, evicted, preempted and lost nodes are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.cluster.kuberay.last_words import LastWords, last_words
+from airflow_provider_raybatch.cluster.kuberay.pod_states import events_of, pod_of
+from airflow_provider_raybatch.contract.failures import FailureClass
+from tests.support.kubernetes.seen import CLUSTER, HEAD, event, pod
+
+LOST, MEMORY = FailureClass.NODE_LOST, FailureClass.OUT_OF_MEMORY
+
+
+def told(*pods: Mapping[str, Any], events: Sequence[Mapping[str, Any]] = ()) -> LastWords:
+    return last_words([pod_of(one) for one in pods], events_of(events))
+
+
+def disrupted(reason: str, message: str) -> list[dict[str, str]]:
+    return [{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}]
+
+
+def killed(reason: str = "Error", code: int = 137, message: str = "") -> dict[str, Any]:
+    return {"exitCode": code, "reason": reason, "message": message}
+
+
+LOW = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 42Mi."
+SHUTDOWN = "Pod was terminated in response to imminent node shutdown."
+ENDS = [
+    (
+        "oom",
+        {"ended": killed("OOMKilled")},
+        MEMORY,
+        "OOMKilled: container ray-head exceeded its memory limit of 8Gi; give it more memory.",
+    ),
+    (
+        "evicted_for_memory",
+        {"reason": "Evicted", "message": LOW},
+        MEMORY,
+        "Evicted: its node ran low (The node was low on resource: memory. Threshold quantity: 100Mi, "
+        "available: 42Mi); "
+        "give it more memory.",
+    ),
+    (
+        "evicted_for_disk",
+        {
+            "reason": "Evicted",
+            "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.",
+        },
+        FailureClass.STORAGE,
+        "1Gi); give it more ephemeral-storage.",
+    ),
+    (
+        "evicted_by_kubelet",
+        {"conditions": disrupted("TerminationByKubelet", LOW), "reason": "Evicted", "message": LOW},
+        MEMORY,
+        "ran low",
+    ),
+    (
+        "preempted",
+        {
+            "conditions": disrupted(
+                "PreemptionByScheduler", "default-scheduler: preempting to accommodate a higher"
+            ),
+            "ended": killed(),
+        },
+        LOST,
+        "PreemptionByScheduler: preempted by a pod of higher priority (default-scheduler: preempting",
+    ),
+    (
+        "drained",
+        {"conditions": disrupted("EvictionByEvictionAPI", "Eviction API: evicting")},
+        LOST,
+        "its node is drained",
+    ),
+    (
+        "tainted",
+        {"conditions": disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")},
+        LOST,
+        "its node is not ready or is taken away",
+    ),
+    (
+        "garbage",
+        {"conditions": disrupted("DeletionByPodGC", "PodGC: node no longer exists")},
+        LOST,
+        "DeletionByPodGC: its node went away (PodGC: node no longer exists).",
+    ),
+    (
+        "spot_of_gke",
+        {
+            "conditions": disrupted("TerminationByKubelet", SHUTDOWN),
+            "reason": "Terminated",
+            "message": SHUTDOWN,
+        },
+        LOST,
+        "TerminationByKubelet: its node was shut down, as a spot instance is that is taken back",
+    ),
+    (
+        "spot_before_conditions",
+        {"reason": "NodeShutdown", "message": "Node is shutting, evicting pods"},
+        LOST,
+        "NodeShutdown: its node was shut down",
+    ),
+    (
+        "node_lost",
+        {"reason": "NodeLost", "message": "Node n1 which was running pod x is unresponsive"},
+        LOST,
+        "NodeLost: its node went away (Node n1",
+    ),
+    ("unknown_phase", {"phase": "Unknown"}, LOST, "Unknown: its node went away."),
+    (
+        "container_unknown",
+        {"ended": killed("ContainerStatusUnknown", message="could not be located")},
+        LOST,
+        "ContainerStatusUnknown: its node went away",
+    ),
+    (
+        "out_of_gpu",
+        {"reason": "OutOfnvidia.com/gpu", "message": "Node didn't have enough resource"},
+        LOST,
+        "its node has too little left for it",
+    ),
+    (
+        "exit_code",
+        {"ended": killed(code=1, message="RuntimeError: no GCS")},
+        FailureClass.INTERNAL,
+        "Error: container ray-head ended with exit code 1 (RuntimeError: no GCS).",
+    ),
+    (
+        "other_version",
+        {"ended": killed(code=1, message="Version mismatch: The cluster was started with: Ray: 2.56")},
+        FailureClass.USER_ERROR,
+        "has another Ray or Python than the head (Version mismatch",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "state", "failure_class", "words"), ENDS, ids=[one[0] for one in ENDS])
+def test_end_of_a_head(name: str, state: dict[str, Any], failure_class: FailureClass, words: str) -> None:
+    found = told(pod(**{"phase": "Failed", "node": "n1", **state}))
+    assert found.cause is not None
+    assert found.cause.failure_class is failure_class
+    assert found.lines == (f"head pod {HEAD}: {found.cause.message.partition('has ended: ')[2]}",)
+    assert words in found.lines[0]
+
+
+def test_workers_are_information_only() -> None:
+    worker = pod("w-1", group="gpu", phase="Failed", node="n1", ended=killed("OOMKilled"), memory="64Gi")
+    found = told(worker, pod(phase="Running", node="n2", ready=True))
+    assert found.cause is None
+    assert found.lines == (
+        "worker pod w-1: OOMKilled: container ray-worker exceeded its memory limit of 64Gi; give it "
+        "more memory.",
+    )
+
+
+def test_head_that_kuberay_has_deleted() -> None:
+    said = (
+        f"Deleted head Pod ml/{HEAD}; Pod status: Failed; Pod restart policy: Never; Ray container "
+        f"terminated status: "
+        "&ContainerStateTerminated{ExitCode:137,Signal:0,Reason:OOMKilled,Message:,"
+        "StartedAt:2026-11-27 05:00:00 +0000 UTC,FinishedAt:2026-11-27 05:10:00 +0000 UTC,ContainerID:containerd://1,}"
+    )
+    found = told(events=[event("DeletedHeadPod", said, CLUSTER, "RayCluster")])
+    assert found.cause is not None
+    assert found.cause.failure_class is MEMORY
+    assert found.lines == (
+        f"head pod {HEAD}: OOMKilled: container ray-head exceeded its memory limit; give it more memory.",
+    )
+    ready = pod(f"{CLUSTER}-head-other", phase="Running", node="n2", ready=True)
+    assert told(ready, events=[event("DeletedHeadPod", said, CLUSTER, "RayCluster")]).cause is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "words"),
+    [
+        ("Preempted", "Preempted by pod 6d1c on node n1", "preempted by a pod of higher priority"),
+        ("TaintManagerEviction", "Marking for deletion Pod x", "and its taint removed the pod"),
+        ("NodeNotReady", "Node is not ready", "its node is not ready"),
+        ("Evicted", "Evicted pod: Interrupted", "evicted"),
+    ],
+)
+def test_head_that_is_gone_with_an_event(reason: str, message: str, words: str) -> None:
+    found = told(events=[event(reason, message)])
+    assert found.cause is not None
+    assert found.cause.failure_class is LOST
+    assert found.lines[0].startswith(f"head pod {HEAD}: {reason}: ")
+    assert f"{words} ({message})." in found.lines[0]
+
+
+def test_head_that_is_gone_without_a_word() -> None:
+    found = told(pod("w-1", group="gpu", phase="Running", node="n1", ready=True))
+    assert found.cause is not None
+    assert found.cause.failure_class is LOST
+    assert found.lines == ()
+
+
+def test_healthy_and_stopped_pods_have_no_last_words() -> None:
+    stopped = pod("w-1", group="gpu", phase="Succeeded", node="n1", ended=killed("Completed", 0))
+    asked = pod("w-2", group="gpu", phase="Failed", node="n1", ended=killed("Error", 143))
+    asked["metadata"]["deletionTimestamp"] = "2026-11-27T05:00:00Z"
+    asked["status"]["phase"] = "Running"
+    assert told(pod(phase="Running", node="n1", ready=True), stopped, asked) == LastWords()
+
+
+def test_head_that_was_killed_by_its_probe() -> None:
+    ended = pod(phase="Failed", node="n1", ended=killed(code=137))
+    probe = event("Killing", "Container ray-head failed liveness probe, will be restarted")
+    found = told(ended, events=[probe])
+    assert "exit code 137 (Container ray-head failed liveness probe, will be restarted)." in found.lines[0]
+
+
+def test_lines_are_bounded_and_clean() -> None:
+    message = "\x1b[31m" + "x" * 5000 + "\x00"
+    pods = [
+        pod(f"w-{number}", group="gpu", phase="Failed", node="n1", ended=killed(code=1, message=message))
+        for number in range(100)
+    ]
+    found = told(pod(phase="Running", node="n1", ready=True), *pods)
+    assert len(found.lines) == 20
+    assert found.lines[-1] == "81 more pods ended."
+    assert max(map(len, found.lines)) <= 700
+    assert not any("\x1b" in line or "\x00" in line for line in found.lines)
