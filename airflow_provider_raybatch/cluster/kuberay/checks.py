@@ -3,11 +3,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import string
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from airflow_provider_raybatch.cluster.kuberay import kube_names
+from airflow_provider_raybatch.cluster.kuberay.plain_secrets import check_manifest
+from airflow_provider_raybatch.cluster.kuberay.pod_checks import (
+    check_environment,
+    check_head,
+    check_tolerations,
+    check_volumes,
+)
+from airflow_provider_raybatch.cluster.kuberay.together import check_together
+from airflow_provider_raybatch.cluster.kuberay.worker_checks import check_gpus, check_range
+from airflow_provider_raybatch.coercion import positive_seconds, seconds
+from airflow_provider_raybatch.contract.base import shown
+from airflow_provider_raybatch.contract.failures import SpecError
+
+CLOUDS = ("gke", "eks", "eks-auto", "aks")
+_PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _STARTS = ("{{", "{%", "{#", "[[", "<<", "${")
 """Of Jinja, and of delimiters that DAGs choose in its place."""
+_OURS = "raybatch/"
+_PLACES = {"namespace", "cluster"}
 
 
 def may_be_template(value: Any) -> bool:
@@ -18,13 +37,166 @@ def may_be_template(value: Any) -> bool:
         return any(may_be_template(inner) for inner in value.values())
     if isinstance(value, (list, tuple)):
         return any(may_be_template(inner) for inner in value)
-    return hasattr(value, "resolve") or callable(value)
+    return hasattr(value, "iter_references") or callable(value)
 
 
-def check_arguments(arguments: Mapping[str, Any], changes: Callable[[Any], bool]) -> None:
+def check_arguments(
+    arguments: Mapping[str, Any], changed: Collection[str], changes: Callable[[Any], bool]
+) -> None:
     """Refuse the first mistake in arguments that `changes` does not hold for.
 
     :param arguments: all of a cluster, by name.
-
+    :param changed: names of those that are not at their defaults.
     :raises SpecError: names argument, value and remedy.
     """
+    given = {name: value for name, value in arguments.items() if value is not None}
+    unknown = {name for name, value in given.items() if changes(value)}
+    known = {name: value for name, value in given.items() if name not in unknown}
+    for name, check in _CHECKS.items():
+        if name in known:
+            check(name, known[name])
+        elif name in unknown and name in _BY_ITEM and isinstance(given[name], Mapping):
+            check(name, {key: value for key, value in given[name].items() if not changes(value)})
+    check_together(known, unknown, changed)
+
+
+def _text(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise SpecError(f"{name}: {shown(value)} is not text; give it as text.")
+
+
+def _image(name: str, value: Any) -> None:
+    _text(name, value)
+    if any(sign.isspace() for sign in value) or value.startswith(("http:", "https:", "docker:")):
+        raise SpecError(f"{name}: {shown(value)} is not an image; name it as in 'registry/name:tag'.")
+
+
+def _accelerator(name: str, value: Any) -> None:
+    from pydantic import TypeAdapter, ValidationError
+
+    from airflow_provider_raybatch.contract.arguments.accelerators import AcceleratorType
+
+    try:
+        TypeAdapter(AcceleratorType).validate_python(value, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        cause = first.get("ctx", {}).get("error") or f"{shown(value)} is not text; give it as Ray names it"
+        raise SpecError(f"{name}: {cause}.") from None
+
+
+def _one_of(choices: Collection[str]) -> Callable[[str, Any], None]:
+    def check(name: str, value: Any) -> None:
+        if value not in choices:
+            raise SpecError(f"{name}: {shown(value)} is unknown; use one of {', '.join(map(repr, choices))}.")
+
+    return check
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise SpecError(f"{name}: it must be a dictionary, but it is {shown(value)}.")
+    return value
+
+
+def _labels(name: str, value: Any) -> None:
+    for key, label in _mapping(name, value).items():
+        _key(name, key)
+        kube_names.check_label(f"{name}: {key}", label)
+
+
+def _annotations(name: str, value: Any) -> None:
+    for key, text in _mapping(name, value).items():
+        _key(name, key)
+        if not isinstance(text, str):
+            raise SpecError(f"{name}: {key}: {shown(text)} is not text; give it as text.")
+
+
+def _key(name: str, key: Any) -> None:
+    kube_names.check_key(name, key)
+    if str(key).startswith(_OURS):
+        raise SpecError(f"{name}: {key!r} would hide the cluster from its own task; use another prefix.")
+
+
+def _selector(name: str, value: Any) -> None:
+    for key, label in _mapping(name, value).items():
+        kube_names.check_key(name, key)
+        kube_names.check_label(f"{name}: {key}", label)
+
+
+def _pull_secrets(name: str, value: Any) -> None:
+    if not isinstance(value, (list, tuple)):
+        raise SpecError(f"{name}: it must be a list of names, but it is {shown(value)}.")
+    for one in value:
+        kube_names.check_object_name(name, one)
+
+
+def _address(name: str, value: Any) -> None:
+    if value in ("auto", "service", "proxy"):
+        return
+    remedy = "use 'auto', 'service', 'proxy' or a URL such as 'https://ray.example.com/{namespace}/{cluster}'"
+    if not isinstance(value, str) or not value.startswith(("http://", "https://")):
+        raise SpecError(f"{name}: {shown(value)} is not an address; {remedy}.")
+    try:
+        places = {place for _, place, _, _ in string.Formatter().parse(value) if place is not None}
+    except ValueError:
+        places = {"{"}
+    if not places <= _PLACES:
+        raise SpecError(
+            f"{name}: {shown(value)} has other braces than {{namespace}} and {{cluster}}; remove them."
+        )
+
+
+def _duration(name: str, value: Any) -> None:
+    positive_seconds(value, name)
+
+
+def _duration_or_none(name: str, value: Any) -> None:
+    number = seconds(value, name)
+    if number is None or number < 0:
+        raise SpecError(f"{name}: it must be at least 0 seconds, but it is {value!r}.")
+
+
+def _patch(name: str, value: Any) -> None:
+    if "authOptions" in _mapping(name, value):
+        raise SpecError(f"{name}: authOptions: each cluster gets a token of its own; remove it.")
+    if "spec" in value or "rayClusterSpec" in value:
+        raise SpecError(f"{name}: it is merged over the RayCluster's spec; give what stands inside of spec.")
+    check_manifest(name, value)
+
+
+def _spec(name: str, value: Any) -> None:
+    check_manifest(name, value)
+
+
+_CHECKS: dict[str, Callable[[str, Any], None]] = {
+    "name": kube_names.check_cluster_name,
+    "namespace": kube_names.check_label_name,
+    "kubernetes_conn_id": _text,
+    "image": _image,
+    "accelerator_type": _accelerator,
+    "gpus_per_worker": check_gpus,
+    "workers": check_range,
+    "cpu_workers": check_range,
+    "cpus_per_worker": kube_names.check_cpus,
+    "memory_per_worker": kube_names.check_memory,
+    "head": check_head,
+    "cloud": _one_of(CLOUDS),
+    "node_selector": _selector,
+    "tolerations": check_tolerations,
+    "service_account": kube_names.check_object_name,
+    "kueue_queue": kube_names.check_label_name,
+    "labels": _labels,
+    "annotations": _annotations,
+    "env": check_environment,
+    "volumes": check_volumes,
+    "image_pull_secrets": _pull_secrets,
+    "image_pull_policy": _one_of(_PULL_POLICIES),
+    "spec": _spec,
+    "patch": _patch,
+    "dashboard_address": _address,
+    "idle_timeout": _duration,
+    "cluster_wait": _duration,
+    "ttl_after_finished": _duration_or_none,
+}
+_BY_ITEM = ("labels", "annotations", "node_selector", "env")
+"""Dictionaries whose known items are judged without the others."""

@@ -9,6 +9,8 @@ from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
 from airflow_provider_raybatch.cluster.kuberay.checks import check_arguments, may_be_template
+from airflow_provider_raybatch.cluster.kuberay.given_spec import check_given, given_spec
+from airflow_provider_raybatch.coercion import from_text, is_absent
 
 _REACHES = ("name", "namespace", "kubernetes_conn_id", "dashboard_address")
 
@@ -98,15 +100,25 @@ class KubeRayCluster:
 
     def __post_init__(self) -> None:
         """Refuse what no template can put right."""
-        self.check(may_be_template)
+        self._check(may_be_template)
 
-    def check(self, changes: Callable[[Any], bool] = lambda _: False) -> None:
-        """Refuse a mistake.
+    def check(self) -> None:
+        """Refuse a mistake once all is rendered.
 
-        :param changes: whether a template or an XCom decides a value; by default all is rendered.
+        Text that a template has left becomes what it stands for: nothing, a list or a dictionary.
+
         :raises SpecError: names argument, value and remedy.
         """
-        check_arguments({field.name: getattr(self, field.name) for field in fields(self)}, changes)
+        for field in fields(self):
+            value = from_text(getattr(self, field.name))
+            setattr(self, field.name, field.default if is_absent(value) else value)
+        self._check(lambda _: False)
+        if self.spec is not None:
+            check_given(given_spec(self.spec), self.namespace, self.image, self.ray_version)
+
+    def _check(self, changes: Callable[[Any], bool]) -> None:
+        arguments = {field.name: getattr(self, field.name) for field in fields(self)}
+        check_arguments(arguments, self.given, changes)
 
     @property
     def given(self) -> dict[str, Any]:

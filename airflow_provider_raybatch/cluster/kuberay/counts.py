@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
+from airflow_provider_raybatch.cluster.kuberay.worker_checks import worker_range
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
 MOST_REPLICAS = 4
@@ -39,9 +39,9 @@ def worker_counts(spec: BatchInferenceSpec | None, cluster: KubeRayCluster) -> W
 
     :param spec: of the batch inference; ``None`` for any other job, whose sizes are unknown.
     """
-    given = bounds(cluster.workers)
+    given = None if cluster.workers is None else worker_range(cluster.workers, "workers")
     of_replica = _gpus_of_a_replica(spec, cluster)
-    cpu = bounds(cluster.cpu_workers) or (0, 0)
+    cpu = (0, 0) if cluster.cpu_workers is None else worker_range(cluster.cpu_workers, "cpu_workers")
     if of_replica == 0 and (given is None or given[1] in (None, 0)):
         most = cpu[1] or 0
         return WorkerCounts(0, (0, 0), (cpu[0], most) if most else (0, _replicas(spec, 0)))
@@ -56,16 +56,6 @@ def gpus_of_a_worker(of_replica: int) -> int:
     """GPUs of a worker that fits a replica: all of them, or an even share where no node has as many."""
     sizes = range(min(of_replica, MOST_GPUS_PER_WORKER), 0, -1)
     return next(size for size in sizes if of_replica % size == 0)
-
-
-def bounds(value: Any) -> tuple[int, int | None] | None:
-    """Fewest and most of a checked `workers` or `cpu_workers`; ``None`` where it is not given."""
-    if value is None:
-        return None
-    if isinstance(value, (list, tuple)):
-        fewest, most = value
-        return int(fewest or 0), None if most is None else int(most)
-    return int(value), int(value)
 
 
 def _gpus_of_a_replica(spec: BatchInferenceSpec | None, cluster: KubeRayCluster) -> int:

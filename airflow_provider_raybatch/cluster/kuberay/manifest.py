@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -11,16 +12,27 @@ from typing import Any
 from airflow_provider_raybatch.cluster.kuberay.api import Manifest
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.counts import WorkerCounts
+from airflow_provider_raybatch.cluster.kuberay.given_spec import (
+    GivenSpec,
+    check_shape,
+    given_spec,
+    version_of,
+)
+from airflow_provider_raybatch.cluster.kuberay.merge import merged
 from airflow_provider_raybatch.cluster.kuberay.names import rayjob_name, run_labels
 from airflow_provider_raybatch.cluster.kuberay.pods import SECURITY, cpu_group, gpu_group, head_group
 from airflow_provider_raybatch.cluster.kuberay.rayjob import FINGERPRINT, NUMBER, RUN_TOKEN, ClusterClaim
+from airflow_provider_raybatch.cluster.kuberay.together import KUEUE_QUEUE
+from airflow_provider_raybatch.cluster.kuberay.versions import ray_version
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 from airflow_provider_raybatch.contract.durations import seconds_of
+from airflow_provider_raybatch.contract.failures import SpecError
 
-KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 KUEUE_ELASTIC = "kueue.x-k8s.io/elastic-job"
 TOKEN_KEY = "auth_token"
 """Where KubeRay looks for the token in a Secret."""
+
+_log = logging.getLogger(__name__)
 
 _AUTOSCALER_SIZES = {"cpu": "500m", "memory": "1Gi"}
 """Of the sidecar of the head; KubeRay's own 512 MiB are short for Ray's autoscaler v2 with large logs."""
@@ -30,32 +42,59 @@ def ray_cluster_spec(cluster: KubeRayCluster, counts: WorkerCounts) -> Manifest:
     """The RayCluster's spec, without authentication, which each RayJob adds.
 
     :param cluster: rendered and checked.
+    :param counts: of no effect on a spec that the cluster gives.
+    :raises SpecError: what the user gave does not make a cluster.
     """
+    spec = _given(cluster) if cluster.spec is not None else _made(cluster, counts)
+    if cluster.patch:
+        spec = merged(spec, cluster.patch)
+        check_shape(spec, "patch")
+    if spec.get("enableInTreeAutoscaling") and _queue(cluster) and not _is_elastic(cluster):
+        raise SpecError(
+            f"kueue_queue: Kueue admits a cluster with an autoscaler only with the annotation "
+            f"{KUEUE_ELASTIC}: 'true'; set it, or enableInTreeAutoscaling to false."
+        )
+    return spec
+
+
+def _given(cluster: KubeRayCluster) -> Manifest:
+    """The user's own spec, with the image of the arguments in it."""
+    spec = given_spec(cluster.spec).spec
+    spec["rayVersion"] = version_of(spec, cluster.image, cluster.ray_version)
+    if cluster.image is not None:
+        for group in (spec["headGroupSpec"], *(spec.get("workerGroupSpecs") or ())):
+            group["template"]["spec"]["containers"][0]["image"] = cluster.image  # Ray's is the first
+    return spec
+
+
+def _made(cluster: KubeRayCluster, counts: WorkerCounts) -> Manifest:
     groups = []
     if counts.gpu_workers[1]:
         groups.append(gpu_group(cluster, counts.gpus_per_worker, counts.gpu_workers))
     if counts.cpu_workers[1]:
         groups.append(cpu_group(cluster, counts.cpu_workers, alone=not groups))
     spec: Manifest = {
-        "rayVersion": cluster.ray_version,
+        "rayVersion": ray_version(cluster.image, cluster.ray_version),
         "headGroupSpec": head_group(cluster),
         "workerGroupSpecs": groups,
     }
-    if is_autoscaled(cluster, counts):
-        spec |= {"enableInTreeAutoscaling": True, "autoscalerOptions": _autoscaler(cluster)}
-    else:
-        for group in groups:  # Kueue admits a cluster whole
-            group["replicas"] = group["minReplicas"] = group["maxReplicas"]
+    if not counts.fixed and (not _queue(cluster) or _is_elastic(cluster)):
+        return spec | {"enableInTreeAutoscaling": True, "autoscalerOptions": _autoscaler(cluster)}
+    for group in groups:  # Kueue admits a cluster whole
+        group["replicas"] = group["minReplicas"] = group["maxReplicas"]
     return spec
 
 
-def is_autoscaled(cluster: KubeRayCluster, counts: WorkerCounts) -> bool:
-    """Whether Ray's autoscaler decides how many workers there are.
+def _queue(cluster: KubeRayCluster) -> str | None:
+    """Kueue's queue, by argument or by label."""
+    labels = {**(given_spec(cluster.spec).labels if cluster.spec else {}), **(cluster.labels or {})}
+    return cluster.kueue_queue or labels.get(KUEUE_QUEUE)
 
-    Kueue refuses it, unless its feature of elastic jobs is on, which an annotation asks for.
-    """
-    elastic = str((cluster.annotations or {}).get(KUEUE_ELASTIC, "")).lower() == "true"
-    return not counts.fixed and (not cluster.kueue_queue or elastic)
+
+def _is_elastic(cluster: KubeRayCluster) -> bool:
+    """Whether Kueue's feature of elastic jobs, with which a cluster may have an autoscaler, is asked for."""
+    own = given_spec(cluster.spec).annotations if cluster.spec else {}
+    return str({**own, **(cluster.annotations or {})}.get(KUEUE_ELASTIC, "")).lower() == "true"
 
 
 def _autoscaler(cluster: KubeRayCluster) -> Manifest:
@@ -89,10 +128,16 @@ def rayjob_manifest(
     """
     spec = ray_cluster_spec(cluster, counts)
     spec["authOptions"] = {"mode": "token", "secretName": secret}
+    given = given_spec(cluster.spec) if cluster.spec is not None else GivenSpec({})
+    if given.unused:
+        _log.info(
+            "spec: not used of it, since the task sets or does not create it: %s.", ", ".join(given.unused)
+        )
+    own = _annotations(key, number, fingerprint)
     metadata: Manifest = {
         "name": rayjob_name(key, number),
-        "labels": {**(cluster.labels or {}), **run_labels(key)},
-        "annotations": {**(cluster.annotations or {}), **_annotations(key, number, fingerprint)},
+        "labels": {**given.labels, **(cluster.labels or {}), **run_labels(key)},
+        "annotations": {**given.annotations, **(cluster.annotations or {}), **own},
     }
     if cluster.namespace:
         metadata["namespace"] = cluster.namespace
@@ -105,8 +150,8 @@ def rayjob_manifest(
         "backoffLimit": 0,
         "rayClusterSpec": spec,
     }
-    if cluster.kueue_queue:
-        metadata["labels"][KUEUE_QUEUE] = cluster.kueue_queue
+    if queue := _queue(cluster):
+        metadata["labels"][KUEUE_QUEUE] = queue
         job["suspend"] = True  # until Kueue admits it
     return {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": metadata, "spec": job}
 

@@ -10,6 +10,7 @@ from typing import Any
 from airflow_provider_raybatch.cluster.kuberay.api import Manifest
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.node_labels import gpu_node_labels
+from airflow_provider_raybatch.cluster.kuberay.pod_checks import OF_MOUNT, SHARED_MEMORY
 
 GPU = "nvidia.com/gpu"
 GPU_GROUP, CPU_GROUP = "gpu-workers", "cpu-workers"
@@ -21,7 +22,6 @@ SECURITY: Manifest = {
 }
 """Of Kubernetes' restricted profile, all but the user, whom the image chooses."""
 _HEAD_CPUS, _HEAD_MEMORY = 2, "8Gi"
-_SHARED_MEMORY = "shared-mem"  # KubeRay's own name for it
 _PORTS = {"gcs": 6379, "dashboard": 8265, "client": 10001, "metrics": 8080}
 _STOP_SECONDS = 60
 """Between the end of a job and that of its pods; replicas have written their rows before."""
@@ -111,7 +111,7 @@ def _container(cluster: KubeRayCluster, name: str) -> Manifest:
     if cluster.env:
         container["env"] = [_variable(name, value) for name, value in cluster.env.items()]
     mounts = [_mount(volume) for volume in cluster.volumes or ()]
-    container["volumeMounts"] = [{"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}, *mounts]
+    container["volumeMounts"] = [{"name": SHARED_MEMORY, "mountPath": "/dev/shm"}, *mounts]
     container["securityContext"] = dict(SECURITY)
     return container
 
@@ -122,28 +122,30 @@ def _variable(name: str, value: Any) -> Manifest:
     return {"name": name, "value": str(value)}
 
 
-_OF_MOUNT = ("mountPath", "readOnly", "subPath")
-
-
 def _mount(volume: Mapping[str, Any]) -> Manifest:
-    return {"name": volume["name"], **{key: volume[key] for key in _OF_MOUNT if key in volume}}
+    return {"name": volume["name"], **{key: volume[key] for key in OF_MOUNT if key in volume}}
 
 
 def _template(cluster: KubeRayCluster, container: Manifest) -> Manifest:
     # Ray's object store lies in shared memory; Docker's 64 MiB would make it use the disk.
     shared = {"medium": "Memory", "sizeLimit": container["resources"]["limits"]["memory"]}
-    volumes = [{k: v for k, v in volume.items() if k not in _OF_MOUNT} for volume in cluster.volumes or ()]
+    volumes = [{k: v for k, v in volume.items() if k not in OF_MOUNT} for volume in cluster.volumes or ()]
     spec: Manifest = {
         "restartPolicy": "Never",  # the autoscaler replaces pods, and a head that restarts has lost its job
         "terminationGracePeriodSeconds": _STOP_SECONDS,
         "containers": [container],
-        "volumes": [{"name": _SHARED_MEMORY, "emptyDir": shared}, *volumes],
+        "volumes": [{"name": SHARED_MEMORY, "emptyDir": shared}, *volumes],
     }
     if cluster.service_account:
         spec["serviceAccountName"] = cluster.service_account
     if cluster.image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in cluster.image_pull_secrets]
     template: Manifest = {"spec": spec}
-    if cluster.labels:
-        template["metadata"] = {"labels": dict(cluster.labels)}
+    if labels := pod_labels(cluster.labels):
+        template["metadata"] = {"labels": labels}
     return template
+
+
+def pod_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
+    """Labels of the pods, without Kueue's: with them, Kueue would queue each pod of an admitted cluster."""
+    return {key: value for key, value in (labels or {}).items() if not key.startswith("kueue.x-k8s.io/")}

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A RayCluster or RayJob that a user gives in place of arguments."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_raybatch.cluster.kuberay.api import Manifest
+from airflow_provider_raybatch.cluster.kuberay.versions import ray_version
+from airflow_provider_raybatch.contract.base import shown
+from airflow_provider_raybatch.contract.failures import SpecError
+
+_KINDS = ("RayCluster", "RayJob")
+_KEPT_OF_RAYJOB = frozenset({"rayClusterSpec"})
+_OF_CLUSTER = ("headGroupSpec", "rayVersion", "workerGroupSpecs")
+
+
+@dataclass(frozen=True)
+class GivenSpec:
+    """What is used of a manifest.
+
+    :param spec: the RayCluster's.
+    :param namespace: that the manifest is for; empty where it names none.
+    :param unused: fields of a RayJob that are set here, and other objects of the file.
+    """
+
+    spec: Manifest
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    namespace: str = ""
+    unused: tuple[str, ...] = ()
+
+
+def given_spec(value: Any) -> GivenSpec:
+    """Read a spec.
+
+    :param value: a RayCluster's spec, a RayCluster or a RayJob as a dictionary, or the path of a YAML file.
+    :raises SpecError: it can't be read, or is something else.
+    """
+    if isinstance(value, (str, os.PathLike)):
+        return _of_documents(_documents(Path(value)), str(value))
+    if not isinstance(value, Mapping):
+        raise SpecError(
+            f"spec: {shown(value)} is not a manifest; give a dictionary or the path of a YAML file."
+        )
+    if "kind" in value or "spec" in value:
+        return _of_manifest(value, ())
+    return _checked(GivenSpec(copy.deepcopy(dict(value))))
+
+
+def _documents(file: Path) -> list[Any]:
+    if not file.is_absolute():
+        raise SpecError(
+            f"spec: {str(file)!r} is not an absolute path, and tasks run in other folders; give "
+            f"str(Path(__file__).with_name({file.name!r}))."
+        )
+    import yaml
+
+    try:
+        return [one for one in yaml.safe_load_all(file.read_text(encoding="utf-8")) if one is not None]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise SpecError(
+            f"spec: {str(file)!r} can't be read ({reason}); correct the path or the file."
+        ) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" in line {mark.line + 1}" if mark else ""
+        raise SpecError(f"spec: {str(file)!r} is not YAML: there is a mistake{place}; correct it.") from None
+
+
+def _of_documents(documents: list[Any], file: str) -> GivenSpec:
+    """The one cluster of a file."""
+    found = [one for one in documents if isinstance(one, Mapping) and one.get("kind") in _KINDS]
+    if len(documents) == 1 and isinstance(documents[0], Mapping) and "kind" not in documents[0]:
+        return given_spec(documents[0])
+    if len(found) != 1:
+        kinds = [
+            str(one.get("kind")) if isinstance(one, Mapping) else type(one).__name__ for one in documents
+        ]
+        raise SpecError(
+            f"spec: {file!r} must hold one RayCluster or RayJob, but it holds "
+            f"{', '.join(kinds) or 'nothing'}; leave one in it."
+        )
+    others = tuple(
+        f"{one.get('kind')} {(one.get('metadata') or {}).get('name', '')!r}"
+        for one in documents
+        if isinstance(one, Mapping) and one is not found[0]
+    )
+    return _of_manifest(found[0], others)
+
+
+def _of_manifest(manifest: Mapping[str, Any], others: tuple[str, ...]) -> GivenSpec:
+    kind, version, spec = (manifest.get(name) for name in ("kind", "apiVersion", "spec"))
+    if kind not in _KINDS:
+        raise SpecError(f"spec: kind: {shown(kind)} is not a cluster; give a RayCluster or a RayJob.")
+    if version != "ray.io/v1":
+        raise SpecError(f"spec: apiVersion: {shown(version)} is not KubeRay's; write 'ray.io/v1'.")
+    if not isinstance(spec, Mapping):
+        raise SpecError(f"spec: the {kind} has no spec; give the whole manifest.")
+    unused: tuple[str, ...] = ()
+    if kind == "RayJob":
+        _check_rayjob(spec)
+        unused = tuple(name for name in spec if name not in _KEPT_OF_RAYJOB)
+        spec = spec.get("rayClusterSpec")
+        if not isinstance(spec, Mapping):
+            raise SpecError("spec: rayClusterSpec: a RayJob needs one here; give it, or a RayCluster.")
+    metadata = manifest.get("metadata") or {}
+    return _checked(
+        GivenSpec(
+            copy.deepcopy(dict(spec)),
+            metadata.get("labels") or {},
+            metadata.get("annotations") or {},
+            metadata.get("namespace") or "",
+            (*unused, *others),
+        )
+    )
+
+
+def _check_rayjob(spec: Mapping[str, Any]) -> None:
+    if spec.get("clusterSelector"):
+        raise SpecError(
+            "spec: clusterSelector: the RayJob runs on a cluster that exists; give name in place of spec."
+        )
+    if spec.get("managedBy") not in (None, "ray.io/kuberay-operator"):
+        raise SpecError(
+            f"spec: managedBy: {shown(spec['managedBy'])} runs the RayJob on another Kubernetes, where the "
+            "task can't follow it; remove managedBy."
+        )
+
+
+def _checked(given: GivenSpec) -> GivenSpec:
+    known = [name for name in _OF_CLUSTER if name in given.spec]
+    if not known:
+        raise SpecError(
+            f"spec: {shown(sorted(given.spec))} are not fields of a RayCluster; give its spec, with "
+            "headGroupSpec."
+        )
+    check_shape(given.spec, "spec")
+    return given
+
+
+def check_shape(spec: Mapping[str, Any], where: str) -> None:
+    """Refuse a RayCluster's spec that KubeRay would refuse only once a RayJob exists.
+
+    :param where: the argument to name.
+    """
+    _check_group(spec.get("headGroupSpec"), f"{where}: headGroupSpec")
+    names: set[str] = set()
+    groups = spec.get("workerGroupSpecs") or []
+    if not isinstance(groups, (list, tuple)):
+        raise SpecError(f"{where}: workerGroupSpecs: {shown(groups)} is not a list; give a list of groups.")
+    for number, group in enumerate(groups):
+        place = f"{where}: workerGroupSpecs[{number}]"
+        _check_group(group, place)
+        name = group.get("groupName")
+        if not isinstance(name, str) or not name or name in names:
+            raise SpecError(
+                f"{place}: groupName: {shown(name)} must be a name that no other group has; change it."
+            )
+        names.add(name)
+        fewest, most = group.get("minReplicas"), group.get("maxReplicas")
+        if isinstance(fewest, int) and isinstance(most, int) and fewest > most:
+            raise SpecError(f"{place}: minReplicas: {fewest} is more than maxReplicas {most}; lower it.")
+    for name in ("suspend", "managedBy", "upgradeStrategy"):
+        if spec.get(name):
+            raise SpecError(f"{where}: {name}: the cluster of a RayJob can't have it; remove it.")
+
+
+def _check_group(group: Any, place: str) -> None:
+    if not isinstance(group, Mapping):
+        raise SpecError(
+            f"{place}: a value is needed here, and {shown(group)} is not a group; give its template."
+        )
+    containers: Any = group
+    for name in ("template", "spec", "containers"):
+        containers = containers.get(name) if isinstance(containers, Mapping) else None
+    if not isinstance(containers, (list, tuple)) or not containers or not isinstance(containers[0], Mapping):
+        raise SpecError(f"{place}: template.spec.containers: Ray's container is needed here; give its image.")
+    if not containers[0].get("image"):
+        raise SpecError(f"{place}: the container {shown(containers[0].get('name'))} has no image; give one.")
+    parameters = group.get("rayStartParams") or {}
+    if isinstance(parameters, Mapping) and "labels" in parameters:
+        raise SpecError(
+            f"{place}: rayStartParams: KubeRay takes no labels there; write them into the group's labels."
+        )
+
+
+def check_given(given: GivenSpec, namespace: str | None, image: str | None, version: str | None) -> None:
+    """Refuse a spec that does not fit the arguments beside it."""
+    if given.namespace and given.namespace != namespace:
+        raise SpecError(
+            f"spec: its namespace is {given.namespace!r}, but namespace is {namespace!r}; give "
+            f"namespace={given.namespace!r}."
+        )
+    version_of(given.spec, image, version)
+
+
+def version_of(spec: Mapping[str, Any], image: str | None, version: str | None) -> str:
+    """The Ray version of a given spec, or of the image that replaces its own."""
+    if image is None and version is None:
+        own = spec["headGroupSpec"]["template"]["spec"]["containers"][0]["image"]
+        return ray_version(own, spec.get("rayVersion"), "spec: rayVersion")
+    return ray_version(image, version)
