@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
@@ -47,9 +48,15 @@ def worker_counts(spec: BatchInferenceSpec | None, cluster: KubeRayCluster) -> W
         return WorkerCounts(0, (0, 0), (cpu[0], most) if most else (0, _replicas(spec, 0)))
     of_worker = cluster.gpus_per_worker or gpus_of_a_worker(max(of_replica, 1))
     fewest, most_given = given or (0, None)
-    needed = -(-max(of_replica, 1) * _replicas(spec, of_replica) // int(of_worker))
+    needed = _workers(_replicas(spec, of_replica), max(of_replica, 1), int(of_worker))
     most = max(fewest, needed) if most_given is None else most_given
     return WorkerCounts(int(of_worker), (fewest, most), (cpu[0], cpu[1] or cpu[0]))
+
+
+def _workers(replicas: int, of_replica: int, of_worker: int) -> int:
+    if of_replica <= of_worker:  # a replica whose GPUs fit a node stays on one
+        return math.ceil(replicas / (of_worker // of_replica))
+    return math.ceil(replicas * of_replica / of_worker)
 
 
 def gpus_of_a_worker(of_replica: int) -> int:

@@ -85,8 +85,8 @@ def _check(field: str, value: Any, pattern: re.Pattern[str], longest: int, rule:
         raise SpecError(f"{field}: {shown(value)} is not text; give a name as text.")
     if len(value) > longest:
         raise SpecError(
-            f"{field}: {shown(value)} has {len(value)} characters, and Kubernetes takes {longest} here; "
-            "shorten it."
+            f"{field}: {shown(value)} is too long by {len(value) - longest}; shorten it, since Kubernetes "
+            f"takes at most {longest} here."
         )
     if not pattern.fullmatch(value):
         raise SpecError(f"{field}: {shown(value)} is not a name that Kubernetes takes here; use {rule}.")

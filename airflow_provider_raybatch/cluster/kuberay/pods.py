@@ -35,10 +35,15 @@ def head_group(cluster: KubeRayCluster) -> Manifest:
     container = _container(cluster, "ray-head")
     container["ports"] = [{"name": name, "containerPort": port} for name, port in _PORTS.items()]
     container["resources"] = _resources(sizes.get("cpus") or _HEAD_CPUS, sizes.get("memory") or _HEAD_MEMORY)
+    template = _template(cluster, container)
+    if sizes.get("node_selector"):
+        template["spec"]["nodeSelector"] = dict(sizes["node_selector"])
+    if sizes.get("tolerations"):
+        template["spec"]["tolerations"] = [dict(one) for one in sizes["tolerations"]]
     return {
         "serviceType": "ClusterIP",
         "rayStartParams": {"num-cpus": "0", "num-gpus": "0", "dashboard-host": "0.0.0.0"},
-        "template": _template(cluster, container),
+        "template": template,
     }
 
 

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is created on Kubernetes, judged by the schemas of KubeRay 1.6.2 and 1.7.0."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
+from airflow_provider_raybatch.cluster.kuberay.counts import WorkerCounts, worker_counts
+from airflow_provider_raybatch.cluster.kuberay.manifest import rayjob_manifest, secret_manifest
+from airflow_provider_raybatch.cluster.kuberay.names import new_secret_name, rayjob_name, run_labels
+from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim
+from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
+from airflow_provider_raybatch.contract.submission import TaskKey
+from tests.support.kubernetes.schemas import Schemas
+
+from .conftest import KEY
+
+IMAGE = "registry/team/ray:2.60.0-py312-gpu"
+POD_TEMPLATE = json.loads(
+    (Path(__file__).parents[3] / "support/kubernetes/crds/podtemplate-1.7.0.json").read_text("utf-8")
+)["openAPIV3Schema"]
+EVERYTHING: dict[str, Any] = {
+    "accelerator_type": "H100",
+    "workers": (1, 8),
+    "cpu_workers": (0, 2),
+    "cpus_per_worker": 12,
+    "memory_per_worker": "100Gi",
+    "head": {
+        "cpus": 4,
+        "memory": "16Gi",
+        "node_selector": {"pool": "cpu"},
+        "tolerations": [{"key": "cpu", "operator": "Exists"}],
+    },
+    "cloud": "gke",
+    "tolerations": [{"key": "cloud.google.com/gke-spot", "operator": "Exists", "effect": "NoSchedule"}],
+    "namespace": "ml",
+    "service_account": "ray",
+    "labels": {"team": "search"},
+    "annotations": {"example.com/owner": "search"},
+    "env": {"HF_HOME": "/models", "HF_TOKEN": {"secretKeyRef": {"name": "hub", "key": "token"}}, "N": 3},
+    "volumes": [
+        {
+            "name": "models",
+            "mountPath": "/models",
+            "readOnly": True,
+            "persistentVolumeClaim": {"claimName": "m"},
+        }
+    ],
+    "image_pull_secrets": ["pull"],
+    "image_pull_policy": "Always",
+}
+
+
+def made(counts: WorkerCounts | None = None, **arguments: Any) -> dict[str, Any]:
+    cluster = KubeRayCluster(image=IMAGE, **arguments)
+    cluster.check()
+    counts = counts or worker_counts(None, cluster)
+    more = {"secret": "s-1", "pre_running_deadline": 1860, "active_deadline": 3600}
+    return rayjob_manifest(cluster, counts, KEY, 3, "print", **more)
+
+
+def strict(schema: Any) -> Any:
+    """Return a schema that refuses unknown fields, as the server does with ``fieldValidation=Strict``."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: strict(value) for key, value in schema.items()}
+    if isinstance(schema.get("properties"), dict) and "additionalProperties" not in schema:
+        found["additionalProperties"] = False
+    if schema.get("x-kubernetes-int-or-string"):
+        found.pop("anyOf", None)
+        found["type"] = ["integer", "string"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kuberay", "arguments"),
+    product(
+        ("1.6.2", "1.7.0"),
+        ({}, {"accelerator_type": "L4"}, {"workers": 2}, {"kueue_queue": "team", "workers": 2}, EVERYTHING),
+    ),
+)
+def test_every_field_is_in_the_schemas(kuberay: str, arguments: dict[str, Any]) -> None:
+    job = made(**arguments)
+    reading = Schemas(kuberay).read("RayJob", job)
+    assert (reading.unknown, reading.causes) == ([], [])
+    pod = strict(POD_TEMPLATE)
+    spec = job["spec"]["rayClusterSpec"]
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        jsonschema.validate(group["template"], pod)
+
+
+def test_rayjob_is_a_lease_that_always_ends() -> None:
+    spec = made()["spec"]
+    del spec["rayClusterSpec"]
+    assert spec == {
+        "submissionMode": "InteractiveMode",
+        "shutdownAfterJobFinishes": True,
+        "ttlSecondsAfterFinished": 600,
+        "preRunningDeadlineSeconds": 1860,
+        "activeDeadlineSeconds": 3600,
+        "backoffLimit": 0,
+    }
+
+
+def test_workers_scale_from_zero_and_name_their_accelerator() -> None:
+    """Ray's autoscaler knows an accelerator of a group without nodes only by the group's parameters.
+
+    KubeRay reads them as JSON once quotes are stripped; Ray strips one character at each end.
+    """
+    spec = made(accelerator_type="H100")["spec"]["rayClusterSpec"]
+    (group,) = spec["workerGroupSpecs"]
+    assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (0, 0, 4)
+    text = group["rayStartParams"]["resources"]
+    assert json.loads(text.strip("'\"` ")) == json.loads(text[1:-1]) == {"accelerator_type:H100": 1}
+    resources = group["template"]["spec"]["containers"][0]["resources"]
+    assert (
+        resources["limits"] == resources["requests"] == {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "1"}
+    )
+    assert spec["enableInTreeAutoscaling"] is True
+    assert spec["autoscalerOptions"]["version"] == "v2"
+
+
+def test_head_has_no_ray_cpus_and_shared_memory() -> None:
+    spec = made(**EVERYTHING)["spec"]["rayClusterSpec"]
+    head = spec["headGroupSpec"]
+    assert head["rayStartParams"]["num-cpus"] == "0"
+    assert head["template"]["spec"]["nodeSelector"] == {"pool": "cpu"}
+    for group, memory in ((head, "16Gi"), (spec["workerGroupSpecs"][0], "100Gi")):
+        shared = {"name": "shared-mem", "emptyDir": {"medium": "Memory", "sizeLimit": memory}}
+        assert group["template"]["spec"]["volumes"][0] == shared
+        assert {"name": "shared-mem", "mountPath": "/dev/shm"} in group["template"]["spec"]["containers"][0][
+            "volumeMounts"
+        ]
+
+
+@pytest.mark.parametrize(
+    ("cloud", "labels"),
+    [
+        ("gke", {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}),
+        ("eks", {"karpenter.k8s.aws/instance-gpu-name": "h100"}),
+        ("eks-auto", {"eks.amazonaws.com/instance-gpu-name": "h100"}),
+        ("aks", {"kubernetes.azure.com/accelerator": "nvidia"}),
+        (None, None),
+    ],
+)
+def test_cloud_and_accelerator_choose_the_nodes(cloud: Any, labels: Any) -> None:
+    (group,) = made(accelerator_type="H100", cloud=cloud)["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert group["template"]["spec"].get("nodeSelector") == labels
+    own = made(accelerator_type="H100", cloud=cloud, node_selector={"pool": "gpu"})
+    (group,) = own["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert group["template"]["spec"]["nodeSelector"] == {"pool": "gpu"}
+
+
+def test_kueue_admits_whole_clusters_or_elastic_ones() -> None:
+    job = made(kueue_queue="team", accelerator_type="L4")
+    (group,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert job["spec"]["suspend"] is True
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    assert "enableInTreeAutoscaling" not in job["spec"]["rayClusterSpec"]
+    assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (4, 4, 4)
+    elastic = made(
+        kueue_queue="team", accelerator_type="L4", annotations={"kueue.x-k8s.io/elastic-job": "true"}
+    )
+    assert elastic["spec"]["rayClusterSpec"]["enableInTreeAutoscaling"] is True
+
+
+def test_pods_have_the_users_labels_without_kueues() -> None:
+    labels = {"team": "search", "kueue.x-k8s.io/queue-name": "q"}
+    job = made(labels=labels)
+    assert job["metadata"]["labels"] == {**labels, **run_labels(KEY)}
+    assert job["spec"]["suspend"] is True
+    head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
+    assert head["metadata"]["labels"] == {"team": "search"}
+
+
+def test_fixed_counts_need_no_autoscaler() -> None:
+    assert "enableInTreeAutoscaling" not in made(workers=2)["spec"]["rayClusterSpec"]
+
+
+def test_patch_is_merged_over_what_is_made() -> None:
+    patch = {"headGroupSpec": {"template": {"spec": {"containers": [{"name": "ray-head", "tty": True}]}}}}
+    (container,) = made(patch=patch)["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"][
+        "containers"
+    ]
+    assert (container["tty"], container["image"]) == (True, IMAGE)
+
+
+def test_names_fit_kubernetes_and_tell_runs_apart() -> None:
+    longest = TaskKey(
+        namespace="n" * 250, dag_id="d" * 250, run_id="Ü" * 250, task_id="t" * 250, map_index=9999
+    )
+    keys = [SubmissionKey(longest, "a"), SubmissionKey(longest, "b"), KEY]
+    names = [rayjob_name(key, 999) for key in keys]
+    assert len(set(names)) == 3
+    for key, name in zip(keys, names, strict=True):
+        assert re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name)
+        assert len(name) <= 47
+        assert all(re.fullmatch("[a-z0-9]{1,63}", label) for label in run_labels(key).values())
+    assert new_secret_name("a") != new_secret_name("a")
+
+
+def test_metadata_tells_run_number_and_people() -> None:
+    annotations = made()["metadata"]["annotations"]
+    assert annotations["raybatch/number"] == "3"
+    assert annotations["raybatch/fingerprint"] == "print"
+    assert (annotations["raybatch/dag-id"], annotations["raybatch/task-id"]) == ("d", "t")
+
+
+def test_secret_goes_with_its_rayjob() -> None:
+    secret = secret_manifest(ClusterClaim("ml", "job-0", "uid-1", 0, "job-0-1a"), "ab" * 32, run_labels(KEY))
+    reading = Schemas().read("Secret", secret)
+    assert (reading.unknown, reading.causes) == ([], [])
+    (owner,) = secret["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("RayJob", "job-0", "uid-1")
+    assert base64.b64decode(secret["data"]["auth_token"]) == b"ab" * 32
