@@ -23,7 +23,6 @@ from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exce
 from airflow_provider_raybatch.hooks.installation import installation_id
 from airflow_provider_raybatch.operators.deadline import Deadline
 from airflow_provider_raybatch.operators.plan import TaskRun
-from airflow_provider_raybatch.operators.run_key import open_run_key
 from airflow_provider_raybatch.operators.run_record import RunRecord, current_run, recorded_run
 from airflow_provider_raybatch.places.place import Place
 
@@ -77,8 +76,6 @@ class Attempt:
 
     def stop_left_behind(self, log: Log) -> None:
         """Stop the jobs of earlier attempts and earlier runs; an error is only logged."""
-        from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
-
         try:
             record = recorded_run(self.context["task_state_store"])
             if record is None or record.fingerprint is not None:
@@ -86,9 +83,9 @@ class Attempt:
             place = self.read_place()
             if place.embedded:
                 return  # what it ran ended with its attempt
-            task = self._task(place, record)
-            for token in (record.token, *(record.earlier or ())):
-                stopped = run_blocking(place.stop_run(SubmissionKey(task, token)))
+            run = self._run_of(place, record, Deadline())
+            for one in (run.id, *(run.earlier or ())):
+                stopped = run_blocking(place.stop_run(one, log))
                 log.info("Stopped: %s.", ", ".join(stopped) or "nothing was running")
         except RaybatchError as error:
             log.error("The job could not be stopped: %s", error)
@@ -108,18 +105,17 @@ class Attempt:
         return decision is not None and decision.action is RetryAction.FAIL
 
     def _was_cleared(self, place: Place, known: RunRecord) -> bool:
-        run_key = open_run_key(known.key, place.secret_seal_key)
         is_first = self.context["ti"].try_number <= known.try_number
-        if is_first or place.embedded or known.fingerprint is not None or not run_key:
+        if is_first or known.fingerprint is not None:
             return False
-        return run_blocking(place.was_cleared(run_key))
+        return run_blocking(place.was_cleared(self._run_of(place, known).id))
 
-    def _run_of(self, place: Place, record: RunRecord) -> TaskRun:
+    def _run_of(self, place: Place, record: RunRecord, deadline: Deadline | None = None) -> TaskRun:
         return TaskRun(
             task=self._task(place, record),
             record=record,
             place=place,
-            deadline=self.deadline(),
+            deadline=self.deadline() if deadline is None else deadline,
             attempt=self.context["ti"].try_number,
         )
 
@@ -141,9 +137,7 @@ def stop_earlier_runs(run: TaskRun, keep: str, log: Log) -> bool:
     :return: whether all of them have ended; otherwise a warning is logged.
     """
     try:
-        earlier = run.record.earlier
-        keys = None if earlier is None else [run.key_of(token) for token in earlier]
-        stopped = run_blocking(run.place.stop_earlier(keys, run.task.digest, keep))
+        stopped = run_blocking(run.place.stop_earlier(run.earlier, run.id, keep, log))
     except RaybatchError as error:
         log.warning("A job of an earlier run of this task may still be there: %s", error)
         return False

@@ -6,6 +6,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -34,7 +35,8 @@ from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
 from airflow_provider_raybatch.operators.resuming import latest_handle, outcome_without_trigger
 from airflow_provider_raybatch.operators.run_record import record_result, recorded_run
 from airflow_provider_raybatch.operators.submitting import submit
-from airflow_provider_raybatch.places.connected import place_of
+from airflow_provider_raybatch.places.connected import ConnectedPlace
+from airflow_provider_raybatch.places.finding import place_of
 from airflow_provider_raybatch.places.place import Cluster, Place
 
 if TYPE_CHECKING:
@@ -220,10 +222,9 @@ class RayOperator(LiteralTextOperator):
             plan = self.plan(run)
         if run.record.fingerprint == plan.fingerprint:
             return self._returned_again(context, run.record.result)
-        if run.place.embedded:
-            return self._execute_embedded(context, run, plan)
-        cluster = run.place.cluster()
-        submitted = self._submit(context, cluster, run, plan)
+        if isinstance(run.place, ConnectedPlace) and run.place.embedded:
+            return self._execute_embedded(context, run, run.place, plan)
+        cluster, submitted = self._submit(context, run, plan)
         handle = run.handle(submitted.submission_id, plan.fingerprint)
         self._show_link(context, handle["dashboard_url"])
         if not self.wait_for_completion:
@@ -249,7 +250,7 @@ class RayOperator(LiteralTextOperator):
         if "task_state_store" in context and attempt.ends_with(error, self.retry_policy):
             attempt.stop_left_behind(self.log)
 
-    def _execute_embedded(self, context: Context, run: TaskRun, plan: JobPlan) -> Any:
+    def _execute_embedded(self, context: Context, run: TaskRun, place: ConnectedPlace, plan: JobPlan) -> Any:
         from airflow_provider_raybatch.cluster.local.cluster import embedded_cluster
 
         if not self.wait_for_completion:
@@ -262,8 +263,8 @@ class RayOperator(LiteralTextOperator):
         run.deadline.refuse_if_passed()  # before a Ray starts
         try:
             with embedded_cluster(log=self.log.info, env=plan.environment) as address:
-                cluster = Cluster(address)
-                submitted = self._submit(context, cluster, run, plan)
+                run = replace(run, place=place.at(address))
+                cluster, submitted = self._submit(context, run, plan)
                 outcome = self._follow(cluster, run, plan, submitted)
                 return self._end(context, outcome, run.handle(submitted.submission_id, plan.fingerprint))
         finally:
@@ -291,9 +292,9 @@ class RayOperator(LiteralTextOperator):
             log=self.log,
         )
 
-    def _submit(self, context: Context, cluster: Cluster, run: TaskRun, plan: JobPlan) -> Submitted:
+    def _submit(self, context: Context, run: TaskRun, plan: JobPlan) -> tuple[Cluster, Submitted]:
         store = context["task_state_store"]
-        return submit(cluster, run, plan, store, self._cancel_handler, self.on_stale_state, self.log)
+        return submit(run, plan, store, self._cancel_handler, self.on_stale_state, self.log)
 
     def _follow(self, cluster: Cluster, run: TaskRun, plan: JobPlan, submitted: Submitted) -> Outcome:
         return self._follower.follow(cluster, run, plan, submitted)

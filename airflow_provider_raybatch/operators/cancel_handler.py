@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,10 +18,10 @@ from airflow_provider_raybatch.operators.run_record import Store, check_current
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
     from airflow_provider_raybatch.cluster.follow.loop import Log
-    from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
-    from airflow_provider_raybatch.places.place import Cluster
+    from airflow_provider_raybatch.places.place import Cluster, OneRun, Place
 
 _TIMEOUT = 60.0
+_MADE_SECONDS = 0.3
 _STORE_TIMEOUT = 2.0
 """Seconds to read the run record, of the five that Airflow's supervisor leaves."""
 
@@ -29,15 +30,15 @@ _STORE_TIMEOUT = 2.0
 class _Target:
     """The job that a kill stops; see :meth:`CancelHandler.concerns`.
 
-    :param posts: whether the job is being submitted, so that the cluster may not know it yet.
+    :param posts: whether the job is being submitted, or its cluster made, so that it may not be known yet.
     """
 
-    cluster: Cluster
-    key: SubmissionKey
+    place: Place
+    run: OneRun
     store: Store | None
     lease_terms: Callable[[str], LeaseTerms | None] | None
     submission_id: str | None = None
-    run_key: str = ""
+    cluster: Cluster | None = None
     posts: bool = False
     leases: dict[str, Lease] = field(default_factory=dict)
 
@@ -55,7 +56,7 @@ class _Target:
             return
         try:
             # In a thread of its own, since the signal may have interrupted a call that holds Airflow's lock.
-            call_within(_STORE_TIMEOUT, lambda: check_current(store, self.key.run_token))
+            call_within(_STORE_TIMEOUT, lambda: check_current(store, self.run.key.run_token))
         except TimeoutError:
             raise RayBatchUnavailableException(
                 f"task_state_store: it has not answered for {_STORE_TIMEOUT:g} s."
@@ -65,7 +66,7 @@ class _Target:
         """Whether a user has cleared the task while it ran; ``False`` if Airflow doesn't say."""
         from airflow_provider_raybatch.hooks.task_state import task_state
 
-        task = self.key.task
+        task = self.run.key.task
         with suppress(Exception):
             state = call_within(
                 _STORE_TIMEOUT, lambda: task_state(task.dag_id, task.run_id, task.task_id, task.map_index)
@@ -73,20 +74,15 @@ class _Target:
             return state == "restarting"
         return False
 
-    async def end_run(self) -> list[str]:
+    async def end_run(self, log: Log) -> list[str]:
         """Stop the job, and mark the clear for the next attempt: Airflow may count a clear as a retry."""
-        from airflow_provider_raybatch.cluster.follow.control import mark_cleared
-
         # At the same time: the job must end even if the cluster refuses the mark.
-        marking = (
-            asyncio.create_task(mark_cleared(self.cluster.address, self.run_key)) if self.run_key else None
-        )
+        marking = asyncio.create_task(self.place.mark_cleared(self.run))
         try:
-            return await self.stop()
+            return await self.stop(log)
         finally:
-            if marking is not None:
-                with suppress(RaybatchError):
-                    await marking
+            with suppress(RaybatchError):
+                await marking
 
     def lease_of(self, submission_id: str) -> Lease | None:
         from airflow_provider_raybatch.cluster.follow.control import Lease
@@ -99,21 +95,27 @@ class _Target:
         from airflow_provider_raybatch.cluster.follow.loop import latest_job, shorten_lease
 
         name = self.submission_id
+        cluster = self.cluster or await self.place.cluster_of(self.run)
+        if cluster is None:
+            return None
         if name is None:
-            latest = await latest_job(self.cluster.address, self.key)
+            latest = await latest_job(cluster.address, self.run.key)
             name = None if latest is None else latest.submission_id
         lease = None if name is None else self.lease_of(name)
-        return None if lease is None else await shorten_lease(self.cluster.address, lease)
+        return None if lease is None else await shorten_lease(cluster.address, lease)
 
-    async def stop(self) -> list[str]:
-        from airflow_provider_raybatch.cluster.follow.loop import stop_at_once, stop_jobs_of
-
-        if self.submission_id is None:
-            return await stop_jobs_of(self.cluster.address, self.key, timeout=_TIMEOUT)
-        stopped = await stop_at_once(
-            self.cluster.address, self.submission_id, lambda: self.posts, timeout=_TIMEOUT
-        )
-        return [self.submission_id] if stopped else []
+    async def stop(self, log: Log) -> list[str]:
+        if self.submission_id is not None and self.cluster is not None:
+            name = self.submission_id
+            stopped = await self.cluster.stop(name, log, lambda: self.posts, _TIMEOUT)
+            return [name] if stopped else []
+        deadline = time.monotonic() + _TIMEOUT
+        while True:
+            in_flight = self.posts  # before the question: the cluster may be there right after it
+            ended = await self.place.stop_run(self.run, log, _TIMEOUT)
+            if ended or not in_flight or time.monotonic() >= deadline:
+                return ended
+            await asyncio.sleep(_MADE_SECONDS)
 
 
 class CancelHandler:
@@ -133,21 +135,21 @@ class CancelHandler:
 
     def concerns(
         self,
-        cluster: Cluster,
-        key: SubmissionKey,
+        place: Place,
+        run: OneRun,
         store: Store | None,
         lease_terms: Callable[[str], LeaseTerms | None] | None = None,
         submission_id: str | None = None,
-        run_key: str = "",
+        cluster: Cluster | None = None,
     ) -> None:
         """From here on there may be a job, which a kill stops.
 
         :param store: has the run record; ``None`` for a job that no other attempt can follow.
         :param lease_terms: what this attempt tells a job; ``None`` for one that doesn't listen.
-        :param submission_id: of the job; by default the latest one of `key`.
-        :param run_key: under which a clear is marked.
+        :param submission_id: of the job; by default the latest one of `run`.
+        :param cluster: that has it; by default the one of `run`.
         """
-        self._target = _Target(cluster, key, store, lease_terms, submission_id, run_key)
+        self._target = _Target(place, run, store, lease_terms, submission_id, cluster)
         self._left_behind = None
 
     def concerns_nothing(self) -> None:
@@ -157,6 +159,31 @@ class CancelHandler:
     def lease_of(self, submission_id: str) -> Lease | None:
         """The lease of the job that this attempt renews; a kill in doubt shortens it."""
         return None if self._target is None else self._target.lease_of(submission_id)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster of the job, once it is known."""
+        if self._target is None or self._target.cluster is None:
+            raise _killed()  # what was to be stopped is stopped
+        return self._target.cluster
+
+    def making(self) -> None:
+        """A cluster for the job is made next.
+
+        :raises RayBatchException: the attempt is being killed.
+        """
+        if self._target is not None:
+            self._target.posts = True
+            if self._killed:  # as in `posting`
+                self._target.posts = False
+                raise _killed()
+
+    def claimed(self, cluster: Cluster) -> None:
+        """The cluster for the job is there, or comes; raises as :meth:`making`."""
+        if self._target is not None:
+            self._target.cluster, self._target.posts = cluster, False
+            if self._killed and cluster.ends_with_job:
+                raise _killed()
 
     def posting(self, submission_id: str) -> None:
         """The job is submitted next.
@@ -199,11 +226,11 @@ class CancelHandler:
             _leave_in_doubt(target, error, log)
         except RayBatchException as error:
             if target.is_cleared():
-                _stop(target.end_run(), log)
+                _stop(target.end_run(log), log)
             else:
                 log.info("The task is being killed, and its job goes on for the next attempt: %s", error)
         else:
-            _stop(target.stop(), log)
+            _stop(target.stop(log), log)
 
 
 def _stop(stop: Coroutine[Any, Any, list[str]], log: Log) -> None:

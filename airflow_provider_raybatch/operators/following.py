@@ -42,7 +42,8 @@ class Follower:
         from airflow_provider_raybatch.cluster.follow.loop import follow_to_the_end
 
         deadline = plan.followers_deadline(run.deadline.earlier)
-        job = self._followed(submitted.submission_id, submitted.session_name, deadline, not submitted.adopted)
+        name, session_name = submitted.submission_id, submitted.session_name
+        job = self._followed(cluster, name, session_name, deadline, from_start=not submitted.adopted)
         return run_blocking(follow_to_the_end(cluster.address, job, self.log))
 
     def deferral(
@@ -84,18 +85,24 @@ class Follower:
         """
         from airflow_provider_raybatch.cluster.follow.loop import recheck
 
-        cluster = run_blocking(run.place.cluster_of(run.key))
+        cluster = run_blocking(run.place.cluster_of(run.id))
         if cluster is None:
             return known
-        self.cancel_handler.concerns(cluster, run.key, store, lease_terms, submission_id, run.mark_key)
+        self.cancel_handler.concerns(run.place, run.id, store, lease_terms, submission_id, cluster)
         at = run.deadline.earlier
         # A driver that ends itself gets some seconds more.
         deadline = None if at is None else at + DRIVER_GRACE
-        job = self._followed(submission_id, None, deadline, from_start=False)
+        job = self._followed(cluster, submission_id, None, deadline, from_start=False)
         return run_blocking(recheck(cluster.address, job, known, self.log, leave_to_a_retry=retries_left))
 
     def _followed(
-        self, submission_id: str, session_name: str | None, deadline: float | None, from_start: bool
+        self,
+        cluster: Cluster,
+        submission_id: str,
+        session_name: str | None,
+        deadline: float | None,
+        *,
+        from_start: bool,
     ) -> Followed:
         from airflow_provider_raybatch.cluster.follow.poll import Followed
 
@@ -107,4 +114,5 @@ class Follower:
             stop_at_deadline=self.cancel_on_timeout,
             from_start=from_start,
             lease=self.cancel_handler.lease_of(submission_id),
+            host=cluster.host,
         )

@@ -14,13 +14,14 @@ from airflow_provider_raybatch.exceptions import RayConnectionError
 from airflow_provider_raybatch.operators.deadline import Deadline
 from airflow_provider_raybatch.operators.run_key import open_run_key
 from airflow_provider_raybatch.operators.run_record import RunRecord
-from airflow_provider_raybatch.places.place import Place
+from airflow_provider_raybatch.places.place import OneRun, Place
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
     from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
+    from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
 DRIVER_GRACE = 30.0
 """Seconds after the deadline in which a driver may end itself before its follower gives up."""
@@ -52,6 +53,20 @@ class TaskRun:
 
         return SubmissionKey(self.task, run_token)
 
+    @property
+    def id(self) -> OneRun:
+        """This run, as its place knows it."""
+        return OneRun(self.key, self.run_key)
+
+    @property
+    def earlier(self) -> list[OneRun] | None:
+        """The task's earlier runs whose jobs may be there; ``None`` where they are not on record."""
+        tokens = self.record.earlier
+        keys = self.record.earlier_keys
+        if tokens is None:
+            return None
+        return [OneRun(self.key_of(token), self._opened(keys.get(token))) for token in tokens]
+
     def handle(self, submission_id: str, fingerprint: str | None) -> dict[str, Any]:
         """What a deferred task keeps of its job."""
         return {
@@ -62,9 +77,12 @@ class TaskRun:
         }
 
     @property
-    def mark_key(self) -> str:
-        """The key under which a clear is marked; empty if it can't be opened, so that no mark is made."""
-        return open_run_key(self.record.key, self.place.secret_seal_key) or ""
+    def run_key(self) -> str:
+        """The run's key; empty if it can't be opened."""
+        return self._opened(self.record.key)
+
+    def _opened(self, stored: str | None) -> str:
+        return (stored and open_run_key(stored, self.place.secret_seal_key)) or ""
 
     def key_of_job(self, submission_id: str) -> str:
         """The key that one of its jobs shares with its followers.
@@ -90,6 +108,9 @@ class JobPlan:
     :param lease_terms: what a follower tells its job; ``None`` for a job that doesn't listen and doesn't know
         its deadline.
     :param environment: for a private Ray; holds secrets.
+    :param sizes: what a cluster that is made for the job must hold; ``None`` where that is unknown.
+    :param cluster_wait: seconds that such a cluster may take to come; ``None`` for its own default.
+    :param window: seconds that it may live without a follower; ``None`` for ever.
     """
 
     fingerprint: str
@@ -97,6 +118,9 @@ class JobPlan:
     finished: Callable[[RayJobsClient, JobInfo], Awaitable[bool]] | None = None
     lease_terms: Callable[[str], LeaseTerms] | None = None
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    sizes: BatchInferenceSpec | None = None
+    cluster_wait: float | None = None
+    window: float | None = None
 
     def followers_deadline(self, deadline: float | None) -> float | None:
         """When a follower gives up: later than the driver ends itself, which tells more about the job."""

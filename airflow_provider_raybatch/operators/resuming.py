@@ -37,7 +37,7 @@ def latest_handle(attempt: Attempt, log: Log) -> dict[str, Any] | None:
 
     try:
         run = attempt.recorded()
-        cluster = None if run is None else run_blocking(run.place.cluster_of(run.key))
+        cluster = None if run is None else run_blocking(run.place.cluster_of(run.id))
         if run is None or cluster is None:
             return None
         job = run_blocking(latest_job(cluster.address, run.key))

@@ -8,7 +8,7 @@ and so finds the job, a clear renews it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined] # exported, but missing in the stub file
@@ -60,6 +60,7 @@ class RunRecord(ContractModel):
     :param result: what the finished attempt returned.
     :param earlier: tokens of earlier runs whose jobs may still be there; ``None`` where the store has lost
         them.
+    :param earlier_keys: as `key`, of those of them whose keys are known, by token.
     :param key: what the keys of its jobs are derived from, as :func:`seal_run_key` makes it.
     """
 
@@ -70,6 +71,7 @@ class RunRecord(ContractModel):
     fingerprint: str | None = None
     result: Any = None
     earlier: tuple[str, ...] | None = ()
+    earlier_keys: Mapping[str, str] = Field(default_factory=dict, repr=False)
     key: str = Field(repr=False)
 
     @field_validator("key")
@@ -139,6 +141,7 @@ def current_run(
         try_number=attempt.try_number,
         namespace=namespace() if known is None else known.namespace,
         earlier=_tokens_before(known, attempt),
+        earlier_keys={} if known is None else {**known.earlier_keys, known.token: known.key},
         key=seal_run_key(new_run_key(), seal_key),
     )
     _write(store, minted)
@@ -180,7 +183,7 @@ def forget_earlier(store: Store, token: str) -> None:
     """Record that the jobs of earlier runs have ended; raises as :func:`record_result`."""
     known = recorded_run(store)
     if known is not None and known.token == token:
-        _write(store, known.model_copy(update={"earlier": ()}))
+        _write(store, known.model_copy(update={"earlier": (), "earlier_keys": {}}))
 
 
 def _tokens_before(known: RunRecord | None, attempt: AttemptLike) -> tuple[str, ...] | None:

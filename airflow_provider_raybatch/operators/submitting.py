@@ -6,39 +6,50 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
+from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.submission import OnStaleState
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.attempt import stop_earlier_runs
 from airflow_provider_raybatch.operators.cancel_handler import CancelHandler
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.run_record import Store, check_current, forget_earlier
+from airflow_provider_raybatch.places.place import Cluster, Order
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.loop import Log
+    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
     from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
     from airflow_provider_raybatch.cluster.submit.resolve import Submitted
-    from airflow_provider_raybatch.places.place import Cluster
 
 
 def submit(
-    cluster: Cluster,
     run: TaskRun,
     plan: JobPlan,
     store: Store,
     cancel_handler: CancelHandler,
     on_stale_state: OnStaleState,
     log: Log,
-) -> Submitted:
+    *,
+    leave_waiting: bool = False,
+) -> tuple[Cluster, Submitted]:
     """Submit the job, or take the one that is there; stop what is left of earlier runs.
 
     :param cancel_handler: from here on a kill of the task stops the job.
+    :param leave_waiting: raise :class:`NotReadyYet` where a cluster is to be waited for.
+    :return: with the cluster that has the job.
     :raises RayBatchException: it was refused, or the cluster does not answer.
     """
     from airflow_provider_raybatch.cluster.submit.resolve import FIRST_JOB
 
-    kept_in = None if run.place.embedded else store
-    cancel_handler.concerns(cluster, run.key, kept_in, plan.lease_terms, run_key=run.mark_key)
-    submitted = run_blocking(_submit_or_adopt(cluster, run, plan, store, cancel_handler, on_stale_state))
+    cancel_handler.concerns(run.place, run.id, None if run.place.embedded else store, plan.lease_terms)
+    order = _order(run, plan, store, cancel_handler, on_stale_state, log, leave_waiting)
+    try:
+        submitted = run_blocking(_submitted(order, run, cancel_handler))
+    except RaybatchError:
+        if run.place.makes_clusters:
+            cancel_handler.end_if_killed(log)  # the cluster may be there already
+        raise
+    cluster = cancel_handler.cluster
     verb = "Submitted Ray job"
     if submitted.adopted:
         ended = submitted.info.status.is_terminal
@@ -54,37 +65,47 @@ def submit(
             forget_earlier(store, run.run_token)
         except RayBatchException as error:
             log.warning("The next attempt asks for jobs of earlier runs again: %s", error)
+    return cluster, submitted
+
+
+async def _submitted(order: Order, run: TaskRun, cancel_handler: CancelHandler) -> Submitted:
+    submitted = await run.place.submit(order)
+    cancel_handler.posted(submitted.submission_id)
     return submitted
 
 
-async def _submit_or_adopt(
-    cluster: Cluster,
+def _order(
     run: TaskRun,
     plan: JobPlan,
     store: Store,
     cancel_handler: CancelHandler,
     on_stale_state: OnStaleState,
-) -> Submitted:
-    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-    from airflow_provider_raybatch.cluster.submit.resolve import submit_or_adopt
+    log: Log,
+    leave_waiting: bool,
+) -> Order:
+    async def build(client: RayJobsClient, submission_id: str) -> JobRequest:
+        run.deadline.refuse_if_passed()  # here, since a job that is there already may have a result
+        request = await plan.build(client, submission_id)
+        check_current(store, run.run_token)
+        cancel_handler.posting(submission_id)
+        return request
 
-    async with RayJobsClient(cluster.address) as client:
-        finished = plan.finished
+    def making() -> None:
+        run.deadline.refuse_if_passed()
+        check_current(store, run.run_token)
+        cancel_handler.making()
 
-        async def build(submission_id: str) -> JobRequest:
-            run.deadline.refuse_if_passed()  # here, since a job that is there already may have a result
-            request = await plan.build(client, submission_id)
-            check_current(store, run.run_token)
-            cancel_handler.posting(submission_id)
-            return request
-
-        submitted = await submit_or_adopt(
-            client,
-            run.key,
-            plan.fingerprint,
-            build,
-            on_stale_state,
-            None if finished is None else lambda info: finished(client, info),
-        )
-        cancel_handler.posted(submitted.submission_id)
-        return submitted
+    return Order(
+        run=run.id,
+        fingerprint=plan.fingerprint,
+        on_stale_state=on_stale_state,
+        build=build,
+        finished=plan.finished,
+        on_cluster=cancel_handler.claimed,
+        making=making,
+        log=log,
+        sizes=plan.sizes,
+        cluster_wait=plan.cluster_wait,
+        window=plan.window,
+        leave_waiting=leave_waiting,
+    )

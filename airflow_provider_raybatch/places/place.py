@@ -4,19 +4,113 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_provider_raybatch.cluster.follow.host import Host
+    from airflow_provider_raybatch.cluster.follow.loop import Log
     from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
-    from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
+    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+    from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
+    from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey, Submitted
+    from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+    from airflow_provider_raybatch.contract.submission import OnStaleState
+
+STOP_TIMEOUT = 120.0
+"""Seconds that a job has to end after a stop request."""
+
+
+@dataclass(frozen=True)
+class OneRun:
+    """One run of a task.
+
+    :param secret: the run's key; empty where it can't be opened.
+    """
+
+    key: SubmissionKey
+    secret: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True)
+class Order:
+    """A job that is to be submitted, or found.
+
+    :param build: makes the request of a submission id, and uploads what it refers to; raises where the run is
+        over.
+    :param finished: whether an ended job has a result; by default, whether Ray says that it succeeded.
+    :param on_cluster: called as soon as the cluster is known.
+    :param making: called right before a cluster is made; raises where none may be made any more.
+    :param sizes: what a cluster of its own must hold; ``None`` where that is unknown.
+    :param cluster_wait: seconds that such a cluster may take; ``None`` for its own default.
+    :param window: seconds that it may live without a follower; ``None`` for ever.
+    :param leave_waiting: whether the wait for it is another process's: raise :class:`NotReadyYet`.
+    """
+
+    run: OneRun
+    fingerprint: str
+    on_stale_state: OnStaleState
+    build: Callable[[RayJobsClient, str], Awaitable[JobRequest]]
+    finished: Callable[[RayJobsClient, JobInfo], Awaitable[bool]] | None
+    on_cluster: Callable[[Cluster], None]
+    making: Callable[[], None]
+    log: Log
+    sizes: BatchInferenceSpec | None = None
+    cluster_wait: float | None = None
+    window: float | None = None
+    leave_waiting: bool = False
+
+
+class NotReadyYet(Exception):  # noqa: N818 - no error
+    """The cluster of a job is being made, and takes no jobs yet.
+
+    :param cluster: which will take it.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self.cluster = cluster
 
 
 class Cluster:
     """A cluster that has, or gets, a job of a run. Others have started this one, and end it."""
 
+    host: Host | None = None
+    """What keeps the cluster while its job is followed; ``None`` where nothing has to."""
+    ends_with_job: bool = False
+    """Whether it was made for its job alone."""
+    facts: Mapping[str, Any] | None = None
+    """Plain data without secrets, by which a sensor finds it; ``None`` where its place is enough."""
+
     def __init__(self, address: ClusterAddress) -> None:
         self.address = address
+
+    def for_trigger(self) -> dict[str, Any] | None:
+        """Plain data by which a trigger finds it, with secrets; ``None`` where its place is enough."""
+        return None
+
+    async def stop(
+        self,
+        submission_id: str,
+        log: Log,
+        may_come: Callable[[], bool] = lambda: False,
+        timeout: float = STOP_TIMEOUT,  # noqa: ASYNC109 - handed on to a loop that tells why it gave up
+    ) -> bool:
+        """Stop a job at once, wait until it has ended, and give up what was there for it alone.
+
+        :param may_come: whether the job is still being submitted, so that the cluster may not know it yet.
+        :return: whether there was something to stop.
+        """
+        from airflow_provider_raybatch.cluster.follow.loop import stop_at_once
+
+        return await stop_at_once(self.address, submission_id, may_come, timeout)
+
+    async def tell_ends(self, log: Log) -> None:
+        """Log how its nodes ended, where they go with the job."""
+
+    async def release(self, log: Log) -> None:
+        """Give the cluster up, whose job has ended; an error is only logged."""
 
 
 class Place(ABC):
@@ -32,6 +126,8 @@ class Place(ABC):
     name: str
     embedded: bool = False
     """Whether a task starts a private Ray for its job."""
+    makes_clusters: bool = False
+    """Whether each job gets a cluster of its own."""
     namespace: str | None = None
     secret_seal_key: str | None = None
 
@@ -40,30 +136,34 @@ class Place(ABC):
         """The job's page in the Ray dashboard, for people; ``None`` where there is none."""
 
     @abstractmethod
-    def cluster(self) -> Cluster:
-        """The cluster for a job.
+    async def submit(self, order: Order) -> Submitted:
+        """Submit a job, or take the one that is there.
 
-        :raises RayConnectionError: there is none.
+        :raises NotReadyYet: its cluster is being made, and `leave_waiting` is set.
         """
 
     @abstractmethod
-    async def cluster_of(self, run: SubmissionKey) -> Cluster | None:
+    async def cluster_of(self, run: OneRun) -> Cluster | None:
         """The cluster with the latest job of a run; ``None`` where that has gone."""
 
     @abstractmethod
-    async def stop_run(self, run: SubmissionKey) -> list[str]:
+    async def stop_run(self, run: OneRun, log: Log, timeout: float = STOP_TIMEOUT) -> list[str]:  # noqa: ASYNC109 - handed on
         """Stop what a run has left, asking again while nothing answers; return what was stopped."""
 
     @abstractmethod
     async def stop_earlier(
-        self, runs: Sequence[SubmissionKey] | None, task_digest: str, keep: str
+        self, earlier: Sequence[OneRun] | None, run: OneRun, keep: str, log: Log
     ) -> list[str]:
         """Stop what earlier runs of a task have left; return what was stopped.
 
-        :param runs: ``None`` where they are not on record.
-        :param keep: submission id of the job that counts.
+        :param earlier: ``None`` where they are not on record.
+        :param keep: submission id of the present run's job.
         """
 
     @abstractmethod
-    async def was_cleared(self, run_key: str) -> bool:
-        """Whether a user cleared the task while its attempt ran; ``False`` if that is not known."""
+    async def mark_cleared(self, run: OneRun) -> None:
+        """Tell the run's next attempt that a user has cleared the task while this one ran."""
+
+    @abstractmethod
+    async def was_cleared(self, run: OneRun) -> bool:
+        """Whether :meth:`mark_cleared` was called; ``False`` if that is not known."""

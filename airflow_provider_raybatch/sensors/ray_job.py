@@ -24,13 +24,13 @@ from airflow_provider_raybatch.exceptions import (
 )
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
-from airflow_provider_raybatch.places.connected import place_of
+from airflow_provider_raybatch.places.finding import place_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome, Verdict
-    from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+    from airflow_provider_raybatch.places.shared import SharedPlace
 
 _TRIGGER_IS_GONE = "__fail__"  # Airflow's next_method after a deferral's timeout and a trigger's failure
 
@@ -146,8 +146,8 @@ class RayJobSensor(BaseSensorOperator):
         job = Followed(self._job())
         first = self._is_first_poll(context)
 
-        async def ask(address: ClusterAddress) -> Verdict:
-            async with RayJobsClient(address) as client:
+        async def ask(place: SharedPlace) -> Verdict:
+            async with RayJobsClient((await place.cluster()).address) as client:
                 session_name = (await client.version()).session_name
                 verdict = await poll_once(client, job, FollowState(session_name=session_name))
                 # Such polls of an ended job are counted until one gives up its log; a poke keeps no count.
@@ -161,7 +161,7 @@ class RayJobSensor(BaseSensorOperator):
 
         with for_airflow():
             try:
-                return run_blocking(ask(place_of(self.ray_conn_id).cluster().address))
+                return run_blocking(ask(place_of(self.ray_conn_id)))
             except ClusterUnreachableError as error:
                 # A proxy also answers 404 while its backend is down; a wrong address does so from the start.
                 if first and isinstance(error, NotARayDashboardError):

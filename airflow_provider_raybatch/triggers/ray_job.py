@@ -14,7 +14,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
-from airflow_provider_raybatch.cluster.follow.loop import follow_to_the_end, shorten_lease, stop_job
+from airflow_provider_raybatch.cluster.follow.loop import follow_to_the_end, shorten_lease
 from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 from airflow_provider_raybatch.cluster.follow.poll import Followed
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
@@ -22,7 +22,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.contract.text import all_storable, clean
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.hooks.task_state import task_state
-from airflow_provider_raybatch.places.connected import aplace_of
+from airflow_provider_raybatch.places.finding import aplace_of
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.places.place import Cluster
@@ -139,7 +139,7 @@ class RayJobTrigger(BaseTrigger):
         self.log.info("The task is %s now; stopping job %s.", state or "gone", self.submission_id)
         cluster = await self._known_cluster()
         left = max(_SHORTEST_STOP, _KILL_TIMEOUT - (time.monotonic() - began))
-        await stop_job(cluster.address, self.submission_id, left)
+        await cluster.stop(self.submission_id, self.log, timeout=left)
         self.log.info("Job %s has ended.", self.submission_id)
 
     async def _leave_in_doubt(self) -> None:
@@ -162,7 +162,7 @@ class RayJobTrigger(BaseTrigger):
         return self._cluster or await self._read_cluster()
 
     async def _read_cluster(self) -> Cluster:
-        return (await aplace_of(self.ray_conn_id)).cluster()
+        return await (await aplace_of(self.ray_conn_id)).cluster()
 
     async def _follow(self) -> Outcome:
         try:

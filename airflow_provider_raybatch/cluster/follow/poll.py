@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from airflow_provider_raybatch.cluster.follow.control import Lease
+from airflow_provider_raybatch.cluster.follow.host import Host
 from airflow_provider_raybatch.cluster.follow.log_tail import digest, first_new, tells_growth
 from airflow_provider_raybatch.cluster.follow.outcome import (
     FollowedLine,
@@ -42,6 +43,7 @@ class Followed:
         progress.
     :param lease: of a batch inference, renewed while the job runs; other jobs have neither a lease nor
         events.
+    :param host: its cluster, where that ends with the job.
     """
 
     submission_id: str
@@ -52,6 +54,7 @@ class Followed:
     unreachable_timeout: float = 600.0
     from_start: bool = True
     lease: Lease | None = None
+    host: Host | None = None
 
 
 async def _observe(client: RayJobsClient, submission_id: str, state: FollowState) -> Observation:
@@ -131,6 +134,8 @@ async def follow(
     pause = job.poll_interval * random.random()
     while True:
         verdict = await poll_once(client, job, state)
+        if job.host is not None:
+            verdict = await job.host.looked(verdict)
         on_lines(verdict.lines)
         if verdict.outcome is not None:
             return verdict.outcome

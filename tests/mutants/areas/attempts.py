@@ -53,8 +53,9 @@ MUTANTS = by_file({
         ),
         "overtaken-run-forgets": (
             "    if known is not None and known.token == token:\n"
-            '        _write(store, known.model_copy(update={"earlier": ()}))\n',
-            '    if known is not None:\n        _write(store, known.model_copy(update={"earlier": ()}))\n',
+            '        _write(store, known.model_copy(update={"earlier": (), "earlier_keys": {}}))\n',
+            "    if known is not None:\n"
+            '        _write(store, known.model_copy(update={"earlier": (), "earlier_keys": {}}))\n',
             "A job that a run before the last clear left is never stopped.",
             _RECORDED,
         ),
@@ -164,8 +165,8 @@ MUTANTS = by_file({
             f"{_ONE}::test_unstopped_job_is_stopped_by_the_next_attempt",
         ),
         "submits-past-the-deadline": (
-            "            run.deadline.refuse_if_passed()  # here,",
-            "            pass  # here,",
+            "        run.deadline.refuse_if_passed()  # here,",
+            "        pass  # here,",
             "A job is submitted after its deadline.",
             "operators/test_deadline.py",
         ),
@@ -211,7 +212,7 @@ MUTANTS = by_file({
             "operators/test_cancel_handler.py::test_a_task_that_is_killed_early_neither_submits_nor_adopts",
         ),
         "kill-in-doubt-leaves-the-lease": (
-            "await shorten_lease(self.cluster.address, lease)",
+            "await shorten_lease(cluster.address, lease)",
             "0.0",
             "A user ends a task while Airflow's store is slow: its job runs for six hours more.",
             "operators/test_kill.py::test_a_kill_in_doubt_shortens_the_lease",
@@ -230,7 +231,7 @@ MUTANTS = by_file({
         ),
         "kill-trusts-a-silent-store": (
             "            _leave_in_doubt(target, error, log)\n",
-            "            _stop(target.stop(), log)\n",
+            "            _stop(target.stop(log), log)\n",
             "A kill stops a healthy job while Airflow gives no answer.",
             "operators/test_kill.py::test_a_kill_in_doubt_shortens_the_lease",
         ),

@@ -204,7 +204,7 @@ MUTANTS = by_file({
             _KILLED,
         ),
         "never-stops": (
-            "        await stop_job(cluster.address, self.submission_id, left)\n",
+            "        await cluster.stop(self.submission_id, self.log, timeout=left)\n",
             "",
             "The job of a task that a user marked keeps its GPUs.",
             _KILLED,

@@ -14,7 +14,8 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.cancel_handler import CancelHandler
-from airflow_provider_raybatch.places.place import Cluster
+from airflow_provider_raybatch.places.finding import place_of
+from airflow_provider_raybatch.places.place import Cluster, OneRun
 from tests.support.airflow_tasks import Run
 from tests.support.batches import batch, defer
 from tests.support.fake_ray import Answer, FakeRay, lasting
@@ -43,7 +44,8 @@ def test_a_kill_during_the_post_waits_for_the_job(ray: FakeRay) -> None:
     ray.script = lasting(60)
     key = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")
     cancel_handler = CancelHandler()
-    cancel_handler.concerns(Cluster(ClusterAddress(ray.url)), key, None)
+    cancel_handler.concerns(place_of("ray_default"), OneRun(key), None)
+    cancel_handler.claimed(Cluster(ClusterAddress(ray.url)))
     cancel_handler.posting(key.submission_id(0))
     body = {"submission_id": key.submission_id(0), "entrypoint": "sleep 60"}
 
