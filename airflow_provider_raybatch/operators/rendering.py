@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator, ObjectStoragePath
 
+from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchFailException
 
@@ -53,10 +55,11 @@ class LiteralTextOperator(BaseOperator):
         seen_oids: set[int],
     ) -> None:
         fields = list(template_fields)
-        if parent is self and self._should_render_native(self.get_dag()):
+        if self._should_render_native(self.get_dag()):
             # The messages of a chat are texts, too, unless one template makes the whole list.
-            messages = {"messages"} if isinstance(getattr(self, "messages", None), (list, tuple)) else set()
-            texts = [name for name in fields if name in self.text_fields | messages]
+            chat = parent is self and isinstance(getattr(self, "messages", None), (list, tuple))
+            of_text = getattr(parent, "text_fields", frozenset()) | ({"messages"} if chat else set())
+            texts = [name for name in fields if name in of_text]
             fields = [name for name in fields if name not in texts]
             native, self.render_template_as_native_obj = self.render_template_as_native_obj, False
             try:
@@ -81,8 +84,10 @@ class LiteralTextOperator(BaseOperator):
             jinja_env = env
         from jinja2 import TemplateError
 
+        # Airflow writes what it renders into the object itself, which several tasks may share.
+        own = copy.copy(content) if isinstance(content, KubeRayCluster) else content
         try:
-            return super().render_template(content, context, jinja_env, seen_oids)
+            return super().render_template(own, context, jinja_env, seen_oids)
         except Exception as error:
             field = next(
                 (name for name in self.template_fields if getattr(self, name, None) is content), None
@@ -96,6 +101,17 @@ class LiteralTextOperator(BaseOperator):
             if failure is error:
                 raise
             raise failure from error
+
+    def _set_xcomargs_dependencies(self) -> None:
+        """As Airflow's, which does not look into objects with templates of their own."""
+        super()._set_xcomargs_dependencies()
+        cluster = getattr(self, "ray_cluster", None)
+        if isinstance(cluster, KubeRayCluster):
+            self._set_xcomargs_dependency("ray_cluster", cluster)
+
+    def _set_xcomargs_dependency(self, field: str, newvalue: Any) -> None:
+        inner = vars(newvalue) if isinstance(newvalue, KubeRayCluster) else newvalue
+        super()._set_xcomargs_dependency(field, inner)
 
     def before_failing(self, error: BaseException, context: Context) -> None:
         """Called with the error that ends an attempt while its templates are rendered."""
