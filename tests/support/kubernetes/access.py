@@ -10,6 +10,7 @@ from typing import Any
 from tests.support.kubernetes import refusals
 from tests.support.kubernetes.clock import Clock
 from tests.support.kubernetes.kinds import Manifest, Resource
+from tests.support.kubernetes.quantities import requests_of
 
 Rule = Mapping[str, Any]
 """A rule of a Role: apiGroups, resources, verbs, resourceNames."""
@@ -50,8 +51,8 @@ class Access:
     clock: Clock
     users: dict[str, User] = field(default_factory=lambda: {ADMIN: User(ADMIN)})
     webhooks: list[Webhook] = field(default_factory=list)
-    quotas: dict[tuple[str, str], int] = field(default_factory=dict)
-    """How many objects there may be, by namespace and plural with group (``rayjobs.ray.io``)."""
+    quotas: dict[tuple[str, str], float] = field(default_factory=dict)
+    """What a namespace may hold: by namespace and ``count/rayjobs.ray.io`` or ``requests.nvidia.com/gpu``."""
     _tokens: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def grant(
@@ -94,10 +95,12 @@ class Access:
         why = f'User "{user.name}" cannot {verb} resource "{plural}" in API group "{resource.group}"{where}'
         raise refusals.forbidden(resource, "" if verb in {"create", "list", "watch"} else name, why)
 
-    def admit(self, verb: str, resource: Resource, manifest: Manifest, there: int) -> None:
+    def admit(
+        self, verb: str, resource: Resource, manifest: Manifest, there: Sequence[Manifest] = ()
+    ) -> None:
         """Raise what a webhook or a quota refuses.
 
-        :param there: number of objects of the kind in the namespace.
+        :param there: objects of the kind in the namespace.
         """
         for webhook in self.webhooks:
             if (message := webhook.refuses(verb, manifest)) is not None:
@@ -105,15 +108,19 @@ class Access:
                 raise refusals.RefusedError(
                     webhook.code, "Forbidden" if webhook.code == 403 else "BadRequest", said
                 )
+        if verb != "create":
+            return
         metadata = manifest["metadata"]
-        limit = self.quotas.get((metadata.get("namespace", ""), resource.qualified))
-        if verb == "create" and limit is not None and there >= limit:
-            counted = f"count/{resource.qualified}"
-            why = (
-                f"exceeded quota: {resource.plural}, requested: {counted}=1, used: {counted}={there}, "
-                f"limited: {counted}={limit}"
-            )
-            raise refusals.forbidden(resource, metadata.get("name", ""), why)
+        for (namespace, counted), limit in self.quotas.items():
+            wanted, used = _usage(resource, manifest, counted), 0.0
+            if namespace == metadata.get("namespace", "") and wanted:
+                used = sum(_usage(resource, each, counted) for each in there)
+                if used + wanted > limit:
+                    why = (
+                        f"exceeded quota: quota, requested: {counted}={wanted:g}, used: {counted}={used:g}, "
+                        f"limited: {counted}={limit:g}"
+                    )
+                    raise refusals.forbidden(resource, metadata.get("name", ""), why)
 
 
 def _allows(rule: Rule, verb: str, group: str, plural: str, name: str) -> bool:
@@ -129,3 +136,11 @@ def _allows(rule: Rule, verb: str, group: str, plural: str, name: str) -> bool:
 
 def _has(allowed: Iterable[str], wanted: str) -> bool:
     return any(each in {wanted, "*"} for each in allowed)
+
+
+def _usage(resource: Resource, manifest: Manifest, counted: str) -> float:
+    """How much of a quota an object takes."""
+    kind, _, name = counted.partition("/" if counted.startswith("count/") else ".")
+    if kind == "count":
+        return float(name == resource.qualified)
+    return requests_of(manifest).get(name, 0.0) if resource.kind == "Pod" else 0.0

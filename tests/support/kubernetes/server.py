@@ -97,8 +97,7 @@ class ApiServer:
             made, warnings = self._checked(resource, made, validation)
             if resource.status and kind in CUSTOM:
                 made.pop("status", None)
-            there = len(self.store.all(kind, namespace))
-            self.access.admit("create", resource, made, there)
+            self.access.admit("create", resource, made, self.store.all(kind, namespace))
             return self.store.create(made, dry_run=dry_run), warnings
 
         return self._asked(user, "create", kind, namespace, str(_name(manifest)), "", act)
@@ -153,7 +152,7 @@ class ApiServer:
         def act() -> Manifest:
             found = self.store.find(kind, namespace, name)
             if found is not None and not dry_run:
-                self.access.admit("delete", resource, found, 0)
+                self.access.admit("delete", resource, found)
                 found = self.store.delete((kind, namespace, name), uid=uid, propagation=propagation) or found
                 if self.store.find(kind, namespace, name) is not None:
                     return found
@@ -190,7 +189,7 @@ class ApiServer:
                     made.pop("status", None)
                     made |= {"status": current["status"]} if "status" in current else {}
                 made, warnings = self._checked(resource, made, validation)
-                self.access.admit(verb, resource, made, 0)
+                self.access.admit(verb, resource, made)
                 return self.store.replace(made, dry_run=dry_run), warnings
 
         return self._asked(user, verb, kind, namespace, name, subresource, act)

@@ -188,7 +188,7 @@ async def test_a_role_allows_what_it_names(api: MemoryKubernetes, server: ApiSer
 
 
 async def test_webhooks_and_quotas_refuse(api: MemoryKubernetes, server: ApiServer) -> None:
-    server.access.quotas["default", "rayjobs.ray.io"] = 1
+    server.access.quotas["default", "count/rayjobs.ray.io"] = 1
     await api.create(rayjob())
     with pytest.raises(errors.QuotaExceededError, match=r"used: count/rayjobs.ray.io=1, limited: .*=1"):
         await api.create(rayjob("job-2"))
