@@ -362,7 +362,7 @@ def serving(ray: FakeRay) -> Iterator[FakeRay]:
             if ray.down:
                 return self._reply(503, "no backend")
             if ray.token is not None:
-                given = self.headers.get("Authorization")
+                given = self.headers.get("Authorization") or self.headers.get("X-Ray-Authorization")
                 if given != f"Bearer {ray.token}":
                     return self._reply(401 if given is None else 403, "Unauthorized")
             code, text = ray.respond(self.command, unquote(parts.path), parse_qs(parts.query), content)

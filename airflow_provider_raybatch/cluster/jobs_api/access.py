@@ -32,16 +32,18 @@ class Access:
 
     :param server_name: name that the server's certificate is for, if not its host's.
     :param proxy: url of an HTTP proxy to go through; ``None`` for the environment's.
+    :param direct: whether to go through no proxy at all, whatever the environment names.
     """
 
     login: Login = field(repr=False)
     certificate: ClientCertificate | None = None
     server_name: str | None = None
     proxy: str | None = field(default=None, repr=False)
+    direct: bool = False
 
     @property
     def identity(self) -> list[object]:
         """All that a connection depends on; holds secrets, so it is never shown."""
         certificate = self.certificate
         files = [certificate.certificate, certificate.key] if certificate else []
-        return [self.login.identity, *files, self.server_name, self.proxy]
+        return [self.login.identity, *files, self.server_name, self.proxy, self.direct]

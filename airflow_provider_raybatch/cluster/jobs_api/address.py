@@ -91,6 +91,12 @@ class ClusterAddress:
         host = urlsplit(self.url).hostname or ""
         return host in {"localhost", "::1"} or host.startswith("127.")
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether no proxy from the environment can reach it: this machine, or a service of this cluster."""
+        host = urlsplit(self.url).hostname or ""
+        return self.is_loopback or host.endswith(".svc") or (self.access is not None and self.access.direct)
+
     def request_headers(self) -> dict[str, str]:
         """Headers of every request; Ray refuses POST and PUT of what looks like a browser."""
         headers = {

@@ -14,6 +14,7 @@ from typing import Self, TypedDict, TypeVar, Unpack
 import httpx
 
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+from airflow_provider_raybatch.cluster.jobs_api.before_ray import refused_before_ray
 from airflow_provider_raybatch.cluster.jobs_api.errors import (
     AnswerTooLargeError,
     AuthenticationError,
@@ -90,8 +91,8 @@ class Transport:
                     keepalive_expiry=5.0,
                 ),
                 timeout=httpx.Timeout(address.request_timeout, connect=address.connect_timeout),
-                # A proxy from the environment can't reach this machine's loopback interface.
-                trust_env=not address.is_loopback,
+                proxy=address.access.proxy if address.access else None,
+                trust_env=not address.is_direct,
             )
         except (ImportError, ValueError) as error:
             raise SpecError(
@@ -132,16 +133,39 @@ class Transport:
     async def _once(
         self, method: str, path: str, tolerated: int | None, most: int, **sent: Unpack[Sent]
     ) -> httpx.Response:
+        asked, access = f"{method} {path}", self._address.access
+        login = await access.login.header() if access else None
+        response = await self._send(asked, method, path, most, login, **sent)
+        if access is not None and not response.is_success:
+            before = refused_before_ray(self._address.shown, response)
+            if before is not None and response.status_code == 401:
+                # Ray has not seen the request.
+                access.login.refused(login)
+                login = await access.login.header()
+                response = await self._send(asked, method, path, most, login, **sent)
+                before = None if response.is_success else refused_before_ray(self._address.shown, response)
+            if before is not None:
+                raise before
+        if response.is_success or response.status_code == tolerated:
+            return response
+        raise self.status_error(asked, response)
+
+    async def _send(
+        self, asked: str, method: str, path: str, most: int, login: str | None, **sent: Unpack[Sent]
+    ) -> httpx.Response:
         # httpx bounds the time between two bytes alone. An upload takes as long as its bytes do.
         bound = None if "content" in sent else _WHOLE_ANSWER * self._address.request_timeout
-        asked = f"{method} {path}"
+        access = self._address.access
+        headers = {"Authorization": login} if login else {}
+        names = {"sni_hostname": access.server_name} if access and access.server_name else {}
+        url = self._address.base + path
         try:
             async with (
                 self._turns,
                 asyncio.timeout(bound),
-                self._client.stream(method, self._address.base + path, **sent) as answer,
+                self._client.stream(method, url, headers=headers, extensions=names, **sent) as answer,
             ):
-                response = await self._read(answer, asked, most)
+                return await self._read(answer, asked, most)
         except (httpx.HTTPError, ssl.SSLError) as error:  # the latter comes while an answer is read
             raise self._transport_error(error) from error
         except httpx.InvalidURL as error:
@@ -154,9 +178,6 @@ class Transport:
                 f"The Ray cluster at {self._address.shown} gave no whole answer within {bound:.0f} s; check "
                 "what lies between here and its dashboard."
             ) from None
-        if response.is_success or response.status_code == tolerated:
-            return response
-        raise self.status_error(asked, response)
 
     async def _read(self, answer: httpx.Response, asked: str, most: int) -> httpx.Response:
         """`answer` with its content, which is read as it comes: a log may be larger than the memory."""

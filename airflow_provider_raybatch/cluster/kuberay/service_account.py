@@ -32,7 +32,7 @@ def pod_server() -> ApiServer | None:
         namespace = ""
     return ApiServer(
         url=f"https://{f'[{host}]' if ':' in host else host}:{port}",
-        access=Access(TokenFile(token)),
+        access=Access(TokenFile(token), direct=True),
         credentials="this pod's service account",
         namespace=namespace or "default",
         verify=str(authority),

@@ -83,8 +83,7 @@ class Session:
                 headers={"User-Agent": "airflow-provider-raybatch", "Accept": "application/json"},
                 limits=httpx.Limits(max_connections=_MOST_AT_ONCE, max_keepalive_connections=_MOST_AT_ONCE),
                 timeout=httpx.Timeout(self._request_timeout, connect=min(10.0, self._request_timeout)),
-                # A pod reaches its own API server directly, whatever proxy its environment names.
-                trust_env=not self._server.inside,
+                trust_env=not access.direct,
             )
         except (ImportError, ValueError) as error:
             raise SpecError(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -192,6 +193,12 @@ def check_script(words: list[str]) -> None:
     assert [stage for stage in words if f"\n{stage}() {{" not in stages] == []
 
 
+def check_kubectl(words: list[str]) -> None:
+    for option, file in itertools.pairwise(words):
+        if option == "-f" and "://" not in file:
+            assert (ROOT / file).is_file(), file
+
+
 CHECKS = {
     "make": check_make,
     "airflow": check_airflow,
@@ -206,6 +213,7 @@ CHECKS = {
     "source": lambda words: None,
     "pre-commit": lambda words: None,
     "git": lambda words: None,
+    "kubectl": check_kubectl,
 }
 
 
