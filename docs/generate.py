@@ -41,6 +41,7 @@ CLASSES = {
     "RayBatchInferenceOperator": "operators.ray_batch",
     "RayJobOperator": "operators.ray_job",
     "RayJobSensor": "sensors.ray_job",
+    "KubeRayCluster": "cluster.kuberay.cluster",
 }
 """The classes whose arguments the reference lists, by the module that has them."""
 
@@ -64,7 +65,8 @@ _PLAIN_TYPES: dict[Any, str] = {
 
 def pages() -> dict[Path, str]:
     """Every file that this program writes, with its content."""
-    written = {path: _filled(path.read_text(encoding="utf-8")) for path in sorted(REFERENCE.glob("*.md"))}
+    filled = [*sorted(REFERENCE.glob("*.md")), DOCS / "kubernetes.md"]
+    written = {path: _filled(path.read_text(encoding="utf-8")) for path in filled}
     return {
         **written,
         REFERENCE / "schemas/batch_inference_spec.json": _schema_file(spec.BatchInferenceSpec),

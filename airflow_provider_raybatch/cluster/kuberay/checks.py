@@ -26,7 +26,7 @@ _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _STARTS = ("{{", "{%", "{#", "[[", "<<", "${")
 """Of Jinja, and of delimiters that DAGs choose in its place."""
 _OURS = "raybatch/"
-_PLACES = {"namespace", "cluster"}
+_PLACES = {"namespace", "cluster", "service"}
 
 
 def may_be_template(value: Any) -> bool:
@@ -142,7 +142,8 @@ def _address(name: str, value: Any) -> None:
         places = {"{"}
     if not places <= _PLACES:
         raise SpecError(
-            f"{name}: {shown(value)} has other braces than {{namespace}} and {{cluster}}; remove them."
+            f"{name}: {shown(value)} has other braces than {{namespace}}, {{cluster}} and {{service}}; "
+            "remove them."
         )
 
 

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from datetime import timedelta
+from os import PathLike
 from typing import Any, ClassVar, Literal
 
 from airflow_provider_raybatch.cluster.kuberay.checks import check_arguments, may_be_template
@@ -24,40 +25,43 @@ class KubeRayCluster:
 
     Airflow renders every argument, in lists and dictionaries, too.
 
-    :param image: with Ray, the engine and the models' libraries, for head and workers.
-    :param ray_version: of the image, at least 2.56; by default as the tag says, such as ``2.60.0-py312-gpu``.
+    :param image: image of head and workers, with Ray, the engine and what else the job imports.
+    :param ray_version: Ray's version in the image, at least 2.56; by default that of the image's tag.
     :param accelerator_type: GPUs of the workers, as Ray names them, such as ``H100``.
-    :param gpus_per_worker: by default as many as a replica has, at most 8; 0 for a cluster without GPUs.
-    :param workers: with GPUs: a number, or fewest and most. By default none at first, and at most as many as
-        the job's `replicas` need, or 4 replicas.
-    :param cpu_workers: without GPUs: a number, or fewest and most; by default only where a job has no GPUs.
-    :param cpus_per_worker: CPUs of a worker; by default what a node of the accelerator leaves.
-    :param memory_per_worker: such as ``64Gi``.
-    :param head: `cpus` and `memory` of the head, which runs the driver and no replica.
-    :param cloud: ``gke``, ``eks`` (Karpenter), ``eks-auto`` (EKS Auto Mode) or ``aks``, whose nodes' labels
-        find the accelerator.
+    :param gpus_per_worker: GPUs of a worker; by default those of a replica, at most 8. 0 for none.
+    :param workers: workers with GPUs: a number, or (fewest, most). By default none at first, and at most as
+        many as the most of the job's `replicas` need, or 4 replicas.
+    :param cpu_workers: workers without GPUs: a number, or (fewest, most); by default only where a job has no
+        GPUs.
+    :param cpus_per_worker: CPUs of a worker; by default 3 or 8 a GPU, as nodes of the accelerator have.
+    :param memory_per_worker: memory of a worker, such as ``64Gi``; by default 12 or 64 GiB a GPU.
+    :param head: `cpus` (default 2), `memory` (default ``8Gi``), `node_selector` and `tolerations` of the
+        head, which runs driver, preflight and commit, and no replica.
+    :param cloud: whose nodes' labels find the accelerator: ``eks`` with Karpenter, ``eks-auto`` for EKS Auto
+        Mode.
     :param node_selector: labels of the workers' nodes, in place of what `cloud` and `accelerator_type` say.
-    :param tolerations: of the workers, besides the one for ``nvidia.com/gpu``.
-    :param namespace: of Kubernetes; by default the connection's.
-    :param kubernetes_conn_id: Airflow's connection; credentials of the worker's own pod come first.
-    :param service_account: of head and workers.
+    :param tolerations: taints that workers tolerate, besides ``nvidia.com/gpu``.
+    :param namespace: Kubernetes' namespace; by default the connection's.
+    :param kubernetes_conn_id: id of the Airflow connection to Kubernetes.
+    :param service_account: service account of head and workers; by default KubeRay makes one for the head.
     :param kueue_queue: Kueue's local queue, which admits the cluster.
-    :param labels: of the RayJob and of all pods.
-    :param annotations: of the RayJob.
+    :param labels: labels of RayJob and pods.
+    :param annotations: annotations of the RayJob.
     :param env: environment variables of head and workers: texts, or ``{"secretKeyRef": {...}}`` for secrets.
-    :param volumes: of Kubernetes, each with `mountPath` for head and workers, and `readOnly` or `subPath`.
-    :param image_pull_secrets: names of Secrets.
-    :param image_pull_policy: ``Always``, ``IfNotPresent`` or ``Never``.
-    :param spec: a RayCluster or RayJob as a dictionary, or the path of its YAML file, in place of what would
-        be made of the arguments from `image` to `image_pull_policy`.
+    :param volumes: Kubernetes' volumes, each with `mountPath` for head and workers, and `readOnly` or
+        `subPath`.
+    :param image_pull_secrets: names of Secrets with credentials of registries.
+    :param image_pull_policy: when an image is pulled; by default as Kubernetes does.
+    :param spec: a RayCluster or RayJob as a dictionary, or the absolute path of its YAML file, in place of
+        the arguments about head, workers and pods.
     :param patch: merged over the RayCluster's spec; lists of named items are merged by name.
-    :param name: of a running RayCluster.
+    :param name: name of a running RayCluster.
     :param dashboard_address: ``service`` inside the cluster, ``proxy`` by the API server, a URL with
-        ``{namespace}`` and ``{cluster}``, or ``auto`` for one of the first two.
-    :param idle_timeout: seconds or a timedelta after which a worker without work goes.
+        ``{namespace}``, ``{cluster}`` or ``{service}``, or ``auto`` for one of the first two.
+    :param idle_timeout: seconds or a timedelta after which the autoscaler removes a worker without work.
     :param cluster_wait: seconds or a timedelta to wait for the cluster.
-    :param ttl_after_finished: seconds or a timedelta for which KubeRay keeps an ended cluster, should Airflow
-        not delete it.
+    :param ttl_after_finished: seconds or a timedelta after which KubeRay deletes an ended cluster, should
+        Airflow not have done so.
     :raises SpecError: the first mistake that no template decides.
     """
 
@@ -72,14 +76,14 @@ class KubeRayCluster:
     ray_version: str | None = None
     accelerator_type: str | None = None
     gpus_per_worker: int | None = None
-    workers: int | tuple[int, int | None] | list[int | None] | str | None = None
-    cpu_workers: int | tuple[int, int] | list[int] | str | None = None
+    workers: int | tuple[int, int | None] | str | None = None
+    cpu_workers: int | tuple[int, int | None] | str | None = None
     cpus_per_worker: float | str | None = None
     memory_per_worker: str | None = None
     head: Mapping[str, Any] | None = None
     cloud: Literal["gke", "eks", "eks-auto", "aks"] | None = None
     node_selector: Mapping[str, str] | None = None
-    tolerations: list[Mapping[str, Any]] | None = None
+    tolerations: Sequence[Mapping[str, Any]] | None = None
     namespace: str | None = None
     kubernetes_conn_id: str = "kubernetes_default"
     service_account: str | None = None
@@ -87,10 +91,10 @@ class KubeRayCluster:
     labels: Mapping[str, str] | None = None
     annotations: Mapping[str, str] | None = None
     env: Mapping[str, str | Mapping[str, Any]] | None = None
-    volumes: list[Mapping[str, Any]] | None = None
-    image_pull_secrets: list[str] | None = None
+    volumes: Sequence[Mapping[str, Any]] | None = None
+    image_pull_secrets: Sequence[str] | None = None
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
-    spec: Mapping[str, Any] | str | None = None
+    spec: Mapping[str, Any] | str | PathLike[str] | None = None
     patch: Mapping[str, Any] | None = None
     name: str | None = None
     dashboard_address: str = "auto"

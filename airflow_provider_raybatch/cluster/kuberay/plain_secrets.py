@@ -20,6 +20,7 @@ _SECRET_PAIRS = (
     "secret_key",
     "auth_key",
     "account_key",
+    "seal_key",
     "encryption_key",
 )
 _NOT_SECRET_ENDS = frozenset({

@@ -199,7 +199,18 @@ def check_kubectl(words: list[str]) -> None:
             assert (ROOT / file).is_file(), file
 
 
+def check_docker(words: list[str]) -> None:
+    files = [file for option, file in itertools.pairwise(words) if option == "--file"]
+    assert all((ROOT / file).is_file() for file in files)
+
+
+def check_helm(words: list[str]) -> None:
+    assert words[:2] in (["repo", "add"], ["install", "kuberay-operator"])
+
+
 CHECKS = {
+    "docker": check_docker,
+    "helm": check_helm,
     "make": check_make,
     "airflow": check_airflow,
     "pip": check_pip,

@@ -120,7 +120,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"dashboard_address": "https://r/{name}"},
-        "has other braces than {namespace} and {cluster}; remove them.",
+        "has other braces than {namespace}, {cluster} and {service}; remove them.",
     ),
     ({"cluster_wait": 0}, "cluster_wait: it must be more than 0 seconds, but it is 0."),
     ({"ttl_after_finished": -1}, "ttl_after_finished: it must be at least 0 seconds, but it is -1."),

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples of the page about Kubernetes make clusters, and its image has versions that are tested."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
+from airflow_provider_raybatch.cluster.kuberay.counts import worker_counts
+from airflow_provider_raybatch.cluster.kuberay.manifest import ray_cluster_spec
+from airflow_provider_raybatch.contract.failures import SpecError
+
+from ...support.documents import DOCS, ROOT, Block, blocks, first_column
+
+PAGE = DOCS / "kubernetes.md"
+CLUSTERS = [block for block in blocks("python") if block.page == PAGE and "KubeRayCluster(" in block.text]
+(MANIFEST,) = [block for block in blocks("yaml") if block.page == PAGE and "kind: RayCluster" in block.text]
+
+
+@pytest.mark.parametrize("block", CLUSTERS, ids=lambda block: block.name)
+def test_examples_make_clusters(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(MANIFEST.text, encoding="utf-8")
+    found = {"__file__": str(tmp_path / "example.py")}
+    exec(block.text, found)
+    made = [value for value in found.values() if isinstance(value, KubeRayCluster)]
+    assert made
+    for cluster in made:
+        cluster.check()
+        assert ray_cluster_spec(cluster, worker_counts(None, cluster))["rayVersion"] == "2.60.0"
+
+
+def test_page_has_every_argument() -> None:
+    assert {field.name for field in fields(KubeRayCluster)} <= first_column(PAGE)
+
+
+def test_images_versions_are_those_of_the_tests() -> None:
+    text = (DOCS / "kubernetes_image.Dockerfile").read_text(encoding="utf-8")
+    versions = dict(re.findall(r"^ARG (\w+)=(.+)$", text, re.MULTILINE))
+    pins = (ROOT / ".ci/requirements/dev-cpu.txt").read_text(encoding="utf-8")
+    assert f"\nray=={versions['RAY']}\n" in pins
+    assert f"\nvllm-cpu=={versions['VLLM']}" in pins
+
+
+def test_secret_of_an_example_is_refused_as_plain_text() -> None:
+    with pytest.raises(SpecError, match=r"^env: HF_TOKEN looks like a secret"):
+        KubeRayCluster(image="ray:2.60.0", env={"HF_TOKEN": "hf_replace_me"})
