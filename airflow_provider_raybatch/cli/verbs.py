@@ -130,6 +130,28 @@ VERBS = (
         options=(_CONN_ID, Option("--end", action="store_true", help="end those that no job uses")),
     ),
     Verb(
+        name="clusters",
+        function="clusters:show_clusters",
+        summary="List clusters that tasks have made on Kubernetes, or delete those left",
+        description=(
+            "List the RayJobs of tasks in a namespace, and RayClusters and Secrets whose RayJob "
+            "is gone, with their task, age, GPUs, and the moment at which KubeRay ends them by itself. One "
+            "counts as left if Airflow's database says that its task has ended; what belongs to another "
+            "Airflow or can't be proven to be left is never deleted."
+        ),
+        examples=("clusters", "clusters --kubernetes-conn-id gpu_cluster --namespace ml --delete"),
+        options=(
+            Option(
+                "--kubernetes-conn-id",
+                metavar="ID",
+                help="a kubernetes connection; by default kubernetes_default",
+            ),
+            Option("--namespace", metavar="NAME", help="of Kubernetes; by default the connection's"),
+            Option("--delete", action="store_true", help="delete what was left"),
+            _FORMAT,
+        ),
+    ),
+    Verb(
         name="store",
         function="store:show_store",
         summary="Show what a response store holds",

@@ -67,6 +67,7 @@ def test_the_folder_holds_its_dags_and_needs_no_setting(tmp_path: Path) -> None:
             "answer", "benchmark", "compare", "hold", "judge", "pair", "promote", "promote_or_hold",
         ],
         "use_promoted_model": ["announce"],
+        "left_clusters": ["delete_left"],
     }  # fmt: skip
     assert sorted(found["mapped"]) == ["answer", "judge"]
     assert found["waits_for"] == found["loads"]

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``raybatch clusters``: what tasks have made on Kubernetes, and what of it was left."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from argparse import Namespace
+
+from airflow_provider_raybatch.cli.quiet import quietly
+from airflow_provider_raybatch.cli.terminal import Row, print_rows
+from airflow_provider_raybatch.cluster.kuberay.sweep import Leftover, Sweep
+from airflow_provider_raybatch.contract.durations import in_words
+from airflow_provider_raybatch.contract.text import clean, count_of
+
+_FIRST = ("name", "state", "verdict", "age", "task", "gpus", "ends")
+"""What a narrow table shows before other columns."""
+
+
+def show_clusters(options: Namespace) -> None:
+    """List the clusters that tasks have made, or delete those that were left."""
+    from airflow_provider_raybatch.cli.task_fates import fate_in_database
+    from airflow_provider_raybatch.hooks.installation import known_installation_id
+    from airflow_provider_raybatch.hooks.kubernetes import DEFAULT_KUBERNETES_CONN_ID, KubernetesServerHook
+    from airflow_provider_raybatch.hooks.left_clusters import sweep
+
+    hook = KubernetesServerHook(options.kubernetes_conn_id or DEFAULT_KUBERNETES_CONN_ID)
+    server = quietly(hook.server)
+    installation = quietly(known_installation_id) or ""
+    swept = quietly(
+        lambda: sweep(server, options.namespace, installation, fate_in_database, delete=options.delete)
+    )
+    now = swept.found.now
+    print_rows((_row(one, verdict, now) for one, verdict in swept.judged), options.format, _FIRST, "name")
+    if options.format == "table":
+        for name in swept.deleted:
+            print(clean(f"Deleted {name}."))
+        left = sum(verdict.delete for _, verdict in swept.judged)
+        total = count_of(len(swept.judged), "object")
+        hint = "; --delete deletes them" if left and not options.delete else ""
+        print(clean(f"{left:,} of {total} in namespace {swept.found.namespace} were left{hint}."))
+    for sentence in swept.refused:
+        print(clean(sentence), file=sys.stderr)
+    if swept.found.unseen:
+        print(swept.found.unseen_sentence, file=sys.stderr)
+
+
+def _row(one: Leftover, verdict: Sweep, now: float) -> Row:
+    task = one.task
+    mapped = f"[{task.map_index}]" if task is not None and task.map_index >= 0 else ""
+    return {
+        "name": one.name,
+        "kind": one.kind,
+        "state": "Deleting" if one.deleted is not None else one.status or None,
+        "task": None if task is None else f"{task.dag_id}.{task.task_id}{mapped}",
+        "run": None if task is None else task.run_id,
+        "age": in_words(max(0.0, now - one.created)),
+        "created": _time(one.created),
+        "gpus": one.gpus or None,
+        "ends": None if one.ends is None else _time(one.ends),
+        "verdict": "left" if verdict.delete else "kept",
+        "reason": verdict.reason,
+    }
+
+
+def _time(at: float) -> str:
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decide which RayJobs, RayClusters and Secrets were left by runs that are over. Pure.
+
+What can't be proven is kept: objects of another Airflow, young ones, and those of runs that Airflow does
+not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from airflow_provider_raybatch.cluster.kuberay.names import installation_label
+from airflow_provider_raybatch.cluster.kuberay.rayjob import INSTALLATION, TASK, TERMINAL
+from airflow_provider_raybatch.contract.durations import in_words
+from airflow_provider_raybatch.contract.submission import TaskKey
+
+GRACE = 600.0
+"""Seconds that an object must be old, and past its deadline: whoever ends a cluster is given this time."""
+_STUCK = 3600.0
+_OVER = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+
+LeftKind = Literal["RayJob", "RayCluster", "Secret"]
+
+
+@dataclass(frozen=True)
+class RunFate:
+    """What Airflow says of a task.
+
+    :param known: whether it said anything.
+    :param exists: whether it knows the task's DAG run.
+    :param state: of the task; ``None`` if it is to be scheduled.
+    """
+
+    known: bool = True
+    exists: bool = True
+    state: str | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether the task has ended, and no retry is to come."""
+        return self.known and self.exists and self.state in _OVER
+
+    @property
+    def shown(self) -> str:
+        """For people."""
+        if not self.known:
+            return "Airflow gives no answer about its task"
+        return (
+            f"its task is {self.state or 'to be scheduled'}" if self.exists else "Airflow has no such DAG run"
+        )
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """An object that this package has made, or KubeRay for it.
+
+    :param task: whose it is, as its annotations say; ``None`` if they don't.
+    :param installation: value of its label :data:`~.rayjob.INSTALLATION`.
+    :param status: KubeRay's, of a RayJob; empty for others.
+    :param ends: epoch seconds at which KubeRay ends it by itself; ``None`` if it does not.
+    :param expires: epoch seconds at which KubeRay should have cleaned up an ended RayJob.
+    :param deleted: epoch seconds of its deletion, if it waits for its finalizers.
+    :param gpus: that its pods have now, as KubeRay counts.
+    """
+
+    kind: LeftKind
+    name: str
+    uid: str
+    created: float
+    installation: str
+    task: TaskKey | None = None
+    status: str = ""
+    ends: float | None = None
+    expires: float | None = None
+    deleted: float | None = None
+    gpus: str = ""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Whether an object may be deleted, and why."""
+
+    delete: bool
+    reason: str
+
+
+def judge_leftover(
+    one: Leftover, fate: RunFate | None, namespace: str, now: float, grace: float = GRACE
+) -> Sweep:
+    """Decide about one object.
+
+    :param fate: of its task, asked after the object was seen; ``None`` if it names no task.
+    :param namespace: the id of this Airflow.
+    :param now: epoch seconds by the server's clock.
+    """
+    if one.installation != installation_label(namespace):
+        return Sweep(False, "it is of another Airflow")
+    if one.deleted is not None:
+        stuck = now - one.deleted > _STUCK
+        why = f" for {in_words(now - one.deleted)}; look at its finalizers" if stuck else ""
+        return Sweep(False, f"it is being deleted{why}")
+    if now - one.created < grace:
+        return Sweep(False, f"it is younger than {in_words(grace)}")
+    if one.kind == "Secret":
+        return Sweep(True, "its RayJob is gone")
+    if one.task is None or one.task.namespace != namespace or fate is None:
+        return Sweep(False, "its annotations do not name a task of this Airflow")
+    if not fate.known or (fate.exists and not fate.over):
+        return Sweep(False, fate.shown)
+    if one.status in TERMINAL:
+        return _ended(one, fate, now, grace)
+    if one.ends is not None and now < one.ends + grace and (one.ends - now < grace or not fate.exists):
+        # A kill has shortened its deadline, and its job may still write rows; or its run is another one's.
+        return Sweep(False, f"{fate.shown}, and KubeRay ends it in {in_words(max(0.0, one.ends - now))}")
+    if not fate.exists and one.ends is None:
+        # Of a copy of this Airflow, maybe, which has the same id and other runs.
+        return Sweep(False, f"{fate.shown}; if no Airflow has it, delete it by hand")
+    return Sweep(True, fate.shown)
+
+
+def _ended(one: Leftover, fate: RunFate, now: float, grace: float) -> Sweep:
+    if one.expires is not None and now < one.expires + grace:
+        return Sweep(False, "it has ended, and its logs are kept for a while")
+    return Sweep(True, f"it has ended, and {fate.shown}")
+
+
+def leftover_of(manifest: Mapping[str, Any], kind: LeftKind) -> Leftover:
+    """Read an object as the API server returned it; of a Secret, its metadata alone."""
+    metadata = manifest["metadata"]
+    spec, status = (
+        ({}, {}) if kind == "Secret" else (manifest.get("spec") or {}, manifest.get("status") or {})
+    )
+    deployment = status.get("jobDeploymentStatus") or "" if kind == "RayJob" else ""
+    finished, ttl = _epoch(status.get("endTime")), spec.get("ttlSecondsAfterFinished")
+    of_cluster = status if kind == "RayCluster" else status.get("rayClusterStatus") or {}
+    return Leftover(
+        kind=kind,
+        name=metadata["name"],
+        uid=metadata["uid"],
+        created=_epoch(metadata["creationTimestamp"]) or 0.0,
+        installation=(metadata.get("labels") or {}).get(INSTALLATION, ""),
+        task=_task(metadata),
+        status=deployment,
+        ends=_ends(deployment, spec, status) if kind == "RayJob" else None,
+        expires=None if finished is None else finished + (ttl or 0),
+        deleted=_epoch(metadata.get("deletionTimestamp")),
+        gpus=str(of_cluster.get("desiredGPU") or ""),
+    )
+
+
+def _ends(deployment: str, spec: Mapping[str, Any], status: Mapping[str, Any]) -> float | None:
+    """When KubeRay ends a RayJob by itself: which deadline counts depends on how far it is."""
+    started = _epoch(status.get("startTime"))
+    if started is None or deployment in {"Suspended", "Suspending"} or spec.get("suspend"):
+        return None
+    names = {
+        "Initializing": ("preRunningDeadlineSeconds", "activeDeadlineSeconds"),
+        "Waiting": ("preRunningDeadlineSeconds",),
+        "Running": ("activeDeadlineSeconds",),
+    }.get(deployment, ())
+    seconds = [spec[name] for name in names if spec.get(name)]
+    return started + min(seconds) if seconds else None
+
+
+def _task(metadata: Mapping[str, Any]) -> TaskKey | None:
+    """The task that the annotations name, if the label is its digest."""
+    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    try:
+        task = TaskKey(
+            namespace=annotations["raybatch/namespace"],
+            dag_id=annotations["raybatch/dag-id"],
+            run_id=annotations["raybatch/run-id"],
+            task_id=annotations["raybatch/task-id"],
+            map_index=int(annotations.get("raybatch/map-index", "-1")),
+        )
+    except (KeyError, ValueError):
+        return None
+    return task if labels.get(TASK) == task.digest else None
+
+
+def _epoch(text: str | None) -> float | None:
+    return datetime.fromisoformat(text).timestamp() if text else None

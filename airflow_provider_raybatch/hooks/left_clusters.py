@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clusters on Kubernetes that runs of this Airflow have left: find them, delete what is proven to be left.
+
+No cluster needs it to go: KubeRay ends each one at a deadline. It shortens what a crash costs, and finds what
+was changed by hand.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
+from airflow_provider_raybatch.cluster.kuberay.client import KubernetesClient
+from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
+from airflow_provider_raybatch.cluster.kuberay.sweep import GRACE, Leftover, RunFate, Sweep, judge_leftover
+from airflow_provider_raybatch.cluster.kuberay.sweeping import FoundObjects, delete_left, find_left
+from airflow_provider_raybatch.contract.submission import TaskKey
+from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.exceptions import for_airflow
+from airflow_provider_raybatch.hooks.kubernetes import DEFAULT_KUBERNETES_CONN_ID, KubernetesServerHook
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LeftClusters:
+    """What is in a namespace, and what follows for each object.
+
+    :param found: all that carries this package's labels.
+    :param judged: each object and its verdict.
+    :param deleted: names of what was deleted.
+    :param refused: a sentence for each that may not be deleted.
+    """
+
+    found: FoundObjects
+    judged: Sequence[tuple[Leftover, Sweep]]
+    deleted: Sequence[str] = ()
+    refused: Sequence[str] = ()
+
+
+def delete_left_clusters(
+    kubernetes_conn_id: str = DEFAULT_KUBERNETES_CONN_ID,
+    namespace: str | None = None,
+    *,
+    grace: float = GRACE,
+    team: str | None = None,
+) -> list[str]:
+    """Delete the clusters and Secrets that runs of this Airflow have left. Call it in a task.
+
+    A RayJob goes if Airflow says that its task has ended; one whose DAG run was deleted, if its deadline has
+    passed. Everything that can't be proven stays.
+
+    :param namespace: of Kubernetes; by default the connection's.
+    :param grace: seconds that an object must be old.
+    :param team: of the task, in a multi-team Airflow.
+    :return: kinds and names of what was deleted, such as ``RayJob raybatch-...``.
+    :raises RayBatchException: Kubernetes can't be reached, or refuses.
+    """
+    from airflow_provider_raybatch.hooks.installation import installation_id
+    from airflow_provider_raybatch.hooks.task_state import task_fate
+
+    server = KubernetesServerHook(kubernetes_conn_id).server()
+    with for_airflow():
+        swept = sweep(server, namespace, installation_id(team), task_fate, grace=grace, delete=True)
+    for one, verdict in swept.judged:
+        _log.info(
+            "%s %s: %s, since %s.",
+            one.kind,
+            one.name,
+            "deleted" if verdict.delete else "kept",
+            verdict.reason,
+        )
+    for sentence in swept.refused:
+        _log.warning("%s", sentence)
+    if swept.found.unseen:
+        _log.info("%s", swept.found.unseen_sentence)
+    total = count_of(len(swept.judged), "object")
+    _log.info("Deleted %d of %s in namespace %s.", len(swept.deleted), total, swept.found.namespace)
+    return list(swept.deleted)
+
+
+def sweep(
+    server: ApiServer,
+    namespace: str | None,
+    installation: str,
+    ask: Callable[[TaskKey], RunFate],
+    *,
+    grace: float = GRACE,
+    delete: bool = False,
+) -> LeftClusters:
+    """List a namespace, ask Airflow about each task, and delete what is proven to be left, if wanted.
+
+    :param installation: the id of this Airflow.
+    :param ask: what Airflow says of a task; blocks.
+    :raises ClusterError: Kubernetes can't be reached, or refuses.
+    """
+    found = run_blocking(_find(server, namespace))
+    own = {one.task for one in found.objects if one.task is not None and one.task.namespace == installation}
+    # Asked after the objects were listed: a run that begins later has others.
+    fates = {task: ask(task) for task in own}
+    judged = [
+        (one, judge_leftover(one, fates.get(one.task) if one.task else None, installation, found.now, grace))
+        for one in found.objects
+    ]
+    left = [one for one, verdict in judged if verdict.delete]
+    deleted, refused = run_blocking(_delete(server, namespace, left)) if delete and left else ([], [])
+    return LeftClusters(found, judged, [f"{one.kind} {one.name}" for one in deleted], refused)
+
+
+async def _find(server: ApiServer, namespace: str | None) -> FoundObjects:
+    async with KubernetesClient(server, namespace) as api:
+        return await find_left(api)
+
+
+async def _delete(
+    server: ApiServer, namespace: str | None, left: Sequence[Leftover]
+) -> tuple[Sequence[Leftover], Sequence[str]]:
+    async with KubernetesClient(server, namespace) as api:
+        return await delete_left(api, left)

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which objects on Kubernetes were left: what can't be proven is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.cluster.kuberay.claim import claim_cluster
+from airflow_provider_raybatch.cluster.kuberay.names import installation_label, run_labels
+from airflow_provider_raybatch.cluster.kuberay.sweep import Leftover, RunFate, judge_leftover, leftover_of
+from airflow_provider_raybatch.cluster.kuberay.sweeping import delete_left, find_left
+from airflow_provider_raybatch.contract.submission import TaskKey
+from tests.support.kubernetes.clock import timestamp
+from tests.support.kubernetes.memory import MemoryKubernetes
+from tests.unit.cluster.kuberay.conftest import KEY, Kubernetes, plan
+
+NOW = 1_700_000_000.0
+HOUR = 3600.0
+HERE = "this-airflow"
+TASK = TaskKey(namespace=HERE, dag_id="d", run_id="r", task_id="t")
+OVER, ACTIVE = RunFate(state="success"), RunFate(state="running")
+NO_RUN, NO_ANSWER = RunFate(exists=False), RunFate(known=False)
+
+RUNNING = Leftover(
+    kind="RayJob",
+    name="a",
+    uid="u",
+    created=NOW - HOUR,
+    installation=installation_label(HERE),
+    task=TASK,
+    status="Running",
+    ends=NOW + HOUR,
+)
+ENDED = replace(RUNNING, status="Failed", ends=None, expires=NOW - HOUR)
+
+DECISIONS = [
+    ("its_task_has_ended", RUNNING, OVER, True, "its task is success"),
+    ("its_task_failed", RUNNING, RunFate(state="failed"), True, "its task is failed"),
+    ("skipped", RUNNING, RunFate(state="skipped"), True, "its task is skipped"),
+    ("its_task_runs", RUNNING, ACTIVE, False, "its task is running"),
+    ("deferred", RUNNING, RunFate(state="deferred"), False, "its task is deferred"),
+    ("retries", RUNNING, RunFate(state="up_for_retry"), False, "its task is up_for_retry"),
+    ("cleared", RUNNING, RunFate(state=None), False, "its task is to be scheduled"),
+    ("unheard_state", RUNNING, RunFate(state="dreaming"), False, "its task is dreaming"),
+    ("airflow_is_silent", RUNNING, NO_ANSWER, False, "Airflow gives no answer"),
+    ("no_run", RUNNING, NO_RUN, False, "no such DAG run, and KubeRay ends it in 1 h 0 min"),
+    ("no_run_and_late", replace(RUNNING, ends=NOW - HOUR), NO_RUN, True, "no such DAG run"),
+    ("no_run_no_deadline", replace(RUNNING, ends=None), NO_RUN, False, "delete it by hand"),
+    ("killed_and_drains", replace(RUNNING, ends=NOW + 120), OVER, False, "KubeRay ends it in 2 min"),
+    ("past_its_deadline", replace(RUNNING, ends=NOW - HOUR), OVER, True, "its task is success"),
+    ("waits_in_a_queue", replace(RUNNING, status="Suspended", ends=None), OVER, True, "success"),
+    ("ended_and_over", ENDED, OVER, True, "it has ended, and its task is success"),
+    ("ended_and_runs", ENDED, ACTIVE, False, "its task is running"),
+    ("ended_and_no_run", ENDED, NO_RUN, True, "it has ended, and Airflow has no such DAG run"),
+    ("ended_lately", replace(ENDED, expires=NOW), OVER, False, "its logs are kept for a while"),
+    ("young", replace(RUNNING, created=NOW - 60), OVER, False, "it is younger than 10 min"),
+    ("of_another_airflow", replace(RUNNING, installation=installation_label("b")), OVER, False, "another"),
+    ("without_a_label", replace(RUNNING, installation=""), OVER, False, "it is of another Airflow"),
+    ("no_annotations", replace(RUNNING, task=None), None, False, "its annotations do not name a task"),
+    (
+        "other_namespace",
+        replace(RUNNING, task=TASK.model_copy(update={"namespace": "b"})),
+        OVER,
+        False,
+        "not name",
+    ),
+    ("being_deleted", replace(RUNNING, deleted=NOW - 60), OVER, False, "it is being deleted"),
+    ("stuck", replace(RUNNING, deleted=NOW - 2 * HOUR), OVER, False, "for 2 h 0 min; look at its finalizers"),
+    ("cluster_without_job", replace(RUNNING, kind="RayCluster", status="", ends=None), OVER, True, "success"),
+    (
+        "secret",
+        replace(RUNNING, kind="Secret", task=None, status="", ends=None),
+        None,
+        True,
+        "RayJob is gone",
+    ),
+    ("young_secret", replace(RUNNING, kind="Secret", created=NOW), None, False, "younger"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "fate", "delete", "reason"), DECISIONS, ids=[one[0] for one in DECISIONS]
+)
+def test_decision(name: str, one: Leftover, fate: RunFate | None, delete: bool, reason: str) -> None:
+    found = judge_leftover(one, fate, HERE, NOW)
+    assert found.delete is delete
+    assert reason in found.reason
+
+
+def manifest(**status: Any) -> dict[str, Any]:
+    """The RayJob of the run as its manifest is made."""
+    made = plan().manifest_of(0)
+    made["metadata"] |= {"uid": "u", "creationTimestamp": timestamp(NOW)}
+    return {**made, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("status", "ends"),
+    [
+        ("Initializing", 1860),
+        ("Waiting", 1860),
+        ("Running", 3600),
+        ("Complete", None),
+        ("Suspended", None),
+    ],
+)
+def test_deadline_that_counts(status: str, ends: float | None) -> None:
+    found = leftover_of(manifest(jobDeploymentStatus=status, startTime=timestamp(NOW)), "RayJob")
+    assert found.ends == (None if ends is None else NOW + ends)
+    assert found.task == KEY.task
+
+
+def test_annotations_that_do_not_fit_the_label() -> None:
+    changed = manifest()
+    changed["metadata"]["annotations"]["raybatch/run-id"] = "another"
+    assert leftover_of(changed, "RayJob").task is None
+    changed["metadata"]["annotations"] = {}
+    assert leftover_of(changed, "RayJob").task is None
+
+
+def test_leaked_secrets_and_clusters_are_found(kubernetes: Kubernetes) -> None:
+    async def scene() -> None:
+        api = kubernetes.api
+        claimed = await claim_cluster(api, KEY, plan())
+        # Kubernetes collects a Secret whose owner is gone, but none without an owner.
+        for name in ("raybatch-gone-1-0a1b2c3d", f"{claimed.claim.name}-0a1b2c3d"):
+            metadata = {"name": name, "namespace": "default", "labels": run_labels(KEY)}
+            secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
+            kubernetes.server.store.create(secret)
+        found = await find_left(kubernetes.api)
+        secrets = [one for one in found.objects if one.kind == "Secret"]
+        assert [one.name for one in secrets] == ["raybatch-gone-1-0a1b2c3d"]
+        assert [one.name for one in found.objects if one.kind == "RayJob"] == [claimed.claim.name]
+        assert found.unseen == ()
+        assert await delete_left(api, secrets) == (secrets, [])
+        assert await delete_left(api, [replace(found.objects[0], uid="another")]) == ([], [])
+
+    asyncio.run(scene())
+
+
+def test_what_the_role_does_not_let_list_is_said(kubernetes: Kubernetes) -> None:
+    rights = [{"apiGroups": ["ray.io"], "resources": ["rayjobs"], "verbs": ["list", "delete"]}]
+    user = kubernetes.server.access.grant("airflow", rights, namespace="default")
+    found = asyncio.run(find_left(MemoryKubernetes(kubernetes.server, user=user)))
+    assert found.objects == ()
+    assert found.unseen == ("RayCluster", "Secret")
+
+
+def test_object_that_may_not_be_deleted_does_not_keep_others(kubernetes: Kubernetes) -> None:
+    async def scene() -> None:
+        claimed = await claim_cluster(kubernetes.api, KEY, plan())
+        secret = {"name": "raybatch-gone-1-0a1b2c3d", "namespace": "default", "labels": run_labels(KEY)}
+        kubernetes.server.store.create({"apiVersion": "v1", "kind": "Secret", "metadata": secret})
+        found = await find_left(kubernetes.api)
+        rights = [{"apiGroups": ["ray.io"], "resources": ["rayjobs"], "verbs": ["delete"]}]
+        user = kubernetes.server.access.grant("airflow", rights, namespace="default")
+        api = MemoryKubernetes(kubernetes.server, user=user)
+        in_order = sorted(found.objects, key=lambda one: one.kind, reverse=True)
+        deleted, refused = await delete_left(api, in_order)
+        assert [one.name for one in deleted] == [claimed.claim.name]
+        assert len(refused) == 1
+        assert "secrets" in refused[0]
+
+    asyncio.run(scene())

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sweeper between the stand-in for a Kubernetes over HTTP and a real Airflow: example DAG and verb."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.cli.definition import main
+from airflow_provider_raybatch.cluster.kuberay.manifest import rayjob_manifest
+from airflow_provider_raybatch.cluster.kuberay.names import rayjob_name
+from airflow_provider_raybatch.cluster.kuberay.role import role_rules
+from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
+from airflow_provider_raybatch.contract.submission import TaskKey
+from tests.support.kubernetes.clock import Clock, timestamp
+from tests.support.kubernetes.credentials import write_kubeconfig
+from tests.support.kubernetes.garbage import collect_all
+from tests.support.kubernetes.memory import set_status
+from tests.support.kubernetes.server import ApiServer
+from tests.support.kubernetes.web import serving
+from tests.support.programs import program
+from tests.unit.cluster.kuberay.conftest import CLUSTER, NO_WORKERS
+
+pytest.importorskip("kubernetes_asyncio")
+
+
+class Namespace:
+    """A namespace with RayJobs of tasks, as tests make them."""
+
+    def __init__(self) -> None:
+        self.clock = Clock(shift=-86_400.0)  # the server's clock is a day behind
+        self.server = ApiServer(kuberay="1.7.0", clock=self.clock)
+        self.server.access.grant("airflow", role_rules(), namespace="default", token="t")
+
+    def cluster(self, namespace: str = "this-airflow", **ids: Any) -> str:
+        """A cluster that runs, and was made an hour ago."""
+        task = TaskKey(**{"namespace": namespace, "dag_id": "d", "run_id": "r", "task_id": "t", **ids})
+        key = SubmissionKey(task, "token")
+        name = rayjob_name(key, 0)
+        made = rayjob_manifest(
+            CLUSTER,
+            NO_WORKERS,
+            key,
+            0,
+            "f",
+            secret=f"{name}-0a1b2c3d",
+            pre_running_deadline=60,
+            active_deadline=36_000,
+        )
+        self.clock.advance(-3600)
+        self.server.create(self.server.admin, "RayJob", "default", made)
+        status = {"jobDeploymentStatus": "Running", "startTime": timestamp(self.clock.now())}
+        set_status(self.server, "RayJob", name, status)
+        self.clock.advance(3600)
+        return name
+
+    def names(self) -> set[str]:
+        collect_all(self.server.store)
+        return {one["metadata"]["name"] for one in self.server.store.all("RayJob", "default")}
+
+
+@pytest.fixture
+def kubernetes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Namespace]:
+    made = Namespace()
+    with serving(made.server) as web:
+        path = write_kubeconfig(tmp_path / "kubeconfig", web.url, token="t")
+        monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+        monkeypatch.delenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", raising=False)
+        monkeypatch.setenv("KUBECONFIG", str(path))
+        yield made
+
+
+def ended_run(dag_test: Callable[[Any], Any]) -> dict[str, str]:
+    """Ids of a task that has succeeded."""
+    from airflow.sdk import dag, task
+
+    @dag(dag_id="has_clusters", schedule=None)
+    def has_clusters() -> None:
+        @task
+        def infer() -> None:
+            pass
+
+        infer()
+
+    run = dag_test(has_clusters())
+    return {"dag_id": run.dag_id, "run_id": run.run_id, "task_id": "infer"}
+
+
+def test_example_and_verb_delete_what_was_left_alone(
+    kubernetes: Namespace,
+    dag_test: Callable[[Any], Any],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ids = ended_run(dag_test)
+    left = kubernetes.cluster(**ids)
+    kept = {
+        kubernetes.cluster(**{**ids, "run_id": "manual__gone"}),
+        kubernetes.cluster("another-airflow", **ids),
+    }
+    monkeypatch.setenv("COLUMNS", "200")
+    capsys.readouterr()
+    main(["clusters", "--format", "jsonl"])
+    rows = {row["name"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert {name: row["verdict"] for name, row in rows.items()} == {
+        left: "left",
+        **dict.fromkeys(kept, "kept"),
+    }
+    assert rows[left]["task"] == "has_clusters.infer"
+    assert rows[left]["age"] == "1 h 0 min"
+    assert {row["reason"].partition(",")[0] for row in rows.values()} == {
+        "its task is success",
+        "Airflow has no such DAG run",
+        "it is of another Airflow",
+    }
+    assert kubernetes.names() == {left, *kept}
+    main(["clusters", "--namespace", "default"])
+    assert "1 of 3 objects in namespace default were left; --delete deletes them." in capsys.readouterr().out
+
+    example = program("dags_examples/left_clusters.py", "left_clusters_under_test")
+    run = dag_test(example.left_clusters())
+    assert run.state == "success"
+    assert kubernetes.names() == kept
+    again = kubernetes.cluster(**ids)
+    main(["clusters", "--delete"])
+    assert f"Deleted RayJob {again}." in capsys.readouterr().out
+    assert kubernetes.names() == kept
+
+
+def test_expired_token_of_a_kubeconfig_is_one_sentence(
+    kubernetes: Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubernetes.server.access.revoke("t")
+    with pytest.raises(SystemExit):
+        main(["clusters"])
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "Traceback" not in said
