@@ -82,6 +82,8 @@ def _accelerator(name: str, value: Any) -> None:
         first = error.errors()[0]
         cause = first.get("ctx", {}).get("error") or f"{shown(value)} is not text; give it as Ray names it"
         raise SpecError(f"{name}: {cause}.") from None
+    if value.startswith(("TPU-", "Intel-")):
+        raise SpecError(f"{name}: workers with {value!r} can't be made of arguments; give spec.")
 
 
 def _one_of(choices: Collection[str]) -> Callable[[str, Any], None]:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.worker_checks import worker_range
+from airflow_provider_raybatch.coercion import typed
+from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
 MOST_REPLICAS = 4
 """Replicas that workers are allowed for where neither `workers` nor `replicas` is given."""
 MOST_GPUS_PER_WORKER = 8
-"""GPUs of one node, at most."""
+"""GPUs of one node, at most, where nothing is given."""
 
 
 @dataclass(frozen=True)
@@ -39,24 +41,24 @@ def worker_counts(spec: BatchInferenceSpec | None, cluster: KubeRayCluster) -> W
     """How many workers, and how large they are.
 
     :param spec: of the batch inference; ``None`` for any other job, whose sizes are unknown.
+    :param cluster: rendered and checked.
+    :raises SpecError: the given workers can never hold the fewest replicas, or lack their accelerator.
     """
+    of_worker = None if cluster.gpus_per_worker is None else typed(cluster.gpus_per_worker, int, "")
+    of_replica = _gpus_of_a_replica(spec, cluster, of_worker)
     given = None if cluster.workers is None else worker_range(cluster.workers, "workers")
-    of_replica = _gpus_of_a_replica(spec, cluster)
     cpu = (0, 0) if cluster.cpu_workers is None else worker_range(cluster.cpu_workers, "cpu_workers")
     if of_replica == 0 and (given is None or given[1] in (None, 0)):
-        most = cpu[1] or 0
-        return WorkerCounts(0, (0, 0), (cpu[0], most) if most else (0, _replicas(spec, 0)))
-    of_worker = cluster.gpus_per_worker or gpus_of_a_worker(max(of_replica, 1))
+        most = max(cpu[0], _replicas(spec, 0)) if not cpu[1] else cpu[1]
+        return WorkerCounts(0, (0, 0), (cpu[0], most))
+    of_worker = of_worker or gpus_of_a_worker(max(of_replica, 1))
     fewest, most_given = given or (0, None)
-    needed = _workers(_replicas(spec, of_replica), max(of_replica, 1), int(of_worker))
+    needed = _workers(_replicas(spec, of_replica), max(of_replica, 1), of_worker)
     most = max(fewest, needed) if most_given is None else most_given
-    return WorkerCounts(int(of_worker), (fewest, most), (cpu[0], cpu[1] or cpu[0]))
-
-
-def _workers(replicas: int, of_replica: int, of_worker: int) -> int:
-    if of_replica <= of_worker:  # a replica whose GPUs fit a node stays on one
-        return math.ceil(replicas / (of_worker // of_replica))
-    return math.ceil(replicas * of_replica / of_worker)
+    counts = WorkerCounts(of_worker, (fewest, most), (cpu[0], cpu[0] if cpu[1] is None else cpu[1]))
+    if spec is not None and cluster.spec is None and of_replica:
+        _check_fit(spec, cluster, counts)
+    return counts
 
 
 def gpus_of_a_worker(of_replica: int) -> int:
@@ -65,17 +67,44 @@ def gpus_of_a_worker(of_replica: int) -> int:
     return next(size for size in sizes if of_replica % size == 0)
 
 
-def _gpus_of_a_replica(spec: BatchInferenceSpec | None, cluster: KubeRayCluster) -> int:
-    if cluster.gpus_per_worker == 0:
+def _workers(replicas: int, of_replica: int, of_worker: int) -> int:
+    if of_replica <= of_worker:  # a replica whose GPUs fit a node stays on one
+        return math.ceil(replicas / (of_worker // of_replica))
+    return math.ceil(replicas * of_replica / of_worker)
+
+
+def _check_fit(spec: BatchInferenceSpec, cluster: KubeRayCluster, counts: WorkerCounts) -> None:
+    """Refuse before anything is created what the job's preflight would refuse on a running head."""
+    asked, has = spec.accelerator_type, cluster.accelerator_type
+    if asked and has and asked != has:
+        raise SpecError(
+            f"ray_cluster: its accelerator_type is {has!r}, but the task's is {asked!r}; make them the same."
+        )
+    fewest = spec.replicas if isinstance(spec.replicas, int) else (spec.replicas or (1, 1))[0]
+    workers, of_worker = counts.gpu_workers[1], counts.gpus_per_worker
+    needed = _workers(fewest, spec.gpus_per_replica, of_worker)
+    if workers < needed:
+        raise SpecError(
+            f"ray_cluster: workers is at most {workers}, with gpus_per_worker {of_worker}, but replicas is "
+            f"{fewest}, with gpus_per_replica {spec.gpus_per_replica}; raise the most of workers to "
+            f"{needed}, or lower replicas."
+        )
+
+
+def _gpus_of_a_replica(
+    spec: BatchInferenceSpec | None, cluster: KubeRayCluster, of_worker: int | None
+) -> int:
+    if of_worker == 0:
         return 0  # vLLM runs on CPUs then
     if spec is None:
-        return 1 if cluster.accelerator_type or cluster.gpus_per_worker else 0
+        return 1 if cluster.accelerator_type or of_worker else 0
     if spec.engine == "echo" and not spec.has_parallel_sizes:
         return 0
     return spec.gpus_per_replica
 
 
 def _replicas(spec: BatchInferenceSpec | None, gpus: int) -> int:
+    """The most that there may be."""
     if spec is None or (spec.replicas is None and gpus):
         return MOST_REPLICAS
     if spec.replicas is None:

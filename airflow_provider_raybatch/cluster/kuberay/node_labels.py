@@ -40,9 +40,14 @@ _LABELS = {
 CLOUDS = (*_LABELS, "aks")
 
 
+def gpu_resource(accelerator_type: str | None) -> str:
+    """Kubernetes' name for the GPUs of an accelerator, and for the taint of their nodes."""
+    return "amd.com/gpu" if (accelerator_type or "").startswith("AMD-") else "nvidia.com/gpu"
+
+
 def gpu_node_labels(cloud: str | None, accelerator_type: str | None) -> dict[str, str]:
     """Labels of the nodes with an accelerator; empty where none is known."""
-    if cloud == "aks":
+    if cloud == "aks" and gpu_resource(accelerator_type) == "nvidia.com/gpu":
         return {"kubernetes.azure.com/accelerator": "nvidia"}  # AKS labels no model of a GPU
     if cloud not in _LABELS or accelerator_type is None:
         return {}

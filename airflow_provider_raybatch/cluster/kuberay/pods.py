@@ -9,10 +9,9 @@ from typing import Any
 
 from airflow_provider_raybatch.cluster.kuberay.api import Manifest
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
-from airflow_provider_raybatch.cluster.kuberay.node_labels import gpu_node_labels
+from airflow_provider_raybatch.cluster.kuberay.node_labels import gpu_node_labels, gpu_resource
 from airflow_provider_raybatch.cluster.kuberay.pod_checks import OF_MOUNT, SHARED_MEMORY
 
-GPU = "nvidia.com/gpu"
 GPU_GROUP, CPU_GROUP = "gpu-workers", "cpu-workers"
 
 SECURITY: Manifest = {
@@ -25,8 +24,19 @@ _HEAD_CPUS, _HEAD_MEMORY = 2, "8Gi"
 _PORTS = {"gcs": 6379, "dashboard": 8265, "client": 10001, "metrics": 8080}
 _STOP_SECONDS = 60
 """Between the end of a job and that of its pods; replicas have written their rows before."""
-_SMALL_GPUS = frozenset({"T4", "P4", "P100", "K80", "L4", "A10G", "V100", "L40S", None})
-"""Accelerators whose smallest nodes have 4 CPUs and 16 GiB for a GPU, of which Kubernetes takes a part."""
+_LARGE_GPUS = (
+    "A100",
+    "H100",
+    "H200",
+    "H20",
+    "B200",
+    "B300",
+    "GB200",
+    "GB300",
+    "RTX-PRO-6000",
+    "AMD-Instinct-MI",
+)
+"""Accelerators whose nodes have 12 CPUs and 85 GiB or more for a GPU; other nodes may have 4 and 16 GiB."""
 
 
 def head_group(cluster: KubeRayCluster) -> Manifest:
@@ -50,14 +60,15 @@ def head_group(cluster: KubeRayCluster) -> Manifest:
 def gpu_group(cluster: KubeRayCluster, gpus: int, counts: tuple[int, int]) -> Manifest:
     """Workers with GPUs."""
     cpus, memory = _sizes(cluster, gpus)
+    gpu = gpu_resource(cluster.accelerator_type)
     container = _container(cluster, "ray-worker")
-    container["resources"] = _resources(cpus, memory, {GPU: str(gpus)})
+    container["resources"] = _resources(cpus, memory, {gpu: str(gpus)})
     template = _template(cluster, container)
     labels = gpu_node_labels(cluster.cloud, cluster.accelerator_type)
     selector = cluster.node_selector if cluster.node_selector is not None else labels
     if selector:
         template["spec"]["nodeSelector"] = dict(selector)
-    tolerated = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
+    tolerated = {"key": gpu, "operator": "Exists", "effect": "NoSchedule"}
     template["spec"]["tolerations"] = [tolerated, *map(dict, cluster.tolerations or ())]
     parameters = {}
     if cluster.accelerator_type:
@@ -84,8 +95,8 @@ def cpu_group(cluster: KubeRayCluster, counts: tuple[int, int], *, alone: bool) 
 
 
 def _sizes(cluster: KubeRayCluster, gpus: int) -> tuple[Any, str]:
-    small = cluster.accelerator_type in _SMALL_GPUS
-    cpus, gib = (3, 12) if small else (8, 64)
+    large = (cluster.accelerator_type or "").startswith(_LARGE_GPUS)
+    cpus, gib = (8, 64) if large else (3, 12)  # Kubernetes keeps a part of a node for itself
     return cluster.cpus_per_worker or cpus * gpus, cluster.memory_per_worker or f"{gib * gpus}Gi"
 
 

@@ -71,6 +71,10 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         "gpus_per_worker: it is 0, and accelerator_type is about",
     ),
     ({"accelerator_type": "h100"}, "accelerator_type: Ray calls 'h100' 'H100'; write it so."),
+    (
+        {"accelerator_type": "TPU-V6E"},
+        "accelerator_type: workers with 'TPU-V6E' can't be made of arguments; give",
+    ),
     ({"accelerator_type": 5}, "accelerator_type: 5 is not text; give it as Ray names it."),
     ({"cpus_per_worker": 0}, "cpus_per_worker: 0 is not a number of CPUs; give one such as 4 or '500m'."),
     (

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.counts import WorkerCounts, gpus_of_a_worker, worker_counts
+from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
 IMAGE = "registry/team/ray:2.60.0"
@@ -25,7 +26,7 @@ def spec(**more: Any) -> BatchInferenceSpec:
         ({}, {}, WorkerCounts(1, (0, 4), (0, 0))),
         ({}, {"replicas": 3}, WorkerCounts(1, (0, 3), (0, 0))),
         ({}, {"replicas": (1, 6)}, WorkerCounts(1, (0, 6), (0, 0))),
-        ({"workers": (1, 2)}, {"replicas": 6}, WorkerCounts(1, (1, 2), (0, 0))),
+        ({"workers": (1, 2)}, {"replicas": (1, 6)}, WorkerCounts(1, (1, 2), (0, 0))),
         ({"workers": (5, None)}, {"replicas": 2}, WorkerCounts(1, (5, 5), (0, 0))),
         ({"workers": 3}, {}, WorkerCounts(1, (3, 3), (0, 0))),
         ({"workers": "3"}, {}, WorkerCounts(1, (3, 3), (0, 0))),
@@ -55,6 +56,8 @@ def spec(**more: Any) -> BatchInferenceSpec:
         ({"gpus_per_worker": 0}, {}, WorkerCounts(0, (0, 0), (0, 1))),
         ({"gpus_per_worker": 0, "cpu_workers": (1, 3)}, {}, WorkerCounts(0, (0, 0), (1, 3))),
         ({"cpu_workers": 2}, {"replicas": 1}, WorkerCounts(1, (0, 1), (2, 2))),
+        ({"gpus_per_worker": "0", "cpu_workers": "(2, None)"}, {}, WorkerCounts(0, (0, 0), (2, 2))),
+        ({"gpus_per_worker": "2"}, {"replicas": 4}, WorkerCounts(2, (0, 2), (0, 0))),
         ({}, None, WorkerCounts(0, (0, 0), (0, 4))),
         ({"accelerator_type": "L4"}, None, WorkerCounts(1, (0, 4), (0, 0))),
         ({"gpus_per_worker": 2, "workers": 1}, None, WorkerCounts(2, (1, 1), (0, 0))),
@@ -65,6 +68,32 @@ def test_counts_follow_arguments_and_the_job(
 ) -> None:
     job = None if of_job is None else spec(**of_job)
     assert worker_counts(job, KubeRayCluster(image=IMAGE, **arguments)) == counts
+
+
+@pytest.mark.parametrize(
+    ("arguments", "of_job", "sentence"),
+    [
+        (
+            {"accelerator_type": "L4"},
+            {"accelerator_type": "H100"},
+            "ray_cluster: its accelerator_type is 'L4', but the task's is 'H100'; make them the same.",
+        ),
+        ({"workers": (0, 2)}, {"replicas": 3}, "raise the most of workers to 3, or lower replicas."),
+        ({"workers": (0, 2)}, {"replicas": (3, 5)}, "raise the most of workers to 3, or lower replicas."),
+        ({"workers": 0}, {}, "raise the most of workers to 1, or lower replicas."),
+        (
+            {"workers": 2, "gpus_per_worker": 4},
+            {"engine_args": {"tensor_parallel_size": 3}, "replicas": 3},
+            "raise the most of workers to 3, or lower replicas.",
+        ),
+    ],
+)
+def test_workers_that_hold_too_few_replicas_are_refused(
+    arguments: dict[str, Any], of_job: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        worker_counts(spec(**of_job), KubeRayCluster(image=IMAGE, **arguments))
+    assert str(caught.value).endswith(sentence)
 
 
 @pytest.mark.parametrize(("of_replica", "of_worker"), [(1, 1), (8, 8), (16, 8), (12, 6), (9, 3), (11, 1)])

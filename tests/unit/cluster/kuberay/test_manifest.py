@@ -162,6 +162,13 @@ def test_cloud_and_accelerator_choose_the_nodes(cloud: Any, labels: Any) -> None
     assert group["template"]["spec"]["nodeSelector"] == {"pool": "gpu"}
 
 
+def test_amds_gpus_have_a_resource_of_their_own() -> None:
+    (group,) = made(accelerator_type="AMD-Instinct-MI300X-OAM")["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    pod = group["template"]["spec"]
+    assert pod["containers"][0]["resources"]["limits"] == {"cpu": "8", "memory": "64Gi", "amd.com/gpu": "1"}
+    assert pod["tolerations"][0]["key"] == "amd.com/gpu"
+
+
 def test_kueue_admits_whole_clusters_or_elastic_ones() -> None:
     job = made(kueue_queue="team", accelerator_type="L4")
     (group,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
