@@ -29,6 +29,7 @@ class ClusterAddress:
         bundle.
     :param connect_timeout: seconds until a connection must stand.
     :param request_timeout: seconds between two bytes of an answer.
+    :param token_remedy: what to do where the cluster refuses the token, if it is no connection's.
     :param access: of a server before the dashboard that takes `Authorization` for itself, such as a
         Kubernetes API server; Ray's token is then one of `headers`.
     :raises SpecError: the url is not an http(s) url, or carries a login or a query; a header can't be sent.
@@ -41,6 +42,7 @@ class ClusterAddress:
     verify: bool | str = True
     connect_timeout: float = 10.0
     request_timeout: float = 60.0
+    token_remedy: str = ""
     access: Access | None = None
 
     def __post_init__(self) -> None:

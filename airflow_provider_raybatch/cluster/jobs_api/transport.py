@@ -220,6 +220,11 @@ class Transport:
     def status_error(self, asked: str, response: httpx.Response) -> ClusterError:
         """What an answer other than success to `asked`, a method and a path, means."""
         url, code, told = self._address.shown, response.status_code, excerpt(response.text)
+        if code in {401, 403} and self._address.token_remedy:
+            return AuthenticationError(
+                f"The Ray cluster at {url} does not accept the token ({code}: {told}); "
+                f"{self._address.token_remedy}"
+            )
         if code == 401:
             return AuthenticationError(
                 f"The Ray cluster at {url} requires a token (401: {told}); make it the connection's password "

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,10 @@ _LOAD_SECONDS = 60.0
 """Bound of one loading, an exec plugin included."""
 _LOAD_AGAIN = 60.0
 """Seconds after which tokens that are files are read again."""
-_BEFORE_EXPIRY = 120.0
+_BEFORE_EXPIRY = 300.0
 """Seconds before the end of an exec plugin's token that another one is asked for."""
+_FAILED_WAIT = 15.0
+"""Seconds after which a plugin that failed runs again."""
 _LONGEST_CAUSE = 300
 
 
@@ -109,8 +111,14 @@ class KubeconfigLogin:
         """See :class:`~airflow_provider_raybatch.cluster.jobs_api.access.Login`."""
         loaded = self._loaded
         if loaded is None or time.monotonic() >= loaded.load_again:
-            # A shield, since other event loops wait for the same thread.
-            loaded = await asyncio.shield(asyncio.wrap_future(self._reload()))
+            try:
+                # A shield, since other event loops wait for the same thread.
+                loaded = await asyncio.shield(asyncio.wrap_future(self._reload()))
+            except ClusterError:
+                if loaded is None or self._loaded is not loaded:
+                    raise
+                # A plugin may fail for a while; what it gave before holds until the server refuses it.
+                self._loaded = loaded = replace(loaded, load_again=time.monotonic() + _FAILED_WAIT)
         return loaded.configuration.api_key.get("BearerToken")
 
     def refused(self, header: str | None) -> None:

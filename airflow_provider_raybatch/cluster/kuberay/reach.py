@@ -3,25 +3,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
-from airflow_provider_raybatch.contract.failures import SpecError
 
 AUTO, SERVICE, PROXY = "auto", "service", "proxy"
 """Values of `dashboard_address` besides a template."""
 
-PLACEHOLDERS = ("namespace", "cluster", "service")
-"""What may stand in braces in a template."""
-
 RAY_TOKEN_HEADER = "X-Ray-Authorization"
 """Ray takes its token from this header where a proxy keeps `Authorization` to itself."""
 
-_WORDS = re.compile(r"\{([^{}]*)\}")
+_TOKEN_REMEDY = (
+    "let authOptions of the RayCluster name the Secret that its pods started with, or restart them if that "
+    "Secret has changed."
+)
 _PORT = 8265
 _PORT_NAME = "dashboard"
 
@@ -72,50 +70,28 @@ def cluster_address(
     """How the Jobs API of a cluster is reached.
 
     :param token: Ray's.
-    :param dashboard_address: :data:`AUTO`, :data:`SERVICE`, :data:`PROXY` or a template of a url.
-    :raises SpecError: the template is none.
+    :param dashboard_address: :data:`AUTO`, :data:`SERVICE`, :data:`PROXY` or a template of a url, with
+        ``{namespace}``, ``{cluster}`` and ``{service}``.
+    :raises SpecError: it is no url.
     """
     way = dashboard_address
     if way == AUTO:
         way = SERVICE if server.inside else PROXY
     if way == SERVICE:
         url = f"http://{dashboard.service}.{dashboard.namespace}.svc:{dashboard.port}"
-        return ClusterAddress(url, token=token)
+        return ClusterAddress(url, token=token, token_remedy=_TOKEN_REMEDY)
     if way == PROXY:
         service = f"http:{dashboard.service}:{dashboard.port}"
         return ClusterAddress(
             f"{server.base}/api/v1/namespaces/{dashboard.namespace}/services/{service}/proxy",
             headers=_ray_header(token),
             verify=server.verify,
+            token_remedy=_TOKEN_REMEDY,
             access=server.access,
         )
     # A gateway may have a use of its own for `Authorization`.
-    return ClusterAddress(filled(way, dashboard), token=token, headers=_ray_header(token))
-
-
-def check_dashboard_address(dashboard_address: str) -> None:
-    """Refuse what is neither a way nor a template.
-
-    :raises SpecError: names value and remedy.
-    """
-    if dashboard_address in {AUTO, SERVICE, PROXY}:
-        return
-    unknown = any(word not in PLACEHOLDERS for word in _WORDS.findall(dashboard_address))
-    if unknown or "://" not in dashboard_address:
-        raise SpecError(
-            f"dashboard_address: {dashboard_address!r} is neither {AUTO!r}, {SERVICE!r}, {PROXY!r} nor a url "
-            f"with at most {', '.join('{' + name + '}' for name in PLACEHOLDERS)} in braces; write it as "
-            "https://ray.example.com/{namespace}/{cluster}."
-        )
-
-
-def filled(template: str, dashboard: Dashboard) -> str:
-    """The url of a template.
-
-    :raises SpecError: see :func:`check_dashboard_address`.
-    """
-    check_dashboard_address(template)
-    return _WORDS.sub(lambda found: str(getattr(dashboard, found[1])), template)
+    url = way.format(namespace=dashboard.namespace, cluster=dashboard.cluster, service=dashboard.service)
+    return ClusterAddress(url, token=token, headers=_ray_header(token), token_remedy=_TOKEN_REMEDY)
 
 
 def _ray_header(token: str | None) -> dict[str, str]:

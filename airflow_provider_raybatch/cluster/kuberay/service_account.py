@@ -59,6 +59,8 @@ class TokenFile:
             try:
                 token = (await asyncio.to_thread(self._path.read_text)).strip()
             except (OSError, UnicodeDecodeError) as error:
+                if self._header is not None:
+                    return self._header  # until the server refuses it
                 raise KubernetesLoginError(
                     f"The service account's token {str(self._path)!r} can't be read ({error}); mount it into "
                     "this pod (`automountServiceAccountToken: true`)."

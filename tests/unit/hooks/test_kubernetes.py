@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,27 @@ async def test_an_exec_plugin_runs_when_its_token_expires(
     os.close(writer)
     assert os.read(reader, 100) == b"for the supervisor"
     os.close(reader)
+
+
+async def test_a_token_outlives_a_plugin_that_fails(tmp_path: Path) -> None:
+    """A moment without network must not fail a task whose token still holds."""
+    soon = (datetime.now(UTC) + timedelta(seconds=30)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    answer = credential(token="t", expirationTimestamp=soon)
+    user = plugin(tmp_path, f"cat <<'END'\n{answer}\nEND")
+    login = kubeconfig_server(Kubeconfig(config(user))).access.login
+    plugin(tmp_path, "exit 1")
+    assert isinstance(login, kubeconfig.KubeconfigLogin)
+    expire(login)
+    assert [await login.header(), await login.header()] == ["Bearer t", "Bearer t"]
+    assert runs(tmp_path) == 2
+    login.refused("Bearer t")
+    with pytest.raises(KubernetesLoginError, match="exec plugin fails"):
+        await login.header()
+
+
+def expire(login: kubeconfig.KubeconfigLogin) -> None:
+    assert login._loaded is not None
+    login._loaded = replace(login._loaded, load_again=0.0)
 
 
 async def test_an_exec_plugin_runs_when_its_token_is_refused(tmp_path: Path) -> None:
