@@ -40,6 +40,17 @@ def may_be_template(value: Any) -> bool:
     return hasattr(value, "iter_references") or callable(value)
 
 
+def check_names(names: Collection[str], known: Collection[str]) -> None:
+    """Refuse the first name that is not an argument."""
+    for name in names:
+        if name not in known:
+            import difflib
+
+            close = difflib.get_close_matches(name, known, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}."
+            raise SpecError(f"{name}: it is not an argument of KubeRayCluster; {remedy}")
+
+
 def check_arguments(
     arguments: Mapping[str, Any], changed: Collection[str], changes: Callable[[Any], bool]
 ) -> None:

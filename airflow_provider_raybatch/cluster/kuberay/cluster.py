@@ -9,7 +9,7 @@ from datetime import timedelta
 from os import PathLike
 from typing import Any, ClassVar, Literal
 
-from airflow_provider_raybatch.cluster.kuberay.checks import check_arguments, may_be_template
+from airflow_provider_raybatch.cluster.kuberay.checks import check_arguments, check_names, may_be_template
 from airflow_provider_raybatch.cluster.kuberay.given_spec import check_given, given_spec
 from airflow_provider_raybatch.coercion import from_text, is_absent
 
@@ -101,6 +101,11 @@ class KubeRayCluster:
     idle_timeout: float | timedelta | str = 60.0
     cluster_wait: float | timedelta | str = 1800.0
     ttl_after_finished: float | timedelta | str = 600.0
+
+    def __new__(cls, *_: Any, **arguments: Any) -> KubeRayCluster:
+        """Refuse a misspelt argument in one sentence, too."""
+        check_names(arguments, cls.template_fields)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Refuse what no template can put right."""

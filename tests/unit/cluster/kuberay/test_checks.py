@@ -155,6 +155,15 @@ def test_a_mistake_is_one_sentence(arguments: dict[str, Any], sentence: str) -> 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("gpu_per_worker", "did you mean 'gpus_per_worker'?"), ("x", "known are image, ")]
+)
+def test_a_misspelt_argument_is_one_sentence(name: str, remedy: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        KubeRayCluster(**{"image": IMAGE, name: 1})
+    assert str(caught.value).startswith(f"{name}: it is not an argument of KubeRayCluster; {remedy}")
+
+
 def test_a_refused_secret_is_not_in_the_sentence() -> None:
     with pytest.raises(SpecError) as caught:
         KubeRayCluster(image=IMAGE, env={"DB": "postgresql://user:geheim@host/db"})
