@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client against a stand-in for a Kubernetes over HTTP: objects, conflicts, rights, clocks, credentials.
+
+Each case also runs on the stand-in's own client without HTTP, which other tests use: both answer alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.cluster.kuberay import errors, service_account
+from airflow_provider_raybatch.cluster.kuberay.api import KubernetesApi
+from airflow_provider_raybatch.cluster.kuberay.client import KubernetesClient
+from airflow_provider_raybatch.cluster.kuberay.service_account import pod_server
+from tests.support.kubernetes.access import Webhook
+from tests.support.kubernetes.clock import Clock
+from tests.support.kubernetes.credentials import tls_for, write_service_account
+from tests.support.kubernetes.memory import MemoryKubernetes
+from tests.support.kubernetes.server import ApiServer
+from tests.support.kubernetes.web import WebServer, serving
+
+HEAD = {"template": {"spec": {"containers": [{"name": "ray-head", "image": "i"}]}}}
+SPEC = {"submissionMode": "InteractiveMode", "rayClusterSpec": {"headGroupSpec": HEAD}}
+
+
+def rayjob(name: str = "a", **spec: Any) -> dict[str, Any]:
+    metadata = {"name": name, "labels": {"raybatch/run": "r"}}
+    return {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": metadata, "spec": SPEC | spec}
+
+
+class Pod:
+    """A process in a pod, whose API server is a stand-in over TLS."""
+
+    def __init__(self, web: WebServer) -> None:
+        self.kubernetes, self.web = web.server, web
+
+    def api(self, way: str) -> KubernetesApi:
+        if way == "memory":
+            return MemoryKubernetes(self.kubernetes)
+        found = pod_server()
+        assert found is not None
+        return KubernetesClient(found)
+
+
+@pytest.fixture
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
+    context, authority = tls_for(tmp_path)
+    kubernetes = ApiServer(clock=Clock(start=1_700_000_000))
+    with serving(kubernetes, tls=context) as web:
+        kubernetes.access.grant("pod", token="pod-token")
+        folder = write_service_account(tmp_path / "account", "pod-token", authority)
+        monkeypatch.setattr(service_account, "FOLDER", folder)
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(web.port))
+        yield Pod(web)
+
+
+@pytest.fixture(params=["http", "memory"])
+async def api(pod: Pod, request: pytest.FixtureRequest) -> AsyncIterator[KubernetesApi]:
+    async with pod.api(request.param) as entered:
+        yield entered
+
+
+async def test_the_first_to_create_has_it(api: KubernetesApi) -> None:
+    made = await api.create(rayjob())
+    assert made["metadata"]["uid"]
+    assert made["spec"]["submissionMode"] == "InteractiveMode"
+    with pytest.raises(errors.ObjectExistsError):
+        await api.create(rayjob())
+    again = await api.get("RayJob", "a")
+    assert again is not None
+    assert again["metadata"]["uid"] == made["metadata"]["uid"]
+    assert await api.get("RayJob", "b") is None
+
+
+async def test_nothing_is_kept_of_a_dry_run(api: KubernetesApi) -> None:
+    await api.create(rayjob(), dry_run=True)
+    assert await api.get("RayJob", "a") is None
+
+
+async def test_a_patch_is_for_one_object_and_state(api: KubernetesApi) -> None:
+    made = await api.create(rayjob())
+    metadata = made["metadata"]
+    changed = await api.patch("RayJob", "a", {"metadata": {"uid": metadata["uid"]}, "spec": {"jobId": "x"}})
+    assert changed is not None
+    assert (changed["spec"]["jobId"], changed["spec"]["submissionMode"]) == ("x", "InteractiveMode")
+    for seen in {"uid": "another"}, {"resourceVersion": metadata["resourceVersion"]}:
+        with pytest.raises(errors.ConflictError):
+            await api.patch("RayJob", "a", {"metadata": seen, "spec": {"jobId": "y"}})
+    assert await api.patch("RayJob", "b", {"spec": {"jobId": "y"}}) is None
+
+
+async def test_a_delete_is_for_one_object(api: KubernetesApi) -> None:
+    made = await api.create(rayjob())
+    with pytest.raises(errors.ConflictError):
+        await api.delete("RayJob", "a", uid="another")
+    assert await api.delete("RayJob", "a", uid=made["metadata"]["uid"])
+    assert not await api.delete("RayJob", "b", uid="u")
+
+
+async def test_lists_have_all_pages_of_what_fits(api: KubernetesApi) -> None:
+    for number in range(5):
+        await api.create(rayjob(f"a{number}"))
+    found = await api.list("RayJob", labels="raybatch/run=r")
+    assert sorted(one["metadata"]["name"] for one in found) == [f"a{number}" for number in range(5)]
+    assert [one["metadata"]["name"] for one in await api.list("RayJob", fields="metadata.name=a3")] == ["a3"]
+    assert await api.list("RayJob", labels="raybatch/run=s") == []
+
+
+async def test_what_the_server_refuses_is_the_users_error(api: KubernetesApi, pod: Pod) -> None:
+    with pytest.raises(errors.InvalidObjectError, match=r'unknown field "spec\.preRunningDeadline"'):
+        await api.create(rayjob(preRunningDeadline=1))
+    with pytest.raises(errors.InvalidObjectError, match="activeDeadlineSeconds"):
+        await api.create(rayjob(activeDeadlineSeconds="soon"))
+    pod.kubernetes.access.webhooks.append(Webhook("policy", lambda verb, manifest: "no GPUs at night"))
+    with pytest.raises(errors.ForbiddenError, match="no GPUs at night"):
+        await api.create(rayjob())
+
+
+async def test_a_quota_may_have_room_again(api: KubernetesApi, pod: Pod) -> None:
+    pod.kubernetes.access.quotas["default", "count/rayjobs.ray.io"] = 0
+    with pytest.raises(errors.QuotaExceededError, match="exceeded quota") as found:
+        await api.create(rayjob())
+    assert found.value.failure_class.retryable
+    assert await api.list("RayJob") == []
+
+
+async def test_time_is_the_servers(api: KubernetesApi) -> None:
+    await api.list("RayJob")
+    assert abs(api.now() - 1_700_000_000) < 60
+
+
+async def test_kuberay_or_a_namespace_may_be_missing(pod: Pod) -> None:
+    found = pod_server()
+    assert found is not None
+    async with KubernetesClient(found, "nowhere") as api:
+        with pytest.raises(errors.NoSuchKindError, match="namespace: there is no 'nowhere'"):
+            await api.create(rayjob())
+    pod.kubernetes.served -= {"RayJob", "RayCluster"}
+    async with KubernetesClient(found) as api:
+        with pytest.raises(errors.NoSuchKindError, match=r"install KubeRay 1\.6 or later"):
+            await api.list("RayJob")
+
+
+async def test_a_lost_answer_leaves_the_object(pod: Pod) -> None:
+    """What the caller then does, a get, finds it."""
+    found = pod_server()
+    assert found is not None
+    pod.kubernetes.faults.stage(verb="create", kind="RayJob", lost="after")
+    async with KubernetesClient(found) as api:
+        with pytest.raises(errors.KubernetesUnreachableError):
+            await api.create(rayjob())
+        assert await api.get("RayJob", "a")
+
+
+async def test_a_pods_token_may_be_replaced_at_any_time(pod: Pod, tmp_path: Path) -> None:
+    async with pod.api("http") as api:
+        await api.create(rayjob())
+        pod.kubernetes.access.revoke("pod-token")
+        pod.kubernetes.access.grant("pod", token="next")
+        (tmp_path / "account" / "token").write_text("next")
+        assert await api.get("RayJob", "a")
+        pod.kubernetes.access.revoke("next")
+        with pytest.raises(errors.KubernetesLoginError, match="this pod's service account"):
+            await api.get("RayJob", "a")
+
+
+async def test_many_clients_share_their_connections(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hundred tasks of a triggerer, one look each: no more connections than requests at once."""
+    accepted = 0
+    handler = pod.web._http.RequestHandlerClass
+    setup = handler.setup
+
+    def counted(self: Any) -> None:
+        nonlocal accepted
+        accepted += 1
+        setup(self)
+
+    monkeypatch.setattr(handler, "setup", counted)
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(pod.api("http")) for _ in range(200)]
+        await asyncio.gather(*(client.get("RayJob", "a") for client in clients))
+        for client in clients:
+            await client.get("RayJob", "a")
+    assert 0 < accepted <= 32
