@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.cluster.kuberay.api import Manifest
+from airflow_provider_raybatch.cluster.kuberay.plain_secrets import check_manifest
 from airflow_provider_raybatch.cluster.kuberay.versions import ray_version
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
@@ -63,8 +65,8 @@ def _documents(file: Path) -> list[Any]:
 
     try:
         return [one for one in yaml.safe_load_all(file.read_text(encoding="utf-8")) if one is not None]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SpecError(
             f"spec: {str(file)!r} can't be read ({reason}); correct the path or the file."
         ) from None
@@ -88,7 +90,7 @@ def _of_documents(documents: list[Any], file: str) -> GivenSpec:
             f"{', '.join(kinds) or 'nothing'}; leave one in it."
         )
     others = tuple(
-        f"{one.get('kind')} {(one.get('metadata') or {}).get('name', '')!r}"
+        f"{one.get('kind')} {_mapping(one, 'metadata').get('name', '')!r}"
         for one in documents
         if isinstance(one, Mapping) and one is not found[0]
     )
@@ -110,16 +112,23 @@ def _of_manifest(manifest: Mapping[str, Any], others: tuple[str, ...]) -> GivenS
         spec = spec.get("rayClusterSpec")
         if not isinstance(spec, Mapping):
             raise SpecError("spec: rayClusterSpec: a RayJob needs one here; give it, or a RayCluster.")
-    metadata = manifest.get("metadata") or {}
+    metadata = _mapping(manifest, "metadata")
     return _checked(
         GivenSpec(
             copy.deepcopy(dict(spec)),
-            metadata.get("labels") or {},
-            metadata.get("annotations") or {},
-            metadata.get("namespace") or "",
+            _mapping(metadata, "labels"),
+            _mapping(metadata, "annotations"),
+            str(metadata.get("namespace") or ""),
             (*unused, *others),
         )
     )
+
+
+def _mapping(outer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = outer.get(name) or {}
+    if not isinstance(found, Mapping):
+        raise SpecError(f"spec: {name}: it must be a dictionary, but it is {shown(found)}.")
+    return found
 
 
 def _check_rayjob(spec: Mapping[str, Any]) -> None:
@@ -141,8 +150,21 @@ def _checked(given: GivenSpec) -> GivenSpec:
             f"spec: {shown(sorted(given.spec))} are not fields of a RayCluster; give its spec, with "
             "headGroupSpec."
         )
+    check_plain({"spec": given.spec, "metadata": [given.labels, given.annotations]}, "spec")
     check_shape(given.spec, "spec")
+    check_manifest("spec", given.spec)
     return given
+
+
+def check_plain(content: Any, where: str) -> None:
+    """Refuse what JSON can't hold, such as the date that YAML makes of a text without quotes."""
+    try:
+        json.dumps(content, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SpecError(
+            f"{where}: it can't be written as JSON ({error}); use texts in quotes, numbers, lists and "
+            "dictionaries alone."
+        ) from None
 
 
 def check_shape(spec: Mapping[str, Any], where: str) -> None:

@@ -14,6 +14,7 @@ from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.counts import WorkerCounts
 from airflow_provider_raybatch.cluster.kuberay.given_spec import (
     GivenSpec,
+    check_plain,
     check_shape,
     given_spec,
     version_of,
@@ -47,6 +48,7 @@ def ray_cluster_spec(cluster: KubeRayCluster, counts: WorkerCounts) -> Manifest:
     """
     spec = _given(cluster) if cluster.spec is not None else _made(cluster, counts)
     if cluster.patch:
+        check_plain(cluster.patch, "patch")
         spec = merged(spec, cluster.patch)
         check_shape(spec, "patch")
     if spec.get("enableInTreeAutoscaling") and _queue(cluster) and not _is_elastic(cluster):

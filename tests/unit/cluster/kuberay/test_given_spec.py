@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +171,14 @@ MISTAKES: list[tuple[Any, str]] = [
         {**manifest(**with_cluster()), "metadata": {"namespace": "ml"}},
         "spec: its namespace is 'ml', but namespace is None; give namespace='ml'.",
     ),
+    (
+        {**manifest(**with_cluster()), "metadata": "x"},
+        "spec: metadata: it must be a dictionary, but it is 'x'.",
+    ),
+    (
+        {**manifest(**with_cluster()), "metadata": {"annotations": {"since": date(2026, 1, 1)}}},
+        "spec: it can't be written as JSON (Object of type date is not JSON serializable); use texts in",
+    ),
     (with_cluster(rayVersion=2.6), "spec: rayVersion: 2.6 is not a version of Ray; give it as text, such as"),
 ]
 
@@ -197,3 +208,43 @@ def test_a_file_without_one_cluster_is_one_sentence(tmp_path: Path, text: str, s
     with pytest.raises(SpecError) as caught:
         KubeRayCluster(spec=file).check()
     assert str(caught.value) == f"spec: {str(file)!r} {sentence}" or str(caught.value).endswith(sentence)
+
+
+def test_secret_in_a_file_is_refused(tmp_path: Path) -> None:
+    variable = {"name": "HF_TOKEN", "value": "geheim"}
+    head = {"template": {"spec": {"containers": [{"name": "h", "image": IMAGE, "env": [variable]}]}}}
+    file = tmp_path / "cluster.yaml"
+    file.write_text(yaml.safe_dump(manifest(rayVersion="2.60.0", headGroupSpec=head)), encoding="utf-8")
+    with pytest.raises(SpecError, match=r"^spec: HF_TOKEN looks like a secret") as caught:
+        KubeRayCluster(spec=file).check()
+    assert "geheim" not in str(caught.value)
+
+
+def paths(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield before
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from paths(value[key], (*before, key))
+
+
+def outcome(spec: Any) -> str:
+    try:
+        return str(made(KubeRayCluster(spec=spec, image=IMAGE))["kind"])
+    except SpecError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    "junk", [None, "", -1, 1.5, True, [], {}, [None], {"a": None}, "x y", [{"name": 1}]], ids=repr
+)
+def test_junk_anywhere_in_a_manifest_is_one_sentence(junk: Any) -> None:
+    """A manifest with one value replaced makes a cluster or a sentence, and never a traceback."""
+    whole = yaml.safe_load((SAMPLES / "ray-job.kueue-toy-sample.yaml").read_text("utf-8"))
+    for path in paths(whole):
+        changed = copy.deepcopy(whole)
+        inner = changed
+        for key in path[:-1]:
+            inner = inner[key]
+        if path:
+            inner[path[-1]] = junk
+        assert outcome(changed).endswith(("RayJob", "."))
