@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
-from airflow.sdk.log import mask_secret
+from airflow.sdk.log import amask_secret, mask_secret
 
 from airflow_provider_raybatch.cluster.kuberay.kubeconfig import Kubeconfig, default_paths, kubeconfig_server
 from airflow_provider_raybatch.cluster.kuberay.service_account import pod_server
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 DEFAULT_KUBERNETES_CONN_ID = "kubernetes_default"
 
 _LOADING = threading.Lock()
+_NAMES_SECRET = re.compile(r"(token|password|secret|key|key-data)$", re.IGNORECASE)
 
 
 class KubernetesServerHook(BaseHook):
@@ -72,23 +74,33 @@ class KubernetesServerHook(BaseHook):
         :raises RayConnectionError: a field can't be used, or Airflow denies access to the connection.
         :raises RayBatchException: the connection was not found, or there are no credentials.
         """
-        if self.kubernetes_conn_id is None:
-            return self._server({})
-        try:
-            connection = self.get_connection(self.kubernetes_conn_id)
-        except (AirflowNotFoundException, PermissionError) as error:
-            return self._server(self._extras_without(error))
-        return self._server(self._extras_of(connection))
+        extras = self._parsed(self._extras())
+        for secret in _secrets(extras.get("kube_config")):
+            mask_secret(secret)
+        return self._server(extras)
 
     async def aserver(self) -> ApiServer:
         """As :meth:`server`, without blocking the event loop."""
+        extras = await asyncio.to_thread(self._parsed, await self._aextras())
+        for secret in _secrets(extras.get("kube_config")):
+            await amask_secret(secret)
+        return await asyncio.to_thread(self._server, extras)
+
+    def _extras(self) -> dict[str, Any]:
         if self.kubernetes_conn_id is None:
-            return await asyncio.to_thread(self._server, {})
+            return {}
         try:
-            connection = await self._alook_up(self.kubernetes_conn_id)
+            return self._extras_of(self.get_connection(self.kubernetes_conn_id))
         except (AirflowNotFoundException, PermissionError) as error:
-            return await asyncio.to_thread(self._server, self._extras_without(error))
-        return await asyncio.to_thread(self._server, self._extras_of(connection))
+            return self._extras_without(error)
+
+    async def _aextras(self) -> dict[str, Any]:
+        if self.kubernetes_conn_id is None:
+            return {}
+        try:
+            return self._extras_of(await self._alook_up(self.kubernetes_conn_id))
+        except (AirflowNotFoundException, PermissionError) as error:
+            return self._extras_without(error)
 
     async def _alook_up(self, conn_id: str) -> Connection:
         try:
@@ -127,6 +139,12 @@ class KubernetesServerHook(BaseHook):
             if value is not None and value != ""
         }
 
+    def _parsed(self, extras: dict[str, Any]) -> dict[str, Any]:
+        if "kube_config" not in extras:
+            return extras
+        field = f"Connection {self.kubernetes_conn_id!r}, field kube_config"
+        return {**extras, "kube_config": _parsed(extras["kube_config"], field)}
+
     def _server(self, extras: Mapping[str, Any]) -> ApiServer:
         field = f"Connection {self.kubernetes_conn_id!r}, field"
         try:
@@ -134,7 +152,7 @@ class KubernetesServerHook(BaseHook):
             verify = not _flag(extras, "disable_verify_ssl")
         except SpecError as error:
             raise RayConnectionError(f"{field} {error}") from None
-        given = [name for name in ("kube_config", "kube_config_path") if extras.get(name)]
+        given = [name for name in ("kube_config", "kube_config_path") if name in extras]
         given += ["in_cluster"] if in_cluster else []
         if len(given) > 1:
             raise RayConnectionError(
@@ -147,9 +165,8 @@ class KubernetesServerHook(BaseHook):
     def _found(self, extras: Mapping[str, Any], in_cluster: bool | None, verify: bool) -> ApiServer:
         context = extras.get("cluster_context")
         shown = f"connection {self.kubernetes_conn_id!r}, field"
-        if extras.get("kube_config"):
-            config = _parsed(extras["kube_config"], f"C{shown[1:]} kube_config")
-            text = json.dumps(config, sort_keys=True, default=str)
+        if "kube_config" in extras:
+            text = json.dumps(extras["kube_config"], sort_keys=True, default=str)
             return _from_content(text, context, f"{shown} kube_config", verify)
         if extras.get("kube_config_path"):
             path = str(extras["kube_config_path"])
@@ -223,20 +240,16 @@ def _parsed(config: object, field: str) -> dict[str, Any]:
             raise RayConnectionError(f"{field}: it is neither JSON nor YAML; paste it whole.") from None
     if not isinstance(config, dict):
         raise RayConnectionError(f"{field}: it is not a kubeconfig; paste a whole one, as JSON or YAML.")
-    for secret in _secrets(config.get("users")):
-        mask_secret(secret)
     return config
 
 
 def _secrets(value: object) -> Iterator[str]:
-    """What may be one: tokens, keys and passwords of users, and the environment of exec plugins."""
+    """What may be one: tokens, keys and passwords of users, also in the environment of exec plugins."""
     if isinstance(value, dict):
-        for name, inner in value.items():
-            secret = str(name).lower().replace("_", "-")
-            if isinstance(inner, str) and (
-                secret == "value"
-                or any(word in secret for word in ("token", "password", "key-data", "secret"))
-            ):
+        # An environment variable has its name beside its value.
+        pairs = {**value, str(value.get("name")): value["value"]} if "value" in value else value
+        for name, inner in pairs.items():
+            if isinstance(inner, str) and _NAMES_SECRET.search(str(name)):
                 yield inner
             else:
                 yield from _secrets(inner)

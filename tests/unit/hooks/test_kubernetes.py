@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk._shared.secrets_masker import redact
 
 from airflow_provider_raybatch.cluster.kuberay import kubeconfig, service_account
 from airflow_provider_raybatch.cluster.kuberay.errors import KubernetesLoginError
@@ -112,6 +113,20 @@ def test_a_kubeconfig_in_the_connection_wins(connection: Callable[..., None], fo
     found = both()
     assert (found.url, found.namespace, found.inside) == ("http://api:8001", "named", False)
     assert header(found) == "Bearer mine"
+
+
+def test_secrets_of_a_kubeconfig_are_masked(connection: Callable[..., None]) -> None:
+    """Also those of its exec plugin's environment; names of files and regions stay readable."""
+    environment = [
+        {"name": "AWS_SECRET_ACCESS_KEY", "value": "hidden-1"},
+        {"name": "REGION", "value": "shown-1"},
+    ]
+    user = {"token": "hidden-2", "client-key-data": "hidden-3", "tokenFile": "shown-2", "x": environment}
+    user |= {"password": "hidden-4", "username": "shown-3"}
+    connection(kube_config=json.dumps(config({k: v for k, v in user.items() if k != "tokenFile"})))
+    both()
+    told = redact("hidden-1 hidden-2 hidden-3 hidden-4 shown-1 shown-2 shown-3")
+    assert told == "*** *** *** *** shown-1 shown-2 shown-3"
 
 
 @pytest.mark.usefixtures("pod")
