@@ -82,12 +82,19 @@ class Authority:
 
     def server(self, *hosts: str, days: int = 1) -> Path:
         """Return the file of a key and a certificate for names or addresses, which ends in `days`."""
+        return self._issue("server.pem", "a server of a test", hosts or [HOST], days)
+
+    def client(self, name: str) -> Path:
+        """Return the file of a key and a certificate with which a client shows its name."""
+        return self._issue(f"{name}.pem", name, [HOST], 1)
+
+    def _issue(self, file: str, name: str, hosts: Iterable[str], days: int) -> Path:
         key = ec.generate_private_key(ec.SECP256R1())
-        path = self._folder / "server.pem"
+        path = self._folder / file
         secret = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        path.write_bytes(secret + self._sign(_name("a server of a test"), key, hosts or [HOST], days))
+        path.write_bytes(secret + self._sign(_name(name), key, hosts, days))
         return path
 
     def _sign(

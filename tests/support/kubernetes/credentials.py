@@ -14,11 +14,16 @@ from tests.support.http_server import Authority
 def tls_for(folder: Path) -> tuple[ssl.SSLContext, Path]:
     """What a server on 127.0.0.1 needs to speak TLS, and the file of the authority that clients trust."""
     authority = Authority(folder)
+    return tls_of(authority), authority.pem
+
+
+def tls_of(authority: Authority) -> ssl.SSLContext:
+    """What a server on 127.0.0.1 needs to speak TLS, and to take certificates of clients."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.server("127.0.0.1", "localhost"))
     context.load_verify_locations(authority.pem)
     context.verify_mode = ssl.CERT_OPTIONAL
-    return context, authority.pem
+    return context
 
 
 def write_kubeconfig(

@@ -40,9 +40,10 @@ class FastHeads:
         group = pod["metadata"]["labels"].get("ray.io/group")
         return Running(ready=group not in self.slow)
 
-    def stop(self, pod: Manifest, *, killed: bool = False) -> None:
+    def stop(self, pod: Manifest, *, killed: bool = False) -> bool:
         if (stack := self._running.pop(pod["metadata"]["uid"], None)) is not None:
             stack.close()
+        return True
 
     def dashboard(self, pod: Manifest) -> str | None:
         """Where a head's Jobs API listens."""

@@ -38,8 +38,8 @@ class Runtime(Protocol):
     def look(self, pod: Manifest) -> Running:
         """How a started pod is."""
 
-    def stop(self, pod: Manifest, *, killed: bool = False) -> None:
-        """End a pod, which may not be there, with what it started; returns when that is gone.
+    def stop(self, pod: Manifest, *, killed: bool = False) -> bool:
+        """End a pod, which may not be there, with what it started; whether that is gone.
 
         :param killed: at once, without SIGTERM.
         """
@@ -96,7 +96,8 @@ class Kubelet:
         self._started.discard(pod["metadata"]["uid"])
 
     def _end(self, pod: Manifest) -> None:
-        self._runtime.stop(pod)
+        if not self._runtime.stop(pod):
+            return
         record(self._store, pod, "Killing", f"Stopping container {_main(pod)['name']}", source="kubelet")
         current = self._store.find(*key_of(pod))
         if current is not None and not current["metadata"].get("finalizers"):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 
 from tests.support.kubernetes.kinds import Manifest
+from tests.support.kubernetes.ray_start import START_COMMAND, start_command
 from tests.support.kubernetes.rayjob_controller import owner_reference
 
 HEAD_GROUP = "headgroup"
@@ -72,6 +73,8 @@ def _pod(cluster: Manifest, group: Manifest, node_type: str, group_name: str) ->
     variables += [
         {"name": "RAY_NODE_TYPE_NAME", "value": group_name},
         {"name": "RAY_CLUSTER_NAME", "value": name},
+        {"name": "RAY_CLUSTER_NAMESPACE", "value": cluster["metadata"]["namespace"]},
+        {"name": START_COMMAND, "value": start_command(group, node_type, bool(autoscaled))},
     ]
     if autoscaled and v2 and node_type == "head":
         variables.append({"name": "RAY_enable_autoscaler_v2", "value": "1"})

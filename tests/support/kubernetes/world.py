@@ -108,21 +108,23 @@ class World:
 
 
 @contextmanager
-def world(*, port: int = 0, tls: Any = None, **given: Any) -> Iterator[World]:
+def world(*, port: int = 0, tls: Any = None, every: float = _SECONDS, **given: Any) -> Iterator[World]:
     """A :class:`World` that moves by itself and is served over HTTP, for the length of a block.
 
     :param port: of the API server; 0: a free one.
+    :param every: seconds between two steps.
     """
     made = World(**given)
     made.web = WebServer(made.server, port=port, tls=tls)
     ended, wrong = threading.Event(), []
 
     def move() -> None:
-        while not ended.wait(_SECONDS):
+        while not ended.wait(every):
             try:
                 made.step()
             except Exception:
                 wrong.append(traceback.format_exc())
+                made.server.faults.down = True  # so that no test waits for what can't come
                 return
 
     thread = threading.Thread(target=move, daemon=True)
