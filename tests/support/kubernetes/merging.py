@@ -46,8 +46,9 @@ def _apply(holder: Any, last: str, operation: Mapping[str, Any]) -> None:
             holder.insert(key, operation["value"])
         case "add":
             holder[key] = operation["value"]
-        case "replace":
-            holder[key]  # must be there
+        case (
+            "replace"
+        ):  # Kubernetes' library also replaces a field that is not there; Ray's autoscaler needs it
             holder[key] = operation["value"]
         case "remove":
             del holder[key]

@@ -27,16 +27,20 @@ _RULES = [
 
 @contextmanager
 def ray_world(
-    folder: Path, python: Path, *, env: Mapping[str, str] | None = None, gpu_nodes: int = 4, **given: Any
+    authority: Authority,
+    python: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    gpu_nodes: int = 4,
+    **given: Any,
 ) -> Iterator[World]:
     """A world whose GPU nodes come while pods wait for them, served with TLS, for the length of a block.
 
-    :param folder: for certificates; ``authority.pem`` is what clients trust.
+    :param authority: whom clients trust.
     :param python: the interpreter of the clusters.
     :param env: added to the environment of every pod.
     :param gpu_nodes: the most nodes with a (fake) GPU.
     """
-    authority = Authority(folder)
     runtime = RayProcesses(python, env or {})
     gpu_node = Node("gpu-pool", {"cpu": "16", "memory": "64Gi", "nvidia.com/gpu": "1"})
     given.setdefault("groups", [NodeGroup(gpu_node, most=gpu_nodes)])
