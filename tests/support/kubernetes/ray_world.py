@@ -36,7 +36,7 @@ def ray_world(
 ) -> Iterator[World]:
     """A world whose GPU nodes come while pods wait for them, served with TLS, for the length of a block.
 
-    :param authority: whom clients trust.
+    :param authority: its certificate is what clients trust.
     :param python: the interpreter of the clusters.
     :param env: added to the environment of every pod.
     :param gpu_nodes: the most nodes with a (fake) GPU.
