@@ -19,6 +19,7 @@ _MOST_LINES = 20
 _LONGEST_LINE = 700
 _STOPPED = frozenset({0, 143})
 """Exit codes of a container that has ended as it was asked to."""
+_KILLED = frozenset({137, 143})
 _NODE_GONE = "its node went away"
 _DISRUPTIONS = {
     "PreemptionByScheduler": "preempted by a pod of higher priority",
@@ -47,6 +48,7 @@ _POD_EVENTS = {
     "Disrupted": "evicted, since its node is taken away",
 }
 """Events of pods after which they go."""
+_HEAD = re.compile(r"-head(?:-\w+)?$")
 _DELETED = re.compile(
     r"Deleted (head|worker) [Pp]od [^/\s]+/([^;\s]+); [Pp]od status: (\w+);.*"
     r"terminated status: &ContainerStateTerminated\{ExitCode:(-?\d+),"
@@ -74,8 +76,7 @@ def last_words(pods: Iterable[Pod], events: Sequence[PodEvent] = ()) -> LastWord
     :param events: of the pods, and of the RayCluster, which tell about pods that are gone.
     """
     there = list(pods)
-    names = {pod.name for pod in there}
-    ends = [one for one in _gone(events) if one[1].rpartition(" ")[2] not in names]
+    ends = _gone(event for event in events if not any(pod.is_meant_by(event) for pod in there))
     ends += [(pod.head, pod.shown, end) for pod in there if (end := pod_end(pod, events)) is not None]
     # A head that runs and is ready answers for itself, whatever happened to one before it.
     cause = None if any(pod.head and pod.ready and not pod.deleting for pod in there) else _cause(there, ends)
@@ -110,16 +111,22 @@ def pod_end(pod: Pod, events: Sequence[PodEvent] = ()) -> Diagnosis | None:
         told = _NODE_REASONS.get(pod.reason, "its node has too little left for it")
         told = _NODE_GONE if pod.phase == "Unknown" and not pod.reason else told
         return _lost(pod.reason or "Unknown", told, pod.message)
-    told_by = [event for event in events if event.name == pod.name and event.reason in _POD_EVENTS]
+    told_by = [event for event in events if pod.is_meant_by(event) and event.reason in _POD_EVENTS]
     if told_by and (pod.deleting or pod.phase == "Failed"):
         return _by_event(told_by[-1])
-    ended = [container_end(one, one.ended) for one in pod.containers if one.ended]
+    # A sidecar that ends leaves a pod that runs.
+    over = pod.phase in {"Failed", "Succeeded"}
+    ended = [
+        container_end(one, one.ended) for one in pod.containers if one.ended and (over or one is pod.ray)
+    ]
     if not any(ended) and pod.ray is not None and pod.ray.last_ended is not None:
         ended = [container_end(pod.ray, pod.ray.last_ended, restarted=True)]
     if found := next((one for one in ended if one is not None), None):
         return _with_probe(found, pod, events)
-    if pod.phase == "Failed":
-        return Diagnosis(FailureClass.INTERNAL, f"failed: {pod.message or 'without a message'}")
+    if pod.phase == "Failed" or (pod.head and pod.phase == "Succeeded"):
+        return Diagnosis(
+            FailureClass.INTERNAL, _joined(f"{pod.phase}: Ray ended without an error", pod.message)
+        )
     return None
 
 
@@ -181,28 +188,39 @@ def _with_probe(found: Diagnosis, pod: Pod, events: Sequence[PodEvent]) -> Diagn
     killed = [
         event.message
         for event in events
-        if event.name == pod.name and event.reason == "Killing" and "liveness probe" in event.message
+        if pod.is_meant_by(event) and event.reason == "Killing" and "liveness probe" in event.message
     ]
     if found.failure_class is not FailureClass.INTERNAL or not killed:
         return found
     return Diagnosis(found.failure_class, _joined(found.message.rstrip("."), killed[-1]))
 
 
-def _gone(events: Sequence[PodEvent]) -> list[tuple[bool, str, Diagnosis]]:
+def _gone(events: Iterable[PodEvent]) -> list[tuple[bool, str, Diagnosis]]:
     """Of pods that KubeRay has deleted after their end, and of those that an event says went."""
     found: dict[str, tuple[bool, str, Diagnosis]] = {}
+    probed = set()
     for event in events:
         if event.kind == "Pod" and event.reason in _POD_EVENTS:
-            head = "-head-" in event.name
+            head = _HEAD.search(event.name) is not None
             role = "head" if head else "worker"
             found[event.name] = head, f"{role} pod {event.name}", _by_event(event)
+        elif event.reason == "Killing" and "liveness probe" in event.message:
+            probed.add(event.name)
         elif told := _DELETED.search(event.message):
             role, name, _, code, reason, message = told.groups()
-            container = Container(f"ray-{role}", "", "", "", None, None, "")
-            end = container_end(container, Ended(reason, int(code), text_of(message)))
+            end = _deleted_end(role, int(code), reason, text_of(message), name in probed)
             if end is not None:
                 found.setdefault(name, (role == "head", f"{role} pod {name}", end))
     return list(found.values())
+
+
+def _deleted_end(role: str, code: int, reason: str, message: str, probed: bool) -> Diagnosis | None:
+    """How a pod ended that KubeRay has deleted since; its own status, which said more, is gone."""
+    container = Container(f"ray-{role}", "", "", "", None, None, "")
+    if code in _KILLED and reason != "OOMKilled" and not probed:
+        told = f"killed from outside (exit code {code}), as when its node goes away"
+        return Diagnosis(FailureClass.NODE_LOST, _joined(told, message))
+    return container_end(container, Ended(reason, code, message))
 
 
 def _joined(told: str, message: str, remedy: str = "") -> str:

@@ -45,7 +45,7 @@ def pod_reason(pod: Pod, events: Sequence[PodEvent], own_secret: str = "") -> Re
         return None
     if pod.phase != "Failed" and not pod.node and not any(one.waiting or one.ended for one in pod.containers):
         return unscheduled(pod, events)
-    of_pod = [event for event in events if event.name == pod.name and event.reason in _CONTAINER_EVENTS]
+    of_pod = [event for event in events if pod.is_meant_by(event) and event.reason in _CONTAINER_EVENTS]
     for container in pod.containers:
         reason = _container_reason(container, of_pod, own_secret)
         if reason is not None and (reason.hopeless or reason.key != "starting"):

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from airflow_provider_raybatch.cluster.follow.failure_reason import shortened
 from airflow_provider_raybatch.contract.text import clean, cut_to
 
 CLUSTER_LABEL = "ray.io/cluster"
 """Label of a RayCluster's pods."""
+_VERSIONS = re.compile(r"Version mismatch: .*", re.DOTALL)
+"""Ray's words, of several lines, for a worker with another Ray or Python than the head."""
 _LONGEST = 500
 """Characters of a message that are kept."""
 
@@ -59,6 +63,7 @@ class Pod:
 
     name: str
     uid: str
+    created: float
     head: bool
     group: str
     phase: str
@@ -75,6 +80,10 @@ class Pod:
     def shown(self) -> str:
         """Its name with its role, for people."""
         return f"{'head' if self.head else 'worker'} pod {self.name}"
+
+    def is_meant_by(self, event: PodEvent) -> bool:
+        """Whether an event is about this very pod: KubeRay gives a new head the name of the last one."""
+        return event.name == self.name and event.uid in {"", self.uid} and event.at >= self.created
 
     @property
     def ray(self) -> Container | None:
@@ -106,6 +115,7 @@ def pod_of(manifest: Mapping[str, Any]) -> Pod:
     return Pod(
         name=metadata["name"],
         uid=metadata.get("uid") or "",
+        created=_epoch(metadata.get("creationTimestamp")),
         head=role == "head",
         group="" if role == "head" else labels.get("ray.io/group") or "",
         phase=status.get("phase") or "",
@@ -158,7 +168,15 @@ def _ended(terminated: Mapping[str, Any] | None) -> Ended | None:
     if terminated is None:
         return None
     code = int(terminated.get("exitCode") or 0)
-    return Ended(terminated.get("reason") or "", code, text_of(terminated.get("message")))
+    return Ended(terminated.get("reason") or "", code, text_of(_telling(terminated.get("message") or "")))
+
+
+def _telling(output: str) -> str:
+    """What tells most in the end of a container's output, which may be a whole traceback."""
+    if found := _VERSIONS.search(output):
+        return found[0]
+    lines = [line for line in output.splitlines() if line.strip()]
+    return shortened(output) if len(lines) > 1 else output
 
 
 def _holds(conditions: Mapping[Any, Mapping[str, Any]], name: str, status: str) -> tuple[str, str] | None:
@@ -191,5 +209,9 @@ def _seen(manifest: Mapping[str, Any]) -> float:
         metadata.get("creationTimestamp"),
     ):
         if text:
-            return datetime.fromisoformat(text).timestamp()
+            return _epoch(text)
     return 0.0
+
+
+def _epoch(text: str | None) -> float:
+    return datetime.fromisoformat(text).timestamp() if text else 0.0

@@ -60,8 +60,8 @@ def unscheduled(pod: Pod, events: Sequence[PodEvent]) -> Reason:
             "unbound", "waits for a volume: a PersistentVolumeClaim of it is not bound", "correct volumes"
         )
     text, remedy = _from_scheduler(message)
-    told = [event for event in events if event.name == pod.name and event.reason in _AUTOSCALERS]
-    failed = [event for event in events if event.name == pod.name and event.reason == "FailedScheduling"]
+    told = [event for event in events if pod.is_meant_by(event) and event.reason in _AUTOSCALERS]
+    failed = [event for event in events if pod.is_meant_by(event) and event.reason == "FailedScheduling"]
     karpenter = _KARPENTER.match(failed[-1].message) if failed else None
     if told:
         text, remedy = _with_autoscaler(text, told[-1], remedy)

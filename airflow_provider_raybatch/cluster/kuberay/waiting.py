@@ -123,11 +123,11 @@ async def read_last_words(api: KubernetesApi, ray_cluster: str) -> LastWords:
     :raises ClusterError: Kubernetes gives no answer, or refuses.
     """
     pods = await cluster_pods(api, ray_cluster)
-    ended = [pod for pod in pods if not pod.ready or pod.deleting][:_MOST_POD_EVENTS]
-    events = await _events(api, [ray_cluster], ended)
-    there = {pod.name for pod in pods}
-    heads = [found[1] for event in events if (found := _HEAD.search(event.message)) and found[1] not in there]
-    return last_words(pods, [*events, *await _events(api, dict.fromkeys(heads[-2:]), [])])
+    events = await _events(api, [ray_cluster], [])
+    ended = [pod.name for pod in pods if not pod.ready or pod.deleting][:_MOST_POD_EVENTS]
+    heads = [found[1] for event in events if (found := _HEAD.search(event.message))]
+    names = dict.fromkeys([*heads[-2:], *ended])
+    return last_words(pods, [*events, *await _events(api, names, [])])
 
 
 def _not_ready(pods: Iterable[Pod]) -> list[Pod]:

@@ -102,7 +102,11 @@ class RayClusterController:
 
     def _say_deleted(self, cluster: Manifest, pod: Manifest, what: str) -> None:
         name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-        text = f"Deleted {what.lower()} Pod {name}; Pod status: {pod['status'].get('phase')}"
+        phase, policy = pod["status"].get("phase"), pod["spec"].get("restartPolicy", "Always")
+        text = (
+            f"Deleted {what.lower()} Pod {name}; Pod status: {phase}; Pod restart policy: {policy}; "
+            f"Ray container terminated status: {_terminated(pod)}"
+        )
         record(self._store, cluster, f"Deleted{what}Pod", text, source=_SOURCE)
 
     def _pods(self, cluster: Manifest, group: str | None = None) -> list[Manifest]:
@@ -178,6 +182,19 @@ def _desired(group: Manifest) -> int:
     least, most = group.get("minReplicas") or 0, group.get("maxReplicas")
     wanted = max(group.get("replicas") or 0, least)
     return min(wanted, most if most is not None else wanted) * max(1, group.get("numOfHosts") or 1)
+
+
+def _terminated(pod: Manifest) -> str:
+    """The end of a pod's first container, as Go prints it."""
+    main = pod["spec"]["containers"][0]["name"]
+    for each in pod["status"].get("containerStatuses", ()):
+        if each["name"] == main and (ended := each["state"].get("terminated")) is not None:
+            return (
+                f"&ContainerStateTerminated{{ExitCode:{ended['exitCode']},Signal:0,Reason:{ended['reason']},"
+                f"Message:{ended.get('message', '')},StartedAt:{ended['startedAt']},"
+                f"FinishedAt:{ended['finishedAt']},ContainerID:,}}"
+            )
+    return "nil"
 
 
 def _has_ended(pod: Manifest) -> bool:

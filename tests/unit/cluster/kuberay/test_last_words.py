@@ -163,7 +163,8 @@ def test_head_that_kuberay_has_deleted() -> None:
         f"Deleted head Pod ml/{HEAD}; Pod status: Failed; Pod restart policy: Never; Ray container "
         f"terminated status: "
         "&ContainerStateTerminated{ExitCode:137,Signal:0,Reason:OOMKilled,Message:,"
-        "StartedAt:2026-11-27 05:00:00 +0000 UTC,FinishedAt:2026-11-27 05:10:00 +0000 UTC,ContainerID:containerd://1,}"
+        "StartedAt:2026-11-27 05:00:00 +0000 UTC,FinishedAt:2026-11-27 05:10:00 +0000 "
+        "UTC,ContainerID:containerd://1,}"
     )
     found = told(events=[event("DeletedHeadPod", said, CLUSTER, "RayCluster")])
     assert found.cause is not None
@@ -205,6 +206,42 @@ def test_healthy_and_stopped_pods_have_no_last_words() -> None:
     asked["metadata"]["deletionTimestamp"] = "2026-11-27T05:00:00Z"
     asked["status"]["phase"] = "Running"
     assert told(pod(phase="Running", node="n1", ready=True), stopped, asked) == LastWords()
+
+
+def test_end_of_a_sidecar_is_not_the_end_of_a_head() -> None:
+    head = pod(phase="Running", node="n1")
+    head["spec"]["containers"].append({"name": "autoscaler", "image": "x"})
+    terminated = {"terminated": killed(code=1)}
+    head["status"]["containerStatuses"].append({"name": "autoscaler", "state": terminated})
+    assert told(head) == LastWords()
+
+
+def test_head_that_ended_by_itself() -> None:
+    found = told(pod(phase="Succeeded", node="n1", ended=killed("Completed", 0)))
+    assert found.lines == (f"head pod {HEAD}: Succeeded: Ray ended without an error.",)
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        ("a\nTraceback (most recent call last):\n  File x\nValueError: no port\n", "(ValueError: no port)"),
+        (
+            "x\n" * 900 + "/bin/bash: line 1: ray: command not found",
+            "(/bin/bash: line 1: ray: command not found)",
+        ),
+        (
+            "File x\nRuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.60.0\n  "
+            "  Python: 3.12.1\n"
+            "This process on node 10.0.0.1 was started with:\n    Ray: 2.56.0\n    Python: 3.11.7\n",
+            "(Version mismatch: The cluster was started with: Ray: 2.60.0 Python: 3.12.1 This process "
+            "on node 10.0.0.1 "
+            "was started with: Ray: 2.56.0 Python: 3.11.7)",
+        ),
+    ],
+)
+def test_long_output_is_reduced_to_what_tells_most(output: str, words: str) -> None:
+    found = told(pod(phase="Failed", node="n1", ended=killed(code=1, message=output)))
+    assert words in found.lines[0]
 
 
 def test_head_that_was_killed_by_its_probe() -> None:

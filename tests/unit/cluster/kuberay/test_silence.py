@@ -8,12 +8,17 @@ import asyncio
 import pytest
 
 from airflow_provider_raybatch.cluster.follow.failure_reason import Diagnosis
+from airflow_provider_raybatch.cluster.kuberay.claim import claim_cluster
 from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim, rayjob_state
-from airflow_provider_raybatch.cluster.kuberay.silence import cause_of_silence, why_silent
+from airflow_provider_raybatch.cluster.kuberay.readiness import WaitingState
+from airflow_provider_raybatch.cluster.kuberay.silence import cause_of_silence, cluster_news, why_silent
 from airflow_provider_raybatch.contract.failures import FailureClass
+from tests.support.kubernetes.clock import Clock
 from tests.support.kubernetes.memory import MemoryKubernetes
 from tests.support.kubernetes.seen import JOB, rayjob
 from tests.support.kubernetes.server import ApiServer
+from tests.support.kubernetes.world import World
+from tests.unit.cluster.kuberay.conftest import KEY, plan
 
 OF_PODS = Diagnosis(FailureClass.OUT_OF_MEMORY, "The cluster's head pod x has ended: OOMKilled.")
 
@@ -53,3 +58,52 @@ def test_rayjob_that_is_gone() -> None:
     assert found.cause.message == (
         f"The RayJob {JOB} was deleted, and its cluster with it; a retry makes another one."
     )
+
+
+DISASTERS = [
+    ("oom_kill", FailureClass.OUT_OF_MEMORY, "OOMKilled"),
+    ("evict", FailureClass.OUT_OF_MEMORY, "Evicted: its node ran low"),
+    ("preempt", FailureClass.NODE_LOST, "preempted by a pod of higher priority"),
+    ("take_back", FailureClass.NODE_LOST, "its node was shut down"),
+    ("lose", FailureClass.NODE_LOST, "its node went away"),
+    ("crash", FailureClass.INTERNAL, "ended with exit code 1"),
+]
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["at_once", "after_kuberay_has_seen_it"])
+@pytest.mark.parametrize(("disaster", "failure_class", "words"), DISASTERS, ids=[one[0] for one in DISASTERS])
+def test_disaster_of_a_head(disaster: str, failure_class: FailureClass, words: str, later: bool) -> None:
+    """Also after KubeRay has deleted the pod, whose events then tell."""
+    kubernetes = World(clock=Clock(start=1_700_000_000))
+    api = MemoryKubernetes(kubernetes.server)
+    claim = asyncio.run(claim_cluster(api, KEY, plan())).claim
+    kubernetes.settle()
+    (head,) = kubernetes.store.all("Pod")
+    of_node = disaster in {"take_back", "lose"}
+    name = head["spec"]["nodeName"] if of_node else head["metadata"]["name"]
+    kubernetes.server.clock.advance(60)
+    getattr(kubernetes.disasters, disaster)(name)
+    if not of_node:
+        kubernetes.scheduler.nodes.clear()  # so that no new head gets ready
+    if later:
+        kubernetes.settle(4)
+    found = asyncio.run(why_silent(api, claim))
+    assert found.cause is not None
+    assert found.cause.failure_class is failure_class
+    if later and of_node:
+        words = "killed from outside (exit code 137), as when its node goes away"
+    assert any(words in line for line in found.lines), found
+    kubernetes.runtime.close()
+
+
+def test_news_of_a_cluster_on_which_a_job_runs() -> None:
+    kubernetes = World(clock=Clock(start=1_700_000_000))
+    api = MemoryKubernetes(kubernetes.server)
+    claim = asyncio.run(claim_cluster(api, KEY, plan())).claim
+    kubernetes.settle()
+    news = asyncio.run(cluster_news(api, claim, WaitingState()))
+    assert news.verdict == "ready"
+    assert len(news.lines) == 1
+    assert news.lines[0].endswith(": is ready.")
+    assert asyncio.run(cluster_news(api, claim, news.state)).lines == ()
+    kubernetes.runtime.close()
