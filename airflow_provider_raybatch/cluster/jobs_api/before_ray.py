@@ -10,6 +10,7 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import (
     ClusterError,
     ClusterUnreachableError,
     NotARayDashboardError,
+    PackageTooLargeError,
     RequestRejectedError,
 )
 
@@ -40,6 +41,11 @@ def refused_before_ray(shown: str, response: httpx.Response) -> ClusterError | N
         return NotARayDashboardError(
             f"Kubernetes has no service of the Ray cluster at {shown} (404: {told}); the cluster is gone, or "
             "has another name."
+        )
+    if code == 413:
+        return PackageTooLargeError(
+            f"The Kubernetes API server on the way to {shown} does not accept a body of this size (413: "
+            f"{told}); make the package smaller, or set dashboard_address to a way around its proxy."
         )
     if code in {408, 429} or code >= 500:
         return ClusterUnreachableError(

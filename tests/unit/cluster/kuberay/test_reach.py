@@ -8,15 +8,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from airflow_provider_raybatch.cluster.jobs_api.access import Access
+from airflow_provider_raybatch.cluster.jobs_api.before_ray import refused_before_ray
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import (
     AuthenticationError,
     ClusterError,
     ClusterUnreachableError,
     NotARayDashboardError,
+    PackageTooLargeError,
+    RequestRejectedError,
 )
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
 from airflow_provider_raybatch.cluster.jobs_api.tls import ClientCertificate
@@ -190,6 +194,24 @@ async def test_the_right_to_the_proxy_is_named(outside: Outside) -> None:
     async with outside.jobs(role_rules()) as jobs:
         with pytest.raises(AuthenticationError, match=r"services/proxy, as in docs/kubernetes_role\.yaml"):
             await jobs.version()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (413, PackageTooLargeError),
+        (429, ClusterUnreachableError),
+        (504, ClusterUnreachableError),
+        (409, RequestRejectedError),
+    ],
+)
+def test_each_refusal_of_the_api_server_is_its_own(code: int, kind: type[ClusterError]) -> None:
+    status = {"kind": "Status", "apiVersion": "v1", "message": "why\nnot", "code": code}
+    found = refused_before_ray("https://api/proxy", httpx.Response(code, json=status))
+    assert type(found) is kind
+    assert f"({code}: why not)" in str(found)
+    for answer in ({"text": "why"}, {"json": {"kind": "Status"}}, {"json": ["Status"]}):
+        assert refused_before_ray("https://api/proxy", httpx.Response(code, **answer)) is None
 
 
 async def test_rays_own_refusals_are_told_apart(outside: Outside) -> None:
