@@ -64,12 +64,14 @@ class RayPod:
     """A head or a worker.
 
     :param port: of the head's GCS; a worker's is its head's.
-    :param probe: port of the dashboard, or of a worker's agent.
+    :param agent: port of the dashboard's agent, which KubeRay's probes ask.
+    :param dashboard: port of a head's dashboard.
     """
 
     env: dict[str, str]
     port: int = 0
-    probe: int = 0
+    agent: int = 0
+    dashboard: int = 0
     ray: Process | None = None
     autoscaler: Process | None = None
     ready: bool = False
@@ -94,9 +96,9 @@ class RayProcesses:
     def start(self, pod: Manifest, env: Mapping[str, str]) -> None:
         made = self.pods[pod["metadata"]["uid"]] = RayPod({"RAY_AUTH_MODE": "disabled", **self.env, **env})
         if _is_head(pod):
-            made.port, made.probe = _free_port(), _free_port()
-            own = {"port": made.port, "dashboard-port": made.probe, "dashboard-host": _HOST}
-            self._start_ray(made, {**own, "dashboard-agent-listen-port": _free_port()})
+            made.port, made.dashboard = _free_port(), _free_port()
+            own = {"port": made.port, "dashboard-port": made.dashboard, "dashboard-host": _HOST}
+            self._start_ray(made, own)
 
     def look(self, pod: Manifest) -> Running:
         made = self.pods[pod["metadata"]["uid"]]
@@ -108,8 +110,10 @@ class RayProcesses:
             return Running(False)
         if (code := made.ray.exit_code) is not None:
             return Running(False, code)
-        path = "/api/version" if _is_head(pod) else "/api/local_raylet_healthz"
-        made.ready = _answers(made.probe, path, made.env.get("RAY_AUTH_TOKEN"))
+        token = made.env.get("RAY_AUTH_TOKEN")
+        made.ready = _answers(made.agent, "/api/local_raylet_healthz", token)
+        if _is_head(pod):
+            made.ready = made.ready and _answers(made.dashboard, "/api/version", token)
         if made.ready and _is_head(pod):
             self._keep_autoscaler(pod, made)
         return Running(made.ready)
@@ -129,7 +133,7 @@ class RayProcesses:
     def dashboard(self, pod: Manifest) -> str | None:
         """Where a head's dashboard listens."""
         made = self.pods.get(pod["metadata"]["uid"])
-        return f"{_HOST}:{made.probe}" if made is not None and made.ready else None
+        return f"{_HOST}:{made.dashboard}" if made is not None and made.ready else None
 
     def close(self) -> None:
         """End all, and wait until they are gone."""
@@ -144,16 +148,16 @@ class RayProcesses:
         cluster = made.env["RAY_CLUSTER_NAME"]
         for head in self.pods.values():
             if head.ready and head.port and head.env["RAY_CLUSTER_NAME"] == cluster:
-                made.probe = _free_port()
-                own = {"address": f"{_HOST}:{head.port}", "dashboard-agent-listen-port": made.probe}
-                self._start_ray(made, own)
+                self._start_ray(made, {"address": f"{_HOST}:{head.port}"})
                 return
 
     def _start_ray(self, made: RayPod, own: Mapping[str, object]) -> None:
         home = Path(tempfile.mkdtemp(prefix="rk-", dir="/tmp"))  # short: Unix sockets lie in it
+        made.agent = _free_port()
         more = dict.fromkeys(("min-worker-port", "max-worker-port", *_AGENT_PORTS), 0)
         ray = str(self.python.with_name("ray"))
-        options = {"node-ip-address": _HOST, "temp-dir": home / "r", **more, **own}
+        agent = {"dashboard-agent-listen-port": made.agent}
+        options = {"node-ip-address": _HOST, "temp-dir": home / "r", **more, **agent, **own}
         made.ray = self._run(home, local_command(made.env[START_COMMAND], ray, options), made.env)
 
     def _keep_autoscaler(self, pod: Manifest, made: RayPod) -> None:
