@@ -10,7 +10,7 @@ from os import PathLike
 from typing import Any, ClassVar, Literal
 
 from airflow_provider_raybatch.cluster.kuberay.checks import check_arguments, check_names, may_be_template
-from airflow_provider_raybatch.cluster.kuberay.given_spec import check_given, given_spec
+from airflow_provider_raybatch.cluster.kuberay.given_spec import check_given, given_spec, is_missing
 from airflow_provider_raybatch.coercion import from_text, is_absent
 
 _REACHES = ("name", "namespace", "kubernetes_conn_id", "dashboard_address")
@@ -110,6 +110,8 @@ class KubeRayCluster:
     def __post_init__(self) -> None:
         """Refuse what no template can put right."""
         self._check(may_be_template)
+        if self.spec is not None and not may_be_template(self.spec) and not is_missing(self.spec):
+            self._check_spec(may_be_template)
 
     def check(self) -> None:
         """Refuse a mistake once all is rendered.
@@ -123,11 +125,16 @@ class KubeRayCluster:
             setattr(self, field.name, field.default if is_absent(value) else value)
         self._check(lambda _: False)
         if self.spec is not None:
-            check_given(given_spec(self.spec), self.namespace, self.image, self.ray_version)
+            self._check_spec(lambda _: False)
 
     def _check(self, changes: Callable[[Any], bool]) -> None:
         arguments = {field.name: getattr(self, field.name) for field in fields(self)}
         check_arguments(arguments, self.given, changes)
+
+    def _check_spec(self, changes: Callable[[Any], bool]) -> None:
+        found = given_spec(self.spec)
+        if not any(map(changes, (self.namespace, self.image, self.ray_version))):
+            check_given(found, self.namespace, self.image, self.ray_version)
 
     @property
     def given(self) -> dict[str, Any]:

@@ -55,6 +55,15 @@ def given_spec(value: Any) -> GivenSpec:
     return _checked(GivenSpec(copy.deepcopy(dict(value))))
 
 
+def is_missing(value: Any) -> bool:
+    """Whether a spec is a file that this machine does not have; a worker may have it."""
+    is_path = isinstance(value, (str, os.PathLike)) and Path(value).is_absolute()
+    try:
+        return is_path and not Path(value).is_file()
+    except ValueError:  # not a path of any machine
+        return False
+
+
 def _documents(file: Path) -> list[Any]:
     if not file.is_absolute():
         raise SpecError(
@@ -64,7 +73,9 @@ def _documents(file: Path) -> list[Any]:
     import yaml
 
     try:
-        return [one for one in yaml.safe_load_all(file.read_text(encoding="utf-8")) if one is not None]
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a DAG file is parsed often
+        text = file.read_text(encoding="utf-8")
+        return [one for one in yaml.load_all(text, Loader=loader) if one is not None]
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SpecError(

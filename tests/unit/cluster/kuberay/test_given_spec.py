@@ -71,11 +71,19 @@ def test_what_is_not_used_is_logged_once(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_samples_own_ray_is_too_old() -> None:
-    cluster = KubeRayCluster(spec=str(SAMPLES / "ray-cluster.autoscaler.yaml"))
     with pytest.raises(
         SpecError, match=r"^spec: rayVersion: '2\.52\.0' is too old; use an image with Ray 2\.56"
     ):
-        cluster.check()
+        KubeRayCluster(spec=str(SAMPLES / "ray-cluster.autoscaler.yaml"))
+
+
+def test_spec_is_judged_while_a_dag_is_parsed(tmp_path: Path) -> None:
+    """Unless a template is in it, or its file is only on the workers."""
+    with pytest.raises(SpecError, match=r"^spec: kind: 'Service' is not a cluster"):
+        KubeRayCluster(spec={"kind": "Service"})
+    assert KubeRayCluster(spec={"kind": "{{ params.kind }}"}).given
+    assert KubeRayCluster(spec=tmp_path / "later.yaml").given
+    assert KubeRayCluster(spec=SAMPLES / "ray-cluster.autoscaler.yaml", image="{{ params.image }}").given
 
 
 def test_patch_of_a_spec_is_checked() -> None:
@@ -185,9 +193,8 @@ MISTAKES: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("value", "sentence"), MISTAKES, ids=[text[6:46] for _, text in MISTAKES])
 def test_a_spec_that_makes_no_cluster_is_one_sentence(value: Any, sentence: str) -> None:
-    cluster = KubeRayCluster(spec=value)
     with pytest.raises(SpecError) as caught:
-        cluster.check()
+        KubeRayCluster(spec=value).check()
     assert str(caught.value).startswith(sentence)
     assert str(caught.value).endswith(".")
 
@@ -195,7 +202,7 @@ def test_a_spec_that_makes_no_cluster_is_one_sentence(value: Any, sentence: str)
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a: [", "is not YAML: there is a mistake in line 1; correct it."),
+        ("a: [", "is not YAML: there is a mistake in line 2; correct it."),
         ("", "must hold one RayCluster or RayJob, but it holds nothing; leave one in it."),
         ("kind: RayCluster\n---\nkind: RayJob\n", "but it holds RayCluster, RayJob; leave one in it."),
         ("kind: ConfigMap\n---\nkind: Service\n", "but it holds ConfigMap, Service; leave one in it."),

@@ -85,9 +85,17 @@ def strict(schema: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("kuberay", "arguments"),
-    product(
-        ("1.6.2", "1.7.0"),
-        ({}, {"accelerator_type": "L4"}, {"workers": 2}, {"kueue_queue": "team", "workers": 2}, EVERYTHING),
+    list(
+        product(
+            ("1.6.2", "1.7.0"),
+            (
+                {},
+                {"accelerator_type": "L4"},
+                {"workers": 2},
+                {"kueue_queue": "team", "workers": 2},
+                EVERYTHING,
+            ),
+        )
     ),
 )
 def test_every_field_is_in_the_schemas(kuberay: str, arguments: dict[str, Any]) -> None:
