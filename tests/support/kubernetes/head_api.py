@@ -55,8 +55,8 @@ def token_of(server: ApiServer, namespace: str, cluster_spec: Manifest) -> str |
 
 def _ask(server: ApiServer, job: Manifest, method: str, path: str) -> tuple[int, bytes]:
     namespace = job["metadata"]["namespace"]
-    service = f"{job['status'].get('rayClusterName', '')}-head-svc"
-    address = server.endpoints.get((namespace, service, "8265"))
+    service = job["status"].get("dashboardURL", "").partition(".")[0]
+    address = server.endpoints.get((namespace, service, "dashboard"))
     if address is None:
         raise HeadSilentError
     token = token_of(server, namespace, job["spec"].get("rayClusterSpec") or {})

@@ -29,9 +29,18 @@ def head_service(cluster: Manifest) -> Manifest:
         "spec": {
             "clusterIP": "None",
             "selector": labels,
-            "ports": [{"name": key, "port": port, "targetPort": port} for key, port in _PORTS.items()],
+            "ports": [
+                {"name": key, "port": port, "targetPort": port} for key, port in _ports(cluster).items()
+            ],
         },
     }
+
+
+def _ports(cluster: Manifest) -> dict[str, int]:
+    """Those of the head's container, as they are named there, or KubeRay's own."""
+    given = cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0].get("ports") or ()
+    found = {port.get("name") or f"{port['containerPort']}-port": port["containerPort"] for port in given}
+    return {"metrics": _PORTS["metrics"], **(found or _PORTS)}
 
 
 def service_name(cluster: Manifest) -> str:

@@ -108,12 +108,19 @@ class RayJobController:
                 return
             status["rayClusterStatus"] = cluster.get("status", {})
             if status["rayClusterStatus"].get("state") == "ready":
-                namespace = job["metadata"]["namespace"]
-                service = f"{status['rayClusterName']}-head-svc"
-                status["dashboardURL"] = f"{service}.{namespace}.svc.cluster.local:8265"
+                if (url := self._dashboard_url(status, job["metadata"]["namespace"])) is None:
+                    return
+                status["dashboardURL"] = url
                 interactive = job["spec"].get("submissionMode") == "InteractiveMode"
                 status["jobDeploymentStatus"] = "Waiting" if interactive else "Running"
             self._store.replace(job)
+
+    def _dashboard_url(self, status: Manifest, namespace: str) -> str | None:
+        """Where the head's dashboard is; without a port of that name, KubeRay never finds it."""
+        name = status["rayClusterStatus"]["head"]["serviceName"]
+        service = self._store.find("Service", namespace, name)
+        ports = {port["name"]: port["port"] for port in (service or {"spec": {"ports": ()}})["spec"]["ports"]}
+        return f"{name}.{namespace}.svc.cluster.local:{ports['dashboard']}" if "dashboard" in ports else None
 
     def _wait(self, job: Manifest, status: Manifest) -> None:
         if self._is_over(job, "preRunningDeadlineSeconds"):

@@ -100,7 +100,9 @@ class World:
                 selector = service["spec"].get("selector") or {}
                 if address and selector.items() <= labels.items():
                     key = (pod["metadata"]["namespace"], service["metadata"]["name"])
-                    found |= {(*key, "8265"): address, (*key, "dashboard"): address}
+                    ports = [port for port in service["spec"]["ports"] if port["name"] == "dashboard"]
+                    for port in ports:
+                        found |= {(*key, str(port["port"])): address, (*key, "dashboard"): address}
         if found != self.server.endpoints:
             with self.store.changed:
                 self.server.endpoints = found
