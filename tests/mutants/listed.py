@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from .areas import (
     attempts,
+    clusters,
     commit,
     following,
     ledger,
@@ -31,5 +32,6 @@ AREAS = {
     "Submission": submission.MUTANTS,
     "Following": following.MUTANTS,
     "Attempts": attempts.MUTANTS,
+    "Clusters": clusters.MUTANTS,
 }
 MUTANTS = [mutant for mutants in AREAS.values() for mutant in mutants]

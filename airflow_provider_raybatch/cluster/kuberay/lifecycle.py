@@ -80,8 +80,11 @@ def extension(rayjob: RayJobState, now: float, window: float) -> dict[str, int]:
 
     :param now: epoch seconds by the server's clock.
     """
-    if rayjob.started is None or rayjob.suspended:
-        return {}  # both deadlines begin with the start
+    if rayjob.suspended:  # the next start begins both deadlines anew
+        longest = _whole_seconds(window)
+        return {"activeDeadlineSeconds": longest} if (rayjob.active_deadline or _LONGEST) > longest else {}
+    if rayjob.started is None:
+        return {}
     spent = now - rayjob.started
     deadlines = {"activeDeadlineSeconds": rayjob.active_deadline}
     if rayjob.deployment_status == "Waiting":
@@ -160,9 +163,15 @@ async def gone(
 async def _left(api: KubernetesApi, claim: ClusterClaim) -> str | None:
     if await state(api, claim) is not None:
         return f"RayJob {claim.name} is still being deleted; see whether KubeRay's operator runs"
+    cluster = await ray_cluster(api, claim)
+    return None if cluster is None else f"RayCluster {cluster} is still being deleted"
+
+
+async def ray_cluster(api: KubernetesApi, claim: ClusterClaim) -> str | None:
+    """Name of the RayCluster that KubeRay has made for a RayJob, ``None`` if there is none."""
     for one in await asked(lambda: api.list("RayCluster", labels=f"{OF_RAYJOB}={claim.name}")):
         if any(owner.get("uid") == claim.uid for owner in one["metadata"].get("ownerReferences") or ()):
-            return f"RayCluster {one['metadata']['name']} is still being deleted"
+            return str(one["metadata"]["name"])
     return None
 
 

@@ -8,12 +8,13 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
 from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
 from airflow_provider_raybatch.cluster.kuberay.api import KubernetesApi
 from airflow_provider_raybatch.cluster.kuberay.claim import Claimed, ClusterPlan, claim_cluster
 from airflow_provider_raybatch.cluster.kuberay.decide import decide_job
 from airflow_provider_raybatch.cluster.kuberay.errors import ClusterOverError, KubernetesUnreachableError
-from airflow_provider_raybatch.cluster.kuberay.lifecycle import attach, delete, state
+from airflow_provider_raybatch.cluster.kuberay.lifecycle import attach, delete, ray_cluster, state
 from airflow_provider_raybatch.cluster.submit.resolve import (
     Action,
     SubmissionKey,
@@ -82,16 +83,22 @@ async def _submit(
     rayjob = await state(api, claimed.claim)
     if rayjob is None or rayjob.deleting:
         raise ClusterOverError(f"RayJob {claimed.claim.name} was deleted before its job was submitted.")
-    submitted = await submit_on_cluster(
-        client,
-        key,
-        claimed.claim.number,
-        plan.fingerprint,
-        lambda submission_id: build(client, submission_id),
-        attached=bool(rayjob.job_id),
-        on_stale_state=plan.on_stale_state,
-        finished=None if finished is None else lambda info: finished(client, info),
-    )
+    try:
+        submitted = await submit_on_cluster(
+            client,
+            key,
+            claimed.claim.number,
+            plan.fingerprint,
+            lambda submission_id: build(client, submission_id),
+            attached=bool(rayjob.job_id),
+            on_stale_state=plan.on_stale_state,
+            finished=None if finished is None else lambda info: finished(client, info),
+        )
+    except ClusterUnreachableError:
+        # KubeRay makes no new RayCluster for a RayJob that waits for its job.
+        if rayjob.deployment_status == "Waiting" and await ray_cluster(api, claimed.claim) is None:
+            raise ClusterOverError(f"The RayCluster of RayJob {rayjob.name} was deleted.") from None
+        raise
     if rayjob.living:
         try:
             kept = await attach(api, claimed.claim, submitted.submission_id)

@@ -106,14 +106,16 @@ def at(number: int, what: Callable[[], None]) -> Callable[[str], None]:
     return lambda call: what() if next(steps) == number else None
 
 
-def explore(make: Callable[[Choose], World], ends: Callable[[Any], Hashable], stride: int = 1) -> Graph:
+def explore(
+    make: Callable[[Choose], World], ends: Callable[[Any], Hashable], stride: int = 1, first: int = _FIRST
+) -> Graph:
     """Try everything.
 
     :param make: makes the world at its start; the world asks for each of its choices within a step.
     :param ends: checks a world in which nothing happens any more, and returns the kind of its end.
-    :param stride: faults are tried in one of `stride` states, and in each of the first 300.
+    :param stride: faults are tried in one of `stride` states, and in each of the first ones.
     """
-    trail = _Trail(stride)
+    trail = _Trail(stride, first)
     while True:
         world, steps_done = make(trail.choose), []
         try:
@@ -138,10 +140,10 @@ def explore(make: Callable[[Choose], World], ends: Callable[[Any], Hashable], st
 class _Trail:
     """The choices of the present execution and their states. The next execution shares most of them."""
 
-    def __init__(self, stride: int) -> None:
+    def __init__(self, stride: int, first: int) -> None:
         self.graph = Graph()
         self.here = -1
-        self._stride = stride
+        self._stride, self._first = stride, first
         self._numbers: dict[Hashable, int] = {}
         self._chosen: list[int] = []
         self._options: list[int] = []
@@ -151,7 +153,7 @@ class _Trail:
 
     def choose(self, usual: int, faults: int) -> int:
         if self._depth == len(self._chosen):
-            disturbed = len(self._numbers) < _FIRST or len(self._numbers) % self._stride == 0
+            disturbed = len(self._numbers) < self._first or len(self._numbers) % self._stride == 0
             self._chosen.append(0)
             self._options.append(usual + (faults if disturbed else 0))
         choice = self._chosen[self._depth]

@@ -43,7 +43,8 @@ async def claimed(kubernetes: Kubernetes, status: str = "Running") -> ClusterCla
         (666, "Running", {"activeDeadlineSeconds": 1500}),
         (-10, "Initializing", {"activeDeadlineSeconds": 1500}),
         (666, "Waiting", {"activeDeadlineSeconds": 1500, "preRunningDeadlineSeconds": 1500}),
-        (666, "Suspended", {}),
+        (666, "Suspended", {"activeDeadlineSeconds": 1000}),
+        (400, "Suspended", {}),
     ],
 )
 def test_a_look_extends_what_is_less_than_two_thirds(left: int, status: str, change: dict[str, int]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-from airflow_provider_raybatch.cluster.jobs_api.errors import StaleStateError
+from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError, StaleStateError
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
 from airflow_provider_raybatch.cluster.kuberay.claim import Claimed
 from airflow_provider_raybatch.cluster.kuberay.errors import ClusterOverError
@@ -137,6 +137,27 @@ async def test_a_cluster_deleted_by_others_is_made_again(
     made = await submit(build=build_slowly)
     assert made.submitted.submission_id == ID(1)
     assert kubernetes.names("RayJob") == [made.claimed.claim.name] != deleted
+
+
+async def test_a_waiting_rayjob_without_cluster_is_replaced(
+    kubernetes: Kubernetes, ray: FakeRay, submit: Callable[..., Any]
+) -> None:
+    """KubeRay makes no other RayCluster there, and would wait until its deadline."""
+    ray.stage("GET", f"/api/jobs/{ID(0)}", (502, "no backend"), times=3)
+    made = await submit()
+    assert made.submitted.submission_id == ID(1)
+    assert kubernetes.names("RayJob") == [made.claimed.claim.name]
+
+
+async def test_a_head_that_does_not_answer_is_left_alone(
+    kubernetes: Kubernetes, ray: FakeRay, submit: Callable[..., Any]
+) -> None:
+    first = await submit()
+    kubernetes.ray_cluster(first.claimed.claim)
+    ray.stage("GET", f"/api/jobs/{ID(0)}", (502, "no backend"), times=3)
+    with pytest.raises(ClusterUnreachableError):
+        await submit()
+    assert kubernetes.names("RayJob") == [first.claimed.claim.name]
 
 
 async def test_clusters_that_keep_losing_jobs_are_given_up(
