@@ -91,6 +91,10 @@ def judge_waiting(seen: ClusterSeen, state: WaitingState) -> Readiness:
     if job.terminal:
         failure_class, message = rayjob_end(job)
         return Readiness("fails", (), state, message, failure_class)
+    if job.deployment_status == "Waiting" and job.ray_cluster and seen.ray_cluster is None:
+        # In other states KubeRay makes another one.
+        told = f"RayCluster {job.ray_cluster} was deleted before its job was there; a retry makes another."
+        return Readiness("fails", (), state, told, FailureClass.CLUSTER_LOST)
     found = list(_reasons(job, seen))
     lines, state = _told(found, state)
     if job.deployment_status in READY:

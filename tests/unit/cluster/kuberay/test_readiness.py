@@ -476,6 +476,18 @@ def test_rayjob_that_was_deleted() -> None:
     assert judged(job=job).failure_class is FailureClass.CANCELLED
 
 
+def test_cluster_that_was_deleted_before_its_job_came() -> None:
+    found = judged(job=rayjob("Waiting"), cluster=None)
+    assert (found.verdict, found.failure_class) == ("fails", FailureClass.CLUSTER_LOST)
+    assert found.message == (
+        f"RayCluster {CLUSTER} was deleted before its job was there; a retry makes another."
+    )
+
+
+def test_cluster_that_kuberay_makes_again_is_waited_for() -> None:
+    assert judged(job=rayjob("Initializing"), cluster=None).verdict == "waiting"
+
+
 def test_kuberay_that_does_not_run() -> None:
     early = judged(job=rayjob(""), cluster=None, after=5)
     assert early.lines == (f"RayJob {JOB}: waits for KubeRay to create its cluster.",)
