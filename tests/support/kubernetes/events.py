@@ -6,7 +6,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from tests.support.kubernetes.kinds import Manifest
-from tests.support.kubernetes.store import Store, suffix
+from tests.support.kubernetes.store import Store, copied, suffix
 
 _NEW_API = {"default-scheduler", "rayjob-controller", "raycluster-controller"}
 """Components that write through `events.k8s.io`: read through `v1`, their events have only `eventTime`."""
@@ -27,11 +27,11 @@ def record(
     said = {"reason": reason, "message": message, "type": "Warning" if warning else "Normal"}
     now = store.clock.timestamp()
     with store.changed:
-        for event in store.all("Event", metadata["namespace"]):
+        for event in store.peek("Event", metadata["namespace"]):
             if event["involvedObject"] == involved and said.items() <= event.items():
                 if "eventTime" not in event:
-                    event |= {"count": event["count"] + 1, "lastTimestamp": now}
-                    store.replace(event)
+                    again = {"count": event["count"] + 1, "lastTimestamp": now}
+                    store.replace({**copied(event), **again})
                 return
         times: Manifest = {"firstTimestamp": now, "lastTimestamp": now, "count": 1}
         if source in _NEW_API:

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 from tests.support.kubernetes.kinds import Manifest
-from tests.support.kubernetes.store import FOREGROUND, ORPHAN, Store, key_of
+from tests.support.kubernetes.store import FOREGROUND, ORPHAN, Store, copied, key_of
 
 
 def collect(store: Store) -> bool:
     """Walk over all objects once; whether anything has changed."""
     with store.changed:
         before = store.version
-        for found in store.all():
-            _judge(store, found)
+        for found in store.peek():
+            metadata = found["metadata"]
+            if metadata.get("ownerReferences") or metadata.get("deletionTimestamp"):
+                _judge(store, found)
         return store.version != before
 
 
@@ -52,7 +54,7 @@ def _dependents(store: Store, owner: Manifest) -> list[Manifest]:
     uid = owner["metadata"]["uid"]
     return [
         found
-        for found in store.all()
+        for found in store.peek()
         if any(ref["uid"] == uid for ref in found["metadata"].get("ownerReferences") or ())
     ]
 
@@ -72,13 +74,15 @@ def _blocking(store: Store, owner: Manifest) -> list[Manifest]:
 def _orphan(store: Store, owner: Manifest) -> None:
     uid = owner["metadata"]["uid"]
     for found in _dependents(store, owner):
+        changed = copied(found)
         refs = found["metadata"]["ownerReferences"]
-        found["metadata"]["ownerReferences"] = [ref for ref in refs if ref["uid"] != uid]
-        store.replace(found)
+        changed["metadata"]["ownerReferences"] = [ref for ref in refs if ref["uid"] != uid]
+        store.replace(changed)
     _release(store, owner, ORPHAN)
 
 
 def _release(store: Store, found: Manifest, finalizer: str) -> None:
-    metadata = found["metadata"]
+    changed = copied(found)
+    metadata = changed["metadata"]
     metadata["finalizers"] = [each for each in metadata["finalizers"] if each != finalizer]
-    store.replace(found)
+    store.replace(changed)

@@ -73,7 +73,7 @@ class Kubelet:
                 self._hold(pod, *waiting)
             else:
                 self._start(pod)
-        known = {pod["metadata"]["uid"] for pod in self._store.all("Pod")}
+        known = {pod["metadata"]["uid"] for pod in self._store.peek("Pod")}
         self._started &= known
 
     def fail(

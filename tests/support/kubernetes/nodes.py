@@ -92,7 +92,7 @@ class Scheduler:
         if not (pod["spec"].get("nodeSelector") or {}).items() <= dict(node.labels).items():
             return ["node(s) didn't match Pod's node affinity/selector"]
         used = Counter[str]()
-        for other in self._store.all("Pod"):
+        for other in self._store.peek("Pod"):
             if other["spec"].get("nodeName") == node.name and other["status"].get("phase") != "Failed":
                 used.update(requests_of(other))
         free = {name: amount(quantity) - used[name] for name, quantity in node.capacity.items()}

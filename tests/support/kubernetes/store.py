@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import base64
-import copy
 import json
 import secrets
 import threading
 import uuid
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass
+from typing import Any
 
 from tests.support.kubernetes import refusals
 from tests.support.kubernetes.clock import Clock
@@ -42,6 +42,8 @@ class Store:
         self.changed = threading.Condition(threading.RLock())
         self.version = 1000
         self._objects: dict[Key, Manifest] = {}
+        self._keys_of_kind: dict[str, set[Key]] = defaultdict(set)
+        self._keys_by_uid: dict[str, Key] = {}
         self._changes: deque[Change] = deque(maxlen=_KEPT_CHANGES)
         self._oldest_page = 0
         """Pages of lists that began before this version are no longer there."""
@@ -49,24 +51,25 @@ class Store:
     def all(self, kind: str | None = None, namespace: str | None = None) -> list[Manifest]:
         """Every object, in the order of its name."""
         with self.changed:
-            return [
-                copy.deepcopy(found)
-                for (of_kind, in_namespace, _), found in sorted(self._objects.items())
-                if kind in {None, of_kind} and namespace in {None, in_namespace}
-            ]
+            return [copied(found) for found in self.peek(kind, namespace)]
+
+    def peek(self, kind: str | None = None, namespace: str | None = None) -> list[Manifest]:
+        """What :meth:`all` returns, without copies: it must not be changed."""
+        with self.changed:
+            keys = self._objects if kind is None else self._keys_of_kind[kind]
+            return [self._objects[key] for key in sorted(keys) if namespace in {None, key[1]}]
 
     def find(self, kind: str, namespace: str, name: str) -> Manifest | None:
         with self.changed:
-            return copy.deepcopy(self._objects.get((kind, namespace, name)))
+            return copied(self._objects.get((kind, namespace, name)))
 
     def with_uid(self, uid: str) -> Manifest | None:
         with self.changed:
-            found = (each for each in self._objects.values() if each["metadata"]["uid"] == uid)
-            return copy.deepcopy(next(found, None))
+            return copied(self._objects.get(self._keys_by_uid.get(uid, ("", "", ""))))
 
     def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
         """Keep a new object; what the server sets is set."""
-        made = copy.deepcopy(manifest)
+        made = copied(manifest)
         metadata = made["metadata"]
         if not metadata.get("name"):
             metadata["name"] = metadata["generateName"] + suffix()
@@ -83,11 +86,11 @@ class Store:
             }
             if not dry_run:
                 self._keep(made, "ADDED")
-            return copy.deepcopy(made)
+            return copied(made)
 
     def replace(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
         """Keep a changed object, if it is still the version that it was made from."""
-        changed = copy.deepcopy(manifest)
+        changed = copied(manifest)
         key = key_of(changed)
         resource = RESOURCES[key[0]]
         with self.changed:
@@ -110,7 +113,7 @@ class Store:
                 self._drop(changed)
             else:
                 self._keep(changed, "MODIFIED")
-            return copy.deepcopy(changed)
+            return copied(changed)
 
     def delete(self, key: Key, *, uid: str | None = None, propagation: str = "Background") -> Manifest | None:
         """Delete an object, or mark it where something holds it.
@@ -125,7 +128,7 @@ class Store:
                 raise refusals.not_found(resource, key[2])
             if uid is not None and uid != current["metadata"]["uid"]:
                 raise refusals.other_uid(resource, key[2], uid, current["metadata"]["uid"])
-            marked = copy.deepcopy(current)
+            marked = copied(current)
             metadata = marked["metadata"]
             finalizers = [each for each in metadata.get("finalizers", ()) if each not in {FOREGROUND, ORPHAN}]
             extra = {"Foreground": [FOREGROUND], "Orphan": [ORPHAN]}.get(propagation, [])
@@ -138,7 +141,7 @@ class Store:
                     del metadata["finalizers"]
                 if marked != current:
                     self._keep(marked, "MODIFIED")
-                return copy.deepcopy(marked)
+                return copied(marked)
             self._drop(marked)
             return None
 
@@ -146,7 +149,7 @@ class Store:
         """Take an object away whatever holds it, as a kubelet does with a pod that has ended."""
         with self.changed:
             if (found := self._objects.get(key)) is not None:
-                self._drop(copy.deepcopy(found))
+                self._drop(copied(found))
 
     def page(
         self, resource: Resource, namespace: str | None, *, labels: str = "", fields: str = "",
@@ -167,7 +170,7 @@ class Store:
                 raise refusals.expired(why)
             found = [
                 each
-                for each in self.all(resource.kind, namespace)
+                for each in self.peek(resource.kind, namespace)
                 if fits_labels(each) and fits_fields(each) and _place(each) > start
             ]
             metadata: Manifest = {"resourceVersion": str(version)}
@@ -177,7 +180,8 @@ class Store:
                 token = json.dumps([version, _place(found[-1])])
                 metadata["continue"] = base64.urlsafe_b64encode(token.encode()).decode()
         kind = f"{resource.kind}List"
-        return {"kind": kind, "apiVersion": resource.api_version, "metadata": metadata, "items": found}
+        items = [copied(each) for each in found]
+        return {"kind": kind, "apiVersion": resource.api_version, "metadata": metadata, "items": items}
 
     def changes_since(self, version: int) -> list[Change]:
         """What came after a version; 410 where it is too long ago."""
@@ -197,18 +201,33 @@ class Store:
     def _keep(self, manifest: Manifest, how: str) -> None:
         self.version += 1
         manifest["metadata"]["resourceVersion"] = str(self.version)
-        self._objects[key_of(manifest)] = copy.deepcopy(manifest)
-        self._tell(how, manifest)
+        key = key_of(manifest)
+        self._objects[key] = kept = copied(manifest)
+        self._keys_of_kind[key[0]].add(key)
+        self._keys_by_uid[manifest["metadata"]["uid"]] = key
+        self._tell(how, kept)
 
     def _drop(self, manifest: Manifest) -> None:
         self.version += 1
         manifest["metadata"]["resourceVersion"] = str(self.version)
-        del self._objects[key_of(manifest)]
-        self._tell("DELETED", manifest)
+        key = key_of(manifest)
+        del self._objects[key]
+        self._keys_of_kind[key[0]].discard(key)
+        del self._keys_by_uid[manifest["metadata"]["uid"]]
+        self._tell("DELETED", copied(manifest))
 
     def _tell(self, how: str, manifest: Manifest) -> None:
-        self._changes.append(Change(self.version, how, copy.deepcopy(manifest)))
+        self._changes.append(Change(self.version, how, manifest))
         self.changed.notify_all()
+
+
+def copied(value: Any) -> Any:
+    """A copy of plain data; several times faster than ``copy.deepcopy``."""
+    if isinstance(value, dict):
+        return {key: copied(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [copied(each) for each in value]
+    return value
 
 
 def key_of(manifest: Manifest) -> Key:

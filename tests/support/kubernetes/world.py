@@ -91,12 +91,12 @@ class World:
     def _serve(self) -> None:
         """Say where the services of the heads that are ready lead."""
         found = {}
-        for pod in self.store.all("Pod"):
+        for pod in self.store.peek("Pod"):
             labels = pod["metadata"].get("labels") or {}
             if labels.get("ray.io/node-type") != "head" or not holds(pod, "Ready"):
                 continue
             address = self.runtime.dashboard(pod)
-            for service in self.store.all("Service", pod["metadata"]["namespace"]):
+            for service in self.store.peek("Service", pod["metadata"]["namespace"]):
                 selector = service["spec"].get("selector") or {}
                 if address and selector.items() <= labels.items():
                     key = (pod["metadata"]["namespace"], service["metadata"]["name"])
