@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schemas of custom resources, for the stand-in for a Kubernetes: unknown fields, types, defaults.
 
-Expressions (`x-kubernetes-validations`) are not evaluated, and pod templates are taken as they are: what
-is wrong in these only a real API server says.
+Expressions (`x-kubernetes-validations`) are not evaluated: what breaks these only a real API server says.
+Pod templates are checked as KubeRay 1.7.0 describes them, whatever its version.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ class Schemas:
         self.kuberay = kuberay
         folder = Path(__file__).with_name("crds")
         self._by_kind: dict[str, Any] = {"Secret": _SECRET}
+        template = _pod_template(folder / "podtemplate-1.7.0.json")
         for kind, plural in (("RayJob", "rayjobs"), ("RayCluster", "rayclusters")):
             data = json.loads((folder / f"{plural}-{kuberay}.json").read_text("utf-8"))
-            self._by_kind[kind] = data["openAPIV3Schema"]
+            self._by_kind[kind] = _with_templates(data["openAPIV3Schema"], template)
 
     def read(self, kind: str, manifest: Manifest) -> Reading:
         """Prune, check and complete an object by the schema of its kind."""
@@ -82,6 +83,26 @@ class Schemas:
             _walk({"type": "object", "properties": known}, reading.found, "", reading)
             reading.found = {**head, **reading.found}
         return reading
+
+
+def _pod_template(path: Path) -> Manifest:
+    """The schema of pod templates; what its file leaves out is taken as it is."""
+    template: Manifest = json.loads(path.read_text("utf-8"))["openAPIV3Schema"]
+    free = {"x-kubernetes-preserve-unknown-fields": True}
+    pod = template["properties"]["spec"]["properties"]
+    pod |= dict.fromkeys(("affinity", "initContainers", "ephemeralContainers"), free)
+    hooks = ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe")
+    pod["containers"]["items"]["properties"] |= dict.fromkeys(hooks, free)
+    return template
+
+
+def _with_templates(schema: Any, template: Manifest) -> Any:
+    """The schema with that of pod templates in its place."""
+    if isinstance(schema, dict):
+        if schema.get("note") == "PodTemplateSpec":
+            return template
+        return {key: _with_templates(value, template) for key, value in schema.items()}
+    return schema
 
 
 def _walk(schema: Manifest, value: Any, path: str, reading: Reading) -> None:

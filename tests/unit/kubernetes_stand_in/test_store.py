@@ -145,6 +145,13 @@ async def test_fields_by_version(kuberay: str, message: str) -> None:
         await api.create(rayjob(preRunningDeadlineSeconds=0))
 
 
+async def test_a_misspelt_field_of_a_pod(api: MemoryKubernetes) -> None:
+    job = rayjob()
+    job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["imag"] = "ray"
+    with pytest.raises(errors.InvalidObjectError, match=r'unknown field ".*containers\[0\].imag"'):
+        await api.create(job)
+
+
 def test_unknown_fields_are_pruned_unless_strict(server: ApiServer) -> None:
     made, warnings = server.create(server.admin, "RayJob", "default", rayjob(surplus=1))
     assert (warnings, "surplus" in made["spec"]) == (['unknown field "spec.surplus"'], False)
