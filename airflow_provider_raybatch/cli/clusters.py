@@ -39,6 +39,11 @@ def show_clusters(options: Namespace) -> None:
         total = count_of(len(swept.judged), "object")
         hint = "; --delete deletes them" if left and not options.delete else ""
         print(clean(f"Left: {left:,} of {total} in namespace {swept.found.namespace}{hint}."))
+    if not installation:
+        print(
+            "This Airflow has no id yet (Variable raybatch_installation_id), so all counts as others'.",
+            file=sys.stderr,
+        )
     for sentence in swept.refused:
         print(clean(sentence), file=sys.stderr)
     if swept.found.unseen:
