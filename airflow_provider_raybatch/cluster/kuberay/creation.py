@@ -46,7 +46,8 @@ def refusal(what: str, message: str) -> Reason:
 
     :param what: reason of the event or condition.
     """
-    told, said = _WHAT.get(what, "KubeRay can't create the cluster"), message.rstrip(".")
+    told = _WHAT.get(what, "KubeRay can't create the cluster")
+    said = message.removeprefix(what).strip().rstrip(".")  # KubeRay's condition repeats its reason
     if found := _QUOTA.search(said):
         text = f"{told}: a ResourceQuota of the namespace has no room ({found[0]})"
         return Reason(f"quota {what}", text, "ask for less, or have the quota raised")
@@ -76,8 +77,9 @@ def creation_failure(cluster: Mapping[str, Any] | None, events: Sequence[PodEven
     """
     told = [event for event in events if event.reason in _WHAT or event.reason in _SUCCEEDED]
     for condition in ((cluster or {}).get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
-            return refusal(condition.get("reason") or "", text_of(condition.get("message")))
+        fails = condition.get("type") == "ReplicaFailure" and condition.get("status") == "True"
+        if fails and condition.get("reason") in _WHAT:
+            return refusal(condition["reason"], text_of(condition.get("message")))
     if not told or told[-1].reason in _SUCCEEDED:
         return None
     return refusal(told[-1].reason, told[-1].message)

@@ -146,7 +146,7 @@ def _reasons(job: RayJobState, seen: ClusterSeen) -> Iterable[tuple[str, Reason]
     heads = [pod for pod in seen.pods if pod.head]
     of_cluster = f"RayCluster {job.ray_cluster}" if job.ray_cluster else of_job
     refused = creation_failure(seen.ray_cluster, seen.events)
-    if refused is not None and job.deployment_status not in READY:
+    if refused is not None:
         yield of_cluster, refused
     elif seen.ray_cluster is None:
         yield of_job, _without_cluster(job, seen.now)

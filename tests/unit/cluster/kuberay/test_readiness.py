@@ -381,6 +381,27 @@ def test_pod_that_is_refused(name: str, message: str, verdict: str, told: str) -
     assert told in (found.message or found.lines[0])
 
 
+def test_worker_that_a_quota_forbids_is_told_while_the_job_runs() -> None:
+    head = pod(phase="Running", node="n1", ready=True)
+    said = (
+        "FailedCreateWorkerPod\n" + FORBIDDEN + "exceeded quota: gpus, requested: requests.nvidia.com/gpu=1"
+    )
+    found = judged(head, job=rayjob("Running"), cluster=refused(said, "FailedCreateWorkerPod"))
+    assert found.verdict == "ready"
+    assert found.lines[0] == (
+        f"RayCluster {CLUSTER}: KubeRay can't create a worker pod: a ResourceQuota of the namespace "
+        f"has no room "
+        "(exceeded quota: gpus, requested: requests.nvidia.com/gpu=1)."
+    )
+
+
+def test_pod_that_can_not_be_deleted_is_no_reason_to_wait() -> None:
+    found = judged(
+        pod(phase="Running", node="n1"), cluster=refused("x is forbidden", "FailedDeleteWorkerPod")
+    )
+    assert [line.partition(": ")[2] for line in found.lines] == ["runs, and Ray starts on it."]
+
+
 def test_pod_that_was_refused_and_is_there_now() -> None:
     events = [
         event(
