@@ -268,6 +268,22 @@ def test_queue_that_does_not_exist(started: Callable[..., Task]) -> None:
     assert task.left() == {}
 
 
+def test_queue_that_gets_quota_in_time(started: Callable[..., Task]) -> None:
+    task = started(kueue=True)
+    task.kubernetes.kueue.queues["ml"] = {"cpu": 1.0}
+    sleep = task.sleep
+
+    async def raise_quota(seconds: float) -> None:
+        await sleep(seconds)
+        if any("insufficient unused quota for cpu" in line for line in task.lines):
+            task.kubernetes.kueue.queues["ml"] = {"cpu": 64.0}
+
+    task.sleep = raise_quota  # type: ignore[method-assign]
+    task.run(KubeRayCluster(**PLAIN, kueue_queue="ml"))
+    assert "waits for Kueue to admit it from the queue 'ml': couldn't assign flavors" in "".join(task.lines)
+    assert task.left() == {}
+
+
 def test_token_that_has_expired(started: Callable[..., Task]) -> None:
     task = started()
     task.kubernetes.server.access.revoke("t")
