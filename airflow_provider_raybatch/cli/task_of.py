@@ -105,6 +105,9 @@ def _batch_task(options: Namespace) -> BatchTask:
     if needed:
         raise SpecError(masked(" ".join(needed)))
     notes = tuple(masked(f"{name}: {sentence}") for name, sentence in failures.items())
+    if getattr(task, "ray_cluster", None) is not None:
+        used = options.conn_id or DEFAULT_CONN_ID
+        notes += (f"ray_cluster: what asks a cluster asks that of the connection {used!r}; none is made.",)
     known = {name: value for name, value in own.items() if name not in failures}
     made = _made(title, {**known, **given}, options, known, notes)
     return replace(made, names=(task.dag_id, task.task_id))

@@ -4,40 +4,39 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
 
-from airflow_provider_raybatch.coercion import listed
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
-from airflow_provider_raybatch.contract.submission import OnStaleState
 from airflow_provider_raybatch.exceptions import (
     RayBatchException,
     RayBatchFailException,
     airflow_exception,
     for_airflow,
 )
-from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
 from airflow_provider_raybatch.operators.attempt import Attempt
-from airflow_provider_raybatch.operators.cancel_handler import CancelHandler
-from airflow_provider_raybatch.operators.common_arguments import COMMON, DEFERRABLE, converted
+from airflow_provider_raybatch.operators.common_arguments import (
+    COMMON,
+)
 from airflow_provider_raybatch.operators.deadline import Deadline, attempt_deadline
 from airflow_provider_raybatch.operators.following import Follower
+from airflow_provider_raybatch.operators.given_arguments import CommonArguments
+from airflow_provider_raybatch.operators.own_clusters import deferral, give_up, is_over, release, with_window
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
-from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
 from airflow_provider_raybatch.operators.resuming import latest_handle, outcome_without_trigger
+from airflow_provider_raybatch.operators.retry_pause import longest_pause
 from airflow_provider_raybatch.operators.run_record import record_result, recorded_run
 from airflow_provider_raybatch.operators.submitting import submit
 from airflow_provider_raybatch.places.connected import ConnectedPlace
 from airflow_provider_raybatch.places.finding import place_of
-from airflow_provider_raybatch.places.place import Cluster, Place
+from airflow_provider_raybatch.places.place import Cluster, NotReadyYet, Place
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -52,7 +51,7 @@ TEMPLATED_OF_ALL = tuple(name for name in COMMON if name != "wait_for_completion
 """The template fields that all operators have."""
 
 
-class RayOperator(LiteralTextOperator):
+class RayOperator(CommonArguments):
     """Base of the operators that run a job on a Ray cluster.
 
     A retry takes the job that an earlier attempt left, running or finished, even if it was handed over
@@ -60,6 +59,9 @@ class RayOperator(LiteralTextOperator):
 
     :param ray_conn_id: Airflow connection of type ``ray``, default ``ray_default``. With the host ``local``
         in it, the task starts a private Ray for itself and always runs blocking.
+    :param ray_cluster: in place of `ray_conn_id`, a
+        :class:`~airflow_provider_raybatch.cluster.kuberay.cluster.KubeRayCluster`: a cluster on Kubernetes
+        that is made for the job and goes with it, or a running one by its name.
     :param deferrable: free the worker while the job runs; default is Airflow's ``[operators]
         default_deferrable``.
     :param poll_interval: seconds between two polls, default 10.
@@ -86,62 +88,6 @@ class RayOperator(LiteralTextOperator):
     """Whether the job shares a key with its followers."""
     wait_for_completion: bool = True
     dashboard_url: str | None = None
-
-    def __init__(
-        self,
-        *,
-        ray_conn_id: str = DEFAULT_CONN_ID,
-        deferrable: bool = DEFERRABLE,
-        poll_interval: float | str = 10.0,
-        timeout: timedelta | float | str | None = None,
-        deadline: datetime | str | None = None,
-        cancel_on_kill: bool = True,
-        cancel_on_timeout: bool = True,
-        on_stale_state: OnStaleState = "replace",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.ray_conn_id = ray_conn_id
-        self.deferrable = deferrable
-        self.poll_interval: Any = poll_interval
-        self.timeout: Any = timeout
-        self.deadline = deadline
-        self.cancel_on_kill = cancel_on_kill
-        self.cancel_on_timeout = cancel_on_timeout
-        self.on_stale_state = on_stale_state
-        self._cancel_handler = CancelHandler()
-
-    def _check_at_parse(self) -> None:
-        """Check what no template decides; the last step of each operator's ``__init__``."""
-        unknown = set()
-        for name in self.template_fields:
-            value = getattr(self, name, None)  # a subclass may set a field of its own later
-            if (plain := listed(value)) is not value:
-                setattr(self, name, plain)
-            if self.depends_on_run(plain):
-                unknown.add(name)
-        if getattr(self, "_BaseOperator__from_mapped", False):
-            return  # the task runs, and execute() raises an error that Airflow doesn't retry
-        try:
-            self._convert(unknown)
-            self.check_known(unknown)
-        except SpecError as error:
-            raise SpecError(f"Task {self.task_id!r}: {error}") from None
-
-    def check_known(self, unknown: Collection[str]) -> None:
-        """Check the arguments of this kind of job, except those that are unknown while the DAG is parsed.
-
-        :param unknown: their names.
-        :raises SpecError: an argument can't be used.
-        """
-
-    def _convert(self, unknown: Collection[str] = ()) -> None:
-        """Give the rendered arguments of all operators their types, or raise ``SpecError``."""
-        for name in COMMON:
-            if name not in unknown:
-                given = getattr(self, name)
-                if (value := converted(name, given)) is not given:
-                    setattr(self, name, value)
 
     @abstractmethod
     def plan(self, run: TaskRun) -> JobPlan:
@@ -196,6 +142,17 @@ class RayOperator(LiteralTextOperator):
             outcome = self._recheck(context, outcome, str(handle["submission_id"]))
         return self._end(context, outcome, handle)
 
+    def execute_on_cluster(self, context: Context, event: Mapping[str, Any]) -> Any:
+        """Submit the job, as the trigger that waited for its cluster has fired; raises as :meth:`execute`."""
+        failed, record = event["failed"], recorded_run(context["task_state_store"])
+        if failed is None or (record is not None and event["handle"]["run_token"] != record.token):
+            return self.execute(context)
+        error = self._failure(context, FailureClass(failed["failure_class"]), failed["message"])
+        run = self._attempt(context).recorded()
+        if run is not None:
+            give_up(run, error, self.log, is_last=self._attempt(context).ends_with(error, self.retry_policy))
+        raise error
+
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """As Airflow's; if the trigger is gone, the job itself is asked how it ended."""
         with self._leaving_no_job(context, resumed=True):
@@ -219,18 +176,18 @@ class RayOperator(LiteralTextOperator):
         with self._leaving_no_job(context):
             self._convert()
             run = self._attempt(context).begin()
-            plan = self.plan(run)
+            plan = self._planned(run)
         if run.record.fingerprint == plan.fingerprint:
             return self._returned_again(context, run.record.result)
         if isinstance(run.place, ConnectedPlace) and run.place.embedded:
             return self._execute_embedded(context, run, run.place, plan)
         cluster, submitted = self._submit(context, run, plan)
-        handle = run.handle(submitted.submission_id, plan.fingerprint)
+        handle = run.handle(cluster, submitted.submission_id, plan.fingerprint)
         self._show_link(context, handle["dashboard_url"])
         if not self.wait_for_completion:
             return self._succeeded(context, handle, self.submitted(handle, submitted.info))
         if self.deferrable and not submitted.info.status.is_terminal:
-            self._defer(run, plan, submitted, handle)
+            self._defer(cluster, run, plan, submitted, handle)
         return self._end(context, self._follow(cluster, run, plan, submitted), handle)
 
     @contextmanager
@@ -266,7 +223,8 @@ class RayOperator(LiteralTextOperator):
                 run = replace(run, place=place.at(address))
                 cluster, submitted = self._submit(context, run, plan)
                 outcome = self._follow(cluster, run, plan, submitted)
-                return self._end(context, outcome, run.handle(submitted.submission_id, plan.fingerprint))
+                handle = run.handle(cluster, submitted.submission_id, plan.fingerprint)
+                return self._end(context, outcome, handle)
         finally:
             # The private Ray has ended: a later kill (Airflow's own timeout makes one) has nothing to stop.
             self._cancel_handler.concerns_nothing()
@@ -275,7 +233,15 @@ class RayOperator(LiteralTextOperator):
         return Attempt(context, self._place, partial(self._deadlines, context), self.has_key)
 
     def _place(self) -> Place:
-        return place_of(self.ray_conn_id)
+        return place_of(self.ray_conn_id, self.ray_cluster)
+
+    def _planned(self, run: TaskRun) -> JobPlan:
+        plan = self.plan(run)
+        if not run.place.makes_clusters:
+            return plan
+        pause = longest_pause(self, run.attempt)
+        plan = with_window(plan, run, pause, waits=self.wait_for_completion)
+        return replace(plan, fingerprint=run.place.fingerprint_of(plan.fingerprint))
 
     def _deadlines(self, context: Context) -> Deadline:
         began = context["ti"].start_date.timestamp()
@@ -293,21 +259,34 @@ class RayOperator(LiteralTextOperator):
         )
 
     def _submit(self, context: Context, run: TaskRun, plan: JobPlan) -> tuple[Cluster, Submitted]:
-        store = context["task_state_store"]
-        return submit(run, plan, store, self._cancel_handler, self.on_stale_state, self.log)
+        store, handler = context["task_state_store"], self._cancel_handler
+        may_leave = self.deferrable and run.place.makes_clusters
+        try:
+            return submit(run, plan, store, handler, self.on_stale_state, self.log, leave_waiting=may_leave)
+        except NotReadyYet as waiting:
+            self.log.info("The wait for the cluster goes on in the triggerer.")
+            trigger, timeout = deferral(waiting, run, cancel_on_kill=self.cancel_on_kill)
+            self.defer(trigger=trigger, method_name="execute_on_cluster", timeout=timeout)
+        except RaybatchError as error:
+            if run.place.makes_clusters:
+                is_last = self._attempt(context).ends_with(error, self.retry_policy)
+                give_up(run, error, self.log, is_last=is_last)
+            raise
 
     def _follow(self, cluster: Cluster, run: TaskRun, plan: JobPlan, submitted: Submitted) -> Outcome:
         return self._follower.follow(cluster, run, plan, submitted)
 
     def _defer(
-        self, run: TaskRun, plan: JobPlan, submitted: Submitted, handle: Mapping[str, Any]
+        self, cluster: Cluster, run: TaskRun, plan: JobPlan, submitted: Submitted, handle: Mapping[str, Any]
     ) -> NoReturn:
-        trigger, timeout = self._follower.deferral(self.ray_conn_id, run, plan, submitted, handle)
+        trigger, timeout = self._follower.deferral(self.ray_conn_id, cluster, run, plan, submitted, handle)
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
 
     def _end(self, context: Context, outcome: Outcome, handle: Mapping[str, Any]) -> Any:
         self._cancel_handler.concerns_nothing()
         if outcome.failure_class is not None:
+            if is_over(outcome, stopped_at_deadline=self.cancel_on_timeout):
+                self._release(context)
             message = f"Job {handle['submission_id']} {outcome.state}: {outcome.message}"
             raise self._failure(context, outcome.failure_class, message)
         result = self._succeeded(context, handle, self.hand_over(outcome, handle))
@@ -322,7 +301,9 @@ class RayOperator(LiteralTextOperator):
             if run is None:
                 return known
             terms, retries_left = partial(self.lease_terms, run), ti.try_number <= ti.max_tries
-            return self._follower.recheck(run, known, submission_id, store, terms, retries_left=retries_left)
+            return self._follower.recheck(
+                run, known, submission_id, store, terms, retries_left=retries_left, batch=self.has_key
+            )
         except RaybatchError as error:
             self.log.error("The job can't be asked how it ended: %s", error)
             return known
@@ -342,7 +323,21 @@ class RayOperator(LiteralTextOperator):
             record_result(store, handle["run_token"], ti, handle["fingerprint"], result)
         except RayBatchException as error:
             self.log.warning("%s The result is not on record, so it asks for the job again.", error)
+        else:
+            if self.wait_for_completion:
+                self._release(context)  # only now: without a record, a retry asks the cluster for the job
         return result
+
+    def _release(self, context: Context) -> None:
+        """Delete the cluster that was made for a job that has ended."""
+        if self.ray_cluster is None:
+            return
+        try:
+            run = self._attempt(context).recorded()
+            if run is not None and run.place.makes_clusters:
+                release(run, self.log)
+        except RaybatchError as error:
+            self.log.warning("The cluster is left to KubeRay, which ends it after its job: %s", error)
 
     def _returned_again(self, context: Context, result: dict[str, Any]) -> Any:
         self.log.info(

@@ -14,6 +14,7 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.submission import OnStaleState
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.operators.deadline import parse_deadline
+from airflow_provider_raybatch.places.given import given_cluster
 
 DEFERRABLE: bool = conf.getboolean("operators", "default_deferrable", fallback=False)
 
@@ -44,6 +45,7 @@ _COMMON: dict[str, tuple[Any, Callable[[Any, str], Any]]] = {
     "cancel_on_kill": (True, boolean),
     "cancel_on_timeout": (True, boolean),
     "on_stale_state": ("replace", _stale_state),
+    "ray_cluster": (None, given_cluster),
     "wait_for_completion": (True, boolean),
 }
 COMMON = tuple(_COMMON)

@@ -40,14 +40,29 @@ class Follower:
     def follow(self, cluster: Cluster, run: TaskRun, plan: JobPlan, submitted: Submitted) -> Outcome:
         """How the job ended, after a wait for that."""
         from airflow_provider_raybatch.cluster.follow.loop import follow_to_the_end
+        from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 
+        if cluster.has_succeeded:
+            return Outcome("succeeded", None, "The job finished successfully.", ended=True)
         deadline = plan.followers_deadline(run.deadline.earlier)
         name, session_name = submitted.submission_id, submitted.session_name
         job = self._followed(cluster, name, session_name, deadline, from_start=not submitted.adopted)
-        return run_blocking(follow_to_the_end(cluster.address, job, self.log))
+
+        async def follow() -> Outcome:
+            outcome = await follow_to_the_end(cluster.address, job, self.log)
+            await cluster.tell_ends(self.log)
+            return outcome
+
+        return run_blocking(follow())
 
     def deferral(
-        self, ray_conn_id: str, run: TaskRun, plan: JobPlan, submitted: Submitted, handle: Mapping[str, Any]
+        self,
+        ray_conn_id: str,
+        cluster: Cluster,
+        run: TaskRun,
+        plan: JobPlan,
+        submitted: Submitted,
+        handle: Mapping[str, Any],
     ) -> tuple[RayJobTrigger, timedelta | None]:
         """The trigger that follows the job, and how long Airflow waits for it."""
         from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
@@ -66,6 +81,7 @@ class Follower:
             deferred_at=now,
             handle=dict(handle),
             lease_terms=None if terms is None else asdict(terms),
+            ray_cluster=cluster.for_trigger(),
         )
         return trigger, None if deadline is None else timedelta(seconds=min(left, _LONGEST_DEFERRAL))
 
@@ -78,16 +94,20 @@ class Follower:
         lease_terms: Callable[[str], LeaseTerms | None],
         *,
         retries_left: bool,
+        batch: bool,
     ) -> Outcome:
         """The job's outcome; `known`, the trigger's, if the cluster has gone or doesn't answer.
 
         :raises ClusterError: the cluster can't be asked.
         """
         from airflow_provider_raybatch.cluster.follow.loop import recheck
+        from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 
-        cluster = run_blocking(run.place.cluster_of(run.id))
+        cluster = run_blocking(run.place.cluster_of(run.id, batch=batch))
         if cluster is None:
             return known
+        if cluster.has_succeeded:
+            return Outcome("succeeded", None, "The job finished successfully.", ended=True)
         self.cancel_handler.concerns(run.place, run.id, store, lease_terms, submission_id, cluster)
         at = run.deadline.earlier
         # A driver that ends itself gets some seconds more.

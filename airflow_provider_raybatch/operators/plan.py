@@ -14,7 +14,7 @@ from airflow_provider_raybatch.exceptions import RayConnectionError
 from airflow_provider_raybatch.operators.deadline import Deadline
 from airflow_provider_raybatch.operators.run_key import open_run_key
 from airflow_provider_raybatch.operators.run_record import RunRecord
-from airflow_provider_raybatch.places.place import OneRun, Place
+from airflow_provider_raybatch.places.place import Cluster, OneRun, Place
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
@@ -67,13 +67,14 @@ class TaskRun:
             return None
         return [OneRun(self.key_of(token), self._opened(keys.get(token))) for token in tokens]
 
-    def handle(self, submission_id: str, fingerprint: str | None) -> dict[str, Any]:
+    def handle(self, cluster: Cluster, submission_id: str, fingerprint: str | None) -> dict[str, Any]:
         """What a deferred task keeps of its job."""
         return {
             "submission_id": submission_id,
-            "dashboard_url": self.place.job_page(submission_id),
+            "dashboard_url": cluster.job_page(submission_id),
             "run_token": self.run_token,
             "fingerprint": fingerprint,
+            **({} if cluster.facts is None else {"ray_cluster": dict(cluster.facts)}),
         }
 
     @property

@@ -17,6 +17,7 @@ from airflow_provider_raybatch.contract.arguments.input import SourceFormat
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.arguments.output import OutputFormat
 from airflow_provider_raybatch.contract.arguments.vllm_sampling import unknown_names
+from airflow_provider_raybatch.contract.durations import seconds_of
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.exceptions import RayBatchException
@@ -173,7 +174,8 @@ class RayBatchInferenceOperator(RayOperator):
     :param no_progress_timeout: seconds or ``timedelta`` in which no row finishes, no token is generated and
         no engine loads its model, before the job is given up, default 1,800.
     :param cluster_wait: seconds or ``timedelta`` to wait for nodes that are missing; by default 900 where an
-        autoscaler may bring them, 300 where an earlier attempt of the run had them, and else none.
+        autoscaler may bring them, 300 where an earlier attempt of the run had them, and else none. For a
+        cluster that is made for the job, first until its head is ready, by default as `ray_cluster` says.
     :param orphan_timeout: seconds or ``timedelta`` after which a job without a follower writes what is
         finished and ends itself, default 6 hours, at least three times `poll_interval`; 0 for never.
 
@@ -371,7 +373,10 @@ class RayBatchInferenceOperator(RayOperator):
         from airflow_provider_raybatch.hooks.credentials import as_environment, job_secrets
 
         given = with_source_digest(build_spec(self._arguments()))
-        spec = given.model_copy(update={"deadline": run.deadline.earlier})
+        made = run.place.makes_clusters
+        wait = seconds_of(self.ray_cluster.cluster_wait) if made else None
+        wait = wait if given.cluster_wait is None else given.cluster_wait
+        spec = given.model_copy(update={"deadline": run.deadline.earlier, "cluster_wait": wait})
         check_lease(spec.orphan_timeout, self.poll_interval)
         if spec.has_vllm_sampling and (names := unknown_names(spec.sampling)):
             self.log.warning(
@@ -382,8 +387,9 @@ class RayBatchInferenceOperator(RayOperator):
         secrets = job_secrets(self.aws_conn_id, self.hf_conn_id)
         embedded = run.place.embedded
         travels = secrets.for_no_environment() if secrets and embedded else secrets
-        if embedded and spec.keep_warm:
-            self.log.info("keep_warm has no effect here: the task's private Ray ends with it.")
+        if spec.keep_warm and (embedded or made):
+            what = "private Ray" if embedded else "cluster"
+            self.log.info("keep_warm has no effect here: the task's %s ends with it.", what)
 
         async def build(client: RayJobsClient, submission_id: str) -> JobRequest:
             from airflow_provider_raybatch.cluster.submit.request import build_batch_request
@@ -407,6 +413,8 @@ class RayBatchInferenceOperator(RayOperator):
             finished=finished,
             lease_terms=partial(self.lease_terms, run),
             environment=as_environment(secrets) if embedded else {},
+            sizes=spec,
+            cluster_wait=wait,
         )
 
     def lease_terms(self, run: TaskRun, submission_id: str) -> LeaseTerms:

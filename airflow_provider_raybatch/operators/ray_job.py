@@ -24,7 +24,8 @@ _RESERVED = {"entrypoint_num_cpus": float, "entrypoint_num_gpus": float, "entryp
 class RayJobOperator(RayOperator):
     """Runs a command as a Ray job: submitted once whatever dies, followed, stopped with its task.
 
-    Returns ``{"submission_id", "status", "dashboard_url"}``. All arguments are template fields.
+    Returns ``{"submission_id", "status", "dashboard_url"}``, and `ray_cluster` of a cluster that was made for
+    the job, by which a ``RayJobSensor`` finds it. All arguments are template fields.
 
     :param entrypoint: the command, such as ``python train.py``.
     :param runtime_env: Ray's runtime environment. `working_dir` and the entries of `py_modules` may be
@@ -149,4 +150,5 @@ def _resources(value: Any) -> Any:
 
 def _result(handle: Mapping[str, Any], status: str) -> dict[str, Any]:
     job, page = handle["submission_id"], handle["dashboard_url"]
-    return {"submission_id": job, "status": status, "dashboard_url": page}
+    made = {"ray_cluster": handle["ray_cluster"]} if "ray_cluster" in handle else {}
+    return {"submission_id": job, "status": status, "dashboard_url": page, **made}

@@ -32,16 +32,12 @@ def outcome_without_trigger(error: Exception) -> Outcome:
 
 def latest_handle(attempt: Attempt, log: Log) -> dict[str, Any] | None:
     """The handle of the run's latest job; ``None`` where there is none, or the cluster doesn't say."""
-    from airflow_provider_raybatch.cluster.follow.loop import latest_job
-    from airflow_provider_raybatch.cluster.submit.resolve import FINGERPRINT
-
     try:
         run = attempt.recorded()
-        cluster = None if run is None else run_blocking(run.place.cluster_of(run.id))
-        if run is None or cluster is None:
-            return None
-        job = run_blocking(latest_job(cluster.address, run.key))
+        found = None if run is None else run_blocking(run.place.latest_job(run.id))
     except RaybatchError as error:
         log.error("The job can't be asked how it ended: %s", error)
         return None
-    return None if job is None else run.handle(job.submission_id, job.metadata.get(FINGERPRINT))
+    if run is None or found is None:
+        return None
+    return run.handle(found.cluster, found.submission_id, found.fingerprint)

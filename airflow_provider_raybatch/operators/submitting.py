@@ -57,7 +57,7 @@ def submit(
     reason = submitted.reason
     if reason == FIRST_JOB and run.record.earlier != ():
         reason = "a new run began, as after each clear"
-    where = run.place.job_page(submitted.submission_id) or cluster.address.shown
+    where = cluster.job_page(submitted.submission_id) or cluster.shown
     log.info("%s %s: %s (%s).", verb, submitted.submission_id, where, reason)
     cancel_handler.end_if_killed(log)
     if run.record.earlier != () and stop_earlier_runs(run, submitted.submission_id, log):
@@ -107,5 +107,6 @@ def _order(
         sizes=plan.sizes,
         cluster_wait=plan.cluster_wait,
         window=plan.window,
+        deadline=run.deadline.earlier,
         leave_waiting=leave_waiting,
     )

@@ -28,12 +28,15 @@ class ConnectedPlace(SharedPlace):
         self.secret_seal_key = connection.secret_seal_key
 
     def job_page(self, submission_id: str) -> str | None:
-        """See :meth:`Place.job_page`."""
+        """The job's page in the Ray dashboard, for people; ``None`` for a private Ray."""
         return self._connection.job_page(submission_id)
 
     async def cluster(self) -> Cluster:
         """See :meth:`SharedPlace.cluster`."""
-        return Cluster(self._private or self._connection.address())
+        if self._private is not None:
+            return Cluster(self._private)
+        connection = self._connection
+        return Cluster(connection.address(), connection.dashboard_url or connection.url)
 
     def at(self, private: ClusterAddress) -> ConnectedPlace:
         """The same, with the private Ray that the task has started."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.host import Host
     from airflow_provider_raybatch.cluster.follow.loop import Log
+    from airflow_provider_raybatch.cluster.follow.outcome import Outcome
     from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
@@ -45,6 +46,7 @@ class Order:
     :param sizes: what a cluster of its own must hold; ``None`` where that is unknown.
     :param cluster_wait: seconds that such a cluster may take; ``None`` for its own default.
     :param window: seconds that it may live without a follower; ``None`` for ever.
+    :param deadline: epoch seconds at which the job must have ended.
     :param leave_waiting: whether the wait for it is another process's: raise :class:`NotReadyYet`.
     """
 
@@ -59,6 +61,7 @@ class Order:
     sizes: BatchInferenceSpec | None = None
     cluster_wait: float | None = None
     window: float | None = None
+    deadline: float | None = None
     leave_waiting: bool = False
 
 
@@ -66,11 +69,13 @@ class NotReadyYet(Exception):  # noqa: N818 - no error
     """The cluster of a job is being made, and takes no jobs yet.
 
     :param cluster: which will take it.
+    :param submission_id: of the job.
+    :param cluster_wait: seconds that it may take, since it was begun.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, submission_id: str, cluster_wait: float) -> None:
         super().__init__()
-        self.cluster = cluster
+        self.cluster, self.submission_id, self.cluster_wait = cluster, submission_id, cluster_wait
 
 
 class Cluster:
@@ -82,13 +87,31 @@ class Cluster:
     """Whether it was made for its job alone."""
     facts: Mapping[str, Any] | None = None
     """Plain data without secrets, by which a sensor finds it; ``None`` where its place is enough."""
+    of_trigger: dict[str, Any] | None = None
 
-    def __init__(self, address: ClusterAddress) -> None:
+    address: ClusterAddress
+    has_succeeded: bool = False
+    """Whether its job is known to have succeeded without a question to the cluster."""
+
+    def __init__(
+        self, address: ClusterAddress, page: str | None = None, secrets: tuple[str, ...] = ()
+    ) -> None:
         self.address = address
+        self.secrets = secrets
+        self._page = page
+
+    @property
+    def shown(self) -> str:
+        """Where it is, as it may stand in a message."""
+        return self.address.shown
+
+    def job_page(self, submission_id: str) -> str | None:
+        """The job's page in the Ray dashboard, for people; ``None`` where there is none."""
+        return self._page and f"{self._page.rstrip('/')}/#/jobs/{submission_id}"
 
     def for_trigger(self) -> dict[str, Any] | None:
-        """Plain data by which a trigger finds it, with secrets; ``None`` where its place is enough."""
-        return None
+        """Plain data by which a trigger finds it, with secrets; ``None`` where the connection is enough."""
+        return self.of_trigger
 
     async def stop(
         self,
@@ -106,11 +129,24 @@ class Cluster:
 
         return await stop_at_once(self.address, submission_id, may_come, timeout)
 
+    async def known_end(self, log: Log) -> Outcome | None:
+        """How the job ended, where its cluster can't be asked any more; ``None`` where it can."""
+        return None
+
     async def tell_ends(self, log: Log) -> None:
         """Log how its nodes ended, where they go with the job."""
 
     async def release(self, log: Log) -> None:
         """Give the cluster up, whose job has ended; an error is only logged."""
+
+
+@dataclass(frozen=True)
+class LatestJob:
+    """A job of a run, as its cluster knows it."""
+
+    cluster: Cluster
+    submission_id: str
+    fingerprint: str | None
 
 
 class Place(ABC):
@@ -131,9 +167,9 @@ class Place(ABC):
     namespace: str | None = None
     secret_seal_key: str | None = None
 
-    @abstractmethod
-    def job_page(self, submission_id: str) -> str | None:
-        """The job's page in the Ray dashboard, for people; ``None`` where there is none."""
+    def fingerprint_of(self, job: str) -> str:
+        """The fingerprint of a job with this one, which counts at this place."""
+        return job
 
     @abstractmethod
     async def submit(self, order: Order) -> Submitted:
@@ -143,8 +179,15 @@ class Place(ABC):
         """
 
     @abstractmethod
-    async def cluster_of(self, run: OneRun) -> Cluster | None:
-        """The cluster with the latest job of a run; ``None`` where that has gone."""
+    async def latest_job(self, run: OneRun) -> LatestJob | None:
+        """The latest job of a run; ``None`` where there is none, or it ended with its attempt."""
+
+    @abstractmethod
+    async def cluster_of(self, run: OneRun, *, batch: bool = True) -> Cluster | None:
+        """The cluster with the latest job of a run; ``None`` where that has gone.
+
+        :param batch: whether its job writes events.
+        """
 
     @abstractmethod
     async def stop_run(self, run: OneRun, log: Log, timeout: float = STOP_TIMEOUT) -> list[str]:  # noqa: ASYNC109 - handed on

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_provider_raybatch.places.place import STOP_TIMEOUT, Cluster, OneRun, Order, Place
+from airflow_provider_raybatch.places.place import STOP_TIMEOUT, Cluster, LatestJob, OneRun, Order, Place
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.loop import Log
@@ -42,7 +42,18 @@ class SharedPlace(Place):
                 None if order.finished is None else partial(order.finished, client),
             )
 
-    async def cluster_of(self, run: OneRun) -> Cluster | None:
+    async def latest_job(self, run: OneRun) -> LatestJob | None:
+        """See :meth:`Place.latest_job`."""
+        from airflow_provider_raybatch.cluster.follow.loop import latest_job
+        from airflow_provider_raybatch.cluster.submit.resolve import FINGERPRINT
+
+        cluster = await self.cluster_of(run)
+        job = None if cluster is None else await latest_job(cluster.address, run.key)
+        if cluster is None or job is None:
+            return None
+        return LatestJob(cluster, job.submission_id, job.metadata.get(FINGERPRINT))
+
+    async def cluster_of(self, run: OneRun, *, batch: bool = True) -> Cluster | None:
         """See :meth:`Place.cluster_of`."""
         # What a private Ray ran ended with its attempt.
         return None if self.embedded else await self.cluster()

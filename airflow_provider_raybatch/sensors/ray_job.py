@@ -13,6 +13,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
+from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.coercion import boolean
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import FailureClass
@@ -23,11 +24,15 @@ from airflow_provider_raybatch.exceptions import (
     for_airflow,
 )
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
+from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
-from airflow_provider_raybatch.places.finding import place_of
+from airflow_provider_raybatch.places.connected import ConnectedPlace
+from airflow_provider_raybatch.places.finding import shared_place_of
+from airflow_provider_raybatch.places.given import check_one_cluster, given_cluster
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.triggers.base import BaseTrigger
 
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome, Verdict
     from airflow_provider_raybatch.places.shared import SharedPlace
@@ -42,6 +47,9 @@ class RayJobSensor(BaseSensorOperator):
 
     :param submission_id: the job's id, or what the ``RayJobOperator`` returned that submitted it.
     :param ray_conn_id: Airflow connection of type ``ray`` that names a cluster, default ``ray_default``.
+    :param ray_cluster: in place of `ray_conn_id`, a ``KubeRayCluster(name=...)``. The job of a cluster that
+        was made for it needs neither: what the ``RayJobOperator`` returned tells where it is, and Kubernetes
+        how it ended.
     :param deferrable: free the worker while the job runs; default is Airflow's ``[operators]
         default_deferrable``.
 
@@ -51,7 +59,7 @@ class RayJobSensor(BaseSensorOperator):
     after 10 minutes the attempt fails and may be retried.
     """
 
-    template_fields: Sequence[str] = ("ray_conn_id", "submission_id", "deferrable")
+    template_fields: Sequence[str] = ("ray_conn_id", "submission_id", "deferrable", "ray_cluster")
     operator_extra_links: Sequence[BaseOperatorLink] = (RayDashboardLink(),)
     ui_color: str = "#e6f2fb"
     dashboard_url: str | None = None
@@ -61,21 +69,31 @@ class RayJobSensor(BaseSensorOperator):
         *,
         submission_id: str | Mapping[str, Any],
         ray_conn_id: str = DEFAULT_CONN_ID,
+        ray_cluster: KubeRayCluster | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.submission_id = submission_id
         self.ray_conn_id = ray_conn_id
+        self.ray_cluster: Any = ray_cluster
         self.deferrable = deferrable
         self._polled = False
 
     def execute(self, context: Context) -> Any:
         """Wait here, or in the triggerer."""
-        self.dashboard_url = ""
-        RayDashboardLink().show(self, context["ti"], self._dashboard_url())
         with for_airflow():
-            deferrable = boolean(self.deferrable, "deferrable")
+            return self._execute(context)
+
+    def _execute(self, context: Context) -> Any:
+        self.dashboard_url = ""
+        self.ray_conn_id, self.ray_cluster = (
+            self.ray_conn_id or DEFAULT_CONN_ID,
+            given_cluster(self.ray_cluster),
+        )
+        check_one_cluster(self.ray_conn_id, self.ray_cluster)
+        RayDashboardLink().show(self, context["ti"], self._dashboard_url())
+        deferrable = boolean(self.deferrable, "deferrable")
         if not deferrable:
             return super().execute(context)
         try:
@@ -87,20 +105,28 @@ class RayJobSensor(BaseSensorOperator):
             if self.never_fail or (self.soft_fail and isinstance(error, RayBatchFailException)):
                 raise AirflowSkipException(str(error)) from error
             raise
-        from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
-
+        session_name = None if verdict is None else verdict.state.session_name
         return self.defer(
-            trigger=RayJobTrigger(
-                ray_conn_id=self.ray_conn_id,
-                submission_id=self._job(),
-                session_name=None if verdict is None else verdict.state.session_name,
-                poll_interval=self.poke_interval,
-                cancel_on_kill=False,
-                cancel_on_timeout=False,
-                deferred_at=time.time(),
-            ),
+            trigger=self._trigger(session_name),
             method_name="execute_complete",
             timeout=timedelta(seconds=self.timeout),
+        )
+
+    def _trigger(self, session_name: str | None) -> BaseTrigger:
+        from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
+        from airflow_provider_raybatch.triggers.rayjob_status import RayJobStatusTrigger
+
+        if (made := self._made()) is not None:
+            return RayJobStatusTrigger(ray_cluster=made, poll_interval=self.poke_interval)
+        return RayJobTrigger(
+            ray_conn_id=self.ray_conn_id,
+            submission_id=self._job(),
+            session_name=session_name,
+            poll_interval=self.poke_interval,
+            cancel_on_kill=False,
+            cancel_on_timeout=False,
+            deferred_at=time.time(),
+            ray_cluster=None if self.ray_cluster is None else self.ray_cluster.to_json(),
         )
 
     def poke(self, context: Context) -> PokeReturnValue:
@@ -143,8 +169,10 @@ class RayJobSensor(BaseSensorOperator):
             NotARayDashboardError,
         )
 
-        job = Followed(self._job())
         first = self._is_first_poll(context)
+        if (made := self._made()) is not None:
+            return self._poll_kubernetes(made)
+        job = Followed(self._job())
 
         async def ask(place: SharedPlace) -> Verdict:
             async with RayJobsClient((await place.cluster()).address) as client:
@@ -161,13 +189,34 @@ class RayJobSensor(BaseSensorOperator):
 
         with for_airflow():
             try:
-                return run_blocking(ask(place_of(self.ray_conn_id)))
+                return run_blocking(ask(shared_place_of(self.ray_conn_id, self.ray_cluster)))
             except ClusterUnreachableError as error:
                 # A proxy also answers 404 while its backend is down; a wrong address does so from the start.
                 if first and isinstance(error, NotARayDashboardError):
                     raise
                 self.log.warning("%s Asking again later.", error)
                 return None
+
+    def _poll_kubernetes(self, made: Mapping[str, Any]) -> Verdict | None:
+        from airflow_provider_raybatch.cluster.follow.outcome import FollowState, Verdict
+        from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
+        from airflow_provider_raybatch.places.kubernetes import kubernetes_of
+        from airflow_provider_raybatch.places.rayjob_status import made_by, outcome_of
+
+        with for_airflow():
+            definition, claim = made_by(made)
+            try:
+                return Verdict(
+                    FollowState(), outcome=run_blocking(outcome_of(kubernetes_of(definition), claim))
+                )
+            except ClusterUnreachableError as error:
+                self.log.warning("%s Asking again later.", error)
+                return None
+
+    def _made(self) -> Mapping[str, Any] | None:
+        """Where the cluster is that was made for the job; ``None`` for one that others started."""
+        given: object = self.submission_id
+        return given.get("ray_cluster") if isinstance(given, Mapping) else None
 
     def _is_first_poll(self, context: Context) -> bool:
         """Whether this attempt asks for the first time, in this process or before a reschedule."""
@@ -179,7 +228,7 @@ class RayJobSensor(BaseSensorOperator):
             raise RayBatchUnavailableException(outcome.message)
         if outcome.info is None and outcome.state in {"deleted", "lost"}:
             raise RayBatchFailException(
-                f"submission_id: the cluster of {self.ray_conn_id!r} knows no job {self._job()!r} "
+                f"submission_id: {self._where} knows no job {self._job()!r} "
                 "(any more); correct the id or the connection.",
                 outcome.failure_class or FailureClass.USER_ERROR,
             )
@@ -193,8 +242,21 @@ class RayJobSensor(BaseSensorOperator):
             "dashboard_url": self._dashboard_url(),
         }
 
+    @property
+    def _where(self) -> str:
+        made, given = self._made(), self.ray_cluster
+        if made is not None:
+            return f"namespace {made.get('namespace') or 'of the connection'!r} of Kubernetes"
+        return f"the cluster of {self.ray_conn_id!r}" if given is None else f"RayCluster {given.name!r}"
+
     def _dashboard_url(self) -> str | None:
-        return place_of(self.ray_conn_id).job_page(self._job())
+        if self._made() is not None:
+            given: Any = self.submission_id
+            url = given.get("dashboard_url")
+            return url if isinstance(url, str) else None
+        if self.ray_cluster is None:
+            return ConnectedPlace(RayHook(self.ray_conn_id).read()).job_page(self._job())
+        return None
 
     def _job(self) -> str:
         given: object = self.submission_id

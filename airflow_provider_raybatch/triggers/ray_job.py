@@ -7,11 +7,10 @@ import asyncio
 import time
 import traceback
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
-from asgiref.sync import sync_to_async
+from airflow.sdk.log import amask_secret
+from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
 from airflow_provider_raybatch.cluster.follow.loop import follow_to_the_end, shorten_lease
@@ -21,27 +20,17 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachable
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.contract.text import all_storable, clean
 from airflow_provider_raybatch.exceptions import RayBatchException
-from airflow_provider_raybatch.hooks.task_state import task_state
-from airflow_provider_raybatch.places.finding import aplace_of
+from airflow_provider_raybatch.places.finding import acluster_of
+from airflow_provider_raybatch.triggers.killable import KillableTrigger
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.places.place import Cluster
 
 _RESTARTED_AFTER = 300.0
 _CONNECTION_WAITS = (1.0, 5.0, 30.0, 60.0)
-_STATE_WAITS = (0.5, 1.0, 2.0, 4.0, 6.0)
-_KILL_TIMEOUT = 25.0  # below Airflow's own bound, [triggerer] on_kill_timeout, of 30 s
-_SHORTEST_STOP = 5.0
-_UNREADABLE = "unreadable"
-_GOES_ON = {
-    # Another triggerer has taken the trigger over.
-    "deferred": "The task is still deferred, so job %s goes on.",
-    # No user action leads to this state; the next attempt adopts the job.
-    "up_for_retry": "The task is going to be retried, so job %s is left to its next attempt.",
-}
 
 
-class RayJobTrigger(BaseTrigger):
+class RayJobTrigger(KillableTrigger):
     """Follows a job, writes its driver's lines into the task's log, and fires once, when the job has ended.
 
     :param session_name: the Ray session that took the job; ``None`` stands for the present one.
@@ -53,6 +42,7 @@ class RayJobTrigger(BaseTrigger):
     :param handle: plain data that the operator gets back with the event.
     :param lease_terms: fields of a batch inference's ``LeaseTerms``. Its key is secret; Airflow encrypts a
         trigger's arguments in its database and leaves them out of its API.
+    :param ray_cluster: of a job that has no connection: where its cluster is, with the secrets to reach it.
     """
 
     def __init__(
@@ -68,6 +58,7 @@ class RayJobTrigger(BaseTrigger):
         deferred_at: float | None = None,
         handle: Mapping[str, Any] | None = None,
         lease_terms: Mapping[str, Any] | None = None,
+        ray_cluster: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ray_conn_id = ray_conn_id
@@ -80,9 +71,9 @@ class RayJobTrigger(BaseTrigger):
         self.deferred_at = deferred_at
         self.handle = dict(handle or {})
         self.lease_terms = None if lease_terms is None else dict(lease_terms)
+        self.ray_cluster = None if ray_cluster is None else dict(ray_cluster)
         self._cluster: Cluster | None = None
         self._lease = None if self.lease_terms is None else Lease(LeaseTerms(**self.lease_terms))
-        self._killing: asyncio.Task[None] | None = None  # the event loop itself keeps weak references only
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """See Airflow's ``BaseTrigger``."""
@@ -99,6 +90,7 @@ class RayJobTrigger(BaseTrigger):
                 "deferred_at": self.deferred_at,
                 "handle": self.handle,
                 "lease_terms": self.lease_terms,
+                "ray_cluster": self.ray_cluster,
             },
         )
 
@@ -108,41 +100,18 @@ class RayJobTrigger(BaseTrigger):
         event = all_storable({"outcome": outcome.to_json(), "handle": self.handle})
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
-    async def on_kill(self) -> None:
-        """Stop the job of a task that a user marked or cleared.
+    @property
+    def followed(self) -> str:
+        """See :class:`KillableTrigger`."""
+        return f"job {self.submission_id}"
 
-        Airflow also calls this when another triggerer has taken the trigger over; the task is then deferred
-        or waits for a retry, and its job goes on. If the task's state can't be read, the job's lease is
-        shortened: a follower renews it, and a job without one ends itself.
-
-        Airflow's triggerer cancels a trigger once a second until it has ended
-        (`TriggerRunner.cancel_triggers` in 3.3 and 3.4), also while this method runs. So the work runs in an
-        asyncio task of its own, with a time limit.
-        """
-        if not self.cancel_on_kill:
-            return
-        self._killing = asyncio.create_task(self._stop_unless_deferred())
-        while not self._killing.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.shield(self._killing)
-        await self._killing
-
-    async def _stop_unless_deferred(self) -> None:
-        began = time.monotonic()
-        state = await self._task_state()
-        if state in _GOES_ON:
-            self.log.info(_GOES_ON[state], self.submission_id)
-            return
-        if state == _UNREADABLE:
-            await self._leave_in_doubt()
-            return
-        self.log.info("The task is %s now; stopping job %s.", state or "gone", self.submission_id)
+    async def stop_followed(self, seconds: float) -> None:
+        """See :class:`KillableTrigger`."""
         cluster = await self._known_cluster()
-        left = max(_SHORTEST_STOP, _KILL_TIMEOUT - (time.monotonic() - began))
-        await cluster.stop(self.submission_id, self.log, timeout=left)
-        self.log.info("Job %s has ended.", self.submission_id)
+        await cluster.stop(self.submission_id, self.log, timeout=seconds)
 
-    async def _leave_in_doubt(self) -> None:
+    async def leave_in_doubt(self) -> None:
+        """See :class:`KillableTrigger`."""
         if self._lease is None:
             self.log.warning(
                 "Airflow did not say whether a user ended the task, so job %s keeps running. If it is not "
@@ -162,11 +131,16 @@ class RayJobTrigger(BaseTrigger):
         return self._cluster or await self._read_cluster()
 
     async def _read_cluster(self) -> Cluster:
-        return await (await aplace_of(self.ray_conn_id)).cluster()
+        cluster = await acluster_of(self.ray_conn_id, self.ray_cluster, self.submission_id)
+        for secret in cluster.secrets:
+            await amask_secret(secret)
+        return cluster
 
     async def _follow(self) -> Outcome:
         try:
-            self._cluster = await self._find_cluster()
+            self._cluster = cluster = await self._find_cluster()
+            if (known := await cluster.known_end(self.log)) is not None:
+                return known
             job = Followed(
                 submission_id=self.submission_id,
                 session_name=self.session_name,
@@ -175,8 +149,11 @@ class RayJobTrigger(BaseTrigger):
                 stop_at_deadline=self.cancel_on_timeout,
                 from_start=self.deferred_at is None or time.time() - self.deferred_at < _RESTARTED_AFTER,
                 lease=self._lease,
+                host=cluster.host,
             )
-            return await follow_to_the_end(self._cluster.address, job, self.log)
+            outcome = await follow_to_the_end(cluster.address, job, self.log)
+            await cluster.tell_ends(self.log)
+            return outcome
         except (RayBatchException, SpecError, ClusterUnreachableError) as error:
             # The job was submitted through this connection, so the error may be temporary, or only on this
             # machine. A retry finds the job again.
@@ -197,21 +174,7 @@ class RayJobTrigger(BaseTrigger):
         for wait in _CONNECTION_WAITS:
             try:
                 return await self._read_cluster()
-            except RayBatchException as error:
+            except (RayBatchException, ClusterUnreachableError) as error:
                 self.log.warning("%s Asking again in %.0f s.", error, wait)
             await asyncio.sleep(wait)
         return await self._read_cluster()
-
-    async def _task_state(self) -> str | None:
-        """State of this trigger's task in Airflow; ``None`` when it was cleared or is gone."""
-        ti = self.task_instance
-        if ti is None:
-            return None
-        for wait in (*_STATE_WAITS, None):
-            try:
-                return await sync_to_async(task_state)(ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
-            except Exception as error:
-                self.log.warning("Airflow did not return the task's state: %s", error)
-            if wait is not None:
-                await asyncio.sleep(wait)
-        return _UNREADABLE

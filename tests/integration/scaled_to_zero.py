@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +43,7 @@ def seen(address: str, folder: Path) -> dict[str, Any]:
 
     refusal = None
     try:
-        with ExitStack() as held:
-            cluster_view.wait_for(plan.Plan(1, 1.0, 8, None, 8, 2, {}), None, False, emit, held)
+        cluster_view.wait_for(plan.Plan(1, 1.0, 8, None, 8, 2, {}), None, False, emit)
     except PreflightError as error:
         refusal = [error.failure_class, str(error)]
 

@@ -9,7 +9,6 @@ from .areas import (
     commit,
     following,
     ledger,
-    left_clusters,
     poison_rows,
     replica,
     response_store,
@@ -34,6 +33,5 @@ AREAS = {
     "Following": following.MUTANTS,
     "Attempts": attempts.MUTANTS,
     "Clusters": clusters.MUTANTS,
-    "Left clusters": left_clusters.MUTANTS,
 }
 MUTANTS = [mutant for mutants in AREAS.values() for mutant in mutants]

@@ -103,7 +103,12 @@ def _is_enough(lines: list[str], state: FollowState, asked: int) -> bool:
 
 
 async def poll_once(client: RayJobsClient, job: Followed, state: FollowState) -> Verdict:
-    """Poll and judge once; a lease that is due is renewed."""
+    """Poll and judge once; a lease that is due is renewed, and the job's cluster is looked after."""
+    verdict = await _polled(client, job, state)
+    return verdict if job.host is None else await job.host.looked(verdict)
+
+
+async def _polled(client: RayJobsClient, job: Followed, state: FollowState) -> Verdict:
     observation = await _observe(client, job.submission_id, state)
     judging = partial(
         judge,
@@ -134,8 +139,6 @@ async def follow(
     pause = job.poll_interval * random.random()
     while True:
         verdict = await poll_once(client, job, state)
-        if job.host is not None:
-            verdict = await job.host.looked(verdict)
         on_lines(verdict.lines)
         if verdict.outcome is not None:
             return verdict.outcome

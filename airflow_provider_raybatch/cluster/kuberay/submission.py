@@ -16,6 +16,8 @@ from airflow_provider_raybatch.cluster.kuberay.decide import decide_job
 from airflow_provider_raybatch.cluster.kuberay.errors import ClusterOverError, KubernetesUnreachableError
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import attach, delete, ray_cluster, state
 from airflow_provider_raybatch.cluster.submit.resolve import (
+    FINGERPRINT,
+    RUN_TOKEN,
     Action,
     SubmissionKey,
     Submitted,
@@ -129,7 +131,6 @@ async def submit_on_cluster(
     session_name = (await client.version()).session_name
     submission_id = key.submission_id(number)
     info = await client.info(submission_id)
-    adopted = True
     for _ in range(_MOST_ROUNDS):
         decision = decide_job(
             info,
@@ -145,7 +146,9 @@ async def submit_on_cluster(
         if decision.action is Action.REPLACE:
             break
         if info is not None and decision.action is Action.ADOPT:
-            return Submitted(submission_id, adopted, session_name, info, decision.reason)
+            return Submitted(submission_id, True, session_name, info, decision.reason)
         info = await post(client, await build(submission_id), key, fingerprint)
-        adopted = False  # unless another process has it: then its arguments are judged
+        ours = info.metadata.get(RUN_TOKEN) == key.run_token and info.metadata.get(FINGERPRINT) == fingerprint
+        if ours:  # also where it has ended already: its follower tells how
+            return Submitted(submission_id, False, session_name, info, decision.reason)
     raise ClusterOverError(f"{decision.reason[:1].upper()}{decision.reason[1:]}.")

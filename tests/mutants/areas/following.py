@@ -172,7 +172,7 @@ MUTANTS = by_file({
             "cluster/follow/test_stop_at_once.py::test_pending_job_is_asked_again_to_stop",
         ),
     },
-    "triggers/ray_job.py": {
+    "triggers/killable.py": {
         "stops-deferred-tasks-jobs": (
             "        if state in _GOES_ON:\n",
             '        if state in _GOES_ON and state != "deferred":\n',
@@ -186,15 +186,9 @@ MUTANTS = by_file({
             _KILLED,
         ),
         "stops-in-doubt": (
-            "            await self._leave_in_doubt()\n            return\n",
-            "            await self._leave_in_doubt()\n",
+            "            await self.leave_in_doubt()\n            return\n",
+            "            await self.leave_in_doubt()\n",
             "An Airflow whose API is away ends healthy jobs.",
-            _KILLED,
-        ),
-        "trigger-in-doubt-leaves-the-lease": (
-            "        seconds = await shorten_lease((await self._known_cluster()).address, self._lease)\n",
-            "        seconds = 0.0\n",
-            "A user marks a task while Airflow's API is away: its job runs for six hours more.",
             _KILLED,
         ),
         "asks-for-the-state-once": (
@@ -204,8 +198,8 @@ MUTANTS = by_file({
             _KILLED,
         ),
         "never-stops": (
-            "        await cluster.stop(self.submission_id, self.log, timeout=left)\n",
-            "",
+            "        await self.stop_followed(max(",
+            "        await asyncio.sleep(0 * max(",
             "The job of a task that a user marked keeps its GPUs.",
             _KILLED,
         ),
@@ -220,6 +214,14 @@ MUTANTS = by_file({
             "                await asyncio.shield(self._killing)\n",
             "                await self._killing\n",
             "The triggerer's second cancellation leaves the job of a task that a user marked.",
+            _KILLED,
+        ),
+    },
+    "triggers/ray_job.py": {
+        "trigger-in-doubt-leaves-the-lease": (
+            "        seconds = await shorten_lease((await self._known_cluster()).address, self._lease)\n",
+            "        seconds = 0.0\n",
+            "A user marks a task while Airflow's API is away: its job runs for six hours more.",
             _KILLED,
         ),
         "connection-that-is-away-ends-the-job": (

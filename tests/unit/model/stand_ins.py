@@ -22,7 +22,7 @@ from airflow_provider_raybatch.cluster.jobs_api.transport import Transport
 from airflow_provider_raybatch.hooks.connection import RayConnection
 from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.operators import ray_batch
-from airflow_provider_raybatch.triggers import ray_job
+from airflow_provider_raybatch.triggers import killable
 
 from .operators import OPERATORS
 from .task import World
@@ -87,7 +87,7 @@ def modelled() -> Iterator[Callable[..., World]]:
     with ExitStack() as stack:
         for owner, name, stand_in in (
             (jobs, "Transport", Wire),
-            (ray_job, "sync_to_async", threadless),
+            (killable, "sync_to_async", threadless),
             (ray_batch, "build_spec", lambda arguments: spec),
             (RayHook, "read", lambda hook: CONNECTION),
             (RayHook, "aread", connection),

@@ -48,7 +48,7 @@ def test_template_fields_keep_their_order() -> None:
     # A changed order changes every serialised DAG, so the test repeats it.
     shared = (
         "ray_conn_id", "deadline", "deferrable", "poll_interval", "timeout", "cancel_on_kill",
-        "cancel_on_timeout", "on_stale_state",
+        "cancel_on_timeout", "on_stale_state", "ray_cluster",
     )  # fmt: skip
     # The spec's reference and schema pin the order of these.
     own = [name for name in SPEC_ARGUMENTS if name != "chat_template"]
@@ -59,7 +59,7 @@ def test_template_fields_keep_their_order() -> None:
         "entrypoint", "runtime_env", "entrypoint_num_cpus", "entrypoint_num_gpus", "entrypoint_memory",
         "entrypoint_resources", "entrypoint_label_selector", "metadata", "wait_for_completion", *shared,
     )  # fmt: skip
-    assert RayJobSensor.template_fields == ("ray_conn_id", "submission_id", "deferrable")
+    assert RayJobSensor.template_fields == ("ray_conn_id", "submission_id", "deferrable", "ray_cluster")
 
 
 @pytest.mark.parametrize("kind", [RayBatchInferenceOperator, RayJobOperator, RayJobSensor])

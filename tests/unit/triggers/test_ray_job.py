@@ -22,7 +22,7 @@ from airflow_provider_raybatch.contract.control import order_package, read_order
 from airflow_provider_raybatch.contract.events import Committed, line
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchUnavailableException
-from airflow_provider_raybatch.triggers import ray_job
+from airflow_provider_raybatch.triggers import killable, ray_job
 from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 from tests.support.airflow_tasks import Clock, Run, connection
 from tests.support.batches import batch, defer
@@ -200,7 +200,7 @@ class TestOnKill:
     @pytest.fixture(autouse=True)
     def _job(self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
         submit(ray, Script(seconds=60))
-        monkeypatch.setattr(ray_job, "_STATE_WAITS", (0.0, 0.0, 0.0))
+        monkeypatch.setattr(killable, "_STATE_WAITS", (0.0, 0.0, 0.0))
 
     def killed(self, ray: FakeRay, map_index: int = -1, **arguments: Any) -> RayJobTrigger:
         killed = trigger(ray, **arguments)

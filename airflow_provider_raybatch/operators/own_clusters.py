@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An attempt's part in a cluster that is made for its job: how long it lives, and when it is given up."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
+from airflow_provider_raybatch.cluster.jobs_api.errors import StaleStateError
+from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.contract.control import STOP_GRACE
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.cluster.follow.loop import Log
+    from airflow_provider_raybatch.cluster.follow.outcome import Outcome
+    from airflow_provider_raybatch.places.place import NotReadyYet
+    from airflow_provider_raybatch.triggers.ray_cluster import RayClusterTrigger
+
+_MARGIN = 1800.0
+"""Seconds beyond what a job or the pause before a retry may take, so that only an orphan meets the bound."""
+_WITHOUT_LEASE = 7 * 86400.0
+"""Seconds without a follower for a job that never ends for the lack of one."""
+_DEFERRAL_GRACE = 300.0
+
+
+def with_window(plan: JobPlan, run: TaskRun, pause: float, *, waits: bool) -> JobPlan:
+    """The plan with how long a cluster of its own may live without a follower.
+
+    Until the job's deadline, where it has one; else until the job would end itself, or a retry has begun.
+
+    :param pause: seconds before a retry, at most.
+    :param waits: whether the task waits for its job. If not, the cluster ends with the job alone.
+    """
+    if not waits:
+        return replace(plan, window=None)
+    deadline = plan.followers_deadline(run.deadline.earlier)
+    if deadline is not None:
+        return replace(plan, window=max(0.0, deadline - time.time()) + STOP_GRACE + _MARGIN)
+    lease = None if plan.lease_terms is None else plan.lease_terms("").orphan_timeout
+    alone = Limits().orphan_timeout if lease is None else lease or _WITHOUT_LEASE
+    return replace(plan, window=max(alone, pause) + _MARGIN)
+
+
+def give_up(run: TaskRun, error: RaybatchError, log: Log, *, is_last: bool) -> None:
+    """Delete the cluster of a job that could not be submitted, unless the next attempt takes it.
+
+    :param is_last: whether no attempt follows.
+    """
+    unreachable = error.failure_class is FailureClass.CLUSTER_UNREACHABLE
+    if isinstance(error, StaleStateError) or (unreachable and not is_last):
+        return
+    release(run, log)
+
+
+def release(run: TaskRun, log: Log) -> None:
+    """Delete the clusters of a run; an error is only logged, since KubeRay ends them later."""
+    try:
+        run_blocking(run.place.stop_run(run.id, log))
+    except RaybatchError as error:
+        log.warning("The cluster could not be deleted, so KubeRay ends it after its job: %s", error)
+
+
+def is_over(outcome: Outcome, *, stopped_at_deadline: bool) -> bool:
+    """Whether nothing runs on a job's cluster any more."""
+    return outcome.saw_the_end or (outcome.state == "timeout" and stopped_at_deadline)
+
+
+def deferral(
+    waiting: NotReadyYet, run: TaskRun, *, cancel_on_kill: bool
+) -> tuple[RayClusterTrigger, timedelta]:
+    """The trigger that waits for a cluster, and how long Airflow waits for it."""
+    from airflow_provider_raybatch.triggers.ray_cluster import RayClusterTrigger
+
+    trigger = RayClusterTrigger(
+        ray_cluster=waiting.cluster.for_trigger() or {},
+        submission_id=waiting.submission_id,
+        cluster_wait=waiting.cluster_wait,
+        cancel_on_kill=cancel_on_kill,
+        handle={"submission_id": waiting.submission_id, "run_token": run.run_token},
+    )
+    return trigger, timedelta(seconds=waiting.cluster_wait + _DEFERRAL_GRACE)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The argument `ray_cluster` of operators and sensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import fields
+from typing import Any
+
+from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
+from airflow_provider_raybatch.coercion import from_text, is_absent
+from airflow_provider_raybatch.contract.base import shown
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
+
+
+def given_cluster(value: Any, name: str = "ray_cluster") -> KubeRayCluster | None:
+    """A rendered and checked copy, since tasks may share what they are given; ``None`` if none is given.
+
+    :param value: a cluster, or its arguments as a dictionary or as text.
+    :raises SpecError: it is something else, or an argument of it can't be used.
+    """
+    if is_absent(value):
+        return None
+    given = from_text(value)
+    if isinstance(given, Mapping):
+        known = [field.name for field in fields(KubeRayCluster)]
+        if unknown := [key for key in given if key not in known]:
+            raise SpecError(
+                f"{name}: {unknown[0]!r} is not an argument of KubeRayCluster; known are {', '.join(known)}."
+            )
+        given = KubeRayCluster(**given)
+    if not isinstance(given, KubeRayCluster):
+        raise SpecError(f"{name}: {shown(value)} is not a cluster; give a KubeRayCluster.")
+    rendered = copy(given)
+    try:
+        rendered.check()
+    except SpecError as error:
+        raise SpecError(f"{name}: {error}") from None
+    return rendered
+
+
+def check_one_cluster(ray_conn_id: Any, ray_cluster: Any) -> None:
+    """Refuse a connection beside a cluster that is surely given.
+
+    :raises SpecError: both are given.
+    """
+    if isinstance(ray_cluster, (KubeRayCluster, Mapping)) and ray_conn_id not in (None, DEFAULT_CONN_ID):
+        raise SpecError(
+            f"ray_cluster: ray_conn_id {shown(ray_conn_id)} is given, too, and a job runs on one cluster; "
+            "leave one of them out (ray_conn_id=None, where default_args has it)."
+        )

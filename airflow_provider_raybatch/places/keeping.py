@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps a cluster that was made for a job while the job is followed, and explains its silence."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from airflow_provider_raybatch.cluster.follow.outcome import FollowedLine, Outcome, Verdict
+from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
+from airflow_provider_raybatch.cluster.kuberay.lifecycle import renew, state
+from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim
+from airflow_provider_raybatch.cluster.kuberay.readiness import WaitingState
+from airflow_provider_raybatch.cluster.kuberay.silence import cluster_news, why_silent
+from airflow_provider_raybatch.contract.text import clean
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.cluster.kuberay.client import KubernetesClient
+    from airflow_provider_raybatch.places.kubernetes import Kubernetes
+
+FOR_EVER = 2.0**31 - 1
+"""Seconds; KubeRay's deadlines have 32 bits."""
+_LOOK_SECONDS = 30.0
+_ASK_SECONDS = 10.0
+_PATIENCE = 20.0
+"""Seconds for one look, since the next poll of the job waits for it."""
+_GONE = frozenset({"lost", "deleted", "unreachable"})
+
+
+class Keeper:
+    """The :class:`~airflow_provider_raybatch.cluster.follow.host.Host` of one job.
+
+    :param window: see :class:`~airflow_provider_raybatch.places.own_cluster.OwnCluster`, as is `batch`.
+    """
+
+    def __init__(
+        self,
+        kubernetes: Kubernetes,
+        claim: ClusterClaim,
+        submission_id: str,
+        window: float | None,
+        *,
+        batch: bool,
+    ) -> None:
+        self._kubernetes, self._claim, self._submission_id = kubernetes, claim, submission_id
+        self._window = FOR_EVER if window is None else window
+        self._batch = batch
+        self._waiting = WaitingState()
+        self._told: set[str] = set()
+        self._next = 0.0
+
+    async def looked(self, verdict: Verdict) -> Verdict:
+        """See :meth:`Host.looked`."""
+        outcome = verdict.outcome
+        silent = verdict.state.unreachable_since is not None
+        if outcome is not None and outcome.state not in _GONE:
+            return verdict
+        now = time.monotonic()
+        if outcome is None and now < self._next:
+            return verdict
+        self._next = now + (_ASK_SECONDS if silent else _LOOK_SECONDS)
+        try:
+            async with asyncio.timeout(_PATIENCE), self._kubernetes.api() as api:
+                if silent or outcome is not None:
+                    return await self._explained(api, verdict)
+                return await self._kept(api, verdict)
+        except (ClusterError, TimeoutError) as error:
+            return self._with(
+                verdict,
+                (f"Kubernetes can't be asked about the cluster now: {str(error) or 'no answer in time.'}",),
+                "warning",
+            )
+
+    async def _kept(self, api: KubernetesClient, verdict: Verdict) -> Verdict:
+        await renew(api, self._claim, self._window, self._submission_id)
+        news = await cluster_news(api, self._claim, self._waiting)
+        self._waiting = news.state
+        return self._with(verdict, news.lines)
+
+    async def _explained(self, api: KubernetesClient, verdict: Verdict) -> Verdict:
+        words = await why_silent(api, self._claim)
+        verdict = self._with(verdict, words.lines)
+        if words.cause is not None:
+            why = words.cause
+            outcome = Outcome("failed", why.failure_class, clean(why.message), ended=True)
+            return replace(verdict, outcome=outcome)
+        if words.lines and verdict.outcome is not None and verdict.outcome.state == "lost":
+            told = f"{verdict.outcome.message} {clean(words.lines[0])}"
+            return replace(verdict, outcome=replace(verdict.outcome, message=told))
+        job = await state(api, self._claim)
+        if not self._batch and job is not None and job.job_status == "SUCCEEDED":
+            told = "The job finished successfully, as KubeRay says."
+            return replace(verdict, outcome=Outcome("succeeded", None, told, ended=True))
+        return verdict
+
+    def _with(self, verdict: Verdict, lines: tuple[str, ...], level: str = "info") -> Verdict:
+        new = [line for line in lines if line not in self._told]
+        self._told.update(new)
+        told = (FollowedLine(clean(line), "warning" if level == "warning" else "info") for line in new)
+        return replace(verdict, lines=(*verdict.lines, *told))

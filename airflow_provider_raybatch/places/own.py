@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clusters on Kubernetes that KubeRay makes, one for each job of a run."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+from airflow_provider_raybatch.cluster.jobs_api.models import JobStatus
+from airflow_provider_raybatch.cluster.kuberay.claim import Claimed, ClusterPlan
+from airflow_provider_raybatch.cluster.kuberay.counts import worker_counts
+from airflow_provider_raybatch.cluster.kuberay.lifecycle import claim_of, clusters_of_run, release_older
+from airflow_provider_raybatch.cluster.kuberay.manifest import rayjob_manifest, secret_manifest
+from airflow_provider_raybatch.cluster.kuberay.names import new_secret_name, rayjob_name, run_labels
+from airflow_provider_raybatch.cluster.kuberay.readiness import READY
+from airflow_provider_raybatch.cluster.kuberay.submission import submit_on_own_cluster
+from airflow_provider_raybatch.cluster.kuberay.token import cluster_token
+from airflow_provider_raybatch.contract.digest import json_digest
+from airflow_provider_raybatch.contract.durations import seconds_of
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.places.keeping import FOR_EVER
+from airflow_provider_raybatch.places.own_cluster import OwnCluster, may_have_job
+from airflow_provider_raybatch.places.place import (
+    STOP_TIMEOUT,
+    Cluster,
+    LatestJob,
+    NotReadyYet,
+    OneRun,
+    Order,
+    Place,
+)
+from airflow_provider_raybatch.places.readying import wait_until_ready
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.cluster.follow.loop import Log
+    from airflow_provider_raybatch.cluster.kuberay.client import KubernetesClient
+    from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim, RayJobState
+    from airflow_provider_raybatch.cluster.submit.resolve import Submitted
+    from airflow_provider_raybatch.places.kubernetes import Kubernetes
+
+_SUBMIT_MARGIN = 1800
+"""Seconds between a ready head and its job: a deferred task waits for a worker, and uploads its packages."""
+
+
+class _JobEnded(Exception):  # noqa: N818 - no error
+    """The job of a claimed cluster has succeeded, and the cluster may be gone."""
+
+    def __init__(self, claimed: Claimed) -> None:
+        super().__init__()
+        self.claimed = claimed
+
+
+class OwnPlace(Place):
+    """The RayJobs of a task's runs in one namespace."""
+
+    makes_clusters = True
+
+    def __init__(self, kubernetes: Kubernetes) -> None:
+        self.kubernetes = kubernetes
+        self.name = "ray_cluster"
+
+    def fingerprint_of(self, job: str) -> str:
+        """See :meth:`Place.fingerprint_of`."""
+        return json_digest([job, self.kubernetes.definition.given], default=str)
+
+    async def submit(self, order: Order) -> Submitted:
+        """See :meth:`Place.submit`."""
+        try:
+            async with self.kubernetes.api() as api:
+                found = await submit_on_own_cluster(
+                    api,
+                    order.run.key,
+                    self._plan(api, order),
+                    lambda claimed: self._connected(api, order, claimed),
+                    order.build,
+                    order.finished,
+                )
+        except _JobEnded as ended:
+            return self._ended(order, ended.claimed)
+        return found.submitted
+
+    def _plan(self, api: KubernetesClient, order: Order) -> ClusterPlan:
+        definition, key = self.kubernetes.definition, order.run.key
+        counts = worker_counts(order.sizes, definition)
+        pre_running = math.ceil(self._wait(order)) + _SUBMIT_MARGIN
+        window = FOR_EVER if order.window is None else order.window
+
+        def manifest_of(number: int) -> dict[str, Any]:
+            order.making()
+            return rayjob_manifest(
+                definition,
+                counts,
+                key,
+                number,
+                order.fingerprint,
+                secret=new_secret_name(rayjob_name(key, number)),
+                pre_running_deadline=pre_running,
+                active_deadline=math.ceil(window),
+            )
+
+        def secret_of(claim: ClusterClaim) -> dict[str, Any]:
+            return secret_manifest(claim, cluster_token(order.run.secret, claim.secret), run_labels(key))
+
+        async def finished(rayjob: RayJobState) -> bool:
+            return await self._has_result(api, order, rayjob)
+
+        async def end_job(rayjob: RayJobState) -> None:
+            cluster = await self._found(api, order.run, rayjob)
+            try:
+                await cluster.stop_job()
+            except RaybatchError as error:
+                order.log.warning("The job on RayJob %s could not be stopped: %s", rayjob.name, error)
+
+        return ClusterPlan(
+            fingerprint=order.fingerprint,
+            manifest_of=manifest_of,
+            secret_of=secret_of,
+            window=window,
+            pre_running_deadline=pre_running,
+            on_stale_state=order.on_stale_state,
+            finished=finished,
+            end_job=end_job,
+        )
+
+    def _wait(self, order: Order) -> float:
+        given = order.cluster_wait
+        return seconds_of(self.kubernetes.definition.cluster_wait) if given is None else given
+
+    async def _has_result(self, api: KubernetesClient, order: Order, rayjob: RayJobState) -> bool:
+        if order.finished is None:
+            return rayjob.job_status == JobStatus.SUCCEEDED
+        cluster = await self._found(api, order.run, rayjob)
+        if not cluster.is_reachable:
+            return False  # the next job finds a dataset that is there
+        try:
+            async with RayJobsClient(cluster.address) as client:
+                info = await client.info(cluster.submission_id)
+                return info is not None and info.status.is_terminal and await order.finished(client, info)
+        except RaybatchError:
+            return False
+
+    @asynccontextmanager
+    async def _connected(
+        self, api: KubernetesClient, order: Order, claimed: Claimed
+    ) -> AsyncIterator[RayJobsClient]:
+        rayjob = claimed.state
+        cluster = await self._found(api, order.run, rayjob, order.window, batch=order.finished is not None)
+        order.on_cluster(cluster)
+        verb = "Found" if claimed.adopted else "Created"
+        order.log.info("%s RayJob %s in namespace %s (%s).", verb, rayjob.name, api.namespace, claimed.reason)
+        if rayjob.terminal and order.finished is None:
+            cluster.has_succeeded = True
+            raise _JobEnded(claimed)
+        if not rayjob.terminal:
+            wait = self._wait(order)
+            if order.deadline is not None:
+                left = order.deadline - time.time()  # while `wait` counts from the RayJob's creation
+                wait = max(1.0, min(wait, left + api.now() - rayjob.created))
+            if order.leave_waiting and rayjob.deployment_status not in READY:
+                raise NotReadyYet(cluster, cluster.submission_id, wait)
+            await wait_until_ready(api, cluster, wait, order.log)
+        async with RayJobsClient(cluster.address) as client:
+            yield client
+
+    def _ended(self, order: Order, claimed: Claimed) -> Submitted:
+        from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo
+        from airflow_provider_raybatch.cluster.submit.resolve import Submitted
+
+        submission_id = order.run.key.submission_id(claimed.claim.number)
+        info = JobInfo(submission_id, JobStatus.SUCCEEDED)
+        return Submitted(submission_id, True, None, info, claimed.reason)
+
+    async def _found(
+        self,
+        api: KubernetesClient,
+        run: OneRun,
+        rayjob: RayJobState,
+        window: float | None = None,
+        *,
+        batch: bool = True,
+    ) -> OwnCluster:
+        """The cluster of a RayJob, with its address once its head may answer."""
+        token = cluster_token(run.secret, rayjob.secret) if run.secret and rayjob.secret else ""
+        wanted = rayjob.ray_cluster if token and may_have_job(rayjob) else ""
+        address = await self.kubernetes.address(api, wanted, token)
+        return OwnCluster(
+            self.kubernetes,
+            claim_of(api, rayjob),
+            token,
+            window,
+            submission_id=run.key.submission_id(rayjob.number),
+            ray_cluster=rayjob.ray_cluster,
+            address=address,
+            batch=batch,
+        )
+
+    async def _own(self, api: KubernetesClient, run: OneRun) -> list[RayJobState]:
+        """The RayJobs of a run that are not being deleted, the latest last."""
+        found = await clusters_of_run(api, run.key)
+        own = [one for one in found if one.run_token == run.key.run_token and not one.deleting]
+        return sorted(own, key=lambda one: one.number)
+
+    async def latest_job(self, run: OneRun) -> LatestJob | None:
+        """See :meth:`Place.latest_job`."""
+        async with self.kubernetes.api() as api:
+            own = await self._own(api, run)
+            if not own or not own[-1].job_id:
+                return None
+            cluster = await self._found(api, run, own[-1])
+            return LatestJob(cluster, cluster.submission_id, own[-1].fingerprint)
+
+    async def cluster_of(self, run: OneRun, *, batch: bool = True) -> Cluster | None:
+        """See :meth:`Place.cluster_of`."""
+        async with self.kubernetes.api() as api:
+            own = await self._own(api, run)
+            if not own:
+                return None
+            window = own[-1].active_deadline
+            cluster = await self._found(api, run, own[-1], window and float(window), batch=batch)
+            cluster.has_succeeded = not batch and own[-1].job_status == JobStatus.SUCCEEDED
+            return cluster if cluster.is_reachable or cluster.has_succeeded else None
+
+    async def stop_run(self, run: OneRun, log: Log, timeout: float = STOP_TIMEOUT) -> list[str]:  # noqa: ASYNC109 - handed on
+        """See :meth:`Place.stop_run`."""
+        async with self.kubernetes.api() as api:
+            own = await self._own(api, run)
+            for rayjob in own:
+                cluster = await self._found(api, run, rayjob)
+                if rayjob.may_run_job and cluster.is_reachable:
+                    await cluster.stop(cluster.submission_id, log, timeout=timeout)
+                else:
+                    await cluster.release(log)
+        return [rayjob.name for rayjob in own]
+
+    async def stop_earlier(
+        self, earlier: Sequence[OneRun] | None, run: OneRun, keep: str, log: Log
+    ) -> list[str]:
+        """See :meth:`Place.stop_earlier`."""
+        if earlier is not None:
+            return [name for one in earlier for name in await self.stop_run(one, log)]
+        async with self.kubernetes.api() as api:
+            own = await self._own(api, run)
+            return await release_older(api, run.key, own[-1]) if own else []
+
+    async def mark_cleared(self, run: OneRun) -> None:
+        """No mark outlives the cluster: where a clear counts as a retry, the next attempt resumes the run."""
+
+    async def was_cleared(self, run: OneRun) -> bool:
+        """See :meth:`mark_cleared`."""
+        return False

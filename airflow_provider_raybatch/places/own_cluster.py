@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster that was made for one job: it is kept while the job is followed, and goes with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_raybatch.cluster.follow.loop import stop_at_once
+from airflow_provider_raybatch.cluster.follow.outcome import FollowState, Outcome, Verdict
+from airflow_provider_raybatch.cluster.kuberay.lifecycle import RELEASE_TIMEOUT, bound, release, state
+from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim
+from airflow_provider_raybatch.cluster.kuberay.readiness import READY
+from airflow_provider_raybatch.cluster.kuberay.waiting import read_last_words
+from airflow_provider_raybatch.contract.control import STOP_GRACE
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.text import clean
+from airflow_provider_raybatch.places.keeping import Keeper
+from airflow_provider_raybatch.places.place import STOP_TIMEOUT, Cluster
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.cluster.follow.loop import Log
+    from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+    from airflow_provider_raybatch.cluster.kuberay.rayjob import RayJobState
+    from airflow_provider_raybatch.places.kubernetes import Kubernetes
+
+_GONE_SECONDS = 10.0
+_ORDER_SECONDS = 1.5
+"""For the order to stop, before the cluster is bound: of the five that Airflow's supervisor leaves."""
+_BOUND = STOP_GRACE + 60.0
+"""Seconds after the order to stop at which KubeRay ends the cluster, whoever has died meanwhile."""
+
+
+class OwnCluster(Cluster):
+    """The cluster of a RayJob.
+
+    :param token: of the cluster; empty where it is not known, so that the job on it can't be reached.
+    :param window: seconds that it may live without a follower; ``None`` for ever.
+    :param address: ``None`` before the head is ready.
+    :param ray_cluster: name of the RayCluster; empty before KubeRay has made it.
+    :param batch: whether its job writes events, so that Kubernetes' word alone does not tell a result.
+    """
+
+    ends_with_job = True
+    has_succeeded = False
+    """Whether KubeRay says that its job has succeeded, so that nobody needs to be asked any more."""
+
+    def __init__(
+        self,
+        kubernetes: Kubernetes,
+        claim: ClusterClaim,
+        token: str,
+        window: float | None,
+        *,
+        submission_id: str,
+        ray_cluster: str = "",
+        address: ClusterAddress | None = None,
+        batch: bool = True,
+    ) -> None:
+        self.kubernetes, self.claim, self.token, self.window = kubernetes, claim, token, window
+        self.submission_id, self.batch = submission_id, batch
+        self.ray_cluster = ray_cluster
+        self._address = address
+        self.facts = {**kubernetes.definition.to_json(), "claim": claim.to_json()}
+        self.secrets = (token,) if token else ()
+        self._keeper = Keeper(kubernetes, claim, submission_id, window, batch=batch)
+        self.host = self._keeper
+
+    @property
+    def address(self) -> ClusterAddress:
+        """Of its Jobs API; only once its head is ready."""
+        if self._address is None:
+            raise RaybatchError(f"The cluster of RayJob {self.claim.name} is not ready yet.")
+        return self._address
+
+    @address.setter
+    def address(self, address: ClusterAddress) -> None:
+        self._address = address
+
+    @property
+    def shown(self) -> str:
+        """See :attr:`Cluster.shown`."""
+        return f"RayJob {self.claim.name}" if self._address is None else self._address.shown
+
+    def job_page(self, submission_id: str) -> str | None:
+        """See :meth:`Cluster.job_page`."""
+        page = None if self._address is None else self.kubernetes.page(self._address)
+        return page and f"{page.rstrip('/')}/#/jobs/{submission_id}"
+
+    def for_trigger(self) -> dict[str, Any]:
+        """See :meth:`Cluster.for_trigger`."""
+        return {
+            **(self.facts or {}),
+            "token": self.token,
+            "window": self.window,
+            "batch": self.batch,
+        }
+
+    async def stop(
+        self,
+        submission_id: str,
+        log: Log,
+        may_come: Callable[[], bool] = lambda: False,
+        timeout: float = STOP_TIMEOUT,  # noqa: ASYNC109 - handed on to a loop that tells why it gave up
+    ) -> bool:
+        """Order the job's stop, bound the cluster, wait until the job has ended, and delete the cluster.
+
+        In this order: what follows the first two goes on without this process.
+        """
+        stopping = asyncio.create_task(self._stop_job(submission_id, may_come, timeout))
+        await asyncio.wait([stopping], timeout=_ORDER_SECONDS)
+        async with self.kubernetes.api() as api:
+            with suppress(RaybatchError):  # deleting follows, and KubeRay has its own bounds
+                await bound(api, self.claim, _BOUND)
+            try:
+                return await stopping
+            except RaybatchError as error:
+                log.warning("The job on the cluster could not be stopped: %s", error)
+                return True  # it ends with the cluster
+            finally:
+                await self.release(log, _GONE_SECONDS)
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the job on it can be asked and stopped."""
+        return self._address is not None
+
+    async def stop_job(self) -> None:
+        """Stop the job, and keep the cluster.
+
+        :raises ClusterError: it does not end, or gives no answer.
+        """
+        await self._stop_job(self.submission_id, lambda: False, STOP_TIMEOUT)
+
+    async def _stop_job(self, submission_id: str, may_come: Callable[[], bool], seconds: float) -> bool:
+        return self._address is not None and await stop_at_once(
+            self._address, submission_id, may_come, seconds
+        )
+
+    async def known_end(self, log: Log) -> Outcome | None:
+        """See :meth:`Cluster.known_end`."""
+        if self.is_reachable:
+            return None
+        told = f"The cluster of RayJob {self.claim.name} can't be reached."
+        silent = Outcome("unreachable", FailureClass.CLUSTER_UNREACHABLE, told)
+        verdict = await self._keeper.looked(Verdict(FollowState(), outcome=silent))
+        for line in verdict.lines:
+            log.info("%s", line.text)
+        return verdict.outcome
+
+    async def tell_ends(self, log: Log) -> None:
+        """See :meth:`Cluster.tell_ends`."""
+        if not self.ray_cluster:
+            return
+        try:
+            async with self.kubernetes.api() as api:
+                words = await read_last_words(api, self.ray_cluster)
+        except RaybatchError as error:
+            log.warning("How the cluster's pods ended can't be asked: %s", error)
+            return
+        for line in words.lines:
+            log.info("%s", clean(line))
+
+    async def release(self, log: Log, seconds: float = RELEASE_TIMEOUT) -> None:
+        """Delete the RayJob, and with it all that is the cluster's."""
+        try:
+            async with self.kubernetes.api() as api:
+                left = await release(api, self.claim, seconds)
+        except RaybatchError as error:
+            log.error(
+                "The cluster of RayJob %s could not be deleted; KubeRay ends it by its deadlines: %s",
+                self.claim.name,
+                error,
+            )
+            return
+        if left is None:
+            log.info("RayJob %s and its cluster are deleted.", self.claim.name)
+        else:
+            log.warning("The cluster is deleted, but not gone yet: %s.", left)
+
+
+def may_have_job(rayjob: RayJobState) -> bool:
+    """Whether a job may have been submitted; if not, there is nothing to ask and nothing to stop."""
+    return bool(rayjob.job_id) or rayjob.deployment_status in READY
+
+
+async def own_cluster_of(kubernetes: Kubernetes, data: Mapping[str, Any], submission_id: str) -> OwnCluster:
+    """What :meth:`OwnCluster.for_trigger` described, with its address if its head may answer.
+
+    :raises ClusterError: Kubernetes gives no answer, or refuses.
+    """
+    found = OwnCluster(
+        kubernetes,
+        ClusterClaim.from_json(data["claim"]),
+        data["token"],
+        data["window"],
+        submission_id=submission_id,
+        batch=data["batch"],
+    )
+    async with kubernetes.api() as api:
+        rayjob = await state(api, found.claim)
+        if rayjob is not None:
+            found.ray_cluster = rayjob.ray_cluster
+            wanted = rayjob.ray_cluster if may_have_job(rayjob) else ""
+            address = await kubernetes.address(api, wanted, found.token)
+            if address is not None:
+                found.address = address
+    return found

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A STAND-IN for a Kubernetes with KubeRay whose heads are fake Jobs APIs, and tasks that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raybatch.cluster.kuberay import claim, lifecycle, waiting
+from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
+from airflow_provider_raybatch.cluster.kuberay.role import PROXY, role_rules
+from tests.support.batches import batch
+from tests.support.kubernetes.credentials import write_kubeconfig
+from tests.support.kubernetes.world import World, world
+from tests.support.own_clusters import Batch
+
+
+@pytest.fixture
+def kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """A Kubernetes to which Airflow has the rights of the documented Role alone."""
+    for module, name, seconds in (
+        (claim, "_WAIT", 0.01), (lifecycle, "_WAIT", 0.01), (waiting, "_POLL", 0.05),
+        (waiting, "_SLOWEST_POLL", 0.05),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, seconds)
+    with world() as made:
+        made.server.access.grant("airflow", role_rules(PROXY), namespace="default", token="of-airflow")
+        monkeypatch.setenv(
+            "KUBECONFIG", str(write_kubeconfig(tmp_path / "config", made.web.url, token="of-airflow"))
+        )
+        yield made
+
+
+@pytest.fixture
+def cluster() -> KubeRayCluster:
+    return KubeRayCluster(image="rayproject/ray:2.60.0", gpus_per_worker=0)
+
+
+@pytest.fixture
+def own(cluster: KubeRayCluster) -> Batch:
+    """Make a batch inference on a cluster of its own."""
+    return lambda **arguments: batch(engine="echo", **{"ray_cluster": cluster, "model": None, **arguments})

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task whose cluster is made for its job: from the claim to the last object that is deleted."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.cluster.kuberay.role import PROXY, role_rules
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.exceptions import RayBatchException
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from tests.support.airflow_tasks import Run
+from tests.support.batches import Died, die, failing
+from tests.support.fake_ray import lasting
+from tests.support.kubernetes.world import World
+from tests.support.own_clusters import Batch, claims, deferral, fired, go_on, heads, objects
+
+
+def test_blocking_batch_leaves_nothing(kubernetes: World, run: Run, own: Batch) -> None:
+    result = own().execute(run.context())
+    assert result["uri"] == "s3://lake/out/data/c1"
+    (ray,) = heads(kubernetes)
+    assert list(ray.jobs) == [result["submission_id"]]
+    assert objects(kubernetes) == []
+
+
+def test_deferred_batch_waits_and_follows_in_the_triggerer(kubernetes: World, run: Run, own: Batch) -> None:
+    kubernetes.kuberay_down = True
+    waits = deferral(own(deferrable=True), run)
+    assert type(waits.trigger).__name__ == "RayClusterTrigger"
+    kubernetes.kuberay_down = False
+    kubernetes.runtime.script = lasting(0.3)
+    follows = deferral(own(deferrable=True), run, fired(waits))
+    assert type(follows.trigger).__name__ == "RayJobTrigger"
+    result = go_on(own(deferrable=True), run, fired(follows))
+    assert result["rows"] == 2
+    assert objects(kubernetes) == []
+
+
+def test_the_token_is_in_nothing_but_the_triggers_arguments(
+    kubernetes: World, run: Run, own: Batch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    kubernetes.runtime.script = lasting(0.3)
+    follows = deferral(own(deferrable=True), run, fired(deferral(own(deferrable=True), run)))
+    token = follows.trigger.serialize()[1]["ray_cluster"]["token"]
+    assert token == heads(kubernetes)[0].token
+    resumed = fired(follows)
+    result = go_on(own(deferrable=True), run, resumed)
+    told = json.dumps(
+        [result, resumed[1], run.xcoms, run.store.values, run.outlet_events.__dict__], default=str
+    )
+    assert token not in told + caplog.text
+
+
+@pytest.mark.parametrize("step", ["_follow", "_end"])
+def test_a_retry_takes_the_cluster_of_a_dead_worker(
+    kubernetes: World, run: Run, own: Batch, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    kubernetes.runtime.script = lasting(0.3)
+    with monkeypatch.context() as patched:
+        patched.setattr(RayBatchInferenceOperator, step, die)
+        with pytest.raises(Died):
+            own().execute(run.context())
+    run.try_number += 1
+    own().execute(run.context())
+    assert len(claims(kubernetes)) == 1
+    assert len(heads(kubernetes)[0].jobs) == 1
+    assert objects(kubernetes) == []
+
+
+def test_a_retry_takes_the_cluster_that_has_no_job_yet(kubernetes: World, run: Run, own: Batch) -> None:
+    kubernetes.kuberay_down = True
+    deferral(own(deferrable=True), run)
+    kubernetes.kuberay_down = False
+    run.try_number += 1
+    own().execute(run.context())
+    assert len(claims(kubernetes)) == 1
+
+
+def test_a_finished_run_needs_no_cluster(kubernetes: World, run: Run, own: Batch) -> None:
+    first = own().execute(run.context())
+    run.try_number += 1
+    assert own().execute(run.context()) == first
+    assert len(claims(kubernetes)) == 1
+
+
+def test_without_a_record_the_cluster_stays_for_the_retry(kubernetes: World, run: Run, own: Batch) -> None:
+    operator = own()
+    hand_over = operator.hand_over
+
+    def breaking(*given: Any) -> Any:
+        run.store.broken = True
+        return hand_over(*given)
+
+    operator.hand_over = breaking
+    first = operator.execute(run.context())
+    assert [one.split()[0] for one in objects(kubernetes)] == ["RayJob", "RayCluster", "Secret", "Pod"]
+    run.store.broken = False
+    run.try_number += 1
+    assert own().execute(run.context())["submission_id"] == first["submission_id"]
+    assert objects(kubernetes) == []
+
+
+def test_a_clear_releases_the_cluster_of_the_run_before(kubernetes: World, run: Run, own: Batch) -> None:
+    kubernetes.runtime.script = lasting(60)
+    deferral(own(deferrable=True), run, fired(deferral(own(deferrable=True), run)))
+    before = heads(kubernetes)[0]
+    kubernetes.runtime.script = lasting(0)
+    run.clear()
+    own().execute(run.context())
+    assert not before.active
+    assert before.count("POST", f"/api/jobs/{next(iter(before.jobs))}/stop")
+    assert objects(kubernetes) == []
+
+
+def test_a_job_that_fails_leaves_nothing(kubernetes: World, run: Run, own: Batch) -> None:
+    kubernetes.runtime.script = failing(FailureClass.USER_ERROR, "The prompt is wrong.")
+    with pytest.raises(RayBatchException, match="The prompt is wrong"):
+        own().execute(run.context())
+    assert objects(kubernetes) == []
+
+
+def test_a_wrong_argument_creates_nothing(kubernetes: World, run: Run, own: Batch) -> None:
+    operator = own()
+    operator.destination = "ftp://lake/out"
+    with pytest.raises(RayBatchException, match="destination"):
+        operator.execute(run.context())
+    assert not claims(kubernetes)
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_what_can_not_come_fails_at_once(kubernetes: World, run: Run, own: Batch, deferrable: bool) -> None:
+    kubernetes.kubelet.bad_images["rayproject/ray:2.60.0"] = "not found"
+    operator = own(deferrable=deferrable)
+    resumed = fired(deferral(operator, run)) if deferrable else None
+    with pytest.raises(RayBatchException, match="image") as caught:
+        go_on(operator, run, resumed)
+    assert caught.value.failure_class is FailureClass.USER_ERROR
+    assert objects(kubernetes) == []
+
+
+def test_cluster_wait_bounds_the_wait(kubernetes: World, run: Run, own: Batch) -> None:
+    kubernetes.kuberay_down = True
+    with pytest.raises(RayBatchException, match=r"cluster_wait: .* not ready within"):
+        own(cluster_wait=0.1).execute(run.context())
+    kubernetes.kuberay_down = False
+    assert objects(kubernetes) == []
+
+
+def test_a_role_that_is_taken_away_ends_no_job(kubernetes: World, run: Run, own: Batch) -> None:
+    def narrow() -> None:
+        rules = [rule for rule in role_rules(PROXY) if "rayjobs" not in rule["resources"]]
+        kubernetes.server.access.grant("airflow", rules, namespace="default", token="of-airflow")
+
+    def script(ray: Any, body: Any) -> Any:
+        ray.at_poll(1, narrow)
+        return lasting(0.5)(ray, body)
+
+    kubernetes.runtime.script = script
+    assert own().execute(run.context())["rows"] == 2
