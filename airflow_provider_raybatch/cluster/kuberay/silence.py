@@ -22,9 +22,10 @@ _OF_PODS = frozenset({"AppFailed", "JobStatusCheckTimeoutExceeded", ""})
 """Reasons of a RayJob's end that its pods explain better."""
 
 
-async def why_silent(api: KubernetesApi, claim: ClusterClaim) -> LastWords:
+async def why_silent(api: KubernetesApi, claim: ClusterClaim, ray_cluster: str = "") -> LastWords:
     """Ask Kubernetes about a cluster whose Jobs API gives no answer.
 
+    :param ray_cluster: name of the RayCluster that is silent; empty if it is not known.
     :return: lines for the log, and the cause; without one the head runs, so the network may be at fault.
     :raises ClusterError: Kubernetes gives no answer either, or refuses.
     """
@@ -33,13 +34,14 @@ async def why_silent(api: KubernetesApi, claim: ClusterClaim) -> LastWords:
     if job is None or job.uid != claim.uid:
         return LastWords(cause=_gone(claim.name))
     words = await read_last_words(api, job.ray_cluster) if job.ray_cluster else LastWords()
-    return replace(words, cause=cause_of_silence(job, words.cause))
+    return replace(words, cause=cause_of_silence(job, words.cause, ray_cluster))
 
 
-def cause_of_silence(job: RayJobState, of_pods: Diagnosis | None) -> Diagnosis | None:
+def cause_of_silence(job: RayJobState, of_pods: Diagnosis | None, ray_cluster: str = "") -> Diagnosis | None:
     """Why a RayJob's cluster is gone, or going; ``None`` if it should answer. Pure.
 
     :param of_pods: how its head's pod ended, if it did.
+    :param ray_cluster: see :func:`why_silent`.
     """
     if job.terminal:
         if job.deployment_status == "Complete":
@@ -51,6 +53,13 @@ def cause_of_silence(job: RayJobState, of_pods: Diagnosis | None) -> Diagnosis |
         return _gone(job.name)
     if job.suspended:
         told = f"Kueue has taken the RayJob {job.name}'s quota back, which ended its cluster and job."
+        return Diagnosis(FailureClass.NODE_LOST, told)
+    if ray_cluster and job.ray_cluster != ray_cluster:
+        # A resumed RayJob is Running at once, and KubeRay polls a job that its new head never had.
+        told = (
+            f"The cluster {ray_cluster} of RayJob {job.name} was replaced, as when Kueue takes quota back "
+            "and gives it again; its job ended with it."
+        )
         return Diagnosis(FailureClass.NODE_LOST, told)
     return of_pods
 

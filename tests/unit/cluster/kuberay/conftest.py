@@ -29,12 +29,14 @@ CLUSTER = KubeRayCluster(image="rayproject/ray:2.60.0", gpus_per_worker=0)
 NO_WORKERS = WorkerCounts(0, (0, 0), (0, 1))
 
 
-def plan(fingerprint: str = "f", key: SubmissionKey = KEY, **more: Any) -> ClusterPlan:
+def plan(
+    fingerprint: str = "f", key: SubmissionKey = KEY, cluster: KubeRayCluster = CLUSTER, **more: Any
+) -> ClusterPlan:
     """What a run wants."""
 
     def manifest_of(number: int) -> dict[str, Any]:
         return rayjob_manifest(
-            CLUSTER,
+            cluster,
             NO_WORKERS,
             key,
             number,

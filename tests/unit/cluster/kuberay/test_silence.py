@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from airflow_provider_raybatch.cluster.follow.failure_reason import Diagnosis
 from airflow_provider_raybatch.cluster.kuberay.claim import claim_cluster
+from airflow_provider_raybatch.cluster.kuberay.lifecycle import attach, state
 from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim, rayjob_state
 from airflow_provider_raybatch.cluster.kuberay.readiness import WaitingState
 from airflow_provider_raybatch.cluster.kuberay.silence import cause_of_silence, cluster_news, why_silent
@@ -18,7 +20,7 @@ from tests.support.kubernetes.memory import MemoryKubernetes
 from tests.support.kubernetes.seen import JOB, rayjob
 from tests.support.kubernetes.server import ApiServer
 from tests.support.kubernetes.world import World
-from tests.unit.cluster.kuberay.conftest import KEY, plan
+from tests.unit.cluster.kuberay.conftest import CLUSTER, KEY, plan
 
 OF_PODS = Diagnosis(FailureClass.OUT_OF_MEMORY, "The cluster's head pod x has ended: OOMKilled.")
 
@@ -93,6 +95,30 @@ def test_disaster_of_a_head(disaster: str, failure_class: FailureClass, words: s
     if later and of_node:
         words = "killed from outside (exit code 137), as when its node goes away"
     assert any(words in line for line in found.lines), found
+    kubernetes.runtime.close()
+
+
+def test_quota_taken_back_and_given_again_loses_the_job() -> None:
+    kubernetes = World(kueue=True, clock=Clock(start=1_700_000_000))
+    kubernetes.kueue.queues["q"] = {}
+    api = MemoryKubernetes(kubernetes.server)
+    queued = replace(CLUSTER, kueue_queue="q")
+    claim = asyncio.run(claim_cluster(api, KEY, plan(cluster=queued))).claim
+    kubernetes.settle()
+    before = asyncio.run(state(api, claim))
+    asyncio.run(attach(api, claim, KEY.submission_id(0)))
+    assert asyncio.run(why_silent(api, claim, before.ray_cluster)).cause is None
+    kubernetes.kueue.queues["q"] = {"cpu": 0.0}
+    kubernetes.kueue.evict(claim.name)
+    kubernetes.settle()
+    kubernetes.kueue.queues["q"] = {}
+    kubernetes.settle()
+    after = asyncio.run(state(api, claim))
+    assert (after.deployment_status, after.ray_cluster == before.ray_cluster) == ("Running", False)
+    cause = asyncio.run(why_silent(api, claim, before.ray_cluster)).cause
+    assert cause is not None
+    assert cause.failure_class is FailureClass.NODE_LOST
+    assert f"The cluster {before.ray_cluster} of RayJob {claim.name} was replaced" in cause.message
     kubernetes.runtime.close()
 
 
