@@ -49,7 +49,8 @@ class Keeper:
         self._batch = batch
         self._waiting = WaitingState()
         self._told: set[str] = set()
-        self._next = 0.0
+        self._next = {False: 0.0, True: 0.0}  # when it is asked again, by whether the cluster is silent
+        self._ray_cluster = ""
 
     async def looked(self, verdict: Verdict) -> Verdict:
         """See :meth:`Host.looked`."""
@@ -58,9 +59,9 @@ class Keeper:
         if outcome is not None and outcome.state not in _GONE:
             return verdict
         now = time.monotonic()
-        if outcome is None and now < self._next:
+        if outcome is None and now < self._next[silent]:
             return verdict
-        self._next = now + (_ASK_SECONDS if silent else _LOOK_SECONDS)
+        self._next[silent] = now + (_ASK_SECONDS if silent else _LOOK_SECONDS)
         try:
             async with asyncio.timeout(_PATIENCE), self._kubernetes.api() as api:
                 if silent or outcome is not None:
@@ -74,13 +75,14 @@ class Keeper:
             )
 
     async def _kept(self, api: KubernetesClient, verdict: Verdict) -> Verdict:
-        await renew(api, self._claim, self._window, self._submission_id)
+        job = await renew(api, self._claim, self._window, self._submission_id)
+        self._ray_cluster = self._ray_cluster or ("" if job is None else job.ray_cluster)
         news = await cluster_news(api, self._claim, self._waiting)
         self._waiting = news.state
         return self._with(verdict, news.lines)
 
     async def _explained(self, api: KubernetesClient, verdict: Verdict) -> Verdict:
-        words = await why_silent(api, self._claim)
+        words = await why_silent(api, self._claim, self._ray_cluster)
         verdict = self._with(verdict, words.lines)
         if words.cause is not None:
             why = words.cause
