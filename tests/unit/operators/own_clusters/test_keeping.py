@@ -26,6 +26,7 @@ def preempt(kubernetes: World, name: str) -> None:
     pods = [one["metadata"] for one in kubernetes.store.all("Pod")]
     (head,) = [pod["name"] for pod in pods if pod["labels"]["ray.io/node-type"] == "head"]
     kubernetes.disasters.preempt(head)
+    kubernetes.scheduler.nodes.clear()  # so that the next head waits
 
 
 def give_quota_again(kubernetes: World, name: str) -> None:
