@@ -35,4 +35,7 @@ class NamedPlace(SharedPlace):
 
 
 def _secrets(address: ClusterAddress) -> tuple[str, ...]:
-    return (address.token,) if address.token else ()
+    from airflow_provider_raybatch.cluster.kuberay.reach import token_of
+
+    token = token_of(address)
+    return (token,) if token else ()

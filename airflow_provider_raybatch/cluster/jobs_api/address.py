@@ -88,6 +88,15 @@ class ClusterAddress:
         return shown_uri(self.url)
 
     @property
+    def ca_remedy(self) -> str:
+        """How to name the CA bundle that signed the server's certificate."""
+        if self.access is not None:
+            return "correct `certificate-authority` of the connection to Kubernetes"
+        if self.token_remedy:  # no connection has a `ca_bundle` for it
+            return "set SSL_CERT_FILE, where worker and triggerer run, to the CA bundle that signed it"
+        return "set the connection's `ca_bundle` to the path of the CA bundle that signed it"
+
+    @property
     def is_loopback(self) -> bool:
         """Whether the dashboard is on this very machine."""
         host = urlsplit(self.url).hostname or ""

@@ -196,16 +196,13 @@ class Transport:
         return httpx.Response(answer.status_code, content=bytes(content))
 
     def _transport_error(self, error: Exception) -> ClusterError:
-        url, cause = self._address.shown, tls_cause(error)
+        url, cause, remedy = self._address.shown, tls_cause(error), self._address.ca_remedy
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return TlsError(
-                f"The certificate of {url} is not trusted ({cause.verify_message}); set the connection's "
-                "`ca_bundle` to the path of the CA bundle that signed it."
-            )
+            return TlsError(f"The certificate of {url} is not trusted ({cause.verify_message}); {remedy}.")
         if cause is not None and not isinstance(cause, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
             return TlsError(
                 f"TLS with {url} failed ({cause.reason or cause}); write http:// if it speaks plain HTTP, or "
-                "set the connection's `ca_bundle` to the path of the right CA bundle."
+                f"{remedy}."
             )
         if isinstance(error, (httpx.UnsupportedProtocol, httpx.TooManyRedirects)):
             return NotARayDashboardError(

@@ -197,7 +197,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "cloud": _one_of(CLOUDS),
     "node_selector": _selector,
     "tolerations": check_tolerations,
-    "service_account": kube_names.check_object_name,
+    "service_account": kube_names.check_account_name,
     "kueue_queue": kube_names.check_label_name,
     "labels": _labels,
     "annotations": _annotations,

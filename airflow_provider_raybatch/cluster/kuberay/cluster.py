@@ -46,7 +46,7 @@ class KubeRayCluster:
     :param service_account: service account of head and workers; by default KubeRay makes one for the head.
     :param kueue_queue: Kueue's local queue, which admits the cluster.
     :param labels: labels of RayJob and pods.
-    :param annotations: annotations of the RayJob.
+    :param annotations: annotations of RayJob and pods.
     :param env: environment variables of head and workers: texts, or ``{"secretKeyRef": {...}}`` for secrets.
     :param volumes: Kubernetes' volumes, each with `mountPath` for head and workers, and `readOnly` or
         `subPath`.

@@ -15,6 +15,7 @@ LONGEST_RAYCLUSTER = 53
 _DNS_1123 = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_ACCOUNT = re.compile(r"[a-z]([-a-z0-9.]*[a-z0-9])?")
 _WORD = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _CPUS = re.compile(r"\d+(\.\d+)?|\d+m")
@@ -35,8 +36,14 @@ def check_label_name(field: str, value: Any) -> None:
 
 
 def check_object_name(field: str, value: Any) -> None:
-    """Refuse what can't name a Secret or a service account."""
+    """Refuse what can't name a Secret."""
     _check(field, value, _SUBDOMAIN, 253, f"{_LETTERS} and '.', with a letter or digit first and last")
+
+
+def check_account_name(field: str, value: Any) -> None:
+    """Refuse what can't name a service account; KubeRay changes some names, and then finds none."""
+    rule = f"{_LETTERS} and '.', with a letter first and no '-' last"
+    _check(field, value, _ACCOUNT, 50, rule, "KubeRay")
 
 
 def check_key(field: str, key: Any) -> None:
@@ -80,13 +87,15 @@ def check_memory(field: str, value: Any) -> None:
         )
 
 
-def _check(field: str, value: Any, pattern: re.Pattern[str], longest: int, rule: str) -> None:
+def _check(
+    field: str, value: Any, pattern: re.Pattern[str], longest: int, rule: str, taker: str = "Kubernetes"
+) -> None:
     if not isinstance(value, str):
         raise SpecError(f"{field}: {shown(value)} is not text; give a name as text.")
     if len(value) > longest:
         raise SpecError(
-            f"{field}: {shown(value)} is too long by {len(value) - longest}; shorten it, since Kubernetes "
+            f"{field}: {shown(value)} is too long by {len(value) - longest}; shorten it, since {taker} "
             f"takes at most {longest} here."
         )
     if not pattern.fullmatch(value):
-        raise SpecError(f"{field}: {shown(value)} is not a name that Kubernetes takes here; use {rule}.")
+        raise SpecError(f"{field}: {shown(value)} is not a name that {taker} takes here; use {rule}.")

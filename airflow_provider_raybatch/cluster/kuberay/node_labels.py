@@ -31,6 +31,8 @@ _KARPENTER = {
     "H200": "h200",
     "B200": "b200",
 }
+_KARPENTER_MEMORY = {"A100-40G": "40960", "A100-80G": "81920"}
+"""MiB of a GPU, where one name has two kinds."""
 
 _LABELS = {
     "gke": ("cloud.google.com/gke-accelerator", _GKE),
@@ -52,4 +54,9 @@ def gpu_node_labels(cloud: str | None, accelerator_type: str | None) -> dict[str
     if cloud not in _LABELS or accelerator_type is None:
         return {}
     label, names = _LABELS[cloud]
-    return {label: names[accelerator_type]} if accelerator_type in names else {}
+    if accelerator_type not in names:
+        return {}
+    found = {label: names[accelerator_type]}
+    if names is _KARPENTER and accelerator_type in _KARPENTER_MEMORY:
+        found[label.replace("gpu-name", "gpu-memory")] = _KARPENTER_MEMORY[accelerator_type]
+    return found

@@ -65,6 +65,8 @@ def check_manifest(field: str, content: Any) -> None:
     """Refuse plain secrets in the environment variables of a manifest, wherever they are."""
     for variable in _variables(content):
         name = variable.get("name")
+        if name in {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"}:  # KubeRay would leave it as it is
+            raise SpecError(f"{field}: {name} is set for each cluster; remove it.")
         if isinstance(name, str) and "value" in variable:
             check_variable_value(field, name, variable["value"])
 

@@ -22,6 +22,10 @@ SECURITY: Manifest = {
 """Of Kubernetes' restricted profile, all but the user, whom the image chooses."""
 _HEAD_CPUS, _HEAD_MEMORY = 2, "8Gi"
 _PORTS = {"gcs": 6379, "dashboard": 8265, "client": 10001, "metrics": 8080}
+_KEPT = {"karpenter.sh/do-not-disrupt": "true"}
+"""Annotation of pods that Karpenter does not move to repack nodes: Ray's autoscaler removes idle ones."""
+_HEAD_KEPT = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+"""The same for the cluster autoscaler; with the head's pod the job would be lost."""
 _STOP_SECONDS = 60
 """Between the end of a job and that of its pods; replicas have written their rows before."""
 _LARGE_GPUS = (
@@ -45,7 +49,7 @@ def head_group(cluster: KubeRayCluster) -> Manifest:
     container = _container(cluster, "ray-head")
     container["ports"] = [{"name": name, "containerPort": port} for name, port in _PORTS.items()]
     container["resources"] = _resources(sizes.get("cpus") or _HEAD_CPUS, sizes.get("memory") or _HEAD_MEMORY)
-    template = _template(cluster, container)
+    template = _template(cluster, container, _HEAD_KEPT)
     if sizes.get("node_selector"):
         template["spec"]["nodeSelector"] = dict(sizes["node_selector"])
     if sizes.get("tolerations"):
@@ -142,13 +146,16 @@ def _mount(volume: Mapping[str, Any]) -> Manifest:
     return {"name": volume["name"], **{key: volume[key] for key in OF_MOUNT if key in volume}}
 
 
-def _template(cluster: KubeRayCluster, container: Manifest) -> Manifest:
+def _template(
+    cluster: KubeRayCluster, container: Manifest, kept: Mapping[str, str] | None = None
+) -> Manifest:
     # Ray's object store lies in shared memory; Docker's 64 MiB would make it use the disk.
     shared = {"medium": "Memory", "sizeLimit": container["resources"]["limits"]["memory"]}
     volumes = [{k: v for k, v in volume.items() if k not in OF_MOUNT} for volume in cluster.volumes or ()]
     spec: Manifest = {
         "restartPolicy": "Never",  # the autoscaler replaces pods, and a head that restarts has lost its job
         "terminationGracePeriodSeconds": _STOP_SECONDS,
+        "enableServiceLinks": False,  # a Service `vllm` would set VLLM_PORT, to what vLLM can't read
         "containers": [container],
         "volumes": [{"name": SHARED_MEMORY, "emptyDir": shared}, *volumes],
     }
@@ -156,12 +163,12 @@ def _template(cluster: KubeRayCluster, container: Manifest) -> Manifest:
         spec["serviceAccountName"] = cluster.service_account
     if cluster.image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in cluster.image_pull_secrets]
-    template: Manifest = {"spec": spec}
-    if labels := pod_labels(cluster.labels):
-        template["metadata"] = {"labels": labels}
-    return template
+    metadata = {"annotations": {**_KEPT, **(kept or {}), **_of_pods(cluster.annotations)}}
+    if labels := _of_pods(cluster.labels):
+        metadata["labels"] = labels
+    return {"metadata": metadata, "spec": spec}
 
 
-def pod_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
-    """Labels of the pods, without Kueue's: with them, Kueue would queue each pod of an admitted cluster."""
-    return {key: value for key, value in (labels or {}).items() if not key.startswith("kueue.x-k8s.io/")}
+def _of_pods(given: Mapping[str, str] | None) -> dict[str, str]:
+    """Those of labels or annotations that pods get, too: with Kueue's, each pod would be queued again."""
+    return {key: value for key, value in (given or {}).items() if not key.startswith("kueue.x-k8s.io/")}

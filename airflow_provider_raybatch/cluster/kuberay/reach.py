@@ -94,5 +94,10 @@ def cluster_address(
     return ClusterAddress(url, token=token, headers=_ray_header(token), token_remedy=_TOKEN_REMEDY)
 
 
+def token_of(address: ClusterAddress) -> str | None:
+    """Ray's token in an address that :func:`cluster_address` has made, in whichever header it is sent."""
+    return address.token or address.headers.get(RAY_TOKEN_HEADER, "").removeprefix("Bearer ") or None
+
+
 def _ray_header(token: str | None) -> dict[str, str]:
     return {RAY_TOKEN_HEADER: f"Bearer {token}"} if token else {}

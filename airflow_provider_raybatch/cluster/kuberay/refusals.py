@@ -154,7 +154,8 @@ def _forbidden(server: ApiServer, asked: Asked, refusal: Refusal) -> ClusterErro
         full = f"{resource}.{group}" if group else resource
         return ForbiddenError(
             f"{server.credentials[:1].upper()}{server.credentials[1:]} may not {verb} {full} in namespace "
-            f"{asked.namespace!r} ({told}); bind it to the Role in {ROLE_FILE}."
+            f"{asked.namespace!r} ({told}); bind it to the Role in {ROLE_FILE}, or "
+            "correct the namespace."
         )
     return ForbiddenError(f"Kubernetes forbids to {asked} ({told}); {_ask_admin(told)}.")
 

@@ -188,7 +188,9 @@ def test_role_without_one_verb(started: Callable[..., Task], verb: str, resource
     error = refused(task)
     assert error.failure_class is USER
     assert f"may not {verb} {resource}" in str(error)
-    assert str(error).endswith("; bind it to the Role in docs/kubernetes_role.yaml.")
+    assert str(error).endswith(
+        "; bind it to the Role in docs/kubernetes_role.yaml, or correct the namespace."
+    )
     # Without get of rayjobs it can't be seen that it is gone, but it is.
     assert task.left() == {}
 

@@ -46,6 +46,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"namespace": "a" * 64}, "is too long by 1; shorten it, since Kubernetes takes at most 63 here."),
     ({"namespace": 5}, "namespace: 5 is not text; give a name as text."),
     ({"service_account": "a b"}, "service_account: 'a b' is not a name"),
+    ({"service_account": "a" * 51}, "is too long by 1; shorten it, since KubeRay takes at most 50 here."),
+    ({"service_account": "1a"}, "service_account: '1a' is not a name that KubeRay takes here; use"),
     ({"kueue_queue": "Queue"}, "kueue_queue: 'Queue' is not a name"),
     ({"labels": {"team": "a b"}}, "labels: team: 'a b' is not a name"),
     ({"labels": {"a b": "x"}}, "labels: 'a b' is not a name"),

@@ -227,6 +227,21 @@ def test_secret_in_a_file_is_refused(tmp_path: Path) -> None:
     assert "geheim" not in str(caught.value)
 
 
+@pytest.mark.parametrize("where", ["spec", "patch"])
+def test_a_clusters_own_token_is_refused(where: str) -> None:
+    """KubeRay sets no token where a container has one, so that the head would refuse the task's."""
+    variable = {
+        "name": "RAY_AUTH_TOKEN",
+        "valueFrom": {"secretKeyRef": {"name": "own", "key": "auth_token"}},
+    }
+    head = {"template": {"spec": {"containers": [{"name": "ray-head", "image": IMAGE, "env": [variable]}]}}}
+    given: dict[str, Any] = {"spec": {"rayVersion": "2.60.0", "headGroupSpec": head}}
+    if where == "patch":
+        given = {"image": IMAGE, "patch": {"headGroupSpec": head}}
+    with pytest.raises(SpecError, match=f"^{where}: RAY_AUTH_TOKEN is set for each cluster; remove it"):
+        made(KubeRayCluster(**given))
+
+
 def paths(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     yield before
     if isinstance(value, dict | list):

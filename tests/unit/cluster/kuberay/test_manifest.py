@@ -68,6 +68,12 @@ def made(counts: WorkerCounts | None = None, **arguments: Any) -> dict[str, Any]
     return rayjob_manifest(cluster, counts, KEY, 3, "print", **more)
 
 
+def pods(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pod templates of the head and of each group of workers."""
+    spec = job["spec"]["rayClusterSpec"]
+    return [group["template"] for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
+
+
 def strict(schema: Any) -> Any:
     """Return a schema that refuses unknown fields, as the server does with ``fieldValidation=Strict``."""
     if isinstance(schema, list):
@@ -103,9 +109,8 @@ def test_every_field_is_in_the_schemas(kuberay: str, arguments: dict[str, Any]) 
     reading = Schemas(kuberay).read("RayJob", job)
     assert (reading.unknown, reading.causes) == ([], [])
     pod = strict(POD_TEMPLATE)
-    spec = job["spec"]["rayClusterSpec"]
-    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
-        jsonschema.validate(group["template"], pod)
+    for template in pods(job):
+        jsonschema.validate(template, pod)
 
 
 def test_rayjob_is_a_lease_that_always_ends() -> None:
@@ -197,6 +202,50 @@ def test_pods_have_the_users_labels_without_kueues() -> None:
     assert job["spec"]["suspend"] is True
     head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
     assert head["metadata"]["labels"] == {"team": "search"}
+
+
+def test_pods_have_the_users_annotations_without_kueues() -> None:
+    """Sidecar injectors and CSI drivers such as GCS FUSE read annotations of pods."""
+    annotations = {"gke-gcsfuse/volumes": "true", "kueue.x-k8s.io/elastic-job": "true"}
+    job = made(accelerator_type="L4", annotations=annotations)
+    assert annotations.items() <= job["metadata"]["annotations"].items()
+    for pod in pods(job):
+        assert pod["metadata"]["annotations"]["gke-gcsfuse/volumes"] == "true"
+        assert "kueue.x-k8s.io/elastic-job" not in pod["metadata"]["annotations"]
+
+
+def test_node_autoscalers_move_no_pod_that_works() -> None:
+    """They would repack nodes, and with the head's pod the job is lost. Each can be set or removed."""
+    head, worker = pods(made(accelerator_type="L4"))
+    assert head["metadata"]["annotations"] == {
+        "karpenter.sh/do-not-disrupt": "true",
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    }
+    assert worker["metadata"]["annotations"] == {"karpenter.sh/do-not-disrupt": "true"}
+    own = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
+    head, worker = pods(made(accelerator_type="L4", annotations=own))
+    assert head["metadata"]["annotations"].items() >= own.items() <= worker["metadata"]["annotations"].items()
+
+
+def test_services_of_the_namespace_set_no_variables() -> None:
+    """A Service named `vllm` would set `VLLM_PORT` to a URL, with which vLLM does not start."""
+    assert [pod["spec"]["enableServiceLinks"] for pod in pods(made(accelerator_type="L4"))] == [False, False]
+
+
+def test_memory_of_a_gpu_tells_kinds_of_a100_apart() -> None:
+    def selector(cloud: str, kind: str) -> Any:
+        return pods(made(accelerator_type=kind, cloud=cloud))[1]["spec"]["nodeSelector"]
+
+    assert selector("eks", "A100-80G") == {
+        "karpenter.k8s.aws/instance-gpu-name": "a100",
+        "karpenter.k8s.aws/instance-gpu-memory": "81920",
+    }
+    assert selector("eks-auto", "A100-40G") == {
+        "eks.amazonaws.com/instance-gpu-name": "a100",
+        "eks.amazonaws.com/instance-gpu-memory": "40960",
+    }
+    assert selector("gke", "A100-80G") == {"cloud.google.com/gke-accelerator": "nvidia-a100-80gb"}
+    assert selector("eks", "A100") == {"karpenter.k8s.aws/instance-gpu-name": "a100"}
 
 
 def test_fixed_counts_need_no_autoscaler() -> None:

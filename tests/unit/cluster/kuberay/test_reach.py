@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from airflow_provider_raybatch.cluster.jobs_api.access import Access
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.jobs_api.before_ray import refused_before_ray
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import (
@@ -27,7 +28,12 @@ from airflow_provider_raybatch.cluster.jobs_api.tls import ClientCertificate
 from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy
 from airflow_provider_raybatch.cluster.kuberay.existing import default_secret, existing_address
 from airflow_provider_raybatch.cluster.kuberay.kubeconfig import Kubeconfig, kubeconfig_server
-from airflow_provider_raybatch.cluster.kuberay.reach import Dashboard, cluster_address, dashboard_of
+from airflow_provider_raybatch.cluster.kuberay.reach import (
+    Dashboard,
+    cluster_address,
+    dashboard_of,
+    token_of,
+)
 from airflow_provider_raybatch.cluster.kuberay.role import PROXY, role_rules
 from airflow_provider_raybatch.cluster.kuberay.server import ApiServer as Server
 from airflow_provider_raybatch.contract.failures import SpecError
@@ -101,6 +107,15 @@ def test_auto_takes_the_service_inside_of_the_cluster() -> None:
     assert (outside.verify, outside.token) == ("/ca.pem", None)
     assert outside.request_headers()["X-Ray-Authorization"] == "Bearer t"
     assert "Authorization" not in outside.request_headers()
+    assert token_of(inside) == token_of(outside) == "t"  # which tasks mask
+    assert token_of(cluster_address(server(), PLACE, None)) is None
+
+
+def test_untrusted_certificates_have_a_remedy_for_each_way() -> None:
+    """No connection to Kubernetes has a `ca_bundle`."""
+    assert "`certificate-authority`" in cluster_address(server(), PLACE, "t").ca_remedy
+    assert "SSL_CERT_FILE" in cluster_address(server(), PLACE, "t", "https://ray.example.com").ca_remedy
+    assert "`ca_bundle`" in ClusterAddress("https://ray.example.com").ca_remedy
 
 
 def test_a_template_names_the_cluster() -> None:

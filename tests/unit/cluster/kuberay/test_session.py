@@ -254,7 +254,7 @@ REFUSALS = {
         ),
         errors.ForbiddenError,
         r"may not create rayjobs\.ray\.io in namespace 'jobs' .* "
-        r"bind it to the Role in docs/kubernetes_role\.yaml",
+        r"bind it to the Role in docs/kubernetes_role\.yaml, or correct the namespace\.",
     ),
     "quota": (
         status(
