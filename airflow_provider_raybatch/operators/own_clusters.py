@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Coroutine
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.cluster.jobs_api.errors import StaleStateError
@@ -54,13 +55,18 @@ def give_up(run: TaskRun, error: RaybatchError, log: Log, *, is_last: bool) -> N
     unreachable = error.failure_class is FailureClass.CLUSTER_UNREACHABLE
     if isinstance(error, StaleStateError) or (unreachable and not is_last):
         return
-    release(run, log)
+    _delete(run.place.stop_run(run.id, log), log)
 
 
 def release(run: TaskRun, log: Log) -> None:
-    """Delete the clusters of a run; an error is only logged, since KubeRay ends them later."""
+    """Delete the clusters of a run whose job is over."""
+    _delete(run.place.release_run(run.id, log), log)
+
+
+def _delete(deleting: Coroutine[Any, Any, object], log: Log) -> None:
+    """An error is only logged, since KubeRay ends clusters later."""
     try:
-        run_blocking(run.place.stop_run(run.id, log))
+        run_blocking(deleting)
     except RaybatchError as error:
         log.warning("The cluster could not be deleted, so KubeRay ends it after its job: %s", error)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -97,8 +98,13 @@ class Keeper:
             return replace(verdict, outcome=Outcome("succeeded", None, told, ended=True))
         return verdict
 
-    def _with(self, verdict: Verdict, lines: tuple[str, ...], level: str = "info") -> Verdict:
+    def untold(self, lines: Iterable[str]) -> list[str]:
+        """The lines that were not told before; they are from now on."""
         new = [line for line in lines if line not in self._told]
         self._told.update(new)
+        return new
+
+    def _with(self, verdict: Verdict, lines: tuple[str, ...], level: str = "info") -> Verdict:
+        new = self.untold(lines)
         told = (FollowedLine(clean(line), "warning" if level == "warning" else "info") for line in new)
         return replace(verdict, lines=(*verdict.lines, *told))

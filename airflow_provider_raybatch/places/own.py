@@ -236,6 +236,12 @@ class OwnPlace(Place):
                     await cluster.release(log)
         return [rayjob.name for rayjob in own]
 
+    async def release_run(self, run: OneRun, log: Log) -> None:
+        """See :meth:`Place.release_run`."""
+        async with self.kubernetes.api() as api:
+            for rayjob in await self._own(api, run):
+                await (await self._found(api, run, rayjob)).release(log)
+
     async def stop_earlier(
         self, earlier: Sequence[OneRun] | None, run: OneRun, keep: str, log: Log
     ) -> list[str]:

@@ -160,7 +160,7 @@ class OwnCluster(Cluster):
         except RaybatchError as error:
             log.warning("How the cluster's pods ended can't be asked: %s", error)
             return
-        for line in words.lines:
+        for line in self._keeper.untold(words.lines):
             log.info("%s", clean(line))
 
     async def release(self, log: Log, seconds: float = RELEASE_TIMEOUT) -> None:

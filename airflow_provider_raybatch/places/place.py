@@ -193,6 +193,9 @@ class Place(ABC):
     async def stop_run(self, run: OneRun, log: Log, timeout: float = STOP_TIMEOUT) -> list[str]:  # noqa: ASYNC109 - handed on
         """Stop what a run has left, asking again while nothing answers; return what was stopped."""
 
+    async def release_run(self, run: OneRun, log: Log) -> None:  # noqa: B027 - most make none
+        """Delete the clusters that were made for a run whose job is over, without asking them any more."""
+
     @abstractmethod
     async def stop_earlier(
         self, earlier: Sequence[OneRun] | None, run: OneRun, keep: str, log: Log

@@ -130,6 +130,25 @@ def test_a_head_that_restarts_loses_the_job(kubernetes: World, run: Run, own: Ba
     assert objects(kubernetes) == []
 
 
+@pytest.mark.timeout(60)
+def test_a_head_that_never_comes_back_holds_up_no_release(kubernetes: World, run: Run, own: Batch) -> None:
+    def script(ray: Any, body: Any) -> Script:
+        def kill() -> None:
+            ray.down = True
+            kubernetes.scheduler.nodes.clear()
+            (pod,) = kubernetes.store.all("Pod")
+            kubernetes.disasters.preempt(pod["metadata"]["name"])
+
+        ray.at_poll(1, kill)
+        return lasting(60)(ray, body)
+
+    kubernetes.runtime.script = script
+    with pytest.raises(RayBatchException, match="head pod") as caught:
+        own().execute(run.context())
+    assert caught.value.failure_class is FailureClass.NODE_LOST
+    assert objects(kubernetes) == []
+
+
 def test_changed_arguments_replace_the_cluster(kubernetes: World, run: Run, own: Batch) -> None:
     kubernetes.runtime.script = lasting(60)
     deferral(own(deferrable=True), run, fired(deferral(own(deferrable=True), run)))
