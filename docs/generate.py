@@ -32,6 +32,7 @@ sys.path.insert(0, str(DOCS.parent))
 
 from airflow_provider_raybatch.cli.option import Option, Verb  # noqa: E402 - the line above finds it
 from airflow_provider_raybatch.cli.verbs import PROGRAM, VERBS  # noqa: E402
+from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster  # noqa: E402
 from airflow_provider_raybatch.contract import failures, spec  # noqa: E402
 from airflow_provider_raybatch.contract.base import ContractModel  # noqa: E402
 from airflow_provider_raybatch.contract.manifest import BatchManifest  # noqa: E402
@@ -115,7 +116,8 @@ class Argument:
 def arguments(name: str) -> list[Argument]:
     """The documented arguments of one of :data:`CLASSES`, in the order of its docstring."""
     kind: Any = getattr(importlib.import_module(f"airflow_provider_raybatch.{CLASSES[name]}"), name)
-    hints = typing.get_type_hints(kind.__init__)
+    # Operators name this class without importing it, so that DAGs are parsed sooner.
+    hints = typing.get_type_hints(kind.__init__, localns={"KubeRayCluster": KubeRayCluster})
     known = set(inspect.signature(kind.__init__).parameters)
     templated = {field for one in (kind, *kind.__subclasses__()) for field in one.template_fields}
     found: list[Argument] = []

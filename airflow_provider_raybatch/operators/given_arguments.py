@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.coercion import listed
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.submission import OnStaleState
@@ -16,6 +15,9 @@ from airflow_provider_raybatch.operators.cancel_handler import CancelHandler
 from airflow_provider_raybatch.operators.common_arguments import COMMON, DEFERRABLE, converted
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
 from airflow_provider_raybatch.places.given import check_one_cluster
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 
 
 class CommonArguments(LiteralTextOperator):

@@ -3,16 +3,27 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.coercion import from_text, is_absent
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
+
+_MODULE = "airflow_provider_raybatch.cluster.kuberay.cluster"
+
+
+def is_cluster(value: object) -> TypeGuard[KubeRayCluster]:
+    """Whether it is a ``KubeRayCluster``; a DAG without one is parsed without that module."""
+    module = sys.modules.get(_MODULE)
+    return module is not None and isinstance(value, module.KubeRayCluster)
 
 
 def given_cluster(value: Any, name: str = "ray_cluster") -> KubeRayCluster | None:
@@ -23,6 +34,8 @@ def given_cluster(value: Any, name: str = "ray_cluster") -> KubeRayCluster | Non
     """
     if is_absent(value):
         return None
+    from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
+
     given = from_text(value)
     if isinstance(given, Mapping):
         known = [field.name for field in fields(KubeRayCluster)]
@@ -46,7 +59,10 @@ def check_one_cluster(ray_conn_id: Any, ray_cluster: Any) -> None:
 
     :raises SpecError: both are given.
     """
-    if isinstance(ray_cluster, (KubeRayCluster, Mapping)) and ray_conn_id not in (None, DEFAULT_CONN_ID):
+    if (is_cluster(ray_cluster) or isinstance(ray_cluster, Mapping)) and ray_conn_id not in (
+        None,
+        DEFAULT_CONN_ID,
+    ):
         raise SpecError(
             f"ray_cluster: ray_conn_id {shown(ray_conn_id)} is given, too, and a job runs on one cluster; "
             "leave one of them out (ray_conn_id=None, where default_args has it)."

@@ -13,7 +13,6 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
-from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.coercion import boolean
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import FailureClass
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
 
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome, Verdict
+    from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
     from airflow_provider_raybatch.places.shared import SharedPlace
 
 _TRIGGER_IS_GONE = "__fail__"  # Airflow's next_method after a deferral's timeout and a trigger's failure
