@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.cluster.jobs_api.access import Access
@@ -142,12 +143,43 @@ class KubeconfigLogin:
 
     def _run(self, answer: Future[_Loaded]) -> None:
         try:
-            loaded = asyncio.run(_load(self._kubeconfig))
+            with asyncio.Runner(loop_factory=_PluginLoop) as runner:
+                loaded = runner.run(_load(self._kubeconfig))
         except BaseException as error:
             answer.set_exception(error)
         else:
             self._loaded = loaded
             answer.set_result(loaded)
+
+
+class _PluginLoop(asyncio.SelectorEventLoop):
+    """Starts exec plugins as the library does not: without our input, which Airflow's messages come by.
+
+    A plugin that hangs ends with the loop.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._plugins: list[asyncio.SubprocessTransport] = []
+
+    async def subprocess_exec(  # type: ignore[override]
+        self, factory: Any, *command: Any, **options: Any
+    ) -> Any:
+        """See :meth:`asyncio.loop.subprocess_exec`."""
+        try:
+            found = await super().subprocess_exec(factory, *command, **options | {"stdin": DEVNULL})
+        except OSError as error:
+            from kubernetes_asyncio.config import ConfigException
+
+            raise ConfigException(f"exec: {command[0]} can't be started: {error.strerror}") from None
+        self._plugins.append(found[0])
+        return found
+
+    def close(self) -> None:
+        """End what has not ended."""
+        for plugin in self._plugins:
+            plugin.close()
+        super().close()
 
 
 async def _load(kubeconfig: Kubeconfig) -> _Loaded:
@@ -197,23 +229,9 @@ def _loader(kubeconfig: Kubeconfig, kube_config: Any) -> KubeConfigLoader:
         persist = merged.save_changes
     else:
         node, persist = kube_config.ConfigNode(kubeconfig.shown, json.loads(json.dumps(source))), None
-    # What is written back, OIDC's next refresh token, must not have the commands as they are run here.
-    if any(_close_input(user) for user in node.value.get("users") or []):
-        persist = None
     return kube_config.KubeConfigLoader(  # type: ignore[no-any-return]
         node, active_context=kubeconfig.context, config_base_path=None, config_persister=persist
     )
-
-
-def _close_input(user: Any) -> bool:
-    """Keep an exec plugin from reading this process's standard input: Airflow's messages come by it."""
-    entry = getattr(user, "value", user).get("user") or {}
-    plugin = entry.get("exec")
-    if not plugin or "command" not in plugin:
-        return False
-    arguments = ["-c", 'exec "$0" "$@" </dev/null', plugin["command"], *(plugin.get("args") or [])]
-    plugin.update(command="/bin/sh", args=arguments)
-    return True
 
 
 def _load_again(loader: KubeConfigLoader) -> float:
@@ -235,8 +253,6 @@ def _unusable(kubeconfig: Kubeconfig, error: Exception) -> ClusterError:
             f"{kubeconfig.shown}: its exec plugin fails ({cause}); run its command by hand where this task "
             "runs, and log in again."
         )
-    if isinstance(error, FileNotFoundError) and error.filename == "/bin/sh":
-        cause = "there is no /bin/sh to run the exec plugin"
     context = f"context {kubeconfig.context!r} of " if kubeconfig.context else ""
     return UserClusterError(
         f"{kubeconfig.shown}: {context}the kubeconfig can't be used ({cause or type(error).__name__}); "

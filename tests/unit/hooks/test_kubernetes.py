@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -256,6 +257,24 @@ def test_an_exec_plugin_that_fails_says_why(tmp_path: Path, connection: Callable
         match=r"exec plugin fails \(exec: process returned 3\. Your session has expired\)",
     ):
         KubernetesServerHook().server()
+
+
+def test_an_exec_plugin_that_is_missing_says_so() -> None:
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin"}}
+    sentence = r"exec plugin fails \(exec: no-such-plugin can't be started: No such file or directory\)"
+    with pytest.raises(KubernetesLoginError, match=sentence):
+        kubeconfig_server(Kubeconfig(config(user)))
+
+
+def test_an_exec_plugin_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each try would leave a process behind: one a minute in a triggerer without network."""
+    monkeypatch.setattr(kubeconfig, "_LOAD_SECONDS", 0.5)
+    user = plugin(tmp_path, f"echo $$ > {tmp_path}/pid\nexec sleep 600")
+    with pytest.raises(KubernetesLoginError, match="gave no credentials within"):
+        kubeconfig_server(Kubeconfig(config(user)))
+    status = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/status")
+    while status.exists() and "zombie" not in status.read_text():  # within the test's own timeout
+        time.sleep(0.01)
 
 
 async def test_a_token_in_a_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
