@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -43,15 +44,23 @@ def given_cluster(value: Any, name: str = "ray_cluster") -> KubeRayCluster | Non
             raise SpecError(
                 f"{name}: {unknown[0]!r} is not an argument of KubeRayCluster; known are {', '.join(known)}."
             )
-        given = KubeRayCluster(**given)
+        with _named(name):
+            given = KubeRayCluster(**given)
     if not isinstance(given, KubeRayCluster):
         raise SpecError(f"{name}: {shown(value)} is not a cluster; give a KubeRayCluster.")
     rendered = copy(given)
-    try:
+    with _named(name):
         rendered.check()
+    return rendered
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Begin a mistake's sentence with the argument of the task."""
+    try:
+        yield
     except SpecError as error:
         raise SpecError(f"{name}: {error}") from None
-    return rendered
 
 
 def check_one_cluster(ray_conn_id: Any, ray_cluster: Any) -> None:
