@@ -13,7 +13,7 @@ from airflow_provider_raybatch.cluster.kuberay.sweep import Leftover, Sweep
 from airflow_provider_raybatch.contract.durations import in_words
 from airflow_provider_raybatch.contract.text import clean, count_of
 
-_FIRST = ("name", "state", "verdict", "age", "task", "gpus", "ends")
+_FIRST = ("name", "state", "verdict", "reason", "task", "age", "gpus", "ends", "run")
 """What a narrow table shows before other columns."""
 
 
@@ -38,7 +38,12 @@ def show_clusters(options: Namespace) -> None:
         left = sum(verdict.delete for _, verdict in swept.judged)
         total = count_of(len(swept.judged), "object")
         hint = "; --delete deletes them" if left and not options.delete else ""
-        print(clean(f"{left:,} of {total} in namespace {swept.found.namespace} were left{hint}."))
+        print(clean(f"Left: {left:,} of {total} in namespace {swept.found.namespace}{hint}."))
+    if not installation:
+        print(
+            "This Airflow has no id yet (Variable raybatch_installation_id), so all counts as others'.",
+            file=sys.stderr,
+        )
     for sentence in swept.refused:
         print(clean(sentence), file=sys.stderr)
     if swept.found.unseen:

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from airflow.sdk import get_current_context
+
 from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.cluster.kuberay.client import KubernetesClient
 from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
@@ -45,7 +47,6 @@ def delete_left_clusters(
     namespace: str | None = None,
     *,
     grace: float = GRACE,
-    team: str | None = None,
 ) -> list[str]:
     """Delete the clusters and Secrets that runs of this Airflow have left. Call it in a task.
 
@@ -54,7 +55,6 @@ def delete_left_clusters(
 
     :param namespace: of Kubernetes; by default the connection's.
     :param grace: seconds that an object must be old.
-    :param team: of the task, in a multi-team Airflow.
     :return: kinds and names of what was deleted, such as ``RayJob raybatch-...``.
     :raises RayBatchException: Kubernetes can't be reached, or refuses.
     """
@@ -63,7 +63,7 @@ def delete_left_clusters(
 
     server = KubernetesServerHook(kubernetes_conn_id).server()
     with for_airflow():
-        swept = sweep(server, namespace, installation_id(team), task_fate, grace=grace, delete=True)
+        swept = sweep(server, namespace, installation_id(_team()), task_fate, grace=grace, delete=True)
     for one, verdict in swept.judged:
         _log.info(
             "%s %s: %s, since %s.",
@@ -79,6 +79,14 @@ def delete_left_clusters(
     total = count_of(len(swept.judged), "object")
     _log.info("Deleted %d of %s in namespace %s.", len(swept.deleted), total, swept.found.namespace)
     return list(swept.deleted)
+
+
+def _team() -> str | None:
+    """The team of the running task, in a multi-team Airflow: its clusters have an id of their own."""
+    try:
+        return getattr(get_current_context().get("dag_run"), "team_name", None)
+    except RuntimeError:  # outside of a task
+        return None
 
 
 def sweep(

@@ -67,7 +67,7 @@ def run(
     """
     context, control = JobContext(spec, secrets or Secrets(), emit), control or Control(spec, emit)
     emit(events.Phase(phase="preflight", message="checking source, prompt, model, destination and cluster"))
-    with context.launch, context.start_up.saying(emit):
+    with context.launch, context.nodes, context.start_up.saying(emit):
         if (committed := make_ready(context, submission)) is not None:
             _found_committed(context, committed)
             remember_committed(spec, context.journal.folder, context.secrets.aws, emit)
@@ -125,7 +125,8 @@ def _claim(context: JobContext) -> BatchManifest | None:
     """
     journal = context.journal
     if context.remaining and not context.launch.began:  # early replicas have found room
-        cluster_view.wait_for(context.sizing, context.spec.cluster_wait, journal.began_before(), context.emit)
+        began_before, longest = journal.began_before(), context.spec.cluster_wait
+        cluster_view.wait_for(context.sizing, longest, began_before, context.emit, context.nodes)
         context.start_up.ended("nodes")
     committed = journal.claim()
     if committed is None:
@@ -227,6 +228,7 @@ def _limits(context: JobContext, budget: Budget, control: Control, claim: ClaimW
         nonlocal has_begun
         if not has_begun and any(one.first_request for one in reports):
             has_begun = True
+            context.nodes.close()
             phases = in_words(context.start_up.phases(reports))
             context.emit(events.Notice(message=f"first request after {phases}"))
         context.tolerance.during(reports)

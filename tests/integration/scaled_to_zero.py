@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ def seen(address: str, folder: Path) -> dict[str, Any]:
 
     refusal = None
     try:
-        cluster_view.wait_for(plan.Plan(1, 1.0, 8, None, 8, 2, {}), None, False, emit)
+        with ExitStack() as held:
+            cluster_view.wait_for(plan.Plan(1, 1.0, 8, None, 8, 2, {}), None, False, emit, held)
     except PreflightError as error:
         refusal = [error.failure_class, str(error)]
 

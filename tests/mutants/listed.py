@@ -9,6 +9,7 @@ from .areas import (
     commit,
     following,
     ledger,
+    left_clusters,
     poison_rows,
     replica,
     response_store,
@@ -33,5 +34,6 @@ AREAS = {
     "Following": following.MUTANTS,
     "Attempts": attempts.MUTANTS,
     "Clusters": clusters.MUTANTS,
+    "Left clusters": left_clusters.MUTANTS,
 }
 MUTANTS = [mutant for mutants in AREAS.values() for mutant in mutants]

@@ -105,41 +105,44 @@ def check_versions() -> dict[str, str]:
 
 
 def wait_for(
-    plan: Plan, cluster_wait: float | None, held_before: bool, emit: Callable[[Phase], None]
+    plan: Plan,
+    cluster_wait: float | None,
+    held_before: bool,
+    emit: Callable[[Phase], None],
+    held: contextlib.ExitStack,
 ) -> Cluster:
     """Wait until the cluster can hold the plan.
 
     :param cluster_wait: see :func:`~airflow_provider_raybatch.job.planning.fit.longest_wait`, also for
         `held_before`.
+    :param held: its end withdraws the request to the autoscaler, which would outlive the job and keep its
+        nodes. End it when replicas hold them: the first node may have been idle for so long meanwhile that
+        the autoscaler would take it at once.
     :raises PreflightError: it never can, or did not in time.
     """
     began, announced = time.monotonic(), False
     cluster = view()
     autoscales = cluster.autoscaler is not None
-    try:
-        while True:
-            seconds = fit.longest_wait(cluster_wait, autoscales, held_before)
-            verdict = fit.assess(plan, cluster, autoscales or seconds > 0)
-            if verdict.verdict == "fits":
-                return cluster
-            if verdict.verdict == "never":
-                raise PreflightError(verdict.sentence, FailureClass.UNSCHEDULABLE)
-            if not announced:
-                emit(Phase(phase="waiting", message=verdict.sentence))
-                announced = True
-                _request(_bundles(plan, cluster))
-            if time.monotonic() - began > seconds:
-                raise PreflightError(
-                    f"cluster_wait: {seconds:g} s are over and {verdict.situation}; raise cluster_wait, ask "
-                    "for fewer replicas or smaller ones, or add nodes.",
-                    FailureClass.STALLED,
-                )
-            time.sleep(_POLL)
-            cluster = replace(cluster, nodes=_nodes())
-    finally:
-        if announced:
-            # The request would outlive the job, and keep its nodes. Replicas hold their own.
-            _request([])
+    while True:
+        seconds = fit.longest_wait(cluster_wait, autoscales, held_before)
+        verdict = fit.assess(plan, cluster, autoscales or seconds > 0)
+        if verdict.verdict == "fits":
+            return cluster
+        if verdict.verdict == "never":
+            raise PreflightError(verdict.sentence, FailureClass.UNSCHEDULABLE)
+        if not announced:
+            emit(Phase(phase="waiting", message=verdict.sentence))
+            announced = True
+            held.callback(_request, [])
+            _request(_bundles(plan, cluster))
+        if time.monotonic() - began > seconds:
+            raise PreflightError(
+                f"cluster_wait: {seconds:g} s are over and {verdict.situation}; raise cluster_wait, ask "
+                "for fewer replicas or smaller ones, or add nodes.",
+                FailureClass.STALLED,
+            )
+        time.sleep(_POLL)
+        cluster = replace(cluster, nodes=_nodes())
 
 
 def _nodes() -> tuple[Resources, ...]:

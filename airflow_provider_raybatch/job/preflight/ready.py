@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -81,6 +82,7 @@ class JobContext:
         is as it was checked.
     :param secrets: credentials that travelled with the job.
     :ivar journal: of the destination.
+    :ivar nodes: the request for nodes, until replicas hold them.
     :ivar refusal: too many of the first rows fail, unless they have an answer; no engine starts before.
     :ivar earlier: what earlier submissions finished of the same input and request configuration.
     :ivar prefix: and `lengths`: see :func:`~airflow_provider_raybatch.job.row_order.regroup.grouping_for`.
@@ -96,6 +98,7 @@ class JobContext:
     emit: Emit
     start_up: StartUp = field(default_factory=StartUp)
     launch: Launch = field(default_factory=Launch)
+    nodes: ExitStack = field(default_factory=ExitStack)
     versions: dict[str, str] = field(init=False)
     journal: Journal = field(init=False)
     source: Source = field(init=False)
@@ -223,7 +226,8 @@ def wait_for_engine_node(spec: BatchInferenceSpec, held_before: bool, emit: Emit
         return
     one = replace(plan.make(spec, 1, cluster_view.view()), replicas=1, fewest_replicas=None)
     if one.gpus and cluster_view.gpu_node(spec.accelerator_type) is None:
-        cluster_view.wait_for(one, spec.cluster_wait, held_before, emit)
+        with ExitStack() as held:
+            cluster_view.wait_for(one, spec.cluster_wait, held_before, emit, held)
 
 
 def vllm_is_here() -> bool:

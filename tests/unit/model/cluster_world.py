@@ -34,7 +34,7 @@ from airflow_provider_raybatch.contract.submission import TaskKey
 
 from .cluster_process import Client, Process
 from .exploring import STRIDE, Choose
-from .kuberay import TTL, Kubernetes
+from .kuberay import GRACE, TTL, Kubernetes
 from .process import Wrong
 
 PRE_RUNNING, WINDOW, POLL, BOUND = 60, 60, 10.0, 5
@@ -410,8 +410,8 @@ class World:
         restart = max(
             (one.spec["activeDeadlineSeconds"] for one in self.kubernetes.objects.values()), default=0
         )
-        longest = PRE_RUNNING + WINDOW + TTL + (restart if "suspend" in self.faults else 0)
-        for seconds in {longest, max(0, self.bounded - self.kubernetes.now) + TTL}:
+        longest = PRE_RUNNING + WINDOW + TTL + GRACE + (restart if "suspend" in self.faults else 0)
+        for seconds in {longest, max(0, self.bounded - self.kubernetes.now) + TTL + GRACE}:
             if seconds == float("inf"):
                 continue
             alone = copy.deepcopy(self._objects_only())
@@ -426,7 +426,7 @@ class World:
 
     def ends(self) -> str:
         """Check the end, at which nothing runs; return its kind."""
-        self.kubernetes.be_alone(PRE_RUNNING + WINDOW + TTL)
+        self.kubernetes.be_alone(PRE_RUNNING + WINDOW + TTL + GRACE)
         if not self.over and self.results.count(self.token) != 1:
             raise Wrong(f"results on record: {self.results}")
         return "ended by a user" if self.over else "success"

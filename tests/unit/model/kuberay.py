@@ -18,8 +18,8 @@ from tests.support.kubernetes.clock import timestamp
 from .process import Wrong
 
 START = 1_700_000_000.0
-WORKS, TTL = 25.0, 30.0
-"""Seconds that a job takes, and that an ended cluster stays."""
+WORKS, TTL, GRACE = 25.0, 30.0, 20.0
+"""Seconds that a job takes, that an ended cluster stays, and that pods take to end."""
 
 Step = tuple[Any, ...]
 
@@ -160,7 +160,9 @@ class Kubernetes:
 
     def _next(self, one: Object) -> Callable[[Object], None] | None:
         if one.deleting:
-            return self.drop_cluster if one.head else self.drop
+            if one.head is None:
+                return self.drop
+            return self.drop_cluster if self.now >= one.ended + GRACE else None
         if one.status in TERMINAL:
             return self.drop_cluster_later if one.head and self.now >= one.ended + TTL else None
         if one.status == "Suspended":
@@ -225,6 +227,8 @@ class Kubernetes:
         for one in self.objects.values():
             if one.head is not None:
                 yield from (job.ends for job in one.head.jobs.values() if not job.status.is_terminal)
+            if one.deleting and one.head is not None:
+                yield one.ended + GRACE
             if one.deleting or one.status in {"", "Suspended"} or self.away:
                 continue
             if one.status in TERMINAL:
@@ -331,7 +335,8 @@ class Kubernetes:
         found = self._of(name, uid)
         if found is None:
             return False
-        found.deleting = True
+        if not found.deleting:
+            found.deleting, found.ended = True, self.now
         if not found.status:  # KubeRay has not put its finalizer on it
             self.drop(found)
         return True

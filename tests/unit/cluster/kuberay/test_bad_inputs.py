@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
 from airflow_provider_raybatch.cluster.kuberay.claim import ClusterPlan, claim_cluster
 from airflow_provider_raybatch.cluster.kuberay.client import KubernetesClient
@@ -25,8 +27,9 @@ from airflow_provider_raybatch.cluster.kuberay.manifest import (
 )
 from airflow_provider_raybatch.cluster.kuberay.names import new_secret_name, rayjob_name, run_labels
 from airflow_provider_raybatch.cluster.kuberay.rayjob import RayJobState
+from airflow_provider_raybatch.cluster.kuberay.readiness import version_mismatch
 from airflow_provider_raybatch.cluster.kuberay.role import KUEUE, role_rules
-from airflow_provider_raybatch.cluster.kuberay.waiting import wait_for_cluster
+from airflow_provider_raybatch.cluster.kuberay.waiting import ClusterNotReadyError, wait_for_cluster
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.contract.submission import TaskKey
@@ -41,6 +44,7 @@ IMAGE = "rayproject/ray:2.60.0"
 PLAIN: dict[str, Any] = {"image": IMAGE, "gpus_per_worker": 0}
 ONE_GPU = WorkerCounts(1, (1, 1), (0, 0))
 NO_WORKERS = WorkerCounts(0, (0, 0), (0, 0))
+TOKEN = "ab" * 32
 USER, STALLED = FailureClass.USER_ERROR, FailureClass.STALLED
 
 
@@ -62,12 +66,21 @@ class Task:
             return rayjob_manifest(cluster, counts, self.key, number, "f", secret=secret, **deadlines)
 
         labels = run_labels(self.key)
-        secret_of = lambda claim: secret_manifest(claim, "ab" * 32, labels)  # noqa: E731
+        secret_of = lambda claim: secret_manifest(claim, TOKEN, labels)  # noqa: E731
         return ClusterPlan("f", manifest_of, secret_of, 3600.0, 120)
 
     async def sleep(self, seconds: float) -> None:
         self.kubernetes.server.clock.advance(seconds)
         await asyncio.sleep(0.05)
+
+    async def version_of(self, cluster: KubeRayCluster) -> str | None:
+        """Ask the head, and compare."""
+        (head,) = self.kubernetes.runtime.heads.values()
+        async with RayJobsClient(ClusterAddress(head.url, token=TOKEN)) as client:
+            version = (await client.version()).ray_version
+        if wrong := version_mismatch(cluster.ray_version, version, cluster.image or ""):
+            raise ClusterNotReadyError(wrong, USER)
+        return None
 
     async def take(self, cluster: KubeRayCluster, counts: WorkerCounts) -> RayJobState:
         async with KubernetesClient(self.server, self.namespace) as api:
@@ -76,6 +89,7 @@ class Task:
                 ready = await wait_for_cluster(
                     api,
                     claimed.claim,
+                    answers=lambda _: self.version_of(cluster),
                     cluster_wait=60.0,
                     tell=self.lines.append,
                     sleep=self.sleep,
@@ -223,6 +237,17 @@ def test_image_without_ray(started: Callable[..., Task], monkeypatch: pytest.Mon
     error = refused(task)
     assert error.failure_class is USER
     assert f"found no Ray (exit code 127); use an image that has Ray; it is {IMAGE}." in str(error)
+    assert task.left() == {}
+
+
+def test_image_with_another_ray(started: Callable[..., Task]) -> None:
+    task = started()
+    error = refused(task, KubeRayCluster(image="mirror/ray:2.58.0", gpus_per_worker=0, ray_version="2.58.0"))
+    assert error.failure_class is USER
+    assert str(error) == (
+        "ray_version: it is '2.58.0', but image mirror/ray:2.58.0 has Ray 2.60.0; set it to the "
+        "image's version."
+    )
     assert task.left() == {}
 
 

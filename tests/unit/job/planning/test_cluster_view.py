@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,7 +66,7 @@ def autoscaler(monkeypatch: pytest.MonkeyPatch) -> Autoscaler:
     ids=["a node each", "over nodes"],
 )
 def test_requested_nodes_can_hold_the_replicas(autoscaler: Autoscaler, plan: Plan) -> None:
-    cluster = cluster_view.wait_for(plan, 60.0, False, lambda phase: None)
+    cluster = cluster_view.wait_for(plan, 60.0, False, lambda phase: None, ExitStack())
     assert len(cluster.nodes) == 2
 
 
@@ -78,18 +79,28 @@ def test_accelerator_type_is_requested_if_a_group_names_it(autoscaler: Autoscale
     else:
         autoscaler.groups = [bare]
     plan = Plan(1, 1.0, 8, "H200", 8, 2, {})
-    assert len(cluster_view.wait_for(plan, 60.0, False, lambda phase: None).nodes) == 1
+    assert len(cluster_view.wait_for(plan, 60.0, False, lambda phase: None, ExitStack()).nodes) == 1
 
 
-def test_request_is_withdrawn_when_the_job_has_its_nodes(autoscaler: Autoscaler) -> None:
-    cluster_view.wait_for(Plan(1, 1.0, 8, None, 8, 2, {}), 60.0, False, lambda phase: None)
+def test_nodes_stay_requested_until_replicas_hold_them(autoscaler: Autoscaler) -> None:
+    with ExitStack() as held:
+        cluster_view.wait_for(Plan(2, 1.0, 8, None, 8, 2, {}), 60.0, False, lambda phase: None, held)
+        assert autoscaler.asked == [{"CPU": 1.0, "GPU": 8}] * 2
     assert autoscaler.asked == []
+
+
+def test_request_of_another_job_stays_where_nodes_are_there(autoscaler: Autoscaler) -> None:
+    autoscaler.nodes.append({"Alive": True, "Resources": NODE})
+    autoscaler.asked = [{"CPU": 9.0}]
+    with ExitStack() as held:
+        cluster_view.wait_for(Plan(1, 1.0, 8, None, 8, 2, {}), 60.0, False, lambda phase: None, held)
+    assert autoscaler.asked == [{"CPU": 9.0}]
 
 
 def test_request_is_withdrawn_when_the_job_gives_up(autoscaler: Autoscaler) -> None:
     autoscaler.most = 0
-    with pytest.raises(PreflightError, match="cluster_wait:"):
-        cluster_view.wait_for(Plan(1, 1.0, 8, None, 8, 2, {}), 0.05, False, lambda phase: None)
+    with pytest.raises(PreflightError, match="cluster_wait:"), ExitStack() as held:
+        cluster_view.wait_for(Plan(1, 1.0, 8, None, 8, 2, {}), 0.05, False, lambda phase: None, held)
     assert autoscaler.asked == []
 
 
