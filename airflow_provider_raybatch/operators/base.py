@@ -346,6 +346,8 @@ class RayOperator(CommonArguments):
             result.get("submission_id"),
         )
         self._show_link(context, result.get("dashboard_url"))
+        if self.wait_for_completion:
+            self._release(context)  # that attempt may have died before it did
         self.announce(context, result)
         self.log_end(context, result)
         return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from airflow_provider_raybatch.cluster.kuberay.lifecycle import renew, state
 from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim
 from airflow_provider_raybatch.cluster.kuberay.readiness import WaitingState
 from airflow_provider_raybatch.cluster.kuberay.silence import cluster_news, why_silent
+from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.text import clean
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Keeper:
     """The :class:`~airflow_provider_raybatch.cluster.follow.host.Host` of one job.
 
     :param window: see :class:`~airflow_provider_raybatch.places.own_cluster.OwnCluster`, as is `batch`.
+    :param ray_cluster: name of the RayCluster at whose address the job is followed.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Keeper:
         window: float | None,
         *,
         batch: bool,
+        ray_cluster: Callable[[], str],
     ) -> None:
         self._kubernetes, self._claim, self._submission_id = kubernetes, claim, submission_id
         self._window = FOR_EVER if window is None else window
@@ -51,7 +54,7 @@ class Keeper:
         self._waiting = WaitingState()
         self._told: set[str] = set()
         self._next = {False: 0.0, True: 0.0}  # when it is asked again, by whether the cluster is silent
-        self._ray_cluster = ""
+        self._ray_cluster = ray_cluster
 
     async def looked(self, verdict: Verdict) -> Verdict:
         """See :meth:`Host.looked`."""
@@ -76,14 +79,13 @@ class Keeper:
             )
 
     async def _kept(self, api: KubernetesClient, verdict: Verdict) -> Verdict:
-        job = await renew(api, self._claim, self._window, self._submission_id)
-        self._ray_cluster = self._ray_cluster or ("" if job is None else job.ray_cluster)
+        await renew(api, self._claim, self._window, self._submission_id)
         news = await cluster_news(api, self._claim, self._waiting)
         self._waiting = news.state
         return self._with(verdict, news.lines)
 
     async def _explained(self, api: KubernetesClient, verdict: Verdict) -> Verdict:
-        words = await why_silent(api, self._claim, self._ray_cluster)
+        words = await why_silent(api, self._claim, self._ray_cluster())
         verdict = self._with(verdict, words.lines)
         if words.cause is not None:
             why = words.cause
@@ -96,6 +98,10 @@ class Keeper:
         if not self._batch and job is not None and job.job_status == "SUCCEEDED":
             told = "The job finished successfully, as KubeRay says."
             return replace(verdict, outcome=Outcome("succeeded", None, told, ended=True))
+        if job is not None and job.terminal and await api.get("RayCluster", job.ray_cluster) is None:
+            told = f"The cluster of RayJob {job.name} went before the result of its job was read."
+            lost = Outcome("failed", FailureClass.CLUSTER_LOST, told, ended=True)
+            return replace(verdict, outcome=lost)
         return verdict
 
     def untold(self, lines: Iterable[str]) -> list[str]:

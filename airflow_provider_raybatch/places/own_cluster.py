@@ -65,7 +65,9 @@ class OwnCluster(Cluster):
         self._address = address
         self.facts = {**kubernetes.definition.to_json(), "claim": claim.to_json()}
         self.secrets = (token,) if token else ()
-        self._keeper = Keeper(kubernetes, claim, submission_id, window, batch=batch)
+        self._keeper = Keeper(
+            kubernetes, claim, submission_id, window, batch=batch, ray_cluster=lambda: self.ray_cluster
+        )
         self.host = self._keeper
 
     @property
@@ -113,7 +115,10 @@ class OwnCluster(Cluster):
         await asyncio.wait([stopping], timeout=_ORDER_SECONDS)
         async with self.kubernetes.api() as api:
             with suppress(RaybatchError):  # deleting follows, and KubeRay has its own bounds
-                await bound(api, self.claim, _BOUND)
+                if await bound(api, self.claim, _BOUND) is None:
+                    stopping.cancel()  # the cluster has gone, and nobody would answer
+                    await asyncio.wait([stopping])
+                    return False
             try:
                 return await stopping
             except RaybatchError as error:

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clusters that went while their task looked away, and what an attempt left that died at its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.exceptions import RayBatchException
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from tests.support.airflow_tasks import Run
+from tests.support.batches import Died, die
+from tests.support.fake_ray import lasting
+from tests.support.kubernetes.world import World
+from tests.support.own_clusters import Batch, heads, objects
+
+
+def only(kubernetes: World, kind: str) -> Any:
+    (found,) = kubernetes.store.all(kind)  # type: ignore[arg-type]
+    return found
+
+
+def until(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def at_the_first_poll(kubernetes: World, what: Callable[[], object]) -> None:
+    def script(ray: Any, body: Any) -> Any:
+        ray.at_poll(1, what)
+        return lasting(60)(ray, body)
+
+    kubernetes.runtime.script = script
+
+
+def test_retry_releases_what_a_dead_attempt_left(
+    kubernetes: World, run: Run, own: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(RayBatchInferenceOperator, "_release", die)
+        with pytest.raises(Died):
+            own().execute(run.context())
+    run.try_number += 1
+    own().execute(run.context())
+    assert objects(kubernetes) == []
+
+
+def test_replaced_cluster_ends_the_attempt_at_once(kubernetes: World, run: Run, own: Batch) -> None:
+    def evict() -> None:
+        job = only(kubernetes, "RayJob")
+        before = job["status"]["rayClusterName"]
+        for suspend in (True, False):
+            change = {"spec": {"suspend": suspend}}
+            kubernetes.server.patch(
+                kubernetes.server.admin, "RayJob", "default", job["metadata"]["name"], change
+            )
+            until(lambda: only(kubernetes, "RayJob")["status"].get("rayClusterName") != before)
+
+    at_the_first_poll(kubernetes, evict)
+    with pytest.raises(RayBatchException, match="was replaced") as caught:
+        own().execute(run.context())
+    assert caught.value.failure_class is FailureClass.NODE_LOST
+    assert objects(kubernetes) == []
+
+
+def test_unread_result_of_a_cluster_that_went(kubernetes: World, run: Run, own: Batch) -> None:
+    def end() -> None:
+        (ray,) = heads(kubernetes)
+        ray.end_jobs()
+        until(lambda: only(kubernetes, "RayJob")["status"]["jobDeploymentStatus"] == "Complete")
+        name = only(kubernetes, "RayCluster")["metadata"]["name"]
+        kubernetes.server.delete(kubernetes.server.admin, "RayCluster", "default", name)
+        until(lambda: not kubernetes.store.all("Pod"))
+
+    at_the_first_poll(kubernetes, end)
+    with pytest.raises(RayBatchException, match="before the result of its job was read") as caught:
+        own().execute(run.context())
+    assert caught.value.failure_class is FailureClass.CLUSTER_LOST
+    assert objects(kubernetes) == []
+
+
+def test_cluster_that_is_gone_is_not_asked_to_stop(kubernetes: World, run: Run, own: Batch) -> None:
+    operator = own()
+    kubernetes.runtime.script = lasting(60)
+    kubernetes.server.faults.stage(verb="patch", kind="RayJob", call=lambda _: operator.on_kill())
+    with pytest.raises(RayBatchException):
+        operator.execute(run.context())
+    asked = [one for one in kubernetes.server.faults.requests if one.subresource.endswith("/stop")]
+    assert len(asked) < 30
