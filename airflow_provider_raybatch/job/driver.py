@@ -125,6 +125,7 @@ def _claim(context: JobContext) -> BatchManifest | None:
     """
     journal = context.journal
     if context.remaining and not context.launch.began:  # early replicas have found room
+        context.start_up.begins("nodes")
         began_before, longest = journal.began_before(), context.spec.cluster_wait
         cluster_view.wait_for(context.sizing, longest, began_before, context.emit, context.nodes)
         context.start_up.ended("nodes")

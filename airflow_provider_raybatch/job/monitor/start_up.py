@@ -42,6 +42,10 @@ class StartUp:
         """From the job's start to the end of its last phase so far."""
         return self._last - self.began
 
+    def begins(self, phase: str) -> None:
+        """Say of a phase that is not in its turn that it goes on, until it has ended."""
+        self._steps.insert(0, phase)
+
     def ended(self, phase: str) -> None:
         """Let `phase` have the seconds since the one before it ended."""
         now = time.time()

@@ -58,11 +58,13 @@ def test_a_long_step_says_each_half_minute_what_it_does(monkeypatch: pytest.Monk
     now = 1000.0
     monkeypatch.setattr(module.time, "time", lambda: now)
     made, said = StartUp(), []
-    ends = {1010: "source", 1020: "nodes", 1115: "model", 1200: "earlier", 1201: "nodes"}
+    ends = {1010: "source", 1020: "nodes", 1115: "model", 1200: "earlier", 1240: "nodes"}
     for second in range(1000, 1400):
         now = float(second)
         if second in ends:
             made.ended(ends[second])
+        if second == 1200:
+            made.begins("nodes")
         if second == 1300:
             made.ended("claim")
         if (phase := made.still(now)) is not None:
@@ -73,9 +75,8 @@ def test_a_long_step_says_each_half_minute_what_it_does(monkeypatch: pytest.Monk
         (1110, "still checking the model (90 s)"),
         (1145, "still looking for rows that are done (30 s)"),
         (1175, "still looking for rows that are done (60 s)"),
-        (1231, "still claiming the destination (30 s)"),
-        (1261, "still claiming the destination (60 s)"),
-        (1291, "still claiming the destination (90 s)"),
+        (1230, "still waiting for a node (30 s)"),
+        (1270, "still claiming the destination (30 s)"),
     ]
 
 
