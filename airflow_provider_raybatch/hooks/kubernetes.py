@@ -22,6 +22,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import amask_secret, mask_secret
 
+from airflow_provider_raybatch.cluster.jobs_api.tls import file_versions
 from airflow_provider_raybatch.cluster.kuberay.kubeconfig import Kubeconfig, default_paths, kubeconfig_server
 from airflow_provider_raybatch.cluster.kuberay.service_account import pod_server
 from airflow_provider_raybatch.coercion import boolean
@@ -160,7 +161,7 @@ class KubernetesServerHook(BaseHook):
             )
         with for_airflow(), _LOADING:
             found = self._found(extras, in_cluster, verify)
-        return _with_namespace(found, extras.get("namespace"))
+        return replace(found, namespace=str(extras.get("namespace") or found.namespace))
 
     def _found(self, extras: Mapping[str, Any], in_cluster: bool | None, verify: bool) -> ApiServer:
         context = extras.get("cluster_context")
@@ -172,9 +173,9 @@ class KubernetesServerHook(BaseHook):
             path = str(extras["kube_config_path"])
             return _from_paths(path, context, f"{shown} kube_config_path", verify, _versions(path))
         if in_cluster or (in_cluster is None and context is None):
-            pod = _pod(verify)
+            pod = pod_server()
             if pod is not None:
-                return pod
+                return pod if verify else replace(pod, verify=False)
             if in_cluster:
                 raise RayConnectionError(
                     f"Connection {self.kubernetes_conn_id!r}, field in_cluster: this process runs in no pod "
@@ -200,29 +201,13 @@ def _from_paths(paths: str, context: str | None, shown: str, verify: bool, versi
     return kubeconfig_server(Kubeconfig(paths, context, shown, verify))
 
 
-def _pod(verify: bool) -> ApiServer | None:
-    found = pod_server()
-    return found if found is None or verify else replace(found, verify=False)
-
-
-def _with_namespace(server: ApiServer, namespace: object) -> ApiServer:
-    return replace(server, namespace=str(namespace)) if namespace else server
-
-
 def _flag(extras: Mapping[str, Any], name: str) -> bool | None:
     value = extras.get(name)
     return None if value is None else boolean(value, name=name)
 
 
 def _versions(paths: str) -> object:
-    found = []
-    for path in paths.split(":"):
-        try:
-            status = Path(path).expanduser().stat()
-        except OSError:
-            continue
-        found.append((path, status.st_mtime_ns, status.st_size))
-    return tuple(found)
+    return file_versions(Path(path).expanduser() for path in paths.split(":"))
 
 
 def _parsed(config: object, field: str) -> dict[str, Any]:

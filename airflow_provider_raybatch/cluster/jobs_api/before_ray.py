@@ -13,6 +13,7 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import (
     PackageTooLargeError,
     RequestRejectedError,
 )
+from airflow_provider_raybatch.contract.text import cut_to
 
 _LONGEST_MESSAGE = 500
 
@@ -63,5 +64,5 @@ def _status_message(response: httpx.Response) -> str | None:
         return None
     if not isinstance(status, dict) or status.get("kind") != "Status" or status.get("apiVersion") != "v1":
         return None
-    line = " ".join(str(status.get("message") or status.get("reason") or "no text").split())
-    return line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 3] + "..."
+    told = status.get("message") or status.get("reason") or "no text"
+    return cut_to(_LONGEST_MESSAGE, " ".join(str(told).split()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,7 +27,7 @@ class ClientCertificate:
 async def tls_version(verify: bool | str, certificate: ClientCertificate | None = None) -> object:
     """Changes when one of the files does; ``None`` where there is none."""
     paths = _paths(verify, certificate)
-    return await asyncio.to_thread(_versions, paths) if paths else None
+    return await asyncio.to_thread(file_versions, paths) if paths else None
 
 
 async def tls_context(
@@ -76,11 +77,12 @@ def _paths(verify: bool | str, certificate: ClientCertificate | None) -> list[st
     return [path for path in [verify, *own] if isinstance(path, str)]
 
 
-def _versions(paths: list[str]) -> object:
+def file_versions(paths: Iterable[str | Path]) -> object:
+    """Changes when one of the files does; blocks."""
     return tuple(_version_of(path) for path in paths)
 
 
-def _version_of(path: str) -> object:
+def _version_of(path: str | Path) -> object:
     try:
         status = Path(path).stat()
     except OSError:

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
-from airflow_provider_raybatch.cluster.kuberay.worker_checks import worker_range
+from airflow_provider_raybatch.cluster.kuberay.pod_checks import worker_range
 from airflow_provider_raybatch.coercion import typed
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec

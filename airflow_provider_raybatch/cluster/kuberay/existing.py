@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
-from typing import Any
 
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError, UserClusterError
@@ -51,28 +49,15 @@ def _ready(found: Manifest | None, name: str, namespace: str) -> Manifest:
             f"name: {where} is suspended, by a queue or by hand; resume it (`spec.suspend: false`), or wait "
             "until its queue admits it."
         )
-    head = conditions.get("HeadPodReady")
-    if head is None:  # KubeRay before 1.3
-        if status.get("state") != "ready":
-            raise _unready(where, status)
-    elif head.get("status") != "True":
-        raise _unready(where, status, head)
+    head = conditions.get("HeadPodReady") or {}
+    # Without the condition, KubeRay is older than 1.3.
+    if head.get("status") != "True" if head else status.get("state") != "ready":
+        reasons = head.get("message"), status.get("reason"), head.get("reason"), "no reason is given"
+        raise ClusterUnreachableError(
+            f"name: the head of {where} is not ready ({next(filter(None, reasons))}); wait, or see "
+            "`kubectl describe raycluster`."
+        )
     return found
-
-
-def _unready(
-    where: str, status: Mapping[str, Any], head: Mapping[str, Any] | None = None
-) -> ClusterUnreachableError:
-    said = [
-        (head or {}).get("message"),
-        status.get("reason"),
-        (head or {}).get("reason"),
-        "no reason is given",
-    ]
-    return ClusterUnreachableError(
-        f"name: the head of {where} is not ready ({next(filter(None, said))}); wait, or see "
-        "`kubectl describe raycluster`."
-    )
 
 
 async def _token(api: KubernetesApi, raycluster: Manifest) -> str | None:

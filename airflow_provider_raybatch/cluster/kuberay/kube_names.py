@@ -22,6 +22,7 @@ _CPUS = re.compile(r"\d+(\.\d+)?|\d+m")
 _MEMORY = re.compile(r"(\d+(\.\d+)?)([KMGTP]i|[kMGTP])")
 _LABEL = 63
 _LETTERS = "lower-case letters, digits and '-'"
+_WORD_RULE = "letters, digits, '-', '_' and '.', with a letter or digit at both ends"
 
 
 def check_cluster_name(field: str, value: Any) -> None:
@@ -51,21 +52,13 @@ def check_key(field: str, key: Any) -> None:
     prefix, _, word = str(key).rpartition("/")
     if prefix:
         _check(field, prefix, _SUBDOMAIN, 253, f"before the '/', {_LETTERS} and '.'")
-    _check(
-        field, word, _WORD, _LABEL, "letters, digits, '-', '_' and '.', with a letter or digit at both ends"
-    )
+    _check(field, word, _WORD, _LABEL, _WORD_RULE)
 
 
 def check_label(field: str, value: Any) -> None:
     """Refuse what can't be the value of a label."""
     if value != "":
-        _check(
-            field,
-            value,
-            _WORD,
-            _LABEL,
-            "letters, digits, '-', '_' and '.', with a letter or digit at both ends",
-        )
+        _check(field, value, _WORD, _LABEL, _WORD_RULE)
 
 
 def check_variable(field: str, name: Any) -> None:

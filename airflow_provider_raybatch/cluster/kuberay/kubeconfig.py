@@ -21,6 +21,7 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError, User
 from airflow_provider_raybatch.cluster.jobs_api.tls import ClientCertificate
 from airflow_provider_raybatch.cluster.kuberay.errors import KubernetesLoginError
 from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
+from airflow_provider_raybatch.contract.text import cut_to
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration
@@ -246,8 +247,7 @@ def _load_again(loader: KubeConfigLoader) -> float:
 
 
 def _unusable(kubeconfig: Kubeconfig, error: Exception) -> ClusterError:
-    cause = " ".join(str(error).split())
-    cause = cause if len(cause) <= _LONGEST_CAUSE else cause[: _LONGEST_CAUSE - 3] + "..."
+    cause = cut_to(_LONGEST_CAUSE, " ".join(str(error).split()))
     if cause.startswith("exec:"):
         return KubernetesLoginError(
             f"{kubeconfig.shown}: its exec plugin fails ({cause}); run its command by hand where this task "

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from airflow_provider_raybatch.cluster.kuberay.api import KubernetesApi
 from airflow_provider_raybatch.cluster.kuberay.errors import ConflictError, KubernetesUnreachableError
-from airflow_provider_raybatch.cluster.kuberay.labels import of_run, of_task
+from airflow_provider_raybatch.cluster.kuberay.names import of_run, of_task
 from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim, RayJobState, rayjob_state
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey, seen_to_its_end
 from airflow_provider_raybatch.contract.run_token import run_number

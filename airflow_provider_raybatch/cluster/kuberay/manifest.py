@@ -19,11 +19,11 @@ from airflow_provider_raybatch.cluster.kuberay.given_spec import (
     given_spec,
     version_of,
 )
+from airflow_provider_raybatch.cluster.kuberay.kueue import QUEUE_LABEL
 from airflow_provider_raybatch.cluster.kuberay.merge import merged
 from airflow_provider_raybatch.cluster.kuberay.names import rayjob_name, run_labels
 from airflow_provider_raybatch.cluster.kuberay.pods import SECURITY, cpu_group, gpu_group, head_group
 from airflow_provider_raybatch.cluster.kuberay.rayjob import FINGERPRINT, NUMBER, RUN_TOKEN, ClusterClaim
-from airflow_provider_raybatch.cluster.kuberay.together import KUEUE_QUEUE
 from airflow_provider_raybatch.cluster.kuberay.versions import ray_version
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 from airflow_provider_raybatch.contract.durations import seconds_of
@@ -90,7 +90,7 @@ def _made(cluster: KubeRayCluster, counts: WorkerCounts) -> Manifest:
 def _queue(cluster: KubeRayCluster) -> str | None:
     """Kueue's queue, by argument or by label."""
     labels = {**(given_spec(cluster.spec).labels if cluster.spec else {}), **(cluster.labels or {})}
-    return cluster.kueue_queue or labels.get(KUEUE_QUEUE)
+    return cluster.kueue_queue or labels.get(QUEUE_LABEL)
 
 
 def _is_elastic(cluster: KubeRayCluster) -> bool:
@@ -153,7 +153,7 @@ def rayjob_manifest(
         "rayClusterSpec": spec,
     }
     if queue := _queue(cluster):
-        metadata["labels"][KUEUE_QUEUE] = queue
+        metadata["labels"][QUEUE_LABEL] = queue
         job["suspend"] = True  # until Kueue admits it
     return {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": metadata, "spec": job}
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import secrets
 
-from airflow_provider_raybatch.cluster.kuberay.labels import run_label, task_label
 from airflow_provider_raybatch.cluster.kuberay.rayjob import INSTALLATION, RUN, TASK
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
-from airflow_provider_raybatch.contract.digest import hex_digest
+from airflow_provider_raybatch.contract.digest import hex_digest, json_digest
 
 _DIGITS = 24
 
@@ -38,3 +37,23 @@ def run_labels(key: SubmissionKey) -> dict[str, str]:
         TASK: task_label(key),
         INSTALLATION: installation_label(key.task.namespace),
     }
+
+
+def run_label(key: SubmissionKey) -> str:
+    """Value of :data:`RUN`, 32 hex digits: the same for all clusters of one run of a task."""
+    return json_digest([key.task.digest, key.run_token])
+
+
+def task_label(key: SubmissionKey) -> str:
+    """Value of :data:`TASK`, 32 hex digits: the same for all runs of a task."""
+    return key.task.digest
+
+
+def of_run(key: SubmissionKey) -> str:
+    """Label selector of the clusters of a run."""
+    return f"{RUN}={run_label(key)}"
+
+
+def of_task(key: SubmissionKey) -> str:
+    """Label selector of the clusters of all runs of a task."""
+    return f"{TASK}={task_label(key)}"

@@ -19,17 +19,9 @@ _GKE = {
     "RTX-PRO-6000": "nvidia-rtx-pro-6000",
 }
 _KARPENTER = {
-    "T4": "t4",
-    "V100": "v100",
-    "A10G": "a10g",
-    "L4": "l4",
-    "L40S": "l40s",
-    "A100": "a100",
+    **{kind: kind.lower() for kind in ("T4", "V100", "A10G", "L4", "L40S", "A100", "H100", "H200", "B200")},
     "A100-40G": "a100",
     "A100-80G": "a100",
-    "H100": "h100",
-    "H200": "h200",
-    "B200": "b200",
 }
 _KARPENTER_MEMORY = {"A100-40G": "40960", "A100-80G": "81920"}
 """MiB of a GPU, where one name has two kinds."""

@@ -10,32 +10,16 @@ from typing import Any
 from airflow_provider_raybatch.contract.failures import SpecError
 
 _SECRET_WORDS = frozenset({
-    "token", "secret", "secrets", "password", "passwd", "passphrase", "pwd", "credential",
-    "credentials", "apikey",
+    "token", "secret", "secrets", "password", "passwd", "passphrase", "pwd", "credential", "credentials",
+    "apikey",
 })  # fmt: skip
 _SECRET_PAIRS = (
-    "api_key",
-    "access_key",
-    "private_key",
-    "secret_key",
-    "auth_key",
-    "account_key",
-    "seal_key",
+    "api_key", "access_key", "private_key", "secret_key", "auth_key", "account_key", "seal_key",
     "encryption_key",
-)
+)  # fmt: skip
 _NOT_SECRET_ENDS = frozenset({
-    "file",
-    "path",
-    "dir",
-    "url",
-    "uri",
-    "name",
-    "id",
-    "mode",
-    "type",
-    "limit",
-    "ttl",
-})
+    "file", "path", "dir", "url", "uri", "name", "id", "mode", "type", "limit", "ttl",
+})  # fmt: skip
 """Last words of variables that name where a secret lies, or one of its properties."""
 _SECRET_VALUES = re.compile(
     r"hf_[A-Za-z0-9]{20,}|(AKIA|ASIA)[A-Z0-9]{16}|gh[pousr]_[A-Za-z0-9]{30,}|glpat-[\w-]{20,}|sk-[\w-]{20,}"

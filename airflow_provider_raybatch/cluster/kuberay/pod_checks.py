@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that become parts of pods."""
+"""Arguments that become pods, or parts of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_provider_raybatch.cluster.kuberay import kube_names
 from airflow_provider_raybatch.cluster.kuberay.plain_secrets import check_variable_value
+from airflow_provider_raybatch.coercion import from_text, typed
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
 
@@ -16,6 +17,8 @@ OF_MOUNT = ("mountPath", "readOnly", "subPath")
 SHARED_MEMORY = "shared-mem"
 """Our volume for ``/dev/shm``, named as KubeRay names its own."""
 
+_MOST_GPUS = 16
+"""Of one node, whatever the cloud."""
 _HEAD = ("cpus", "memory", "node_selector", "tolerations")
 _TOLERATION = ("key", "operator", "value", "effect", "tolerationSeconds")
 _REFERENCES = ("secretKeyRef", "configMapKeyRef", "fieldRef", "resourceFieldRef")
@@ -111,3 +114,49 @@ def check_volumes(name: str, value: Any) -> None:
                 f"{name}: {title}: it needs one kind, such as 'persistentVolumeClaim': {{'claimName': ...}}; "
                 "give one."
             )
+
+
+def check_gpus(name: str, value: Any) -> None:
+    """Refuse what is not a number of GPUs of a node."""
+    number = _whole(name, value)
+    if not 0 <= number <= _MOST_GPUS:
+        raise SpecError(f"{name}: {shown(value)} is not a number of GPUs of a node; give 0 to {_MOST_GPUS}.")
+
+
+def check_range(name: str, value: Any) -> None:
+    """Refuse what is neither a number of workers nor fewest and most."""
+    worker_range(value, name)
+
+
+def worker_range(value: Any, name: str) -> tuple[int, int | None]:
+    """Fewest and most workers of a number, a pair or the text of one; most may be ``None``.
+
+    :raises SpecError: it is something else.
+    """
+    value = from_text(value)
+    if not isinstance(value, (list, tuple)):
+        number = _at_least_0(name, value)
+        return number, number
+    if len(value) != 2:
+        raise SpecError(f"{name}: {shown(value)} is not (fewest, most); give two numbers, or one.")
+    fewest = _at_least_0(name, 0 if value[0] is None else value[0])
+    if value[1] is None:
+        return fewest, None
+    most = _at_least_0(name, value[1])
+    if fewest > most:
+        raise SpecError(f"{name}: the fewest, {fewest}, are more than the most, {most}; exchange them.")
+    return fewest, most
+
+
+def _at_least_0(name: str, value: Any) -> int:
+    number = _whole(name, value)
+    if number < 0:
+        raise SpecError(f"{name}: it must be at least 0, but it is {shown(value)}.")
+    return number
+
+
+def _whole(name: str, value: Any) -> int:
+    number = typed(value, int, name)
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise SpecError(f"{name}: it must be a whole number, but it is {shown(value)}.")
+    return number

@@ -29,17 +29,8 @@ _HEAD_KEPT = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 _STOP_SECONDS = 60
 """Between the end of a job and that of its pods; replicas have written their rows before."""
 _LARGE_GPUS = (
-    "A100",
-    "H100",
-    "H200",
-    "H20",
-    "B200",
-    "B300",
-    "GB200",
-    "GB300",
-    "RTX-PRO-6000",
-    "AMD-Instinct-MI",
-)
+    "A100", "H100", "H200", "H20", "B200", "B300", "GB200", "GB300", "RTX-PRO-6000", "AMD-Instinct-MI",
+)  # fmt: skip
 """Accelerators whose nodes have 12 CPUs and 85 GiB or more for a GPU; other nodes may have 4 and 16 GiB."""
 
 

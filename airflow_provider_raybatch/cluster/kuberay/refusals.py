@@ -23,6 +23,7 @@ from airflow_provider_raybatch.cluster.kuberay.errors import (
 )
 from airflow_provider_raybatch.cluster.kuberay.role import ROLE_FILE
 from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
+from airflow_provider_raybatch.contract.text import cut_to
 
 _LONGEST_MESSAGE = 500
 _RBAC = re.compile(r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"')
@@ -84,8 +85,7 @@ class Refusal:
     def message(self) -> str:
         """What the server says, in one line."""
         said = self.status.get("message")
-        line = " ".join(str(said).split()) if said else excerpt(self.text)
-        return line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 3] + "..."
+        return cut_to(_LONGEST_MESSAGE, " ".join(str(said).split()) if said else excerpt(self.text))
 
     @property
     def retry_after(self) -> float | None:

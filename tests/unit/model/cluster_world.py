@@ -17,8 +17,7 @@ from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest, JobSta
 from airflow_provider_raybatch.cluster.kuberay import lifecycle
 from airflow_provider_raybatch.cluster.kuberay.claim import Claimed, ClusterPlan
 from airflow_provider_raybatch.cluster.kuberay.errors import ClusterOverError, KubernetesUnreachableError
-from airflow_provider_raybatch.cluster.kuberay.labels import run_label, task_label
-from airflow_provider_raybatch.cluster.kuberay.names import rayjob_name
+from airflow_provider_raybatch.cluster.kuberay.names import rayjob_name, run_label, task_label
 from airflow_provider_raybatch.cluster.kuberay.rayjob import (
     FINGERPRINT,
     NUMBER,

@@ -9,9 +9,9 @@ import pytest
 
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.counts import worker_counts
+from airflow_provider_raybatch.cluster.kuberay.kueue import QUEUE_LABEL
 from airflow_provider_raybatch.cluster.kuberay.manifest import rayjob_manifest, secret_manifest
 from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim, rayjob_state
-from airflow_provider_raybatch.cluster.kuberay.together import KUEUE_QUEUE
 from tests.support.kubernetes.clock import Clock
 from tests.support.kubernetes.kuberay_rules import wrong_in_rayjob
 from tests.support.kubernetes.memory import MemoryKubernetes
@@ -86,7 +86,7 @@ async def test_head_stays_away_from_nodes_with_gpus() -> None:
         {},
         {"accelerator_type": "H100", "workers": (0, 4), "cpu_workers": (1, 2)},
         {"workers": 2, "gpus_per_worker": 8, "kueue_queue": "team"},
-        {"labels": {KUEUE_QUEUE: "team"}, "annotations": {"kueue.x-k8s.io/elastic-job": "true"}},
+        {"labels": {QUEUE_LABEL: "team"}, "annotations": {"kueue.x-k8s.io/elastic-job": "true"}},
         {"patch": {"headGroupSpec": {"enableIngress": True}}},
     ],
 )
