@@ -32,7 +32,9 @@ DEFAULT_CLUSTER_WAIT = 1800.0
 _POLL, _SLOWEST_POLL, _SLOWER = 4.0, 15.0, 1.3
 _MOST_POD_EVENTS = 4
 """Pods of one look whose events are asked for."""
+_MOST_GONE_WORKERS = 8
 _HEAD = re.compile(r"Created head [Pp]od [^/\s]+/(\S+)")
+_WORKER = re.compile(r"Created worker [Pp]od [^/\s]+/(\S+)")
 _WORKLOAD = re.compile(r"Created Workload: [^/\s]+/(\S+)")
 
 
@@ -126,7 +128,10 @@ async def read_last_words(api: KubernetesApi, ray_cluster: str) -> LastWords:
     events = await _events(api, [ray_cluster], [])
     ended = [pod.name for pod in pods if not pod.ready or pod.deleting][:_MOST_POD_EVENTS]
     heads = [found[1] for event in events if (found := _HEAD.search(event.message))]
-    names = dict.fromkeys([*heads[-2:], *ended])
+    there = {pod.name for pod in pods}
+    made = [found[1] for event in events if (found := _WORKER.search(event.message))]
+    gone = [name for name in dict.fromkeys(made) if name not in there][-_MOST_GONE_WORKERS:]
+    names = dict.fromkeys([*heads[-2:], *ended, *gone])
     return last_words(pods, [*events, *await _events(api, names, [])])
 
 

@@ -98,6 +98,23 @@ def test_disaster_of_a_head(disaster: str, failure_class: FailureClass, words: s
     kubernetes.runtime.close()
 
 
+def test_preempted_worker_is_told_once_its_pod_is_gone() -> None:
+    kubernetes = World(clock=Clock(start=1_700_000_000))
+    api = MemoryKubernetes(kubernetes.server)
+    fixed = replace(CLUSTER, patch={"workerGroupSpecs": [{"groupName": "cpu-workers", "minReplicas": 1}]})
+    claim = asyncio.run(claim_cluster(api, KEY, plan(cluster=fixed))).claim
+    kubernetes.settle()
+    names = [pod["metadata"]["name"] for pod in kubernetes.store.all("Pod")]
+    (worker,) = [name for name in names if "-worker-" in name]
+    kubernetes.disasters.preempt(worker)
+    kubernetes.settle()
+    assert worker not in [pod["metadata"]["name"] for pod in kubernetes.store.all("Pod")]
+    found = asyncio.run(why_silent(api, claim))
+    assert found.cause is None
+    assert [line for line in found.lines if line.startswith(f"worker pod {worker}: Preempted: ")], found
+    kubernetes.runtime.close()
+
+
 def test_quota_taken_back_and_given_again_loses_the_job() -> None:
     kubernetes = World(kueue=True, clock=Clock(start=1_700_000_000))
     kubernetes.kueue.queues["q"] = {}
