@@ -182,6 +182,11 @@ class KubernetesServerHook(BaseHook):
                     "with a service account's token; mount it, or set kube_config_path."
                 )
         paths = default_paths()
+        if paths is None and in_cluster is False and pod_server() is not None:
+            raise RayConnectionError(
+                f"Connection {self.kubernetes_conn_id!r}, field in_cluster: it is false, so this pod's "
+                "service account is not used, and there is no kubeconfig; remove it, or set kube_config_path."
+            )
         if paths is None:
             raise RayConnectionError(
                 f"Connection {self.kubernetes_conn_id!r}: there are no credentials for Kubernetes here, "

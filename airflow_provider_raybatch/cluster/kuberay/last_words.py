@@ -174,7 +174,7 @@ def container_end(container: Container, ended: Ended | None, restarted: bool = F
         return _lost(ended.reason, _NODE_GONE, said)
     if ended.exit_code == 127 or "command not found" in said:
         told = f"{name} found no Ray (exit code {ended.exit_code}){started_again}"
-        remedy = f"use an image that has Ray; it is {container.image}"
+        remedy = "use an image that has Ray" + (f"; it is {container.image}" if container.image else "")
         return Diagnosis(FailureClass.USER_ERROR, _joined(told, said, remedy))
     if "Version mismatch" in said:
         told = f"{name} has another Ray or Python than the head{started_again}"
@@ -195,7 +195,7 @@ def _with_probe(found: Diagnosis, pod: Pod, events: Sequence[PodEvent]) -> Diagn
     return Diagnosis(found.failure_class, _joined(found.message.rstrip("."), killed[-1]))
 
 
-def _gone(events: Iterable[PodEvent]) -> list[tuple[bool, str, Diagnosis]]:
+def _gone(events: Iterable[PodEvent], image: str = "") -> list[tuple[bool, str, Diagnosis]]:
     """Of pods that KubeRay has deleted after their end, and of those that an event says went."""
     found: dict[str, tuple[bool, str, Diagnosis]] = {}
     probed = set()
@@ -208,19 +208,25 @@ def _gone(events: Iterable[PodEvent]) -> list[tuple[bool, str, Diagnosis]]:
             probed.add(event.name)
         elif told := _DELETED.search(event.message):
             role, name, _, code, reason, message = told.groups()
-            end = _deleted_end(role, int(code), reason, text_of(message), name in probed)
+            container = Container(f"ray-{role}", image, "", "", None, None, "")
+            end = _deleted_end(container, Ended(reason, int(code), text_of(message)), name in probed)
             if end is not None:
                 found.setdefault(name, (role == "head", f"{role} pod {name}", end))
     return list(found.values())
 
 
-def _deleted_end(role: str, code: int, reason: str, message: str, probed: bool) -> Diagnosis | None:
+def gone_head(events: Iterable[PodEvent], image: str) -> tuple[str, Diagnosis] | None:
+    """Name and end of the latest head pod that KubeRay has deleted after its end, ``None`` without one."""
+    heads = [(shown, end) for head, shown, end in _gone(events, image) if head]
+    return heads[-1] if heads else None
+
+
+def _deleted_end(container: Container, ended: Ended, probed: bool) -> Diagnosis | None:
     """How a pod ended that KubeRay has deleted since; its own status, which said more, is gone."""
-    container = Container(f"ray-{role}", "", "", "", None, None, "")
-    if code in _KILLED and reason != "OOMKilled" and not probed:
-        told = f"killed from outside (exit code {code}), as when its node goes away"
-        return Diagnosis(FailureClass.NODE_LOST, _joined(told, message))
-    return container_end(container, Ended(reason, code, message))
+    if ended.exit_code in _KILLED and ended.reason != "OOMKilled" and not probed:
+        told = f"killed from outside (exit code {ended.exit_code}), as when its node goes away"
+        return Diagnosis(FailureClass.NODE_LOST, _joined(told, ended.message))
+    return container_end(container, ended)
 
 
 def _joined(told: str, message: str, remedy: str = "") -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from airflow_provider_raybatch.cluster.follow.failure_reason import Diagnosis
 from airflow_provider_raybatch.cluster.kuberay.last_words import container_end, pod_end
 from airflow_provider_raybatch.cluster.kuberay.pod_states import Container, Pod, PodEvent
 from airflow_provider_raybatch.cluster.kuberay.reasons import Reason
@@ -51,9 +52,14 @@ def pod_reason(pod: Pod, events: Sequence[PodEvent], own_secret: str = "") -> Re
         if reason is not None and (reason.hopeless or reason.key != "starting"):
             return reason
     if end := pod_end(pod, events):
-        hopeless = end.failure_class if end.failure_class in {_USER, FailureClass.OUT_OF_MEMORY} else None
-        return Reason(f"ended {end.message}", f"has ended: {end.message.rstrip('.')}", "", hopeless)
+        return ended_reason(end)
     return _starting(pod, of_pod, own_secret)
+
+
+def ended_reason(end: Diagnosis) -> Reason:
+    """Why a cluster waits whose pod has ended."""
+    hopeless = end.failure_class if end.failure_class in {_USER, FailureClass.OUT_OF_MEMORY} else None
+    return Reason(f"ended {end.message}", f"has ended: {end.message.rstrip('.')}", "", hopeless)
 
 
 def _container_reason(container: Container, events: Sequence[PodEvent], own_secret: str) -> Reason | None:

@@ -11,8 +11,8 @@ from typing import Literal
 from airflow_provider_raybatch.cluster.kuberay.api import Manifest
 from airflow_provider_raybatch.cluster.kuberay.creation import creation_failure
 from airflow_provider_raybatch.cluster.kuberay.kueue import admission
-from airflow_provider_raybatch.cluster.kuberay.last_words import pod_end
-from airflow_provider_raybatch.cluster.kuberay.pod_reasons import pod_reason
+from airflow_provider_raybatch.cluster.kuberay.last_words import gone_head, pod_end
+from airflow_provider_raybatch.cluster.kuberay.pod_reasons import ended_reason, pod_reason
 from airflow_provider_raybatch.cluster.kuberay.pod_states import Pod, PodEvent
 from airflow_provider_raybatch.cluster.kuberay.rayjob import RayJobState, rayjob_state
 from airflow_provider_raybatch.cluster.kuberay.reasons import Reason
@@ -151,7 +151,7 @@ def _reasons(job: RayJobState, seen: ClusterSeen) -> Iterable[tuple[str, Reason]
     elif seen.ray_cluster is None:
         yield of_job, _without_cluster(job, seen.now)
     elif not heads:
-        yield of_cluster, Reason("no head", "waits for KubeRay to create the head pod")
+        yield _without_head(of_cluster, seen)
     for pod in heads:
         reason = pod_reason(pod, seen.events, job.secret)
         if reason is not None or pod.ready:
@@ -164,6 +164,17 @@ def _without_cluster(job: RayJobState, now: float) -> Reason:
         told = "KubeRay has not taken it up"
         return Reason("unseen", told, "look whether KubeRay's operator runs, and watches this namespace")
     return Reason("no cluster", "waits for KubeRay to create its cluster")
+
+
+def _without_head(of_cluster: str, seen: ClusterSeen) -> tuple[str, Reason]:
+    # KubeRay deletes a head that has ended within seconds, so that a look may miss each.
+    head = ((seen.ray_cluster or {}).get("spec") or {}).get("headGroupSpec") or {}
+    containers = ((head.get("template") or {}).get("spec") or {}).get("containers") or [{}]
+    gone = gone_head(seen.events, containers[0].get("image") or "")
+    if gone is None:
+        return of_cluster, Reason("no head", "waits for KubeRay to create the head pod")
+    shown, end = gone
+    return shown, ended_reason(end)
 
 
 def _of_workers(job: RayJobState, seen: ClusterSeen) -> Iterable[tuple[str, Reason]]:

@@ -259,6 +259,17 @@ def test_an_exec_plugin_that_fails_says_why(tmp_path: Path, connection: Callable
         KubernetesServerHook().server()
 
 
+@pytest.mark.usefixtures("pod")
+def test_a_pod_that_may_not_use_its_account_is_told(
+    connection: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Forms have stored an unchecked box as false."""
+    connection(in_cluster=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(RayConnectionError, match=r"field in_cluster: it is false, so this pod's service"):
+        KubernetesServerHook().server()
+
+
 def test_an_exec_plugin_that_is_missing_says_so() -> None:
     user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin"}}
     sentence = r"exec plugin fails \(exec: no-such-plugin can't be started: No such file or directory\)"

@@ -54,6 +54,26 @@ def judged(
     return judge_waiting(seen, state or WaitingState())
 
 
+def test_head_that_no_look_meets_is_known_by_its_event() -> None:
+    """KubeRay deletes a head that has ended within seconds, and each look may come in between."""
+    said = (
+        f"Deleted head Pod ml/{HEAD}; Pod status: Failed; Pod restart policy: Never; Ray container "
+        "terminated status: &ContainerStateTerminated{ExitCode:127,Signal:0,Reason:Error,Message:,StartedAt:}"
+    )
+    head = {"template": {"spec": {"containers": [{"name": "ray-head", "image": IMAGE}]}}}
+    found = judged(
+        events=[event("DeletedHeadPod", said, CLUSTER, "RayCluster")],
+        cluster={**A_CLUSTER, "spec": {"headGroupSpec": head}},
+    )
+    assert (found.verdict, found.failure_class) == ("fails", USER)
+    assert found.message == (
+        f"head pod {HEAD}: has ended: container ray-head found no Ray (exit code 127); use an image that has "
+        f"Ray; it is {IMAGE}."
+    )
+    lost = judged(events=[event("DeletedHeadPod", said.replace("127", "137"), CLUSTER, "RayCluster")])
+    assert lost.verdict == "waiting"
+
+
 PULL_EVENT = event(
     "Failed",
     f'Failed to pull image "{IMAGE}": rpc error: code = NotFound desc = failed to pull and unpack image '
