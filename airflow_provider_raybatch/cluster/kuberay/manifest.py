@@ -39,19 +39,24 @@ _AUTOSCALER_SIZES = {"cpu": "500m", "memory": "1Gi"}
 """Of the sidecar of the head; KubeRay's own 512 MiB are short for Ray's autoscaler v2 with large logs."""
 
 
-def ray_cluster_spec(cluster: KubeRayCluster, counts: WorkerCounts) -> Manifest:
+def ray_cluster_spec(
+    cluster: KubeRayCluster, counts: WorkerCounts, given: GivenSpec | None = None
+) -> Manifest:
     """The RayCluster's spec, without authentication, which each RayJob adds.
 
     :param cluster: rendered and checked.
     :param counts: of no effect on a spec that the cluster gives.
+    :param given: of :func:`_given`, read only once.
     :raises SpecError: what the user gave does not make a cluster.
     """
-    spec = _given(cluster) if cluster.spec is not None else _made(cluster, counts)
+    given = given or _given(cluster)
+    may_scale = not _queue(cluster, given) or _is_elastic(cluster, given)
+    spec = _made(cluster, counts, may_scale) if cluster.spec is None else _own(cluster, given.spec)
     if cluster.patch:
         check_plain(cluster.patch, "patch")
         spec = merged(spec, cluster.patch)
         check_shape(spec, "patch")
-    if spec.get("enableInTreeAutoscaling") and _queue(cluster) and not _is_elastic(cluster):
+    if spec.get("enableInTreeAutoscaling") and not may_scale:
         raise SpecError(
             f"kueue_queue: Kueue admits a cluster with an autoscaler only with the annotation "
             f"{KUEUE_ELASTIC}: 'true'; set it, or enableInTreeAutoscaling to false."
@@ -59,9 +64,12 @@ def ray_cluster_spec(cluster: KubeRayCluster, counts: WorkerCounts) -> Manifest:
     return spec
 
 
-def _given(cluster: KubeRayCluster) -> Manifest:
+def _given(cluster: KubeRayCluster) -> GivenSpec:
+    return GivenSpec({}) if cluster.spec is None else given_spec(cluster.spec)
+
+
+def _own(cluster: KubeRayCluster, spec: Manifest) -> Manifest:
     """The user's own spec, with the image of the arguments in it."""
-    spec = given_spec(cluster.spec).spec
     spec["rayVersion"] = version_of(spec, cluster.image, cluster.ray_version)
     if cluster.image is not None:
         for group in (spec["headGroupSpec"], *(spec.get("workerGroupSpecs") or ())):
@@ -69,7 +77,7 @@ def _given(cluster: KubeRayCluster) -> Manifest:
     return spec
 
 
-def _made(cluster: KubeRayCluster, counts: WorkerCounts) -> Manifest:
+def _made(cluster: KubeRayCluster, counts: WorkerCounts, may_scale: bool) -> Manifest:
     groups = []
     if counts.gpu_workers[1]:
         groups.append(gpu_group(cluster, counts.gpus_per_worker, counts.gpu_workers))
@@ -80,23 +88,22 @@ def _made(cluster: KubeRayCluster, counts: WorkerCounts) -> Manifest:
         "headGroupSpec": head_group(cluster),
         "workerGroupSpecs": groups,
     }
-    if not counts.fixed and (not _queue(cluster) or _is_elastic(cluster)):
+    if may_scale and not counts.fixed:
         return spec | {"enableInTreeAutoscaling": True, "autoscalerOptions": _autoscaler(cluster)}
     for group in groups:  # Kueue admits a cluster whole
         group["replicas"] = group["minReplicas"] = group["maxReplicas"]
     return spec
 
 
-def _queue(cluster: KubeRayCluster) -> str | None:
+def _queue(cluster: KubeRayCluster, given: GivenSpec) -> str | None:
     """Kueue's queue, by argument or by label."""
-    labels = {**(given_spec(cluster.spec).labels if cluster.spec else {}), **(cluster.labels or {})}
-    return cluster.kueue_queue or labels.get(QUEUE_LABEL)
+    return cluster.kueue_queue or {**given.labels, **(cluster.labels or {})}.get(QUEUE_LABEL)
 
 
-def _is_elastic(cluster: KubeRayCluster) -> bool:
+def _is_elastic(cluster: KubeRayCluster, given: GivenSpec) -> bool:
     """Whether Kueue's feature of elastic jobs, with which a cluster may have an autoscaler, is asked for."""
-    own = given_spec(cluster.spec).annotations if cluster.spec else {}
-    return str({**own, **(cluster.annotations or {})}.get(KUEUE_ELASTIC, "")).lower() == "true"
+    annotations = {**given.annotations, **(cluster.annotations or {})}
+    return str(annotations.get(KUEUE_ELASTIC, "")).lower() == "true"
 
 
 def _autoscaler(cluster: KubeRayCluster) -> Manifest:
@@ -128,9 +135,9 @@ def rayjob_manifest(
     :param pre_running_deadline: seconds after which KubeRay ends it if no job has been submitted.
     :param active_deadline: seconds after its start at which KubeRay ends it, until a follower extends them.
     """
-    spec = ray_cluster_spec(cluster, counts)
+    given = _given(cluster)
+    spec = ray_cluster_spec(cluster, counts, given)
     spec["authOptions"] = {"mode": "token", "secretName": secret}
-    given = given_spec(cluster.spec) if cluster.spec is not None else GivenSpec({})
     if given.unused:
         _log.info(
             "spec: not used of it, since the task sets or does not create it: %s.", ", ".join(given.unused)
@@ -152,7 +159,7 @@ def rayjob_manifest(
         "backoffLimit": 0,
         "rayClusterSpec": spec,
     }
-    if queue := _queue(cluster):
+    if queue := _queue(cluster, given):
         metadata["labels"][QUEUE_LABEL] = queue
         job["suspend"] = True  # until Kueue admits it
     return {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": metadata, "spec": job}
