@@ -116,7 +116,7 @@ class OwnCluster(Cluster):
         async with self.kubernetes.api() as api:
             with suppress(RaybatchError):  # deleting follows, and KubeRay has its own bounds
                 if await bound(api, self.claim, _BOUND) is None:
-                    stopping.cancel()  # the cluster has gone, and nobody would answer
+                    stopping.cancel()  # the cluster has gone, and no job can answer
                     await asyncio.wait([stopping])
                     return False
             try:
