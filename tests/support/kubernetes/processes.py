@@ -26,6 +26,8 @@ from tests.support.kubernetes.ray_start import START_COMMAND, local_command
 
 _HOST = "127.0.0.1"
 _LOOK_SECONDS = 1.0
+_PATIENT = {"RAY_raylet_start_wait_time_s": "200", "RAY_agent_register_timeout_ms": "200000"}
+"""On a busy machine a raylet that waits ten seconds for its agents ends, and its `ray start` goes on."""
 _AGENT_PORTS = ("dashboard-agent-grpc-port", "runtime-env-agent-port", "metrics-export-port")
 
 
@@ -188,7 +190,7 @@ class RayProcesses:
                 "--",
                 *command,
             ],
-            env={**kept, "PATH": path, "RAY_raylet_start_wait_time_s": "200", **env},
+            env={**kept, "PATH": path, **_PATIENT, **env},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
