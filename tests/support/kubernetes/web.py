@@ -41,6 +41,7 @@ class WebServer:
 
     def __init__(self, server: ApiServer, *, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.server = server
+        self.tls = tls
         self.ended = threading.Event()
         handler = type("Handler", (_Handler,), {"api": server, "ended": self.ended, "tls": tls})
         self._http = _Server(("127.0.0.1", port), handler)
