@@ -44,6 +44,7 @@ DAGS = [
     "double_braces",
     "each_night",
     "after_each_night",
+    "own_cluster",
 ]
 
 
