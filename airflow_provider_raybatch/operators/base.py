@@ -28,7 +28,14 @@ from airflow_provider_raybatch.operators.common_arguments import (
 from airflow_provider_raybatch.operators.deadline import Deadline, attempt_deadline
 from airflow_provider_raybatch.operators.following import Follower
 from airflow_provider_raybatch.operators.given_arguments import CommonArguments
-from airflow_provider_raybatch.operators.own_clusters import deferral, give_up, is_over, release, with_window
+from airflow_provider_raybatch.operators.own_clusters import (
+    deferral,
+    give_up,
+    is_over,
+    release,
+    uid_of,
+    with_window,
+)
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.resuming import latest_handle, outcome_without_trigger
 from airflow_provider_raybatch.operators.retry_pause import longest_pause
@@ -88,6 +95,9 @@ class RayOperator(CommonArguments):
     """Whether the job shares a key with its followers."""
     wait_for_completion: bool = True
     dashboard_url: str | None = None
+    _is_resumed = False
+    _may_leave = True
+    """Whether a wait for a cluster may go on in the triggerer."""
 
     @abstractmethod
     def plan(self, run: TaskRun) -> JobPlan:
@@ -150,18 +160,23 @@ class RayOperator(CommonArguments):
         error = self._failure(context, FailureClass(failed["failure_class"]), failed["message"])
         run = self._attempt(context).recorded()
         if run is not None:
-            give_up(run, error, self.log, is_last=self._attempt(context).ends_with(error, self.retry_policy))
+            self._give_up(context, run, error, uid_of(event["handle"]))
         raise error
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """As Airflow's; if the trigger is gone, the job itself is asked how it ended."""
-        with self._leaving_no_job(context, resumed=True):
+        self._is_resumed = True
+        with self._leaving_no_job(context):
             self._convert()
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except (TaskDeferralError, TaskDeferralTimeout) as error:
             known = outcome_without_trigger(error)
             handle = latest_handle(self._attempt(context), self.log)
+            if handle is None and self.ray_cluster is not None and self.ray_cluster.name is None:
+                self.log.warning("The trigger that waited for the cluster is gone, so it is waited for here.")
+                self._may_leave = False
+                return self.execute(context)
             if handle is None:
                 failure_class = known.failure_class or FailureClass.INTERNAL
                 raise self._failure(context, failure_class, f"{known.state}: {known.message}") from error
@@ -188,16 +203,31 @@ class RayOperator(CommonArguments):
             return self._succeeded(context, handle, self.submitted(handle, submitted.info))
         if self.deferrable and not submitted.info.status.is_terminal:
             self._defer(cluster, run, plan, submitted, handle)
-        return self._end(context, self._follow(cluster, run, plan, submitted), handle)
+        try:
+            outcome = self._follow(cluster, run, plan, submitted)
+        except Exception as error:
+            self._let_go(context, error, handle)
+            raise
+        return self._end(context, outcome, handle)
+
+    def _give_up(self, context: Context, run: TaskRun, error: Exception, uid: str | None) -> None:
+        if run.place.makes_clusters:
+            is_last = self._attempt(context).ends_with(error, self.retry_policy)
+            give_up(run, error, uid, self.log, is_last=is_last)
+
+    def _let_go(self, context: Context, error: Exception, handle: Mapping[str, Any]) -> None:
+        """Delete the cluster of a job that may still run, if no later attempt will look at it."""
+        if self._attempt(context).ends_with(error, self.retry_policy):
+            self._release(context, handle, ended=False)
 
     @contextmanager
-    def _leaving_no_job(self, context: Context, *, resumed: bool = False) -> Iterator[None]:
+    def _leaving_no_job(self, context: Context) -> Iterator[None]:
         """Around what may fail before the cluster is asked; a first attempt has no job unless resumed."""
         self._cancel_handler.begins(self._attempt(context).stop_left_behind)
         try:
             yield
         except BaseException as error:
-            if resumed or context["ti"].try_number > 1:
+            if self._is_resumed or context["ti"].try_number > 1:
                 self.before_failing(error, context)
             raise
 
@@ -260,17 +290,15 @@ class RayOperator(CommonArguments):
 
     def _submit(self, context: Context, run: TaskRun, plan: JobPlan) -> tuple[Cluster, Submitted]:
         store, handler = context["task_state_store"], self._cancel_handler
-        may_leave = self.deferrable and run.place.makes_clusters
+        may_leave = self.deferrable and self._may_leave and run.place.makes_clusters
         try:
             return submit(run, plan, store, handler, self.on_stale_state, self.log, leave_waiting=may_leave)
         except NotReadyYet as waiting:
             self.log.info("The wait for the cluster goes on in the triggerer.")
             trigger, timeout = deferral(waiting, run, cancel_on_kill=self.cancel_on_kill)
             self.defer(trigger=trigger, method_name="execute_on_cluster", timeout=timeout)
-        except RaybatchError as error:
-            if run.place.makes_clusters:
-                is_last = self._attempt(context).ends_with(error, self.retry_policy)
-                give_up(run, error, self.log, is_last=is_last)
+        except Exception as error:
+            self._give_up(context, run, error, handler.uid)
             raise
 
     def _follow(self, cluster: Cluster, run: TaskRun, plan: JobPlan, submitted: Submitted) -> Outcome:
@@ -285,10 +313,13 @@ class RayOperator(CommonArguments):
     def _end(self, context: Context, outcome: Outcome, handle: Mapping[str, Any]) -> Any:
         self._cancel_handler.concerns_nothing()
         if outcome.failure_class is not None:
-            if is_over(outcome, stopped_at_deadline=self.cancel_on_timeout):
-                self._release(context)
             message = f"Job {handle['submission_id']} {outcome.state}: {outcome.message}"
-            raise self._failure(context, outcome.failure_class, message)
+            error = self._failure(context, outcome.failure_class, message)
+            if is_over(outcome, stopped_at_deadline=self.cancel_on_timeout):
+                self._release(context, handle)
+            elif outcome.state == "unreachable":
+                self._let_go(context, error, handle)
+            raise error
         result = self._succeeded(context, handle, self.hand_over(outcome, handle))
         self.log_end(context, result, outcome)
         return result
@@ -325,17 +356,18 @@ class RayOperator(CommonArguments):
             self.log.warning("%s The result is not on record, so it asks for the job again.", error)
         else:
             if self.wait_for_completion:
-                self._release(context)  # only now: without a record, a retry asks the cluster for the job
+                # Only now: without a record, a retry asks the cluster for the job.
+                self._release(context, handle)
         return result
 
-    def _release(self, context: Context) -> None:
-        """Delete the cluster that was made for a job that has ended."""
+    def _release(self, context: Context, handle: Mapping[str, Any], *, ended: bool = True) -> None:
+        """Delete the cluster that was made for a job; without its handle, all clusters of the run."""
         if self.ray_cluster is None:
             return
         try:
             run = self._attempt(context).recorded()
             if run is not None and run.place.makes_clusters:
-                release(run, self.log)
+                release(run, uid_of(handle), self.log, ended=ended)
         except RaybatchError as error:
             self.log.warning("The cluster is left to KubeRay, which ends it after its job: %s", error)
 
@@ -347,7 +379,7 @@ class RayOperator(CommonArguments):
         )
         self._show_link(context, result.get("dashboard_url"))
         if self.wait_for_completion:
-            self._release(context)  # that attempt may have died before it did
+            self._release(context, {})  # that attempt may have died before it did
         self.announce(context, result)
         self.log_end(context, result)
         return result

@@ -167,12 +167,20 @@ class CancelHandler:
             raise _killed()  # what was to be stopped is stopped
         return self._target.cluster
 
+    @property
+    def uid(self) -> str | None:
+        """Of the latest cluster that was made for the job; ``None`` where that is not known."""
+        cluster = None if self._target is None else self._target.cluster
+        return None if cluster is None else cluster.uid
+
     def making(self) -> None:
         """A cluster for the job is made next.
 
         :raises RayBatchException: the attempt is being killed.
         """
         if self._target is not None:
+            # What was there before has gone.
+            self._target.cluster = self._target.submission_id = None
             self._target.posts = True
             if self._killed:  # as in `posting`
                 self._target.posts = False

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -42,25 +42,39 @@ def with_window(plan: JobPlan, run: TaskRun, pause: float, *, waits: bool) -> Jo
     deadline = plan.followers_deadline(run.deadline.earlier)
     if deadline is not None:
         return replace(plan, window=max(0.0, deadline - time.time()) + STOP_GRACE + _MARGIN)
+    from airflow_provider_raybatch.cluster.kuberay.lifecycle import LEFT_AFTER_A_LOOK
+
     lease = None if plan.lease_terms is None else plan.lease_terms("").orphan_timeout
     alone = Limits().orphan_timeout if lease is None else lease or _WITHOUT_LEASE
-    return replace(plan, window=max(alone, pause) + _MARGIN)
+    return replace(plan, window=(max(alone, pause) + _MARGIN) / LEFT_AFTER_A_LOOK)
 
 
-def give_up(run: TaskRun, error: RaybatchError, log: Log, *, is_last: bool) -> None:
+def give_up(run: TaskRun, error: Exception, uid: str | None, log: Log, *, is_last: bool) -> None:
     """Delete the cluster of a job that could not be submitted, unless the next attempt takes it.
 
+    :param uid: see :meth:`Place.release_run`.
     :param is_last: whether no attempt follows.
     """
-    unreachable = error.failure_class is FailureClass.CLUSTER_UNREACHABLE
-    if isinstance(error, StaleStateError) or (unreachable and not is_last):
+    if isinstance(error, StaleStateError) or not (is_last or _spoils(error)):
         return
-    _delete(run.place.stop_run(run.id, log), log)
+    release(run, uid, log, ended=False)
 
 
-def release(run: TaskRun, log: Log) -> None:
-    """Delete the clusters of a run whose job is over."""
-    _delete(run.place.release_run(run.id, log), log)
+def _spoils(error: Exception) -> bool:
+    """Whether a cluster that has no job yet is of no use to a retry."""
+    unreachable = FailureClass.CLUSTER_UNREACHABLE
+    return isinstance(error, RaybatchError) and error.failure_class is not unreachable
+
+
+def release(run: TaskRun, uid: str | None, log: Log, *, ended: bool = True) -> None:
+    """Delete the cluster of a job; see :meth:`Place.release_run`."""
+    _delete(run.place.release_run(run.id, log, uid, ended=ended), log)
+
+
+def uid_of(handle: Mapping[str, Any]) -> str | None:
+    """The `uid` of the cluster that was made for a job; ``None`` where there is none."""
+    made = handle.get("ray_cluster") or {}
+    return (made.get("claim") or {}).get("uid")
 
 
 def _delete(deleting: Coroutine[Any, Any, object], log: Log) -> None:
@@ -87,6 +101,10 @@ def deferral(
         submission_id=waiting.submission_id,
         cluster_wait=waiting.cluster_wait,
         cancel_on_kill=cancel_on_kill,
-        handle={"submission_id": waiting.submission_id, "run_token": run.run_token},
+        handle={
+            "submission_id": waiting.submission_id,
+            "run_token": run.run_token,
+            "ray_cluster": waiting.cluster.facts,
+        },
     )
     return trigger, timedelta(seconds=waiting.cluster_wait + _DEFERRAL_GRACE)

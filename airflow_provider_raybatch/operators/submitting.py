@@ -41,7 +41,11 @@ def submit(
     """
     from airflow_provider_raybatch.cluster.submit.resolve import FIRST_JOB
 
+    # A new cluster may need the nodes of theirs.
+    first = run.place.makes_clusters and run.record.earlier is not None
     cancel_handler.concerns(run.place, run.id, None if run.place.embedded else store, plan.lease_terms)
+    if first:
+        _end_earlier(run, "", store, log)
     order = _order(run, plan, store, cancel_handler, on_stale_state, log, leave_waiting)
     try:
         submitted = run_blocking(_submitted(order, run, cancel_handler))
@@ -60,12 +64,17 @@ def submit(
     where = cluster.job_page(submitted.submission_id) or cluster.shown
     log.info("%s %s: %s (%s).", verb, submitted.submission_id, where, reason)
     cancel_handler.end_if_killed(log)
-    if run.record.earlier != () and stop_earlier_runs(run, submitted.submission_id, log):
+    if not first:
+        _end_earlier(run, submitted.submission_id, store, log)
+    return cluster, submitted
+
+
+def _end_earlier(run: TaskRun, keep: str, store: Store, log: Log) -> None:
+    if run.record.earlier != () and stop_earlier_runs(run, keep, log):
         try:
             forget_earlier(store, run.run_token)
         except RayBatchException as error:
             log.warning("The next attempt asks for jobs of earlier runs again: %s", error)
-    return cluster, submitted
 
 
 async def _submitted(order: Order, run: TaskRun, cancel_handler: CancelHandler) -> Submitted:

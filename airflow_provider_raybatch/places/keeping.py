@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_raybatch.cluster.follow.outcome import FollowedLine, Outcome, Verdict
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import renew, state
-from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim
+from airflow_provider_raybatch.cluster.kuberay.rayjob import FOR_EVER, ClusterClaim
 from airflow_provider_raybatch.cluster.kuberay.readiness import WaitingState
 from airflow_provider_raybatch.cluster.kuberay.silence import cluster_news, why_silent
 from airflow_provider_raybatch.contract.failures import FailureClass
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.kuberay.client import KubernetesClient
     from airflow_provider_raybatch.places.kubernetes import Kubernetes
 
-FOR_EVER = 2.0**31 - 1
-"""Seconds; KubeRay's deadlines have 32 bits."""
 _LOOK_SECONDS = 30.0
 _ASK_SECONDS = 10.0
 _PATIENCE = 20.0

@@ -16,13 +16,13 @@ from airflow_provider_raybatch.cluster.kuberay.counts import worker_counts
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import claim_of, clusters_of_run, release_older
 from airflow_provider_raybatch.cluster.kuberay.manifest import rayjob_manifest, secret_manifest
 from airflow_provider_raybatch.cluster.kuberay.names import new_secret_name, rayjob_name, run_labels
+from airflow_provider_raybatch.cluster.kuberay.rayjob import FOR_EVER
 from airflow_provider_raybatch.cluster.kuberay.readiness import READY
 from airflow_provider_raybatch.cluster.kuberay.submission import submit_on_own_cluster
 from airflow_provider_raybatch.cluster.kuberay.token import cluster_token
 from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.durations import seconds_of
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.places.keeping import FOR_EVER
 from airflow_provider_raybatch.places.own_cluster import OwnCluster, may_have_job
 from airflow_provider_raybatch.places.place import (
     STOP_TIMEOUT,
@@ -78,6 +78,7 @@ class OwnPlace(Place):
                     lambda claimed: self._connected(api, order, claimed),
                     order.build,
                     order.finished,
+                    followed=order.window is not None,
                 )
         except _JobEnded as ended:
             return self._ended(order, ended.claimed)
@@ -229,18 +230,28 @@ class OwnPlace(Place):
         async with self.kubernetes.api() as api:
             own = await self._own(api, run)
             for rayjob in own:
-                cluster = await self._found(api, run, rayjob)
-                if rayjob.may_run_job and cluster.is_reachable:
-                    await cluster.stop(cluster.submission_id, log, timeout=timeout)
-                else:
-                    await cluster.release(log)
+                await self._end(api, run, rayjob, log, timeout)
         return [rayjob.name for rayjob in own]
 
-    async def release_run(self, run: OneRun, log: Log) -> None:
+    async def release_run(self, run: OneRun, log: Log, uid: str | None = None, *, ended: bool = True) -> None:
         """See :meth:`Place.release_run`."""
         async with self.kubernetes.api() as api:
             for rayjob in await self._own(api, run):
-                await (await self._found(api, run, rayjob)).release(log)
+                if uid is not None and rayjob.uid != uid:
+                    continue
+                if ended:
+                    await (await self._found(api, run, rayjob)).release(log)
+                else:
+                    await self._end(api, run, rayjob, log, STOP_TIMEOUT)
+
+    async def _end(
+        self, api: KubernetesClient, run: OneRun, rayjob: RayJobState, log: Log, seconds: float
+    ) -> None:
+        cluster = await self._found(api, run, rayjob)
+        if rayjob.may_run_job and cluster.is_reachable:
+            await cluster.stop(cluster.submission_id, log, timeout=seconds)
+        else:
+            await cluster.release(log)
 
     async def stop_earlier(
         self, earlier: Sequence[OneRun] | None, run: OneRun, keep: str, log: Log

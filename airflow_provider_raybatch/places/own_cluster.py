@@ -60,7 +60,7 @@ class OwnCluster(Cluster):
         batch: bool = True,
     ) -> None:
         self.kubernetes, self.claim, self.token, self.window = kubernetes, claim, token, window
-        self.submission_id, self.batch = submission_id, batch
+        self.submission_id, self.batch, self.uid = submission_id, batch, claim.uid
         self.ray_cluster = ray_cluster
         self._address = address
         self.facts = {**kubernetes.definition.to_json(), "claim": claim.to_json()}

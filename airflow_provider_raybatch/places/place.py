@@ -89,6 +89,8 @@ class Cluster:
     """Plain data without secrets, by which a sensor finds it; ``None`` where its place is enough."""
     of_trigger: dict[str, Any] | None = None
 
+    uid: str | None = None
+    """Of a cluster that was made for its job alone."""
     address: ClusterAddress
     has_succeeded: bool = False
     """Whether its job is known to have succeeded without a question to the cluster."""
@@ -193,8 +195,15 @@ class Place(ABC):
     async def stop_run(self, run: OneRun, log: Log, timeout: float = STOP_TIMEOUT) -> list[str]:  # noqa: ASYNC109 - handed on
         """Stop what a run has left, asking again while nothing answers; return what was stopped."""
 
-    async def release_run(self, run: OneRun, log: Log) -> None:  # noqa: B027 - most make none
-        """Delete the clusters that were made for a run whose job is over, without asking them any more."""
+    async def release_run(  # noqa: B027 - most make none
+        self, run: OneRun, log: Log, uid: str | None = None, *, ended: bool = True
+    ) -> None:
+        """Delete what was made for the job of a run.
+
+        :param uid: of the cluster, since a later attempt may have made the run's next one meanwhile; ``None``
+            for all that the run has.
+        :param ended: whether the job is over, so that nothing needs to be asked; else it is stopped first.
+        """
 
     @abstractmethod
     async def stop_earlier(

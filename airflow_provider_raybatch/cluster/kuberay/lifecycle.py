@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from airflow_provider_raybatch.cluster.kuberay.api import KubernetesApi
 from airflow_provider_raybatch.cluster.kuberay.errors import ConflictError, KubernetesUnreachableError
 from airflow_provider_raybatch.cluster.kuberay.names import of_run, of_task
-from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim, RayJobState, rayjob_state
+from airflow_provider_raybatch.cluster.kuberay.rayjob import FOR_EVER, ClusterClaim, RayJobState, rayjob_state
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey, seen_to_its_end
 from airflow_provider_raybatch.contract.run_token import run_number
 
@@ -27,9 +27,11 @@ RELEASE_TIMEOUT = 120.0
 OF_RAYJOB = "ray.io/originated-from-cr-name"
 """KubeRay's label on a RayCluster: name of the RayJob that owns it."""
 
+LEFT_AFTER_A_LOOK = 2 / 3
+"""Part of a window that is left at least, once a follower has looked."""
+
 _ATTEMPTS = 4
 _WAIT = 1.0
-_LONGEST = 2**31 - 1  # both deadlines are int32
 
 
 async def state(api: KubernetesApi, claim: ClusterClaim) -> RayJobState | None:
@@ -82,7 +84,7 @@ def extension(rayjob: RayJobState, now: float, window: float) -> dict[str, int]:
     """
     if rayjob.suspended:  # the next start begins both deadlines anew
         longest = _whole_seconds(window)
-        return {"activeDeadlineSeconds": longest} if (rayjob.active_deadline or _LONGEST) > longest else {}
+        return {"activeDeadlineSeconds": longest} if (rayjob.active_deadline or FOR_EVER) > longest else {}
     if rayjob.started is None:
         return {}
     spent = now - rayjob.started
@@ -93,7 +95,7 @@ def extension(rayjob: RayJobState, now: float, window: float) -> dict[str, int]:
     return {
         field: extended
         for field, seconds in deadlines.items()
-        if seconds is None or seconds - spent < window * 2 / 3
+        if seconds is None or seconds - spent < window * LEFT_AFTER_A_LOOK
     }
 
 
@@ -251,4 +253,4 @@ def _same(claim: ClusterClaim, found: RayJobState | None) -> RayJobState | None:
 
 
 def _whole_seconds(seconds: float) -> int:
-    return max(1, min(_LONGEST, math.ceil(seconds)))
+    return max(1, min(FOR_EVER, math.ceil(seconds)))

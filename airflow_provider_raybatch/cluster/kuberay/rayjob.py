@@ -24,6 +24,9 @@ RUN_TOKEN = "raybatch/run-token"
 TERMINAL = frozenset({"Complete", "Failed", "ValidationFailed"})
 """`jobDeploymentStatus` after which KubeRay does nothing more but clean up (its own list lacks the last)."""
 
+FOR_EVER = 2**31 - 1
+"""Seconds: the longest deadline that KubeRay takes, of a cluster that ends with its job alone."""
+
 _ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
 

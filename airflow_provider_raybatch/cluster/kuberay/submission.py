@@ -46,6 +46,8 @@ async def submit_on_own_cluster(
     connect: Callable[[Claimed], AbstractAsyncContextManager[RayJobsClient]],
     build: Callable[[RayJobsClient, str], Awaitable[JobRequest]],
     finished: Callable[[RayJobsClient, JobInfo], Awaitable[bool]] | None = None,
+    *,
+    followed: bool = True,
 ) -> OnCluster:
     """Return the one job of this run on the one cluster of this run; makes what is not there.
 
@@ -55,6 +57,7 @@ async def submit_on_own_cluster(
     :param connect: waits until a claimed cluster takes jobs, and raises if it can't.
     :param build: makes the request of a submission id, if one is to be submitted.
     :param finished: whether the result of a job that has ended stands; by default, if Ray says it succeeded.
+    :param followed: whether a follower looks at the job, and so attaches it where that fails here.
     :raises ClusterOverError: several clusters in a row were lost.
     """
     least, reason = 0, ""
@@ -62,7 +65,7 @@ async def submit_on_own_cluster(
         claimed = await claim_cluster(api, key, plan, least=least)
         try:
             async with connect(claimed) as client:
-                submitted = await _submit(api, client, claimed, key, plan, build, finished)
+                submitted = await _submit(api, client, claimed, key, plan, build, finished, followed)
             return OnCluster(claimed, submitted)
         except ClusterOverError as error:
             reason = str(error)
@@ -81,6 +84,7 @@ async def _submit(
     plan: ClusterPlan,
     build: Callable[[RayJobsClient, str], Awaitable[JobRequest]],
     finished: Callable[[RayJobsClient, JobInfo], Awaitable[bool]] | None,
+    followed: bool,
 ) -> Submitted:
     rayjob = await state(api, claimed.claim)
     if rayjob is None or rayjob.deleting:
@@ -105,6 +109,8 @@ async def _submit(
         try:
             kept = await attach(api, claimed.claim, submitted.submission_id)
         except KubernetesUnreachableError:
+            if not followed:
+                raise  # KubeRay would end it as one without a job; a retry attaches it
             return submitted  # a look of the follower attaches it
         if kept is None:
             raise ClusterOverError(f"RayJob {claimed.claim.name} was deleted while its job was submitted.")

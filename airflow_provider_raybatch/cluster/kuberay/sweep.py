@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from airflow_provider_raybatch.cluster.kuberay.names import installation_label
-from airflow_provider_raybatch.cluster.kuberay.rayjob import INSTALLATION, TASK, TERMINAL
+from airflow_provider_raybatch.cluster.kuberay.rayjob import FOR_EVER, INSTALLATION, TASK, TERMINAL
 from airflow_provider_raybatch.contract.durations import in_words
 from airflow_provider_raybatch.contract.submission import TaskKey
 
@@ -64,6 +64,7 @@ class Leftover:
     :param expires: epoch seconds at which KubeRay should have cleaned up an ended RayJob.
     :param deleted: epoch seconds of its deletion, if it waits for its finalizers.
     :param gpus: that its pods have now, as KubeRay counts.
+    :param unfollowed: whether no task waits for its job, so that only the job's end ends it.
     """
 
     kind: LeftKind
@@ -77,6 +78,7 @@ class Leftover:
     expires: float | None = None
     deleted: float | None = None
     gpus: str = ""
+    unfollowed: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,8 @@ def judge_leftover(
     if one.ends is not None and now < one.ends + grace and (one.ends - now < grace or not fate.exists):
         # A kill has shortened its deadline, and its job may still write rows; or its run is another one's.
         return Sweep(False, f"{fate.shown}, and KubeRay ends it in {in_words(max(0.0, one.ends - now))}")
+    if one.unfollowed and fate.state == "success":
+        return Sweep(False, "its task does not wait for its job, and KubeRay ends it after that")
     if not fate.exists and one.ends is None:
         # Of a copy of this Airflow, maybe, which has the same id and other runs.
         return Sweep(False, f"{fate.shown}; if no Airflow has it, delete it by hand")
@@ -148,6 +152,7 @@ def leftover_of(manifest: Mapping[str, Any], kind: LeftKind) -> Leftover:
         expires=None if finished is None else finished + (ttl or 0),
         deleted=_epoch(metadata.get("deletionTimestamp")),
         gpus=str(of_cluster.get("desiredGPU") or ""),
+        unfollowed=kind == "RayJob" and spec.get("activeDeadlineSeconds") == FOR_EVER,
     )
 
 

@@ -135,7 +135,7 @@ MUTANTS = by_file({
             _ONE,
         ),
         "last-attempt-leaves-a-job": (
-            '            if resumed or context["ti"].try_number > 1:\n',
+            '            if self._is_resumed or context["ti"].try_number > 1:\n',
             "            if False:\n",
             "An attempt that can submit nothing leaves the job of the one before it without a follower.",
             _ONE,
@@ -150,7 +150,7 @@ MUTANTS = by_file({
         ),
         "earlier-runs-forgotten-before-they-are-stopped": (
             """\
-    if run.record.earlier != () and stop_earlier_runs(run, submitted.submission_id, log):
+    if run.record.earlier != () and stop_earlier_runs(run, keep, log):
         try:
             forget_earlier(store, run.run_token)
         except RayBatchException as error:
@@ -159,7 +159,7 @@ MUTANTS = by_file({
             """\
     if run.record.earlier != ():
         forget_earlier(store, run.run_token)
-        stop_earlier_runs(run, submitted.submission_id, log)
+        stop_earlier_runs(run, keep, log)
 """,
             "A worker that is killed in between leaves the cleared run's job running for good.",
             f"{_ONE}::test_unstopped_job_is_stopped_by_the_next_attempt",

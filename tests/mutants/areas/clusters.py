@@ -108,8 +108,8 @@ MUTANTS = by_file({
             _LIFECYCLE,
         ),
         "deadline-that-is-not-positive": (
-            "    return max(1, min(_LONGEST, math.ceil(seconds)))\n",
-            "    return min(_LONGEST, math.ceil(seconds))\n",
+            "    return max(1, min(FOR_EVER, math.ceil(seconds)))\n",
+            "    return min(FOR_EVER, math.ceil(seconds))\n",
             "KubeRay finds the deadline invalid, and keeps the cluster for ever.",
             _LIFECYCLE,
         ),

@@ -39,6 +39,19 @@ def test_a_task_that_is_killed_early_neither_submits_nor_adopts(
     assert not ray.active
 
 
+def test_a_kill_while_the_next_cluster_is_made_asks_no_lost_one(ray: FakeRay) -> None:
+    ray.script = lasting(60)
+    key = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")
+    cancel_handler = CancelHandler()
+    cancel_handler.concerns(place_of("ray_default"), OneRun(key), None)
+    cancel_handler.claimed(Cluster(ClusterAddress("http://127.0.0.1:9")))
+    cancel_handler.posting(key.submission_id(1))
+    cancel_handler.making()
+    ray._submit({"submission_id": key.submission_id(0), "entrypoint": "sleep 60"})
+    cancel_handler.kill(logging.getLogger(__name__))
+    assert not ray.active
+
+
 def test_a_kill_during_the_post_waits_for_the_job(ray: FakeRay) -> None:
     """Airflow's supervisor ends the task five seconds later, so the kill must wait for the job itself."""
     ray.script = lasting(60)

@@ -48,7 +48,9 @@ def test_first_silent_poll_learns_that_the_head_is_gone(happen: Callable[[World,
         kubernetes.settle()
         await attach(api, made.claim, KEY.submission_id(0))
         place: Any = SimpleNamespace(api=lambda: api)
-        keeper = Keeper(place, made.claim, KEY.submission_id(0), 3600.0, batch=True)
+        (before_it,) = kubernetes.store.all("RayCluster")
+        name = before_it["metadata"]["name"]
+        keeper = Keeper(place, made.claim, KEY.submission_id(0), 3600.0, batch=True, ray_cluster=lambda: name)
         before = await keeper.looked(Verdict(FollowState()))
         happen(kubernetes, made.claim.name)
         kubernetes.settle()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
+from airflow_provider_raybatch.cluster.kuberay.sweep import RunFate, judge_leftover, leftover_of
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
@@ -53,3 +54,16 @@ def test_a_result_that_names_no_cluster_is_refused() -> None:
     sensor = RayJobSensor(task_id="s", submission_id=given)
     with pytest.raises(RayBatchException, match="is not what a RayJobOperator returned"):
         sensor.execute(Run().context())
+
+
+def test_sweeper_keeps_a_job_that_its_task_does_not_wait_for(
+    kubernetes: World, cluster: KubeRayCluster
+) -> None:
+    kubernetes.runtime.script = lambda ray, body: Script(seconds=60)
+    submitted(Run(), cluster)
+    kubernetes.settle()
+    (rayjob,) = kubernetes.store.all("RayJob")
+    found, namespace = leftover_of(rayjob, "RayJob"), "this-airflow"
+    verdict = judge_leftover(found, RunFate(state="success"), namespace, found.created + 3600)
+    assert not verdict.delete
+    assert "does not wait" in verdict.reason
