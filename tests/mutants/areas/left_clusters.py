@@ -42,6 +42,12 @@ MUTANTS = by_file({
             "A killed job loses the rows that it was writing.",
             _SWEEP,
         ),
+        "sweeps-jobs-without-a-follower": (
+            '    if one.unfollowed and fate.state == "success":\n',
+            "    if False:\n",
+            "The job of a task that does not wait for it loses its cluster.",
+            _SWEEP,
+        ),
         "no-run-is-the-end": (
             "    if not fate.exists and one.ends is None:\n",
             "    if False:\n",
