@@ -13,13 +13,19 @@ from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.models import JobStatus
 from airflow_provider_raybatch.cluster.kuberay.claim import Claimed, ClusterPlan
 from airflow_provider_raybatch.cluster.kuberay.counts import worker_counts
-from airflow_provider_raybatch.cluster.kuberay.lifecycle import claim_of, clusters_of_run, release_older
+from airflow_provider_raybatch.cluster.kuberay.lifecycle import (
+    claim_of,
+    clusters_of_run,
+    release_older,
+    state,
+)
 from airflow_provider_raybatch.cluster.kuberay.manifest import rayjob_manifest, secret_manifest
 from airflow_provider_raybatch.cluster.kuberay.names import new_secret_name, rayjob_name, run_labels
 from airflow_provider_raybatch.cluster.kuberay.rayjob import FOR_EVER
 from airflow_provider_raybatch.cluster.kuberay.readiness import READY
 from airflow_provider_raybatch.cluster.kuberay.submission import submit_on_own_cluster
 from airflow_provider_raybatch.cluster.kuberay.token import cluster_token
+from airflow_provider_raybatch.cluster.kuberay.waiting import ClusterNotReadyError
 from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.durations import seconds_of
 from airflow_provider_raybatch.contract.failures import RaybatchError
@@ -163,7 +169,13 @@ class OwnPlace(Place):
                 wait = max(1.0, min(wait, left + api.now() - rayjob.created))
             if order.leave_waiting and rayjob.deployment_status not in READY:
                 raise NotReadyYet(cluster, cluster.submission_id, wait)
-            await wait_until_ready(api, cluster, wait, order.log)
+            try:
+                await wait_until_ready(api, cluster, wait, order.log)
+            except ClusterNotReadyError:
+                now_is = await state(api, cluster.claim)
+                has_ended = now_is is not None and now_is.deployment_status == "Complete"
+                if not (has_ended and cluster.is_reachable):
+                    raise  # else its job has ended well meanwhile, and the cluster still tells of it
         async with RayJobsClient(cluster.address) as client:
             yield client
 

@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from tests.support.airflow_tasks import Run
 from tests.support.batches import Died, die
 from tests.support.fake_ray import lasting
@@ -93,3 +94,28 @@ def test_cluster_that_is_gone_is_not_asked_to_stop(kubernetes: World, run: Run, 
         operator.execute(run.context())
     asked = [one for one in kubernetes.server.faults.requests if one.subresource.endswith("/stop")]
     assert len(asked) < 30
+
+
+@pytest.mark.parametrize("kind", ["batch", "job"])
+def test_job_that_ends_while_a_retry_takes_it_counts(
+    kubernetes: World, run: Run, own: Batch, cluster: Any, kind: str
+) -> None:
+    def operator() -> Any:
+        if kind == "batch":
+            return own()
+        return RayJobOperator(task_id="t", entrypoint="true", ray_cluster=cluster, poll_interval=0.05)
+
+    def end(request: Any) -> None:
+        heads(kubernetes)[0].end_jobs()
+        until(lambda: only(kubernetes, "RayJob")["status"]["jobDeploymentStatus"] == "Complete")
+
+    kubernetes.runtime.script = lasting(60)
+    first = operator()
+    first._follow = die
+    with pytest.raises(Died):
+        first.execute(run.context())
+    run.try_number += 1
+    kubernetes.server.faults.stage(verb="get", kind="RayCluster", call=end)
+    operator().execute(run.context())
+    assert sum(len(ray.jobs) for ray in heads(kubernetes)) == 1
+    assert objects(kubernetes) == []
