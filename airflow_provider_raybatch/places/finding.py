@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.places.connected import ConnectedPlace
+from airflow_provider_raybatch.places.named import NamedPlace
 from airflow_provider_raybatch.places.place import Cluster, Place
 from airflow_provider_raybatch.places.shared import SharedPlace
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
-    from airflow_provider_raybatch.places.kubernetes import Kubernetes
 
 
 def place_of(ray_conn_id: str, ray_cluster: KubeRayCluster | None = None) -> Place:
@@ -27,7 +27,12 @@ def place_of(ray_conn_id: str, ray_cluster: KubeRayCluster | None = None) -> Pla
         return ConnectedPlace(RayHook(ray_conn_id).read())
     from airflow_provider_raybatch.places.kubernetes import kubernetes_of
 
-    return _on(kubernetes_of(ray_cluster))
+    kubernetes = kubernetes_of(ray_cluster)
+    if kubernetes.definition.name is not None:
+        return NamedPlace(kubernetes)
+    from airflow_provider_raybatch.places.own import OwnPlace
+
+    return OwnPlace(kubernetes)
 
 
 def shared_place_of(ray_conn_id: str, ray_cluster: KubeRayCluster | None = None) -> SharedPlace:
@@ -57,21 +62,7 @@ async def acluster_of(ray_conn_id: str, ray_cluster: Mapping[str, Any] | None, s
 
     kubernetes = await akubernetes_of(KubeRayCluster.from_json(ray_cluster))
     if kubernetes.definition.name is not None:
-        return await _named(kubernetes).cluster()
+        return await NamedPlace(kubernetes).cluster()
     from airflow_provider_raybatch.places.own_cluster import own_cluster_of
 
     return await own_cluster_of(kubernetes, ray_cluster, submission_id)
-
-
-def _on(kubernetes: Kubernetes) -> Place:
-    if kubernetes.definition.name is not None:
-        return _named(kubernetes)
-    from airflow_provider_raybatch.places.own import OwnPlace
-
-    return OwnPlace(kubernetes)
-
-
-def _named(kubernetes: Kubernetes) -> SharedPlace:
-    from airflow_provider_raybatch.places.named import NamedPlace
-
-    return NamedPlace(kubernetes)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from airflow_provider_raybatch.cluster.kuberay.api import KubernetesApi
@@ -182,14 +182,6 @@ async def clusters_of_run(api: KubernetesApi, key: SubmissionKey) -> list[RayJob
     return [rayjob_state(one) for one in await asked(lambda: api.list("RayJob", labels=of_run(key)))]
 
 
-async def delete_run(api: KubernetesApi, key: SubmissionKey) -> list[str]:
-    """Delete all clusters of a run, without a wait: for a task that is killed before it knows its claim.
-
-    :return: names of the RayJobs.
-    """
-    return await _delete_all(api, [one for one in await clusters_of_run(api, key) if not one.deleting])
-
-
 async def release_older(api: KubernetesApi, key: SubmissionKey, keep: RayJobState) -> list[str]:
     """Delete what earlier runs of the same task left behind, without a wait.
 
@@ -199,7 +191,10 @@ async def release_older(api: KubernetesApi, key: SubmissionKey, keep: RayJobStat
     :return: names of the RayJobs.
     """
     found = await asked(lambda: api.list("RayJob", labels=of_task(key)))
-    return await _delete_all(api, older(map(rayjob_state, found), key.run_token, keep.created))
+    left = older(map(rayjob_state, found), key.run_token, keep.created)
+    for one in left:
+        await delete(api, claim_of(api, one))
+    return [one.name for one in left]
 
 
 def older(found: Any, run_token: str, created: float) -> list[RayJobState]:
@@ -216,12 +211,6 @@ def older(found: Any, run_token: str, created: float) -> list[RayJobState]:
         and not one.deleting
         and (run_number(one.run_token), one.created) < present
     ]
-
-
-async def _delete_all(api: KubernetesApi, rayjobs: Sequence[RayJobState]) -> list[str]:
-    for one in rayjobs:
-        await delete(api, claim_of(api, one))
-    return [one.name for one in rayjobs]
 
 
 def claim_of(api: KubernetesApi, rayjob: RayJobState) -> ClusterClaim:

@@ -178,7 +178,9 @@ class World:
             claim = lifecycle.claim_of(api, one)  # type: ignore[arg-type]
             await lifecycle.bound(api, claim, BOUND, one)  # type: ignore[arg-type]
         self.bounded = self.kubernetes.now + BOUND
-        await lifecycle.delete_run(api, key)  # type: ignore[arg-type]
+        for one in await lifecycle.clusters_of_run(api, key):  # type: ignore[arg-type]
+            if not one.deleting:
+                await lifecycle.delete(api, lifecycle.claim_of(api, one))  # type: ignore[arg-type]
 
     # Steps.
 

@@ -12,7 +12,6 @@ from airflow_provider_raybatch.cluster.kuberay.errors import KubernetesUnreachab
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import (
     attach,
     bound,
-    delete_run,
     extension,
     older,
     release,
@@ -180,17 +179,6 @@ async def test_release_tells_a_raycluster_that_stays(kubernetes: Kubernetes) -> 
     held = {"metadata": {"finalizers": ["ray.io/gcs-ft-redis-cleanup-finalizer"]}}
     kubernetes.server.patch(kubernetes.server.admin, "RayCluster", "default", cluster, held)
     assert await release(kubernetes.api, claim, 0.01) == f"RayCluster {cluster} is still being deleted"
-
-
-async def test_a_killed_run_deletes_all_it_has(kubernetes: Kubernetes) -> None:
-    """A task that is killed before it knows its claim has nothing but the run's label."""
-    other = SubmissionKey(TASK.model_copy(update={"map_index": 1}), KEY.run_token)
-    for key in (KEY, other):
-        await kubernetes.api.create(plan(key=key).manifest_of(0))
-    names = await delete_run(kubernetes.api, KEY)
-    assert len(names) == 1
-    assert kubernetes.names("RayJob") == [plan(key=other).manifest_of(0)["metadata"]["name"]]
-    assert await delete_run(kubernetes.api, KEY) == []
 
 
 async def test_a_clear_deletes_what_earlier_runs_left(kubernetes: Kubernetes) -> None:
