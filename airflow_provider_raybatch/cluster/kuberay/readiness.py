@@ -118,6 +118,8 @@ def rayjob_end(job: RayJobState) -> tuple[FailureClass, str]:
     if failure_class is FailureClass.USER_ERROR:
         return failure_class, f"KubeRay refuses the RayJob {job.name}: {said}; correct ray_cluster."
     reason = job.reason or job.deployment_status
+    if failure_class is FailureClass.TIMEOUT:
+        said += "; the task's deadline has passed, or no task had followed the job for long"
     return failure_class, f"KubeRay ended the RayJob {job.name} ({reason}): {said}."
 
 

@@ -496,17 +496,21 @@ def test_rayjob_that_kuberay_refuses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "failure_class"),
+    ("reason", "failure_class", "why"),
     [
-        ("PreRunningDeadlineExceeded", FailureClass.STALLED),
-        ("DeadlineExceeded", FailureClass.TIMEOUT),
-        ("AppFailed", FailureClass.INTERNAL),
+        ("PreRunningDeadlineExceeded", FailureClass.STALLED, ""),
+        (
+            "DeadlineExceeded",
+            FailureClass.TIMEOUT,
+            "; the task's deadline has passed, or no task had followed the job for long",
+        ),
+        ("AppFailed", FailureClass.INTERNAL, ""),
     ],
 )
-def test_rayjob_that_kuberay_ended(reason: str, failure_class: FailureClass) -> None:
+def test_rayjob_that_kuberay_ended(reason: str, failure_class: FailureClass, why: str) -> None:
     found = judged(job=rayjob("Failed", reason=reason, message="Ray head pod not found."))
     assert (found.verdict, found.failure_class) == ("fails", failure_class)
-    assert found.message == f"KubeRay ended the RayJob {JOB} ({reason}): Ray head pod not found."
+    assert found.message == f"KubeRay ended the RayJob {JOB} ({reason}): Ray head pod not found{why}."
 
 
 def test_rayjob_that_was_deleted() -> None:
