@@ -61,6 +61,14 @@ MUTANTS = by_file({
             _SWEEP,
         ),
     },
+    "places/own.py": {
+        "late-attempt-ends-its-successor": (
+            "                if uid is not None and rayjob.uid != uid:\n",
+            "                if False:\n",
+            "A worker that wakes up late deletes the cluster of the attempt after its own.",
+            "operators/own_clusters/test_leaks.py",
+        ),
+    },
     "cluster/kuberay/readiness.py": {
         "worker-ends-a-ready-cluster": (
             '    if job.deployment_status in READY:\n        return Readiness("ready", lines, state)\n',
