@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
     from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
 
+_HURRIED_SECONDS = 1.5
+
 
 @dataclass(frozen=True)
 class Kubernetes:
@@ -25,11 +27,20 @@ class Kubernetes:
     definition: KubeRayCluster
     server: ApiServer
 
-    def api(self) -> KubernetesClient:
-        """A client, to be entered with ``async with``."""
+    def api(self, *, hurried: bool = False) -> KubernetesClient:
+        """A client, to be entered with ``async with``.
+
+        :param hurried: whether it gives up after few seconds: Airflow's supervisor leaves a killed task five.
+        """
+        from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy
         from airflow_provider_raybatch.cluster.kuberay.client import KubernetesClient
 
-        return KubernetesClient(self.server, self.definition.namespace)
+        if not hurried:
+            return KubernetesClient(self.server, self.definition.namespace)
+        twice = RetryPolicy(attempts=2, first_wait=0.1)
+        return KubernetesClient(
+            self.server, self.definition.namespace, retries=twice, request_timeout=_HURRIED_SECONDS
+        )
 
     async def address(self, api: KubernetesClient, ray_cluster: str, token: str) -> ClusterAddress | None:
         """How the Jobs API of a cluster is reached; ``None`` if there is no such RayCluster.

@@ -113,19 +113,19 @@ class OwnCluster(Cluster):
         """
         stopping = asyncio.create_task(self._stop_job(submission_id, may_come, timeout))
         await asyncio.wait([stopping], timeout=_ORDER_SECONDS)
-        async with self.kubernetes.api() as api:
-            with suppress(RaybatchError):  # deleting follows, and KubeRay has its own bounds
+        with suppress(RaybatchError):  # deleting follows, and KubeRay has its own bounds
+            async with self.kubernetes.api(hurried=True) as api:
                 if await bound(api, self.claim, _BOUND) is None:
                     stopping.cancel()  # the cluster has gone, and no job can answer
                     await asyncio.wait([stopping])
                     return False
-            try:
-                return await stopping
-            except RaybatchError as error:
-                log.warning("The job on the cluster could not be stopped: %s", error)
-                return True  # it ends with the cluster
-            finally:
-                await self.release(log, _GONE_SECONDS)
+        try:
+            return await stopping
+        except RaybatchError as error:
+            log.warning("The job on the cluster could not be stopped: %s", error)
+            return True  # it ends with the cluster
+        finally:
+            await self.release(log, _GONE_SECONDS)
 
     @property
     def is_reachable(self) -> bool:
