@@ -61,7 +61,7 @@ kill-points: .venv/.stamp
 
 kubernetes-kills: .venv/.stamp .venv-ray/.stamp
 	.venv/bin/python -m tests.chaos.kubernetes --seeds 0:232 --parallel $(PARALLEL) --results .chaos/kubernetes.jsonl
-	.venv/bin/python -m tests.chaos.kubernetes --real --seeds 0:28 --parallel $(PARALLEL) --results .chaos/kubernetes_real.jsonl
+	.venv/bin/python -m tests.chaos.kubernetes --real --seeds 0:41 --parallel $(PARALLEL) --results .chaos/kubernetes_real.jsonl
 	.venv/bin/python -m tests.chaos.kubernetes.page .chaos/kubernetes.jsonl .chaos/kubernetes_real.jsonl "" > benchmarks/results/kubernetes_kills.md
 
 embed-truth: .venv/.stamp

@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="0:200", help="FROM:TO, one round per seed, without TO")
     parser.add_argument("--results", type=Path, required=True, help="a file to which each round adds a line")
     parser.add_argument("--parallel", type=int, default=2, help="rounds at once")
-    parser.add_argument("--real", action="store_true", help="on real Ray processes, 40 rounds: --seeds 0:40")
+    parser.add_argument("--real", action="store_true", help="on real Ray processes, 41 rounds: --seeds 0:41")
     parser.add_argument("--list", action="store_true", help="print the rounds, and play none")
     given = parser.parse_args()
     first, _, end = given.seeds.partition(":")
