@@ -7,7 +7,8 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ class Result:
     :param after_sweep: those that were left once the sweeper had run.
     :param clusters: RayClusters whose head came up.
     :param asked: requests that real engines began.
+    :param most_of_a_run: jobs of the run that had most; each clear begins a run.
     :param kills: when, in which process and at which call it got SIGKILL.
     """
 
@@ -57,6 +59,7 @@ class Result:
     clusters: int = 0
     jobs: int = 0
     lost_jobs: int = 0
+    most_of_a_run: int = 0
     most_at_once: int = 0
     rows: int = 0
     duplicated: int = 0
@@ -107,6 +110,7 @@ def _play(one: Round, folder: Path, result: Result) -> Task:
         _until(lambda: lake.at_once == 0, 1.0)
         result.expected_rows = ROWS
         result.jobs, result.lost_jobs = len(lake.jobs), len(lake.lost)
+        result.most_of_a_run = _most_of_a_run(lake.jobs)
         result.most_at_once = lake.most_at_once
         result.rows, result.duplicated = len(lake.written), sum(lake.written.values()) - len(lake.written)
         _end(result, task, kubernetes, _SETTLES)
@@ -125,6 +129,7 @@ def _play_real(one: Round, folder: Path, result: Result) -> Task:
         lake.judge(source, task.result)
         result.expected_rows = len(source)
         result.jobs, result.most_at_once = len(lake.jobs), lake.most_at_once
+        result.most_of_a_run = _most_of_a_run(name for _, name in lake.jobs)
         losses = sum(hit and strike.deed in LOSES_JOB | {"late", "clear"} for strike, hit in task.struck)
         result.lost_jobs = min(losses, max(0, result.jobs - 1))
         result.rows, result.duplicated, result.asked = lake.rows, lake.duplicated + lake.wrong, lake.asked
@@ -262,6 +267,11 @@ def _until(holds: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
+def _most_of_a_run(submission_ids: Iterable[str]) -> int:
+    """The most jobs that one run had: their ids differ in the number alone, and a clear begins a run."""
+    return max(Counter(name.rpartition("-")[0] for name in submission_ids).values(), default=0)
+
+
 def flaws(task: Task, result: Result) -> list[str]:
     """What was promised, and did not hold."""
     found = []
@@ -277,7 +287,8 @@ def flaws(task: Task, result: Result) -> list[str]:
         found.append(f"jobs at once={result.most_at_once}")
     # A job may also have ended well, and its cluster have gone before its result was read.
     unread = sum(hit and strike.deed in LOSES_JOB | {"late"} for strike, hit in task.struck)
-    if result.jobs > 1 + max(result.lost_jobs, unread):
+    cleared = sum(hit and strike.deed == "clear" for strike, hit in task.struck)
+    if result.most_of_a_run > 1 + unread or result.jobs > 1 + cleared + unread:
         found.append(f"jobs={result.jobs}, lost={result.lost_jobs}")
     if result.lost_jobs and not deeds & {*LOSES_JOB, "late", "orphan", "fail", "clear"}:
         found.append(f"lost jobs={result.lost_jobs} without a reason")
