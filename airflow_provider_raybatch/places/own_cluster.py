@@ -45,7 +45,7 @@ class OwnCluster(Cluster):
 
     ends_with_job = True
     has_succeeded = False
-    """Whether KubeRay says that its job has succeeded, so that nobody needs to be asked any more."""
+    """Whether KubeRay says that its job has succeeded, so no further request is needed."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ class ClusterAddress:
         bundle.
     :param connect_timeout: seconds until a connection must stand.
     :param request_timeout: seconds between two bytes of an answer.
-    :param token_remedy: what to do where the cluster refuses the token, if it is no connection's.
+    :param token_remedy: what to do where the cluster refuses a token that does not come from a connection.
     :param access: of a server before the dashboard that takes `Authorization` for itself, such as a
         Kubernetes API server; Ray's token is then one of `headers`.
     :raises SpecError: the url is not an http(s) url, or carries a login or a query; a header can't be sent.
@@ -123,7 +123,7 @@ class ClusterAddress:
     @property
     def identity(self) -> str:
         """All that a connection depends on; holds secrets, so it is never shown."""
-        # A login is no plain data.
+        # A login can't be dumped as plain data.
         own = json.dumps(asdict(replace(self, access=None)), sort_keys=True)
         return own if self.access is None else json.dumps([own, *self.access.identity])
 

@@ -57,7 +57,7 @@ def refused_before_ray(shown: str, response: httpx.Response) -> ClusterError | N
 
 
 def _status_message(response: httpx.Response) -> str | None:
-    """The message of Kubernetes' ``Status``; ``None`` if the body is no such object."""
+    """The message of Kubernetes' ``Status``; ``None`` if the body is something else."""
     try:
         status = response.json()
     except ValueError:

@@ -19,7 +19,7 @@ SECURITY: Manifest = {
     "capabilities": {"drop": ["ALL"]},
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-"""Of Kubernetes' restricted profile, all but the user, whom the image chooses."""
+"""Of Kubernetes' restricted profile, all but the user, which the image sets."""
 _HEAD_CPUS, _HEAD_MEMORY = 2, "8Gi"
 _PORTS = {"gcs": 6379, "dashboard": 8265, "client": 10001, "metrics": 8080}
 _KEPT = {"karpenter.sh/do-not-disrupt": "true"}

@@ -72,7 +72,7 @@ def cluster_address(
     :param token: Ray's.
     :param dashboard_address: :data:`AUTO`, :data:`SERVICE`, :data:`PROXY` or a template of a url, with
         ``{namespace}``, ``{cluster}`` and ``{service}``.
-    :raises SpecError: it is no url.
+    :raises SpecError: it is not a url.
     """
     way = dashboard_address
     if way == AUTO:
