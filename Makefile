@@ -44,7 +44,7 @@ demo: .venv/.stamp
 examples: .venv/.stamp
 	.venv/bin/python dags_examples/run_examples.py
 
-test: $(STAMPS)
+test: $(STAMPS) .tools/chromium/.stamp
 	.ci/checks lint unit packaging integration chaos
 
 lanes: .venv-pre/.stamp $(LANES:%=%/.stamp)
@@ -80,6 +80,9 @@ lock: .tools/.stamp
 clean:
 	rm -rf $(ENVIRONMENTS) $(LANES) .tools .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.tools/chromium/.stamp: .ci/chromium.py $(PINS)/chromium.txt
+	@$(PYTHON) .ci/chromium.py $(@D)
 
 .tools/.stamp: $(PINS)/tools.txt
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --root-user-action ignore --upgrade --target .tools --requirement $<

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Property tests have the same result on each run, however slow the machine is."""
+"""Property tests have the same result on each run, however slow the machine is. And a browser."""
 
 from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
+
+from tests.support.browser import browser  # noqa: F401 - a fixture
 
 settings.register_profile(
     "raybatch",
