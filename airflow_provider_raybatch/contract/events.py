@@ -81,6 +81,8 @@ class Progress(_Event):
     :param output_tokens_per_second: likewise.
     :param eta_seconds: ``None`` unless a rate is known.
     :param kept: rows with an answer on disk, which the job's end can't lose.
+    :param cost: of the GPUs held so far, in `currency`, and `expected_cost` at the end; ``None`` without a
+        price.
     """
 
     event: Literal["progress"] = "progress"
@@ -92,6 +94,9 @@ class Progress(_Event):
     output_tokens_per_second: float | None = None
     eta_seconds: float | None = None
     kept: int | None = None
+    cost: float | None = None
+    expected_cost: float | None = None
+    currency: str | None = None
 
     def text(self) -> str:
         """For people."""

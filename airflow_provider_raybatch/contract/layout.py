@@ -28,6 +28,10 @@ ERRORS = "errors"
 MANIFESTS = "manifests"
 NEWEST_MANIFEST = "manifest.json"
 """A copy of the newest manifest under a fixed name."""
+REPORTS = "reports"
+"""Of each commit a folder with its report; copies of the newest lie beside the newest manifest."""
+REPORT_PAGE, REPORT_DATA = "report.html", "report.json"
+"""Names of a report's two files, in the folder of its commit or, without one, in :func:`task_folder`."""
 
 # A destination: bookkeeping.
 
@@ -39,6 +43,8 @@ SOURCES = "_raybatch/sources"
 """Of each run a copy of each source that has no version of its own, until its commit."""
 POSTPROCESS = "_raybatch/postprocess"
 """Of each commit what the user's function returned, until the dataset is written."""
+RECORD = "record.json"
+"""In a driver's folder: what it notes of itself while it runs."""
 DUPLICATES = "repeats.index"
 """In a driver's folder: which rows ask what another row asks."""
 ASKED = "asked.json"
@@ -46,10 +52,10 @@ ASKED = "asked.json"
 DAMAGED = ".damaged"
 """Ends the name of the file that says that the part beside it can't be used, and why."""
 
-OF_COMMITS = (DATA, DEAD_LETTER, ERRORS, POSTPROCESS, MANIFESTS)
+OF_COMMITS = (DATA, DEAD_LETTER, ERRORS, POSTPROCESS, REPORTS, MANIFESTS)
 """The folders that hold files of commits."""
 _COMMIT = r"(\d{8}T\d{6}-[0-9a-f]{8})"
-_FOLDERS = "|".join((DATA, DEAD_LETTER, ERRORS, POSTPROCESS))
+_FOLDERS = "|".join((DATA, DEAD_LETTER, ERRORS, POSTPROCESS, REPORTS))
 _OF_A_COMMIT = re.compile(rf"(?:(?:{_FOLDERS})/{_COMMIT}/.+|{MANIFESTS}/{_COMMIT}\.json)", re.DOTALL)
 
 _OF_A_SOURCE = re.compile(rf"{SOURCES}/(\d{{8}}T\d{{6}})-([0-9a-f]{{16}})/([0-9a-f]{{32}})")
@@ -85,6 +91,11 @@ WHEELS_FOLDER = "raybatch_wheels"
 def manifest_file(commit: str) -> str:
     """Its manifest."""
     return f"{MANIFESTS}/{commit}.json"
+
+
+def report_folder(commit: str) -> str:
+    """Where the report of a commit lies."""
+    return f"{REPORTS}/{commit}"
 
 
 def data_file(folder: str, number: int, extension: str) -> str:

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from airflow_provider_raybatch.contract.arguments.output import OutputFormat
 from airflow_provider_raybatch.contract.base import ContractModel, parse_file
+from airflow_provider_raybatch.contract.last_run import LastRun
 from airflow_provider_raybatch.contract.submission import TaskKey
 
 
@@ -158,18 +159,30 @@ class Digests(ContractModel):
     adapters: dict[str, str] = Field(default_factory=dict)
 
 
-class LastRun(ContractModel):
-    """What the destination had before: good and failed rows, and the job's seconds, ``None`` if unknown."""
+class Savings(ContractModel):
+    """Input and output tokens that the run did not pay for, by what saved them.
 
-    rows: int
-    errors: int
-    seconds: float | None = None
+    :param resumed: earlier runs of the task had the answers, before a clear.
+    :param reused: the response store had them.
+    :param duplicates: equal rows of this dataset had them.
+    :param filled: choices forced them, so that they were not generated.
+    :param cost: what all of them would have cost at this run's own cost a token, an estimate; ``None`` where
+        that is not known.
+    """
+
+    resumed: int = Field(default=0, ge=0)
+    reused: int = Field(default=0, ge=0)
+    duplicates: int = Field(default=0, ge=0)
+    filled: int = Field(default=0, ge=0)
+    cost: float | None = None
 
 
 class BatchManifest(ContractModel):
     """A committed dataset.
 
     :param uri: the immutable folder that holds `files` and nothing else.
+    :param report_uri: ``report.html`` about the dataset, with ``report.json`` beside it; ``None`` where it
+        could not be written, or an older version wrote the manifest.
     :param dead_letter_uri: folder of the failed rows, with reason and request; ``None`` if there are none.
     :param errors_uri: folder of the same rows as OpenAI's error files, where `format` is ``openai_batch``.
     :param ordered: whether `preserve_order` promised the input's order.
@@ -179,7 +192,13 @@ class BatchManifest(ContractModel):
         runs, the response store or equal rows had the answers.
     :param tokens_generated: of `tokens.output`, those that this submission generated; ``None`` where an older
         version wrote the manifest.
-    :param gpu_seconds: GPUs times seconds for which the replicas of this submission held them.
+    :param gpu_seconds: GPUs times seconds for which the run's replicas held them, over all attempts since the
+        last clear, as far as these could note it; a driver that is killed may lose its last minute.
+    :param gpu_seconds_by_type: the same by Ray's accelerator type, ``""`` where the type is not known.
+    :param gpu_hour_price: of one GPU, by accelerator type; types without a price are left out.
+    :param cost: of all GPUs held: `gpu_seconds_by_type` times `gpu_hour_price`; ``None`` unless each has one.
+    :param currency: of `gpu_hour_price` and `cost`, in ISO 4217.
+    :param savings: of `tokens_saved`, what saved them.
     :param reasons_by_step: of each step in `counts.errors_by_step` its most frequent reason, the first
         sentence.
     :param last_run: the dataset that this one replaced as the newest of the destination.
@@ -200,6 +219,7 @@ class BatchManifest(ContractModel):
     schema_version: Literal[1] = 1
     uri: str
     manifest_uri: str
+    report_uri: str | None = None
     dead_letter_uri: str | None = None
     errors_uri: str | None = None
     format: OutputFormat
@@ -212,6 +232,11 @@ class BatchManifest(ContractModel):
     tokens_saved: int | None = Field(default=None, ge=0)
     tokens_generated: int | None = Field(default=None, ge=0)
     gpu_seconds: float | None = Field(default=None, ge=0)
+    gpu_seconds_by_type: dict[str, float] = Field(default_factory=dict)
+    gpu_hour_price: dict[str, float] = Field(default_factory=dict)
+    cost: float | None = Field(default=None, ge=0)
+    currency: str | None = None
+    savings: Savings | None = None
     reasons_by_step: dict[str, str] = Field(default_factory=dict)
     last_run: LastRun | None = None
     id_column: str | None = None
@@ -264,6 +289,10 @@ class BatchManifest(ContractModel):
             tokens_saved=self.tokens_saved,
             tokens_generated=self.tokens_generated,
             gpu_seconds=self.gpu_seconds,
+            cost=self.cost,
+            currency=self.currency,
+            savings=self.savings,
+            report_uri=self.report_uri,
             output_tokens_per_second=self.timing.output_tokens_per_second,
             seconds=self.timing.total_seconds or None,
             last_run=self.last_run,
@@ -271,8 +300,25 @@ class BatchManifest(ContractModel):
 
     def as_last_run(self) -> LastRun:
         """What the manifest of the next dataset of the destination says about this one."""
+        counts = self.counts
         return LastRun(
-            rows=self.counts.ok, errors=self.counts.error, seconds=self.timing.total_seconds or None
+            rows=counts.ok,
+            errors=counts.error,
+            seconds=self.timing.total_seconds or None,
+            input_tokens=self.tokens.input,
+            output_tokens=self.tokens.output,
+            tokens_paid=self.tokens_paid,
+            output_tokens_per_second=self.timing.output_tokens_per_second or None,
+            gpu_seconds=self.gpu_seconds,
+            cost=self.cost,
+            currency=self.currency,
+            resumed=counts.resumed,
+            reused=counts.reused,
+            duplicates=counts.duplicates,
+            finish_reasons=self.finish_reasons,
+            errors_by_step=counts.errors_by_step,
+            columns={column.name: column.type for column in self.columns},
+            created_at=self.created_at,
         )
 
 
@@ -312,6 +358,10 @@ class Summary(ContractModel):
     tokens_saved: int | None = None
     tokens_generated: int | None = None
     gpu_seconds: float | None = None
+    cost: float | None = None
+    currency: str | None = None
+    savings: Savings | None = None
+    report_uri: str | None = None
     output_tokens_per_second: float = 0.0
     seconds: float | None = None
     last_run: LastRun | None = None

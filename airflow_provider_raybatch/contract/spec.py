@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from airflow_provider_raybatch.contract.arguments.chunks import ChunkArguments
+from airflow_provider_raybatch.contract.arguments.cost import CostArguments
 from airflow_provider_raybatch.contract.arguments.engine import EngineArguments
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.arguments.limits import Limits
@@ -18,6 +19,7 @@ from airflow_provider_raybatch.contract.arguments.model import ModelArguments
 from airflow_provider_raybatch.contract.arguments.openai_batch import OpenAiBatchArguments
 from airflow_provider_raybatch.contract.arguments.output import OutputArguments
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments, check_placeholders
+from airflow_provider_raybatch.contract.arguments.report import ReportArguments
 from airflow_provider_raybatch.contract.arguments.response_schema import (
     check_names,
     constrained,
@@ -25,6 +27,7 @@ from airflow_provider_raybatch.contract.arguments.response_schema import (
 )
 from airflow_provider_raybatch.contract.arguments.reuse import ReuseArguments
 from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
+from airflow_provider_raybatch.contract.arguments.sizing import LORA_SIZES, SIZING_ARGS
 from airflow_provider_raybatch.contract.arguments.task import GENERATE, TaskArguments
 from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN, ToolArguments
 from airflow_provider_raybatch.contract.digest import json_digest
@@ -42,39 +45,20 @@ NOT_ARGUMENTS = frozenset({
     "prompt_function_digest", "postprocess_digest", "response_format_digest",  # taken from the source
     "template_time", "adapter_digests",  # filled in by the job
     "deadline",  # an argument of every operator; the job gets it in epoch seconds
+    "currency",  # of the connection
+    "last_run",  # of the task's last DAG run
 })  # fmt: skip
 """The spec's fields that are not arguments of a batch inference; all others are, under the same name."""
 
 _OF_TOOLS = tuple(ToolArguments.model_fields)
 _LATER_CHOICES = ("special_tokens_in_text", "on_overlong", *_OF_TOOLS)
-_SIZING_ARGS = frozenset({
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "gpu_memory_utilization",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "enforce_eager",
-    "disable_log_stats",
-    "enable_log_requests",
-    "kv_cache_memory_bytes",
-    "distributed_executor_backend",
-    "block_size",
-    "swap_space",
-    "cpu_offload_gb",
-    "seconds_per_token",
-    "startup_seconds",
-    "kill_pattern",
-    "fail_pattern",
-    "endless_reasoning_pattern",
-    "request_log",
-})
-_LORA_SIZES = frozenset({"enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras"})
 _YOUNG = (
     "csv_options", "response_format_digest", "pooling", "embed_dtype", "adapter", "adapters",
     "adapter_column", "adapter_digests", "query", "document", "documents_column", "top_n",
     "chunk_tokens", "chunk_overlap_tokens", "served_model_name", *_LATER_CHOICES,
 )  # fmt: skip
 """Arguments that came after specs were submitted: left out of the fingerprint where they are not given."""
+_NOT_DELIVERED = (Limits, CostArguments, ReportArguments)
 _MODEL_FOLDERS = ("model", "tokenizer", "hf_config_path", "generation_config", "download_dir")
 """The model, and the engine arguments that may name a folder."""
 _VLLM_PROCESSOR = "vLLMEngineProcessorConfig"
@@ -82,6 +66,8 @@ _VLLM_PROCESSOR = "vLLMEngineProcessorConfig"
 
 class BatchInferenceSpec(
     # Pydantic takes the fields of the last base first: read upwards, they are in the order of the docs.
+    ReportArguments,
+    CostArguments,
     Limits,
     ReuseArguments,
     OutputArguments,
@@ -347,7 +333,8 @@ class BatchInferenceSpec(
     @property
     def fingerprint(self) -> str:
         """32 hex digits over everything that changes what is generated or delivered, and nothing else."""
-        left_out = {"submission", "template_time", "adapter_digests", *Limits.model_fields, *self._unset}
+        left_out = {"submission", "template_time", "adapter_digests", *self._unset}
+        left_out |= {name for group in _NOT_DELIVERED for name in group.model_fields}
         return json_digest(self.model_dump(mode="json", exclude=left_out))
 
     @property
@@ -388,8 +375,8 @@ class BatchInferenceSpec(
     @property
     def numerics(self) -> dict[str, Any]:
         """The engine's arguments that may change a response, and not only sizes."""
-        sizes = _SIZING_ARGS | (set() if self.context_decides else {"max_model_len"})
-        sizes |= _LORA_SIZES if self.adapter_locations else set()
+        sizes = SIZING_ARGS | (set() if self.context_decides else {"max_model_len"})
+        sizes |= LORA_SIZES if self.adapter_locations else set()
         return {name: value for name, value in self.engine_args.items() if name not in sizes}
 
     @property

@@ -57,7 +57,7 @@ _FREE_FORM = (
     "csv_options", "sampling", "pooling", "engine_args", "processor", "chat_template_kwargs",
     "response_format", "adapters", "tools", "tool_choice",
 )  # fmt: skip
-_COLLECTIONS = ("source", "messages", *_FREE_FORM)
+_COLLECTIONS = ("source", "messages", "gpu_hour_price", *_FREE_FORM)
 """Arguments whose text is that of a list or a dictionary, where it looks like one."""
 _LITERAL = type(literal(""))
 _PATHS = (str, os.PathLike, ObjectStoragePath)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo
     from airflow_provider_raybatch.contract.manifest import Summary
 
-_ONLY_IN_THE_LOG = {"output_tokens_per_second", "main_failure", "last_run"}
+_ONLY_IN_THE_LOG = {
+    "output_tokens_per_second", "main_failure", "last_run", "cost", "currency", "savings", "report_uri",
+}  # fmt: skip
 
 
 def result_of(summary: Summary, submission_id: str, dashboard_url: str | None) -> dict[str, Any]:

@@ -44,8 +44,8 @@ def with_window(plan: JobPlan, run: TaskRun, pause: float, *, waits: bool) -> Jo
         return replace(plan, window=max(0.0, deadline - time.time()) + STOP_GRACE + _MARGIN)
     from airflow_provider_raybatch.cluster.kuberay.lifecycle import LEFT_AFTER_A_LOOK
 
-    lease = None if plan.lease_terms is None else plan.lease_terms("").orphan_timeout
-    alone = Limits().orphan_timeout if lease is None else lease or _WITHOUT_LEASE
+    terms = None if plan.lease_terms is None else plan.lease_terms("")
+    alone = Limits().orphan_timeout if terms is None else terms.orphan_timeout or _WITHOUT_LEASE
     return replace(plan, window=(max(alone, pause) + _MARGIN) / LEFT_AFTER_A_LOOK)
 
 

@@ -117,7 +117,7 @@ class JobPlan:
     fingerprint: str
     build: Callable[[RayJobsClient, str], Awaitable[JobRequest]]
     finished: Callable[[RayJobsClient, JobInfo], Awaitable[bool]] | None = None
-    lease_terms: Callable[[str], LeaseTerms] | None = None
+    lease_terms: Callable[[str], LeaseTerms | None] | None = None
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     sizes: BatchInferenceSpec | None = None
     cluster_wait: float | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from inspect import signature
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -16,23 +15,20 @@ from airflow_provider_raybatch.coercion import given_mapping, seconds
 from airflow_provider_raybatch.contract.arguments.input import SourceFormat
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.arguments.output import OutputFormat
-from airflow_provider_raybatch.contract.arguments.vllm_sampling import unknown_names
-from airflow_provider_raybatch.contract.durations import seconds_of
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.arguments import (
     ARGUMENTS,
     TEMPLATED,
     TEXTS,
-    build_spec,
 )
 from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperator
+from airflow_provider_raybatch.operators.batch_plan import batch_plan
 from airflow_provider_raybatch.operators.closing_line import closing_line_of, failed_rows
-from airflow_provider_raybatch.operators.handover import has_committed, publish_asset_events, result_of
+from airflow_provider_raybatch.operators.handover import publish_asset_events, result_of
 from airflow_provider_raybatch.operators.misplaced import check_names
 from airflow_provider_raybatch.operators.parse_check import check_lease, spec_of_known
-from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun, fingerprint
+from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.retry_pause import longest_pause
 from airflow_provider_raybatch.operators.set_fields import only_set
 
@@ -41,8 +37,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome
-    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-    from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
 
 
 class RayBatchInferenceOperator(RayOperator):
@@ -167,6 +161,8 @@ class RayBatchInferenceOperator(RayOperator):
     :param max_row_attempts: how often a row is asked that fails each time, over all attempts, default 3.
     :param max_tokens_total: input and output tokens that all attempts may pay for; by default any number.
     :param max_gpu_hours: GPU hours that one attempt may hold; by default any number.
+    :param max_cost: what the GPUs of all attempts may cost since the last clear, in the connection's
+        `currency`; needs a price. By default any amount.
     :param keep_warm: seconds or ``timedelta``, up to a day, for which engines stay on their GPUs after the
         job, for the next task of this Airflow that wants the same engine, unless others wait for the GPUs.
         0 takes a waiting engine, and ends it after the job. By default engines end with their job.
@@ -178,6 +174,13 @@ class RayBatchInferenceOperator(RayOperator):
         cluster that is made for the job, first until its head is ready, by default as `ray_cluster` says.
     :param orphan_timeout: seconds or ``timedelta`` after which a job without a follower writes what is
         finished and ends itself, default 6 hours, at least three times `poll_interval`; 0 for never.
+
+    Report:
+
+    :param gpu_hour_price: what a GPU costs an hour: a number for any, or a dictionary by Ray's accelerator
+        type, such as ``{"H100": 3.9}``; by default the connection's.
+    :param report_samples: how many good rows the report shows with prompt and answer, at most 100, default
+        10; 0 leaves all content of rows out of it.
 
     Access and environment:
 
@@ -195,7 +198,7 @@ class RayBatchInferenceOperator(RayOperator):
     has_key: ClassVar[bool] = True
     template_fields_renderers: ClassVar[dict[str, str]] = only_set(dict.fromkeys((
         "csv_options", "messages", "pooling", "sampling", "engine_args", "processor", "chat_template_kwargs",
-        "adapters", "tools", "runtime_env",
+        "adapters", "tools", "gpu_hour_price", "runtime_env",
     ), "json"))  # fmt: skip
 
     def __init__(
@@ -263,11 +266,14 @@ class RayBatchInferenceOperator(RayOperator):
         max_row_attempts: int | str | None = None,
         max_tokens_total: int | str | None = None,
         max_gpu_hours: float | str | None = None,
+        max_cost: float | str | None = None,
         keep_warm: timedelta | float | str | None = None,
         flush_interval: timedelta | float | str | None = None,
         no_progress_timeout: timedelta | float | str | None = None,
         cluster_wait: timedelta | float | str | None = None,
         orphan_timeout: timedelta | float | str | None = None,
+        gpu_hour_price: Mapping[str, float] | float | str | None = None,
+        report_samples: int | str | None = None,
         aws_conn_id: str | None = None,
         hf_conn_id: str | None = None,
         runtime_env: Mapping[str, Any] | None = None,
@@ -341,11 +347,14 @@ class RayBatchInferenceOperator(RayOperator):
         self.max_row_attempts = max_row_attempts
         self.max_tokens_total = max_tokens_total
         self.max_gpu_hours = max_gpu_hours
+        self.max_cost = max_cost
         self.keep_warm = keep_warm
         self.flush_interval = flush_interval
         self.no_progress_timeout = no_progress_timeout
         self.cluster_wait = cluster_wait
         self.orphan_timeout = orphan_timeout
+        self.gpu_hour_price = gpu_hour_price
+        self.report_samples = report_samples
         self.aws_conn_id = aws_conn_id
         self.hf_conn_id = hf_conn_id
         self.runtime_env = runtime_env
@@ -369,53 +378,10 @@ class RayBatchInferenceOperator(RayOperator):
 
     def plan(self, run: TaskRun) -> JobPlan:
         """See :meth:`RayOperator.plan`."""
-        from airflow_provider_raybatch.cluster.submit.request import with_source_digest
-        from airflow_provider_raybatch.hooks.credentials import as_environment, job_secrets
+        from airflow_provider_raybatch.hooks.credentials import job_secrets
 
-        given = with_source_digest(build_spec(self._arguments()))
-        made = run.place.makes_clusters
-        wait = seconds_of(self.ray_cluster.cluster_wait) if made else None
-        wait = wait if given.cluster_wait is None else given.cluster_wait
-        spec = given.model_copy(update={"deadline": run.deadline.earlier, "cluster_wait": wait})
-        check_lease(spec.orphan_timeout, self.poll_interval)
-        if spec.has_vllm_sampling and (names := unknown_names(spec.sampling)):
-            self.log.warning(
-                "sampling: this provider knows no %s; whether vLLM has it, the cluster will say.",
-                " and no ".join(map(repr, names)),
-            )
-        runtime_env = given_mapping(self.runtime_env, "runtime_env")
         secrets = job_secrets(self.aws_conn_id, self.hf_conn_id)
-        embedded = run.place.embedded
-        travels = secrets.for_no_environment() if secrets and embedded else secrets
-        if spec.keep_warm and (embedded or made):
-            what = "private Ray" if embedded else "cluster"
-            self.log.info("keep_warm has no effect here: the task's %s ends with it.", what)
-
-        async def build(client: RayJobsClient, submission_id: str) -> JobRequest:
-            from airflow_provider_raybatch.cluster.submit.request import build_batch_request
-
-            submission = Submission(task=run.task, run_token=run.run_token, submission_id=submission_id)
-            return await build_batch_request(
-                client,
-                spec.model_copy(update={"submission": submission}),
-                key=run.key_of_job(submission_id),
-                secrets=travels,
-                seal_key=run.place.secret_seal_key,
-                runtime_env=runtime_env,
-            )
-
-        async def finished(client: RayJobsClient, info: JobInfo) -> bool:
-            return await has_committed(client, info, run.key_of_job(info.submission_id))
-
-        return JobPlan(
-            fingerprint=fingerprint([spec.fingerprint, runtime_env]),
-            build=build,
-            finished=finished,
-            lease_terms=partial(self.lease_terms, run),
-            environment=as_environment(secrets) if embedded else {},
-            sizes=spec,
-            cluster_wait=wait,
-        )
+        return batch_plan(self, self._arguments(), self.runtime_env, secrets, run)
 
     def lease_terms(self, run: TaskRun, submission_id: str) -> LeaseTerms:
         """See :meth:`RayOperator.lease_terms`."""

@@ -85,7 +85,7 @@ def package_of_provider() -> Package:
     """The modules of this package that the job imports; none of them needs Airflow or httpx."""
     root = Path(airflow_provider_raybatch.__file__).parent
     files = {"__init__.py": (root / "__init__.py").read_bytes(), "py.typed": b""}
-    for folder in ("contract", "storage", "job"):
+    for folder in ("contract", "report", "storage", "job"):
         files.update({f"{folder}/{path}": content for path, content in _read_folder(root / folder)})
     return Package({f"{root.name}/{path}": content for path, content in files.items()})
 

@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.last_run import LastRun
 from airflow_provider_raybatch.contract.manifest import (
     BatchManifest,
     Column,
     Counts,
-    LastRun,
     ManifestFile,
     Tokens,
 )

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.contract.arguments.cost import CostArguments
 from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.contract.arguments.report import ReportArguments
 from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.submission import TaskKey
 from tests.support.specs import TASK, spec, submitted
@@ -37,7 +39,8 @@ class TestFingerprint:
 
     def test_later_argument_leaves_other_jobs_digests(self) -> None:
         """A job that was submitted before the update is still the same job."""
-        fields = spec().model_dump(mode="json", exclude={"submission", "template_time", *Limits.model_fields})
+        not_delivered = {*Limits.model_fields, *CostArguments.model_fields, *ReportArguments.model_fields}
+        fields = spec().model_dump(mode="json", exclude={"submission", "template_time", *not_delivered})
         later = {
             "csv_options": None,
             "special_tokens_in_text": "keep",

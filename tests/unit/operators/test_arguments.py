@@ -50,6 +50,7 @@ def test_every_argument_finds_its_place() -> None:
         "max_gpu_hours": 1.5, "flush_interval": timedelta(seconds=5),
         "no_progress_timeout": timedelta(minutes=5), "cluster_wait": 60,
         "orphan_timeout": timedelta(hours=1),
+        "gpu_hour_price": {"H200": 3.9}, "max_cost": 20, "report_samples": 3,
     }  # fmt: skip
     converted = {
         "limit": 5, "destination": "s3://b/out", "reuse": "s3://b/store", "reuse_max_age": 86400.0,
@@ -61,11 +62,11 @@ def test_every_argument_finds_its_place() -> None:
         "messages", "messages_column", "prompt_column", "prompt_function", "prompt_function_digest",
         "template_time", "postprocess_digest", "deadline", "keep_warm", "response_format_digest",
         "adapter", "adapter_column", "tools", "tool_choice", "tool_call_parser", "query", "document",
-        "documents_column", "top_n", "chunk_tokens", "served_model_name",
+        "documents_column", "top_n", "chunk_tokens", "served_model_name", "last_run",
     ))  # fmt: skip
     plain = build_spec(given).model_dump(exclude={"submission", "schema_version"})
     of_others = {"pooling": {}, "embed_dtype": "float32", "adapters": {}, "adapter_digests": {}}
-    of_others["chunk_overlap_tokens"] = 0
+    of_others |= {"chunk_overlap_tokens": 0, "currency": "USD"}
     assert plain == {**given, **converted, **not_given, **of_others, "model_task": "generate"}
 
 

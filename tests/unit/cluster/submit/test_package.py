@@ -58,7 +58,7 @@ def test_provider_package_holds_only_what_the_job_needs():
     package = package_of_provider()
     files = set(package.files)
     folders = {Path(path).parts[1] for path in files if len(Path(path).parts) > 2}
-    assert folders == {"contract", "storage", "job"}
+    assert folders == {"contract", "report", "storage", "job"}
     assert {path for path in files if path.count("/") == 1} == {
         "airflow_provider_raybatch/__init__.py",
         "airflow_provider_raybatch/py.typed",

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.manifest import Digests, LastRun, Tokens
+from airflow_provider_raybatch.contract.manifest import Digests, Tokens
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.output import publish as publish_module
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
@@ -124,7 +124,10 @@ def test_a_summary_has_what_closes_the_log(folder: Folder) -> None:
     carried = part(folder, numbered(1), [response("a b c")])
     again = publish(folder, [carried], 1, own_parts="_raybatch/parts/task/run/raybatch-x-1", id_column="id")
     assert (again.summary().main_failure, again.tokens_generated) == (None, 0)
-    assert again.last_run == LastRun(rows=1, errors=4, seconds=first.seconds)
+    last = again.last_run
+    assert last is not None
+    assert (last.rows, last.errors, last.seconds, last.output_tokens) == (1, 4, first.seconds, 2)
+    assert last.errors_by_step == {"engine": 3, "read": 1}
     assert (again.id_column, again.response_column) == ("id", "response")
 
 

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``report.json``: what people ask after a job has run. Figures come first, places last."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from airflow_provider_raybatch.contract.base import ContractModel, parse_file
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.last_run import LastRun
+from airflow_provider_raybatch.contract.manifest import Counts, ReplicaStats, Savings, Timing, Tokens
+from airflow_provider_raybatch.contract.record import Moment
+from airflow_provider_raybatch.contract.submission import TaskKey
+
+
+class FailedExample(ContractModel):
+    """One failed row. Texts are cut; ``None`` where there is none.
+
+    :param ordinal: position in the input.
+    :param row: input columns as JSON text.
+    """
+
+    ordinal: int
+    id: str | None = None
+    reason: str
+    request: str | None = None
+    response: str | None = None
+    row: str | None = None
+
+
+class FailureGroup(ContractModel):
+    """Failed rows of one step: how many, the most frequent reason, and some of them."""
+
+    step: str
+    rows: int
+    reason: str | None = None
+    examples: list[FailedExample] = Field(default_factory=list)
+
+
+class Sample(ContractModel):
+    """A good row: what was asked and what came. Texts are cut.
+
+    :param row: input columns as JSON text.
+    :param request: what was asked as a person reads it, before the chat template.
+    """
+
+    ordinal: int
+    id: str | None = None
+    row: str | None = None
+    request: str | None = None
+    response: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    finish_reason: str | None = None
+
+
+class Answer(ContractModel):
+    """One of few different answers, and how many rows have it."""
+
+    text: str
+    rows: int
+
+
+class Bin(ContractModel):
+    """Rows with a length of `first` to `last` tokens."""
+
+    first: int
+    last: int
+    rows: int
+
+
+class Report(ContractModel):
+    """A job after its end.
+
+    :param rows: good rows, `errors` failed ones, of `total` in the input; ``None`` where that is not known.
+    :param tokens: of the delivered rows; the other tokens, GPU seconds and money as in
+        :class:`~airflow_provider_raybatch.contract.manifest.BatchManifest`.
+    :param seconds: of the job, from its start.
+    :param state: ``committed``; ``failed``, where the job said why; ``ended``, where it was killed or lost.
+    :param attempts: jobs of the task's run that are known, this one included.
+    :param failures: by step, the most frequent one first.
+    :param prompt_tokens: lengths of prompts, and `output_tokens` of answers.
+    :param answers: the most frequent first, where they are few; ``None`` where they are not.
+    :param course: rates over time; empty where no request was made.
+    :param arguments: what was asked for, as far as it explains the result: model, engine, prompt, sampling.
+    :param plan: the job's sizes, each as `value` and `reason`, as in the manifest.
+    :param columns: of the dataset, name and Arrow type.
+    :param last_run: numbers of the task's last dataset.
+    :param content: whether content of rows may be in here; False with `report_samples` 0.
+    """
+
+    schema_version: Literal[1] = 1
+    rows: int | None = None
+    errors: int | None = None
+    total: int | None = None
+    tokens: Tokens = Field(default_factory=Tokens)
+    tokens_paid: int | None = None
+    tokens_saved: int | None = None
+    tokens_generated: int | None = None
+    seconds: float | None = None
+    cost: float | None = None
+    currency: str | None = None
+    gpu_seconds: float | None = None
+    gpu_seconds_by_type: dict[str, float] = Field(default_factory=dict)
+    gpu_hour_price: dict[str, float] = Field(default_factory=dict)
+    savings: Savings | None = None
+    state: Literal["committed", "failed", "ended"]
+    failure: str | None = None
+    failure_class: FailureClass | None = None
+    attempts: int = 1
+    counts: Counts | None = None
+    failures: list[FailureGroup] = Field(default_factory=list)
+    finish_reasons: dict[str, int] = Field(default_factory=dict)
+    prompt_tokens: list[Bin] = Field(default_factory=list)
+    output_tokens: list[Bin] = Field(default_factory=list)
+    answers: list[Answer] | None = None
+    samples: list[Sample] = Field(default_factory=list)
+    content: bool = True
+    timing: Timing = Field(default_factory=Timing)
+    course: list[Moment] = Field(default_factory=list)
+    replicas: list[ReplicaStats] = Field(default_factory=list)
+    last_run: LastRun | None = None
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    plan: dict[str, Any] = Field(default_factory=dict)
+    effective_sampling: dict[str, Any] = Field(default_factory=dict)
+    columns: dict[str, str] = Field(default_factory=dict)
+    versions: dict[str, str] = Field(default_factory=dict)
+    created_at: str
+    task: TaskKey
+    submission_id: str
+    format: str | None = None
+    uri: str | None = None
+    manifest_uri: str | None = None
+    dead_letter_uri: str | None = None
+
+    def without_content(self) -> Report:
+        """The same without what rows hold: samples, examples and answers. Reasons and numbers stay."""
+        failures = [group.model_copy(update={"examples": []}) for group in self.failures]
+        return self.model_copy(
+            update={"failures": failures, "answers": None, "samples": [], "content": False}
+        )
+
+
+def parse_report(content: bytes, file: str) -> Report:
+    """The report in a file.
+
+    :param file: where it lies.
+    :raises SpecError: names the file, which is broken, foreign or of another version.
+    """
+    return parse_file(Report, content, file, "a report", "the next run of the task writes it anew")
