@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running job says about itself: one signed JSON document a line in the driver's log, behind a marker.
-
-A line is ``::raybatch:: <number> <signature> <document>``. Without the signature by the job's key it is plain
-text. Of a line that is too long followers keep what follows its last marker, if that is short enough.
-"""
+"""What a running job says about itself: events, each a line in the driver's log (`event_line.py`)."""
 
 from __future__ import annotations
 
@@ -12,20 +8,15 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, TypeAdapter
 
+from airflow_provider_raybatch.contract import event_line
 from airflow_provider_raybatch.contract.base import ContractModel
-from airflow_provider_raybatch.contract.control import is_signed, sign
 from airflow_provider_raybatch.contract.durations import in_words
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.contract.preview import PlanReport, Preview, PreviewRow, RowAnswer
 from airflow_provider_raybatch.contract.text import clean, count_of, cut_to
 
-MARKER = "::raybatch:: "
-LONGEST_DOCUMENT = 64 * 1024
-"""Bytes from an event's marker to the end of its line, at most."""
-
 _LONGEST_MESSAGE = 4000
-_WORD = MARKER.strip()
 
 
 def _told(value: object) -> object:
@@ -206,14 +197,11 @@ class Signed(NamedTuple):
 
 
 def line(event: Event, key: str, number: int) -> str:
-    """`event` as a log line, without the line feed: a sentence for people, then the signed document.
+    """`event` as a log line, without the line feed: a sentence for people, then what is signed.
 
     :param number: how many events the driver wrote before; makes a copy of a line worthless.
     """
-    # A colon is escaped where the text has a marker, so that the line's last marker is the event's own.
-    document = event.model_dump_json(exclude_none=True).replace(_WORD, f"\\u003a{_WORD[1:]}")
-    sentence = " ".join(event.timed_text().split()).replace(_WORD, _WORD[1:])
-    return f"{sentence} {MARKER}{number} {sign(key, 'event', f'{number} {document}')} {document}"
+    return event_line.write(event.timed_text(), event.model_dump_json(exclude_none=True), key, number)
 
 
 def read_line(text: str, key: str | None) -> Signed | None:
@@ -221,15 +209,10 @@ def read_line(text: str, key: str | None) -> Signed | None:
 
     :param key: of the job; without one, no line is an event.
     """
-    if key is None:
-        return None
-    # Of the last marker alone: output before the event may lack its line feed, and have markers.
-    _, marker, rest = text.rpartition(MARKER)
-    number, _, signed = rest.partition(" ")
-    signature, _, document = signed.partition(" ")
-    if not marker or not is_signed(key, "event", f"{number} {document}", signature):
+    found = None if key is None else event_line.read(text, key)
+    if found is None:
         return None
     try:
-        return Signed(int(number), _ADAPTER.validate_json(document))
+        return Signed(found.number, _ADAPTER.validate_json(found.document))
     except ValueError:
         return None

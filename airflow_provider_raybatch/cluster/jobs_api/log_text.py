@@ -5,13 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_provider_raybatch.contract.events import LONGEST_DOCUMENT, MARKER
+from airflow_provider_raybatch.contract.event_line import LONGEST_DOCUMENT, start_of_event
 from airflow_provider_raybatch.contract.text import count_of, storable
 
 LONGEST_LINE = 16 * 1024
 """Bytes of a line that are kept."""
-
-_MARKER = MARKER.encode()
 
 
 @dataclass(frozen=True)
@@ -52,9 +50,10 @@ def _text(line: bytes) -> str:
     line = line.rstrip(b"\r").rpartition(b"\r")[2]
     if len(line) <= LONGEST_LINE:
         return storable(line.decode(errors="replace"))
-    at = line.rfind(_MARKER)
-    event = line[at:] if at >= max(0, len(line) - LONGEST_DOCUMENT) else b""
-    start = line[: min(LONGEST_LINE, len(line) - len(event))]
+    at = start_of_event(line)
+    event = b"" if at is None else line[at:]
+    left = LONGEST_LINE + LONGEST_DOCUMENT - len(event)
+    start = line[: max(0, min(LONGEST_LINE, left, len(line) - len(event)))]
     left_out = len(line) - len(start) - len(event)
     mark = f" [{count_of(left_out, 'more byte')} in this line] " if left_out else ""
     return storable(start.decode(errors="replace") + mark + event.decode(errors="replace"))

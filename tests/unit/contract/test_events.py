@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.control import sign
+from airflow_provider_raybatch.contract import event_line
+from airflow_provider_raybatch.contract.event_line import LONGEST_DOCUMENT, MARKER
 from airflow_provider_raybatch.contract.events import (
-    LONGEST_DOCUMENT,
-    MARKER,
     Committed,
     Failed,
     Notice,
@@ -46,7 +45,7 @@ def committed(**fields: Any) -> Committed:
 
 
 def signed(document: str) -> str:
-    return f"{MARKER}0 {sign(KEY, 'event', f'0 {document}')} {document}"
+    return event_line.write("", document, KEY, 0)
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: str(event.event))

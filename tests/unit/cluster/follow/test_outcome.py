@@ -10,6 +10,7 @@ from airflow_provider_raybatch.cluster.follow.outcome import FollowState, Observ
 from airflow_provider_raybatch.cluster.follow.outcome import judge as judge_with
 from airflow_provider_raybatch.cluster.jobs_api.models import TAIL_LINES, JobInfo, JobStatus
 from airflow_provider_raybatch.contract import events
+from airflow_provider_raybatch.contract.event_line import MARKER
 from airflow_provider_raybatch.contract.failures import FailureClass
 from tests.support.committed import COMMITTED, KEY, SUMMARY
 from tests.support.refused import HOSTILE, refused
@@ -240,7 +241,7 @@ def test_rays_message_replaces_an_unreachable_log():
 def test_levels():
     warning = events.line(events.Notice(level="warning", message="w"), KEY, 3)
     notice = events.line(events.Notice(message="n", at=3601.0), KEY, 4)
-    newer = events.MARKER + '{"event": "newer"}'
+    newer = MARKER + '{"event": "newer"}'
     verdict = judge(observe(tail=["raw", warning, notice, FAILED, newer]), STATE)
     assert [line.level for line in verdict.lines] == ["info", "warning", "info", "error", "info"]
     assert texts(verdict) == ["raw", "w", "[01:00:01] n", "storage: The bucket is gone.", newer]
@@ -282,9 +283,8 @@ def test_event_of_a_trigger_is_small_and_fit_for_a_database():
 
 
 FORGERIES = {
-    "no signature": events.MARKER + events.Committed(summary=SUMMARY).model_dump_json(),
-    "a signature of nothing": f"{events.MARKER}0 {'0' * 32} "
-    + events.Committed(summary=SUMMARY).model_dump_json(),
+    "no signature": MARKER + events.Committed(summary=SUMMARY).model_dump_json(),
+    "a signature of nothing": f"{MARKER}0 {'0' * 32} " + events.Committed(summary=SUMMARY).model_dump_json(),
     "another job's key": events.line(events.Committed(summary=SUMMARY), "cd" * 32, 0),
     "a changed document": COMMITTED.replace("/o", "/p"),
     "a changed number": COMMITTED.replace(" 90 ", " 91 "),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract import events
+from airflow_provider_raybatch.contract.event_line import LONGEST_DOCUMENT
 from airflow_provider_raybatch.contract.preview import RowAnswer
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Cluster
@@ -108,7 +109,7 @@ def test_an_answer_stays_one_event(tmp_path: Path, report_of: ReportOf, told: li
     report_of(LocalFolder(str(tmp_path / "out")), str(path), ask=1, **fields)
     (event,) = [event for event in told if isinstance(event, events.RowAnswered)]
     line = events.line(event, "ab" * 32, 0)
-    assert len(line.encode()) < events.LONGEST_DOCUMENT
+    assert len(line.encode()) < LONGEST_DOCUMENT
     assert "\x1b" not in line
     assert event.answer.completions[0].text.endswith("more characters]")
 

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How an event stands in the driver's log: a sentence for people, then what followers read, on one line.
+
+A line is ``<sentence> ::raybatch:: <number> <length> <signature> <document>``. `length` counts the bytes of
+the sentence. The signature by the job's key covers everything; any other line is plain text. The document is
+JSON, or, where that is shorter, JSON without what the sentence says already: deflated with the sentence as
+dictionary, in base64. Of a line that is too long followers keep the event at its end.
+
+Earlier versions wrote ``<sentence> ::raybatch:: <number> <signature> <JSON>``, without the sentence in the
+signature. Such lines are read as well, since a job may be followed by a newer version than has submitted it.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import zlib
+from typing import NamedTuple
+
+from airflow_provider_raybatch.contract.control import is_signed, sign
+from airflow_provider_raybatch.contract.text import clean, cut_to
+
+MARKER = "::raybatch:: "
+LONGEST_DOCUMENT = 64 * 1024
+"""Bytes from an event's marker to the end of its line, at most."""
+LONGEST_SENTENCE = 16 * 1024
+"""Bytes of its sentence, at most."""
+
+_WORD = MARKER.strip()
+_COLONS = re.compile(f":+{_WORD[1:]}")
+_PURPOSE, _EARLIER = "line", "event"
+"""Of the signature, in this form of a line and in the earlier one."""
+_LONGEST_DEFLATED = 16 * LONGEST_DOCUMENT
+_HEADER = re.compile(rb"[0-9]{1,18} ([0-9]{1,5}) [0-9a-f]{32} ")
+# What documents have in common, the most frequent last. Part of the format: with other words, no line of an
+# earlier version can be read.
+_WORDS = (
+    b'"dead_letter_uri":"","last_run":{"rows":,"errors":,"seconds":},"main_failure":"engine: ",'
+    b'"report_uri":"","failure_class":"internaluser_errorcancelledtimeout","event":"failed"'
+    b'{"at":179,"event":"committed","summary":{"uri":"","manifest_uri":".json","format":"parquet","rows":'
+    b',"errors":0,"resumed":0,"reused":0,"duplicates":0,"tokens":{"input":,"cached":0,"output":,"filled":0},'
+    b'"tokens_paid":,"tokens_saved":0,"tokens_generated":,"gpu_seconds":0.0,"cost":,"currency":"USD",'
+    b'"output_tokens_per_second":,"seconds":},"reused":false}'
+    b'{"at":179,"message":"","event":"phase","phase":"preflightwaitingcommittingstarting"}'
+    b'{"at":179,"message":"","event":"notice","level":"warninginfo"}'
+    b'{"at":179,"event":"progress","done":,"total":,"errors":0,"resumed":0,"rows_per_second":,'
+    b'"output_tokens_per_second":,"eta_seconds":,"kept":,"cost":,"expected_cost":,"currency":"USD"}'
+)
+
+
+class Found(NamedTuple):
+    """The document of a line that the job's driver has written, and its number there."""
+
+    number: int
+    document: str
+
+
+def write(text: str, document: str, key: str, number: int) -> str:
+    """An event as a line, without the line feed.
+
+    :param text: for people. A long one is cut; white space is joined.
+    :param document: JSON, which is read back as it is.
+    :param number: how many events the driver wrote before; makes a copy of a line worthless.
+    """
+    # What a follower's reader would replace can't be signed. The line's last marker is the event's own.
+    sentence = cut_to(LONGEST_SENTENCE // 4, _COLONS.sub(_WORD[1:], " ".join(clean(text).split())))
+    document = document.replace(_WORD, f"\\u003a{_WORD[1:]}")
+    body = min(document, _deflated(document, sentence), key=lambda one: len(one.encode()))
+    header = f"{number} {len(sentence.encode())}"
+    return f"{sentence} {MARKER}{header} {sign(key, _PURPOSE, _signed(header, body, sentence))} {body}"
+
+
+def read(line: str, key: str) -> Found | None:
+    """What the event in a line says, ``None`` if the key has signed none."""
+    # Of the last marker alone: output before the event may lack its line feed, and have markers.
+    before, marker, rest = line.rpartition(MARKER)
+    number, _, signed = rest.partition(" ")
+    if not marker or not (number.isascii() and number.isdecimal()):
+        return None
+    signature, _, body = signed.partition(" ")
+    if is_signed(key, _EARLIER, f"{number} {body}", signature):
+        return Found(int(number), body)  # of an earlier version
+    length, (signature, _, body) = signature, body.partition(" ")
+    sentence = _end(before, length)
+    if sentence is None:
+        return None
+    if not is_signed(key, _PURPOSE, _signed(f"{number} {length}", body, sentence), signature):
+        return None
+    document = body if body.startswith("{") else _inflated(body, sentence)
+    return None if document is None else Found(int(number), document)
+
+
+def start_of_event(line: bytes) -> int | None:
+    """Where the last event of a line begins, its sentence included; ``None`` if it is none or too long."""
+    at = line.rfind(MARKER.encode())
+    if at < max(0, len(line) - LONGEST_DOCUMENT):
+        return None
+    header = _HEADER.match(line, at + len(MARKER))
+    length = int(header[1]) + 1 if header else 0
+    return at - length if length <= min(at, LONGEST_SENTENCE + 1) else at
+
+
+def _signed(header: str, body: str, sentence: str) -> str:
+    return f"{header} {body}\n{sentence}"
+
+
+def _end(text: str, length: str) -> str | None:
+    """The sentence of `length` bytes at the end of what stands before the marker."""
+    content = text.encode(errors="replace")
+    if not (length.isascii() and length.isdecimal()) or len(length) > 5 or not content.endswith(b" "):
+        return None
+    end = len(content) - 1
+    start = end - int(length)
+    return content[start:end].decode(errors="replace") if start >= 0 else None
+
+
+def _deflated(document: str, sentence: str) -> str:
+    packer = zlib.compressobj(9, wbits=-15, zdict=_dictionary(sentence))
+    content = packer.compress(document.encode()) + packer.flush()
+    return base64.urlsafe_b64encode(content).decode().rstrip("=")
+
+
+def _inflated(body: str, sentence: str) -> str | None:
+    unpacker = zlib.decompressobj(-15, zdict=_dictionary(sentence))
+    try:
+        content = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
+        document = unpacker.decompress(content, _LONGEST_DEFLATED).decode()
+    except (ValueError, zlib.error):
+        return None
+    return document if unpacker.eof else None
+
+
+def _dictionary(sentence: str) -> bytes:
+    return _WORDS + sentence.encode()

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines of the driver's log that carry an event: short, signed whole, and read by other versions."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.cluster.jobs_api.log_text import LONGEST_LINE, whole_lines
+from airflow_provider_raybatch.contract import event_line
+from airflow_provider_raybatch.contract.control import is_signed, sign
+from airflow_provider_raybatch.contract.event_line import LONGEST_DOCUMENT, LONGEST_SENTENCE, MARKER
+from airflow_provider_raybatch.contract.events import (
+    Committed,
+    Event,
+    Failed,
+    Notice,
+    Phase,
+    Progress,
+    line,
+    read_line,
+)
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.manifest import Summary, Tokens
+
+KEY = "ab" * 32
+FOLDER = "s3://lake/answers/products"
+SUMMARY = Summary(
+    uri=f"{FOLDER}/data/20261127T091615-47e8906a",
+    manifest_uri=f"{FOLDER}/manifests/20261127T091615-47e8906a.json",
+    dead_letter_uri=f"{FOLDER}/dead_letters/20261127T091615-47e8906a",
+    format="parquet",
+    rows=3998,
+    errors=2,
+    main_failure="engine: the prompt is empty",
+    tokens=Tokens(input=24000, output=24000),
+    tokens_paid=48000,
+    tokens_saved=0,
+    gpu_seconds=122.5,
+    seconds=40.49,
+)
+AT = 1795770975.7
+TYPICAL = [
+    (Phase(phase="preflight", message="checking source, prompt, model, destination and cluster", at=AT), 85),
+    (Notice(message="first request after 11.3 s (replica 10.3 s)", at=AT), 85),
+    (Progress(done=3072, total=4000, rows_per_second=145.53, eta_seconds=6.4, kept=3072, at=AT), 115),
+    (Failed(failure_class=FailureClass.STORAGE, message="The bucket is gone.", at=AT), 100),
+    (Committed(summary=SUMMARY, at=AT), 230),
+]
+LONG = "日" * 3_999 + "."
+
+
+def sentence_of(text: str) -> str:
+    return text.rpartition(MARKER)[0]
+
+
+def earlier_line(event: Event, key: str, number: int) -> str:
+    """Return the line as versions before this form wrote it."""
+    document = event.model_dump_json(exclude_none=True)
+    return f"{event.timed_text()} {MARKER}{number} {sign(key, 'event', f'{number} {document}')} {document}"
+
+
+def read_by_earlier(text: str, key: str) -> str | None:
+    """Return the document that versions before this form find in a line."""
+    _, _, rest = text.rpartition(MARKER)
+    number, _, signed = rest.partition(" ")
+    signature, _, document = signed.partition(" ")
+    return document if is_signed(key, "event", f"{number} {document}", signature) else None
+
+
+@pytest.mark.parametrize(("event", "longest"), TYPICAL, ids=lambda one: getattr(one, "event", ""))
+def test_a_line_says_little_beyond_its_sentence(event: Any, longest: int) -> None:
+    text = line(event, KEY, 12)
+    assert text.startswith(f"{event.timed_text()} {MARKER}12 ")
+    assert len(text.encode()) - len(event.timed_text().encode()) < longest
+    assert len(text) < len(earlier_line(event, KEY, 12))
+    assert read_line(text, KEY) == (12, event)
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "event"),
+    [
+        # Written by the version before: whoever follows such a job must understand it.
+        (
+            "[09:15:35] checking 4,000 rows for equal requests ::raybatch:: 1 "
+            '91756dbc2f00006a3d903b4d61768afe {"at":1795770935.7,"message":"checking 4,000 rows for '
+            'equal requests","event":"phase","phase":"preflight"}',
+            1,
+            Phase(phase="preflight", message="checking 4,000 rows for equal requests", at=1795770935.7),
+        ),
+        # Written in this form, whose dictionary must stay.
+        (
+            "[09:16:08] 3,072 of 4,000 rows (76.8 %), 2 failed, 145.5 rows/s, about 6 s left "
+            "::raybatch:: 6 79 e01fae771be44d954b58fd0ff82e6673 g4eBq"
+            "bm5gaWZhZ4pnsAwBtoHDxAToJ2IQDEiEChgNxijed9MzwQWAkCjDWoB",
+            6,
+            Progress(
+                done=3072,
+                total=4000,
+                errors=2,
+                rows_per_second=145.53,
+                eta_seconds=6.4,
+                kept=3070,
+                at=1795770968.5,
+            ),
+        ),
+        (
+            '[09:16:15] two lines and "日本" ::raybatch:: 7 33 0930d74f65e5cfc83654d6af618a88c3 '
+            "g_vK1NzcwNLcVM8cOXDgemLyQJpioLpi8IYaJLgA",
+            7,
+            Notice(message='two lines\nand "日本"', at=1795770975.7),
+        ),
+    ],
+    ids=["earlier form", "progress", "joined white space"],
+)
+def test_lines_of_other_versions_are_read(text: str, number: int, event: Event) -> None:
+    assert read_line(text, KEY) == (number, event)
+    assert read_line(f"a bar 7% {text}", KEY) == (number, event)
+
+
+@pytest.mark.parametrize("event", [event for event, _ in TYPICAL], ids=lambda one: one.event)
+def test_earlier_versions_take_a_line_for_text(event: Event) -> None:
+    """A follower that was not upgraded yet shows the line, and doesn't mistake it for something else."""
+    assert read_by_earlier(earlier_line(event, KEY, 3), KEY) is not None
+    assert read_by_earlier(line(event, KEY, 3), KEY) is None
+
+
+def altered(text: str) -> dict[str, str]:
+    sentence, header = sentence_of(text), text.rpartition(MARKER)[2]
+    number, length, signature, body = header.split(" ")
+    rest = f"{signature} {body}"
+    return {
+        "another sentence": text.replace("3,072", "4,000"),
+        "a shorter sentence": f"{sentence}{MARKER}{number} {int(length) - 1} {rest}",
+        "a longer sentence": f"x{sentence}{MARKER}{number} {int(length) + 1} {rest}",
+        "more before the marker": f"{sentence}x {MARKER}{header}",
+        "no sentence": f"{MARKER}{header}",
+        "another number": f"{sentence}{MARKER}{int(number) + 1} {length} {rest}",
+        "a zero before the number": f"{sentence}{MARKER}0{number} {length} {rest}",
+        "a zero before the length": f"{sentence}{MARKER}{number} 0{length} {rest}",
+        "another document": f"{sentence}{MARKER}{number} {length} {signature} {body[:-1]}",
+        "text behind it": f"{text} and more",
+        "no length": f"{sentence}{MARKER}{number} {rest}",
+        "a length of other digits": f"{sentence}{MARKER}{number} ²² {rest}",
+        "a huge length": f"{sentence}{MARKER}{number} {'9' * 5000} {rest}",
+        "a huge number": f"{sentence}{MARKER}{'9' * 5000} {length} {rest}",
+        "a negative length": f"{sentence}{MARKER}{number} -{length} {rest}",
+        "a marker behind it": f"{text} {MARKER}",
+    }
+
+
+ALTERED = altered(line(TYPICAL[2][0], KEY, 12))
+
+
+@pytest.mark.parametrize("text", ALTERED.values(), ids=ALTERED)
+def test_what_was_altered_is_text(text: str) -> None:
+    assert read_line(text, KEY) is None
+    (kept,) = whole_lines(f"{text}\n".encode(), last_is_whole=False)
+    assert kept == text
+
+
+@pytest.mark.parametrize("purpose", ["event", "line"])
+def test_signed_bodies_that_are_no_documents(purpose: str) -> None:
+    """Also in a line of a newer version that packs documents in another way."""
+    bomb = base64.urlsafe_b64encode(b"\x00" * 40).decode()
+    for body in ("", "AAAA", "====", "%", "日", bomb, "{", "null"):
+        content = f"5 {body}" if purpose == "event" else f"5 1 {body}\ns"
+        header = "5" if purpose == "event" else "5 1"
+        assert read_line(f"s {MARKER}{header} {sign(KEY, purpose, content)} {body}", KEY) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [LONG, "a\tb \n c\u00a0\u2028d", f"::{MARKER}0 0 x", f"{MARKER}{MARKER}", "\x1b[31mred\0\ud800", ""],
+    ids=["long", "white space", "a marker after colons", "markers", "controls", "empty"],
+)
+@pytest.mark.parametrize(
+    "before",
+    [b"", b"x" * 300_000, b"\xe6\x97", MARKER.encode() * 9, b"50 %\r"],
+    ids=lambda one: str(len(one)),
+)
+def test_any_sentence_comes_back_from_a_log(message: str, before: bytes) -> None:
+    """Through bytes, and the cut of lines that are too long, behind output without a line feed."""
+    event = Failed(failure_class=FailureClass.INTERNAL, message=message, at=AT)
+    content = before + line(event, KEY, 3).encode() + b"\n"
+    (text,) = whole_lines(content, last_is_whole=False)
+    assert read_line(text, KEY) == (3, event)
+    assert len(text.encode()) <= LONGEST_LINE + LONGEST_DOCUMENT + 50
+
+
+def test_a_long_text_is_cut_and_its_document_is_not() -> None:
+    document = json.dumps({"text": LONG * 3})
+    text = event_line.write(LONG * 3, document, KEY, 0)
+    assert len(sentence_of(text).encode()) <= LONGEST_SENTENCE
+    assert event_line.read(text, KEY) == (0, document)
+
+
+def test_a_document_that_can_not_be_packed_stays_as_it_is() -> None:
+    """So no document is longer than before, and as many fit."""
+    document = json.dumps({"row": os.urandom(20_000).hex()[::2] + "".join(map(chr, os.urandom(9)))})
+    noise = json.dumps({"row": base64.b85encode(os.urandom(30_000)).decode()})
+    for one in (document, noise):
+        text = event_line.write("row 1", one, KEY, 0)
+        assert len(text) <= len("row 1 ") + len(MARKER) + len("0 5 ") + 33 + len(one)
+        assert event_line.read(text, KEY) == (0, one)
+
+
+@pytest.mark.parametrize("length", ["16384", "16385", "99999", "0"])
+def test_forged_lengths_keep_no_more_than_a_long_line(length: str) -> None:
+    forged = f"{'x' * 300_000} {MARKER}0 {length} {'0' * 32} {'y' * (LONGEST_DOCUMENT - 100)}"
+    (text,) = whole_lines(f"{forged}\n".encode(), last_is_whole=False)
+    assert len(text.encode()) <= LONGEST_LINE + LONGEST_DOCUMENT + 50
+    assert read_line(text, KEY) is None
