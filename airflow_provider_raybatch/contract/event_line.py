@@ -35,12 +35,15 @@ _HEADER = re.compile(rb"[0-9]{1,18} ([0-9]{1,5}) [0-9a-f]{32} ")
 # What documents have in common, the most frequent last. Part of the format: with other words, no line of an
 # earlier version can be read.
 _WORDS = (
-    b'"dead_letter_uri":"","last_run":{"rows":,"errors":,"seconds":},"main_failure":"engine: ",'
-    b'"report_uri":"","failure_class":"internaluser_errorcancelledtimeout","event":"failed"'
+    b'"dead_letter_uri":"","main_failure":"engine: ","chunks":,"savings":{"resumed":0,"reused":0,'
+    b'"duplicates":0,"filled":0,"cost":},"last_run":{"rows":,"errors":,"seconds":,"input_tokens":,"output_tokens":,'
+    b'"tokens_paid":,"output_tokens_per_second":,"gpu_seconds":,"cost":,"currency":,"resumed":0,"reused":0,'
+    b'"duplicates":0,"finish_reasons":{"stop":,"length":},"errors_by_step":{"engine":},"created_at":"2026-"}}'
+    b'{"at":179,"event":"failed","failure_class":"internaluser_errorcancelledtimeout","message":""}'
     b'{"at":179,"event":"committed","summary":{"uri":"","manifest_uri":".json","format":"parquet","rows":'
     b',"errors":0,"resumed":0,"reused":0,"duplicates":0,"tokens":{"input":,"cached":0,"output":,"filled":0},'
     b'"tokens_paid":,"tokens_saved":0,"tokens_generated":,"gpu_seconds":0.0,"cost":,"currency":"USD",'
-    b'"output_tokens_per_second":,"seconds":},"reused":false}'
+    b'"report_uri":"/report.html","output_tokens_per_second":,"seconds":},"reused":false}'
     b'{"at":179,"message":"","event":"phase","phase":"preflightwaitingcommittingstarting"}'
     b'{"at":179,"message":"","event":"notice","level":"warninginfo"}'
     b'{"at":179,"event":"progress","done":,"total":,"errors":0,"resumed":0,"rows_per_second":,'

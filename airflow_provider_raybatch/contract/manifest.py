@@ -295,7 +295,8 @@ class BatchManifest(ContractModel):
             report_uri=self.report_uri,
             output_tokens_per_second=self.timing.output_tokens_per_second,
             seconds=self.timing.total_seconds or None,
-            last_run=self.last_run,
+            # The columns may be thousands, and an event or XCom has to stay small.
+            last_run=self.last_run and self.last_run.model_copy(update={"columns": None}),
         )
 
     def as_last_run(self) -> LastRun:

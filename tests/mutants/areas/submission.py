@@ -162,6 +162,20 @@ MUTANTS = by_file({
             "job/output/test_fence.py::test_older_run_is_distinguished_from_a_newer_one",
         ),
     },
+    "contract/event_line.py": {
+        "sentences-are-not-signed": (
+            '    return f"{header} {body}\\n{sentence}"\n',
+            '    return f"{header} {body}"\n',
+            "Text of a row changes the sentence that a person reads in Ray's log.",
+            "contract/test_event_line.py",
+        ),
+        "lines-of-the-version-before-are-text": (
+            "    if is_signed(key, _EARLIER, ",
+            "    if False and is_signed(key, _EARLIER, ",
+            "A job that was submitted before an upgrade has published, and its task fails.",
+            "contract/test_event_line.py",
+        ),
+    },
     "contract/control.py": {
         "unsigned-events-count": (
             "    return hmac.compare_digest(sign(key, purpose, content).encode(), signature.encode())\n",

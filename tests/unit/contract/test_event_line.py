@@ -25,7 +25,8 @@ from airflow_provider_raybatch.contract.events import (
     read_line,
 )
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.manifest import Summary, Tokens
+from airflow_provider_raybatch.contract.last_run import LastRun
+from airflow_provider_raybatch.contract.manifest import Savings, Summary, Tokens
 
 KEY = "ab" * 32
 FOLDER = "s3://lake/answers/products"
@@ -43,13 +44,21 @@ SUMMARY = Summary(
     gpu_seconds=122.5,
     seconds=40.49,
 )
+PRICED = SUMMARY.model_copy(
+    update={
+        "cost": 0.14,
+        "currency": "EUR",
+        "savings": Savings(reused=5),
+        "last_run": LastRun(rows=4000, errors=0, seconds=50.5, created_at="2026-11-26T09:16:15Z"),
+    }
+)
 AT = 1795770975.7
 TYPICAL = [
     (Phase(phase="preflight", message="checking source, prompt, model, destination and cluster", at=AT), 85),
     (Notice(message="first request after 11.3 s (replica 10.3 s)", at=AT), 85),
     (Progress(done=3072, total=4000, rows_per_second=145.53, eta_seconds=6.4, kept=3072, at=AT), 115),
     (Failed(failure_class=FailureClass.STORAGE, message="The bucket is gone.", at=AT), 100),
-    (Committed(summary=SUMMARY, at=AT), 230),
+    (Committed(summary=PRICED, at=AT), 290),
 ]
 LONG = "日" * 3_999 + "."
 
@@ -114,8 +123,18 @@ def test_a_line_says_little_beyond_its_sentence(event: Any, longest: int) -> Non
             7,
             Notice(message='two lines\nand "日本"', at=1795770975.7),
         ),
+        (
+            "[09:16:15] 3,998 of 4,000 rows committed at s3://lake/answers/products/data/"
+            "20261127T091615-47e8906a (2 failed); 48,000 tokens paid, 0 saved, 122 GPU seconds; manifest "
+            "s3://lake/answers/products/manifests/20261127T091615-47e8906a.json ::raybatch:: 9 234 "
+            "8ac03d645c53cb1291ac000985a4c704 g0ePqbm5gaW5qZ45kZmWXG9jZnbKPQFKSBh1DD4HIhQX43MozuLHGJgmEG"
+            "nVCGdtVpKRqgC0NbegRCGzWCEVSFcqkV1eGZkAkwjWQgsqg7PkMrEAy2MUXyhFFTCV6ZnC8oiBnqEJSrZwDQ1SIlghm-KukGvxZVhw"
+            "KQl3iImBnokltnob4kukEgKuxdQA5HSMuhJb1Yi1RjQ01DUyC4Fl-ihgBYlesAIA",
+            9,
+            Committed(summary=PRICED, at=AT),
+        ),
     ],
-    ids=["earlier form", "progress", "joined white space"],
+    ids=["earlier form", "progress", "joined white space", "committed"],
 )
 def test_lines_of_other_versions_are_read(text: str, number: int, event: Event) -> None:
     assert read_line(text, KEY) == (number, event)

@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.last_run import LastRun
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from tests.support.specs import TASK
 
@@ -58,3 +59,13 @@ def test_summary_repeats_the_manifest() -> None:
     assert (summary.rows, summary.errors, summary.tokens.output) == (3, 1, 7)
     assert (summary.resumed, summary.reused, summary.duplicates) == (2, 1, 0)
     assert (summary.uri, summary.dead_letter_uri) == ("/out/data/1", "/out/dead_letter/1")
+
+
+def test_summary_stays_small_beside_a_wide_dataset() -> None:
+    """It travels as one event and one XCom, and the dataset before may have thousands of columns."""
+    wide = {f"{number:032x}": "string" for number in range(3000)}
+    manifest = parse(
+        BatchManifest, document(last_run={"rows": 1, "errors": 0, "seconds": 2.5, "columns": wide})
+    )
+    assert manifest.summary().last_run == LastRun(rows=1, errors=0, seconds=2.5)
+    assert len(manifest.summary().model_dump_json()) < 2000
