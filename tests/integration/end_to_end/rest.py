@@ -48,10 +48,12 @@ class AirflowApi:
         answer = self.call("PATCH", "connections", json={"actions": [create]})
         assert not answer["create"]["errors"], answer
 
-    def trigger(self, dag_id: str, partition_key: str | None = None, **conf: Any) -> Run:
+    def trigger(
+        self, dag_id: str, partition_key: str | None = None, logical_date: str | None = None, **conf: Any
+    ) -> Run:
         """Start a run now; `conf` sets the DAG's params."""
         self.unpause(dag_id)
-        body = {"logical_date": None, "conf": conf, "partition_key": partition_key}
+        body = {"logical_date": logical_date, "conf": conf, "partition_key": partition_key}
         answer = self.call("POST", f"dags/{dag_id}/dagRuns", json=body)
         return Run(self, dag_id, answer["dag_run_id"])
 

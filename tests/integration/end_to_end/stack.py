@@ -46,12 +46,16 @@ INTERVALS = {
     "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "12",
 }
 
+USERS = {"admin": "admin", "viewer": "viewer", "guest": "viewer"}
+"""Users and their roles; ``guest`` sees no DAG."""
+
 _COMPONENTS = {
     "api-server": ["api-server", "--host", "127.0.0.1", "--workers", "1"],
     "dag-processor": ["dag-processor"],
     "scheduler": ["scheduler"],
     "triggerer": ["triggerer"],
 }
+_AUTH = Path(__file__).parent / "auth"
 _START_TIMEOUT = 120.0
 _STOP_TIMEOUT = 15.0
 
@@ -196,9 +200,9 @@ class AirflowStack:
         self._exit.callback(shutil.rmtree, self.temp, ignore_errors=True)
         self.port, *log_ports = free_ports(3)
         self.url = f"http://127.0.0.1:{self.port}"
-        password = secrets.token_urlsafe(16)
+        self.passwords = {name: secrets.token_urlsafe(16) for name in USERS}
         passwords = self.home / "passwords.json"
-        passwords.write_text(json.dumps({"admin": password}))
+        passwords.write_text(json.dumps(self.passwords))
         self.database = self._exit.enter_context(postgres())
         self.environment = self._environment(passwords, log_ports)
         self._migrate()
@@ -207,7 +211,7 @@ class AirflowStack:
         for name in _COMPONENTS:
             self.start(name)
         self.wait_until_healthy()
-        self.api = AirflowApi(self.url, "admin", password, self.evidence)
+        self.api = AirflowApi(self.url, "admin", self.passwords["admin"], self.evidence)
         self._exit.callback(self.api.close)
         self._wait_for_dags()
 
@@ -219,7 +223,8 @@ class AirflowStack:
             "CORE__LOAD_EXAMPLES": "False",
             "CORE__TEST_CONNECTION": "Enabled",
             "CORE__FERNET_KEY": Fernet.generate_key().decode(),
-            "CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin",
+            "CORE__AUTH_MANAGER": "access_by_dag.AccessByDag",
+            "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in USERS.items()),
             "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
             "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
             "API__BASE_URL": self.url,
@@ -241,6 +246,7 @@ class AirflowStack:
             **inherited,
             "AIRFLOW_HOME": str(self.home),
             "TMPDIR": str(self.temp),
+            "PYTHONPATH": os.pathsep.join(filter(None, (inherited.get("PYTHONPATH"), str(_AUTH)))),
             "PYTHONUNBUFFERED": "1",
             **{f"AIRFLOW__{name}": value for name, value in settings.items()},
         }
