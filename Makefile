@@ -10,7 +10,7 @@ RESULTS ?= .chaos/results.jsonl
 # --faults=0:49 for other faults than kills.
 CHAOS ?=
 MAKE_ENV = $(PYTHON) .ci/environments.py make $(@D)
-ENVIRONMENTS := .venv .venv-light .venv-pre .venv-ray
+ENVIRONMENTS := .venv .venv-docs .venv-light .venv-pre .venv-ray
 LANES := .venv-vllm-oldest .venv-vllm-newest
 STAMPS := $(ENVIRONMENTS:%=%/.stamp)
 
@@ -20,13 +20,15 @@ MAKEFLAGS += --jobs=4
 # Where it is set, each of many processes compiles Airflow and Ray for itself: two to three times a start's CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo examples test lanes chaos kill-points kubernetes-kills mutants embed-truth score-truth lint lock clean
+.PHONY: help demo examples docs external-links test lanes chaos kill-points kubernetes-kills mutants embed-truth score-truth lint lock clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   run the example DAG end to end on this machine, with vLLM on its CPU or NVIDIA GPU"
 	@echo "make examples  run the three example workflows, two nights each, from S3 to S3 with vLLM (14 minutes on 2 cores)"
-	@echo "make test   run all checks: lint, types, import walls, unit, packaging and integration tests, some kills"
+	@echo "make docs   build the documentation's site into build/site, with broken links as errors"
+	@echo "make external-links  ask other servers whether what the documentation links there still exists"
+	@echo "make test   run all checks: lint, types, import walls, docs, unit, packaging and integration tests, some kills"
 	@echo "make lanes  check the engine on the oldest and the newest vLLM for CPUs, and Airflow's side on Airflow's pre-release"
 	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, CHAOS=--faults=0:49)"
 	@echo "make kill-points  kill and freeze at every point between two steps, and write benchmarks/results/kill_points.md"
@@ -44,8 +46,15 @@ demo: .venv/.stamp
 examples: .venv/.stamp
 	.venv/bin/python dags_examples/run_examples.py
 
+docs: .venv-docs/.stamp
+	.ci/checks docs
+	@echo "Open build/site/index.html in a browser."
+
+external-links: .venv-docs/.stamp
+	.venv-docs/bin/python docs/site/build.py --external-links
+
 test: $(STAMPS) .tools/chromium/.stamp
-	.ci/checks lint unit packaging integration chaos
+	.ci/checks lint docs unit packaging integration chaos
 
 lanes: .venv-pre/.stamp $(LANES:%=%/.stamp)
 	.ci/checks lanes
@@ -89,6 +98,7 @@ clean:
 	@touch $@
 
 .venv/.stamp: $(PINS)/dev-cpu.txt $(PINS)/dev-gpu.txt
+.venv-docs/.stamp: $(PINS)/docs.txt
 .venv-light/.stamp: $(PINS)/airflow-light.txt
 .venv-pre/.stamp: $(PINS)/airflow-pre.txt
 .venv-ray/.stamp: $(PINS)/ray-only.txt

@@ -41,6 +41,7 @@ def environments() -> dict[str, Environment]:
     """Every environment by its folder."""
     return {
         ".venv": Environment("dev-gpu" if has_nvidia_gpu() else "dev-cpu", with_project=True),
+        ".venv-docs": Environment("docs"),
         ".venv-light": Environment("airflow-light"),
         ".venv-pre": Environment("airflow-pre", with_project=True),
         ".venv-ray": Environment("ray-only", on_cluster_side=True),
@@ -170,6 +171,7 @@ def lock(options: list[str]) -> None:
         ("dev-gpu", "3.11"),
         ("airflow-light", "3.11"),
         ("airflow-pre", "3.11"),
+        ("docs", "3.11"),
         ("ray-only", "3.10"),
         ("vllm-oldest", "3.11"),
         ("vllm-newest", "3.11"),

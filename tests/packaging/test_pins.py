@@ -11,7 +11,16 @@ from pathlib import Path
 
 import pytest
 
-LOCKED = ("dev-cpu", "dev-gpu", "airflow-light", "airflow-pre", "ray-only", "vllm-oldest", "vllm-newest")
+LOCKED = (
+    "dev-cpu",
+    "dev-gpu",
+    "airflow-light",
+    "airflow-pre",
+    "docs",
+    "ray-only",
+    "vllm-oldest",
+    "vllm-newest",
+)
 
 
 def pins(root: Path, name: str) -> dict[str, str]:
