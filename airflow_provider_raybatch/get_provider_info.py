@@ -92,6 +92,11 @@ def _connection_fields() -> dict[str, Any]:
         "dashboard_url": _field(
             "Dashboard URL for people", "Where browsers find the dashboard, if not at the host."
         ),
+        "gpu_hour_price": _field(
+            "Price of a GPU hour",
+            'A number, or a JSON object by accelerator type, such as {"H100": 3.9, "*": 1.2}.',
+        ),
+        "currency": _field("Currency", "Of the price, as in ISO 4217; by default USD."),
     }
 
 

@@ -45,7 +45,6 @@ NOT_ARGUMENTS = frozenset({
     "prompt_function_digest", "postprocess_digest", "response_format_digest",  # taken from the source
     "template_time", "adapter_digests",  # filled in by the job
     "deadline",  # an argument of every operator; the job gets it in epoch seconds
-    "currency",  # of the connection
     "last_run",  # of the task's last DAG run
 })  # fmt: skip
 """The spec's fields that are not arguments of a batch inference; all others are, under the same name."""

@@ -22,6 +22,8 @@ from pydantic import (
 )
 
 from airflow_provider_raybatch.coercion import boolean
+from airflow_provider_raybatch.contract.arguments.cost import Currency, GpuHourPrice
+from airflow_provider_raybatch.contract.base import requirement, shown
 from airflow_provider_raybatch.contract.durations import Seconds
 from airflow_provider_raybatch.exceptions import RayConnectionError
 
@@ -39,6 +41,13 @@ _MUST_BE = {
 
 def _parsed(value: object) -> object:
     return json.loads(value) if isinstance(value, str) else value
+
+
+def _price(value: object) -> object:
+    try:
+        return _parsed(value)
+    except ValueError:
+        return value  # which says itself what is wrong
 
 
 Texts = Annotated[dict[str, str], BeforeValidator(_parsed)]
@@ -60,6 +69,8 @@ class Extras(BaseModel):
     request_timeout: Seconds | None = Field(default=None, gt=0)
     secret_seal_key: str | None = Field(default=None, repr=False)
     dashboard_url: str | None = None
+    gpu_hour_price: Annotated[GpuHourPrice, BeforeValidator(_price)] | None = None
+    currency: Currency | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -132,6 +143,15 @@ def _problem(name: str, error: ErrorDetails) -> str:
         return 'it is not a JSON object of texts; write it like {"X-Name": "value"}'
     if name in _MUST_BE:
         return f"{error['input']!r} {_MUST_BE[name]}"
+    if name == "gpu_hour_price":
+        return ": ".join([*map(str, error["loc"][1:]), _price_problem(error)])
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
     return f"a value of type {type(error['input']).__name__} is not text; put quotes around it"
+
+
+def _price_problem(error: ErrorDetails) -> str:
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    needed = requirement(error["type"], error["msg"], error.get("ctx", {}))
+    return f"{needed}, but it is {shown(error['input'])}"

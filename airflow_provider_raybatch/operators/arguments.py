@@ -40,7 +40,7 @@ TEXTS = frozenset({
     "id_column", "prompt", "system_prompt", "messages_column", "prompt_column", "prompt_function", "model",
     "query", "document", "documents_column", "served_model_name",
     "sampling_column", "adapter", "adapter_column", "tool_call_parser",
-    "accelerator_type", "output_prefix", "response_column", "postprocess",
+    "accelerator_type", "output_prefix", "response_column", "postprocess", "currency",
 })  # fmt: skip
 """Those that are text whatever it looks like."""
 

@@ -15,6 +15,7 @@ from airflow_provider_raybatch.operators.arguments import build_spec
 from airflow_provider_raybatch.operators.handover import has_committed
 from airflow_provider_raybatch.operators.parse_check import check_lease
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun, fingerprint
+from airflow_provider_raybatch.operators.prices import with_prices
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
@@ -41,7 +42,7 @@ def batch_plan(
     from airflow_provider_raybatch.cluster.submit.request import with_source_digest
     from airflow_provider_raybatch.hooks.credentials import as_environment
 
-    given = with_source_digest(build_spec(arguments))
+    given = with_prices(with_source_digest(build_spec(arguments)), arguments, run.place)
     made = run.place.makes_clusters
     wait = seconds_of(operator.ray_cluster.cluster_wait) if made else None
     wait = wait if given.cluster_wait is None else given.cluster_wait

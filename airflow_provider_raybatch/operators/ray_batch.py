@@ -29,6 +29,7 @@ from airflow_provider_raybatch.operators.handover import publish_asset_events, r
 from airflow_provider_raybatch.operators.misplaced import check_names
 from airflow_provider_raybatch.operators.parse_check import check_lease, spec_of_known
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
+from airflow_provider_raybatch.operators.prices import check_has_price
 from airflow_provider_raybatch.operators.retry_pause import longest_pause
 from airflow_provider_raybatch.operators.set_fields import only_set
 
@@ -161,8 +162,8 @@ class RayBatchInferenceOperator(RayOperator):
     :param max_row_attempts: how often a row is asked that fails each time, over all attempts, default 3.
     :param max_tokens_total: input and output tokens that all attempts may pay for; by default any number.
     :param max_gpu_hours: GPU hours that one attempt may hold; by default any number.
-    :param max_cost: what the GPUs of all attempts may cost since the last clear, in the connection's
-        `currency`; needs a price. By default any amount.
+    :param max_cost: what the GPUs of all attempts may cost since the last clear, in `currency`; needs a
+        price. By default any amount.
     :param keep_warm: seconds or ``timedelta``, up to a day, for which engines stay on their GPUs after the
         job, for the next task of this Airflow that wants the same engine, unless others wait for the GPUs.
         0 takes a waiting engine, and ends it after the job. By default engines end with their job.
@@ -177,8 +178,11 @@ class RayBatchInferenceOperator(RayOperator):
 
     Report:
 
-    :param gpu_hour_price: what a GPU costs an hour: a number for any, or a dictionary by Ray's accelerator
-        type, such as ``{"H100": 3.9}``; by default the connection's.
+    :param gpu_hour_price: what a GPU costs an hour: a number for any, in place of the connection's prices; or
+        a dictionary by Ray's accelerator type, such as ``{"H100": 3.9, "*": 1.2}`` (``*``: all others), which
+        is merged over them. By default the connection's.
+    :param currency: of `gpu_hour_price` and `max_cost`, three letters as in ISO 4217; by default the
+        connection's, or else ``USD``.
     :param report_samples: how many good rows the report shows with prompt and answer, at most 100, default
         10; 0 leaves all content of rows out of it.
 
@@ -273,6 +277,7 @@ class RayBatchInferenceOperator(RayOperator):
         cluster_wait: timedelta | float | str | None = None,
         orphan_timeout: timedelta | float | str | None = None,
         gpu_hour_price: Mapping[str, float] | float | str | None = None,
+        currency: str | None = None,
         report_samples: int | str | None = None,
         aws_conn_id: str | None = None,
         hf_conn_id: str | None = None,
@@ -354,6 +359,7 @@ class RayBatchInferenceOperator(RayOperator):
         self.cluster_wait = cluster_wait
         self.orphan_timeout = orphan_timeout
         self.gpu_hour_price = gpu_hour_price
+        self.currency = currency
         self.report_samples = report_samples
         self.aws_conn_id = aws_conn_id
         self.hf_conn_id = hf_conn_id
@@ -373,6 +379,8 @@ class RayBatchInferenceOperator(RayOperator):
         spec = spec_of_known(given, unknown, self.depends_on_run)
         if not {"orphan_timeout", "poll_interval"}.intersection(unknown):
             check_lease(spec.orphan_timeout, self.poll_interval)
+        if "gpu_hour_price" not in unknown:
+            check_has_price(spec, self.ray_cluster)
         if "runtime_env" not in unknown:
             given_mapping(self.runtime_env, "runtime_env")
 

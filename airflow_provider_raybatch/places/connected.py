@@ -19,6 +19,8 @@ class ConnectedPlace(SharedPlace):
     :param private: of the private Ray that the task has started.
     """
 
+    has_prices = True
+
     def __init__(self, connection: RayConnection, private: ClusterAddress | None = None) -> None:
         self._connection = connection
         self._private = private
@@ -26,6 +28,7 @@ class ConnectedPlace(SharedPlace):
         self.embedded = connection.embedded
         self.namespace = connection.namespace
         self.secret_seal_key = connection.secret_seal_key
+        self.gpu_hour_price, self.currency = connection.gpu_hour_price, connection.currency
 
     def job_page(self, submission_id: str) -> str | None:
         """The job's page in the Ray dashboard, for people; ``None`` for a private Ray."""

@@ -159,6 +159,7 @@ class Place(ABC):
     :param name: for messages, such as ``Connection 'ray_default'``.
     :param namespace: keeps its jobs apart from those of other Airflows; ``None`` for the installation's id.
     :param secret_seal_key: Fernet key that its nodes hold too.
+    :param gpu_hour_price: of its GPUs by accelerator type, in `currency`; ``None`` where it has no prices.
     """
 
     name: str
@@ -168,6 +169,10 @@ class Place(ABC):
     """Whether each job gets a cluster of its own."""
     namespace: str | None = None
     secret_seal_key: str | None = None
+    has_prices: bool = False
+    """Whether it may have prices."""
+    gpu_hour_price: Mapping[str, float] | None = None
+    currency: str | None = None
 
     def fingerprint_of(self, job: str) -> str:
         """The fingerprint of a job with this one, which counts at this place."""

@@ -34,14 +34,18 @@ def _bare(name: str) -> str:
 _BY_BARE_NAME = {_bare(name): name for name in _NAMES}
 
 
-def _checked(name: str) -> str:
+def checked_type(name: str) -> str:
+    """The name itself.
+
+    :raises ValueError: it misspells one of Ray's.
+    """
     meant = _BY_BARE_NAME.get(_bare(name))
     if meant is not None and name not in _NAMES:
         raise ValueError(f"Ray calls {name!r} {meant!r}; write it so")
     return name
 
 
-AcceleratorType = Annotated[str, AfterValidator(_checked)]
+AcceleratorType = Annotated[str, AfterValidator(checked_type)]
 """A field that holds an accelerator type; a known one must be written as Ray does."""
 
 

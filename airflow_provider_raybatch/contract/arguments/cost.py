@@ -3,18 +3,65 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
+from airflow_provider_raybatch.contract.arguments.accelerators import checked_type
 from airflow_provider_raybatch.contract.base import ContractModel, shown
-
-Price = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-"""Of one GPU for one hour."""
 
 ANY = "*"
 """Instead of an accelerator type: all that are not named."""
+_CURRENCY = re.compile(r"[A-Z]{3}")
+
+
+def _number(given: Any) -> Any:
+    if isinstance(given, bool):
+        raise ValueError(f"it must be a number, but it is {shown(given)}")
+    return given
+
+
+Price = Annotated[float, BeforeValidator(_number), Field(ge=0.0, allow_inf_nan=False)]
+"""Of one GPU for one hour."""
+
+
+def _of_any(given: Any) -> Any:
+    """By type: a number is the price of any."""
+    if given is None or isinstance(given, Mapping):
+        return given
+    try:
+        return {ANY: float(_number(given))}
+    except (TypeError, ValueError):
+        raise ValueError(
+            "it must be a number, or a dictionary by accelerator type such as {'H100': 3.9}, but it is "
+            f"{shown(given)}"
+        ) from None
+
+
+def _with_known_types(prices: dict[str, float]) -> dict[str, float]:
+    for name in prices:
+        if not name.strip():
+            raise ValueError(
+                f"{name!r} is not an accelerator type; use one of Ray's, or {ANY!r} for all others"
+            )
+        checked_type(name)
+    return prices
+
+
+GpuHourPrice = Annotated[dict[str, Price], AfterValidator(_with_known_types), BeforeValidator(_of_any)]
+"""By Ray's accelerator type, and :data:`ANY`; a number is the price of any."""
+
+
+def _of_iso_4217(name: str) -> str:
+    if not _CURRENCY.fullmatch(name):
+        raise ValueError(f"{shown(name)} is not a currency as in ISO 4217, such as USD or EUR")
+    return name
+
+
+Currency = Annotated[str, AfterValidator(_of_iso_4217)]
+"""Three letters of ISO 4217."""
 
 
 class CostArguments(ContractModel):
@@ -23,22 +70,14 @@ class CostArguments(ContractModel):
     :param gpu_hour_price: by Ray's accelerator type; a number is that of any, under :data:`ANY`. ``None``
         where it is not known.
     :param max_cost: in `currency`.
-    :param currency: what prices are in, three letters of ISO 4217; of the connection.
+    :param currency: what prices are in, three letters of ISO 4217.
     """
 
-    gpu_hour_price: dict[str, Price] | None = None
+    gpu_hour_price: GpuHourPrice | None = None
     max_cost: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    currency: str = Field(default="USD", pattern="^[A-Z]{3}$")
+    currency: Currency = "USD"
 
-    @field_validator("gpu_hour_price", mode="before")
-    @classmethod
-    def _of_any(cls, given: Any) -> Any:
-        if given is None or isinstance(given, Mapping):
-            return given
-        try:
-            return {ANY: float(given)}
-        except (TypeError, ValueError):
-            raise ValueError(
-                "it must be a number, or a dictionary by accelerator type such as {'H100': 3.9}, but it is "
-                f"{shown(given)}"
-            ) from None
+    def price_of(self, accelerator_type: str | None) -> float | None:
+        """Of a GPU for an hour; ``None`` where it is not known."""
+        prices = self.gpu_hour_price or {}
+        return prices.get(accelerator_type or "", prices.get(ANY))

@@ -16,9 +16,10 @@ from tests.support.specs import TASK, spec, submitted
 
 
 class TestFingerprint:
-    def test_submission_and_limits_are_not_part(self) -> None:
+    def test_submission_limits_and_prices_are_not_part(self) -> None:
         one = submitted(0, deadline=1.0)
-        other = submitted(1, token="other", max_error_fraction=0.5)
+        money = {"gpu_hour_price": {"H100": 3.9}, "currency": "EUR", "max_cost": 5}
+        other = submitted(1, token="other", max_error_fraction=0.5, **money)
         assert one.fingerprint == other.fingerprint == spec().fingerprint
 
     @pytest.mark.parametrize(

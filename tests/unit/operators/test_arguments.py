@@ -50,7 +50,7 @@ def test_every_argument_finds_its_place() -> None:
         "max_gpu_hours": 1.5, "flush_interval": timedelta(seconds=5),
         "no_progress_timeout": timedelta(minutes=5), "cluster_wait": 60,
         "orphan_timeout": timedelta(hours=1),
-        "gpu_hour_price": {"H200": 3.9}, "max_cost": 20, "report_samples": 3,
+        "gpu_hour_price": {"H200": 3.9}, "currency": "EUR", "max_cost": 20, "report_samples": 3,
     }  # fmt: skip
     converted = {
         "limit": 5, "destination": "s3://b/out", "reuse": "s3://b/store", "reuse_max_age": 86400.0,
@@ -66,7 +66,7 @@ def test_every_argument_finds_its_place() -> None:
     ))  # fmt: skip
     plain = build_spec(given).model_dump(exclude={"submission", "schema_version"})
     of_others = {"pooling": {}, "embed_dtype": "float32", "adapters": {}, "adapter_digests": {}}
-    of_others |= {"chunk_overlap_tokens": 0, "currency": "USD"}
+    of_others |= {"chunk_overlap_tokens": 0}
     assert plain == {**given, **converted, **not_given, **of_others, "model_task": "generate"}
 
 

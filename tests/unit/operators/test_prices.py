@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The price of a GPU hour: the connection's, what the operator says instead, and what can't be used."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.exceptions import RayBatchFailException
+from tests.support.airflow_tasks import Run, connection
+from tests.support.batches import batch, spec_of_job
+from tests.support.fake_ray import FakeRay
+
+OF_CONNECTION = {"H100": 3.9, "*": 1.2}
+
+
+@pytest.fixture
+def prices(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection has prices."""
+    extra = json.dumps({"gpu_hour_price": OF_CONNECTION, "currency": "EUR"})
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection(ray.url, extra=extra))
+
+
+@pytest.mark.usefixtures("prices")
+@pytest.mark.parametrize(
+    ("given", "price"),
+    [
+        ({}, OF_CONNECTION),
+        ({"gpu_hour_price": {"H100": 3.5, "L4": "0.8"}}, {"H100": 3.5, "L4": 0.8, "*": 1.2}),
+        ({"gpu_hour_price": '{"H100": 3.5}'}, {"H100": 3.5, "*": 1.2}),
+        ({"gpu_hour_price": 2}, {"*": 2.0}),
+        ({"gpu_hour_price": "2"}, {"*": 2.0}),
+        ({"gpu_hour_price": "None"}, OF_CONNECTION),
+    ],
+)
+def test_the_operator_overrides_the_connection(
+    ray: FakeRay, run: Run, given: dict[str, Any], price: dict[str, float]
+) -> None:
+    batch(**given).execute(run.context())
+    spec = spec_of_job(ray)
+    assert (spec["gpu_hour_price"], spec["currency"]) == (price, "EUR")
+
+
+def test_without_prices_a_job_has_none(ray: FakeRay, run: Run) -> None:
+    batch().execute(run.context())
+    assert "gpu_hour_price" not in {name for name, value in spec_of_job(ray).items() if value is not None}
+
+
+@pytest.mark.usefixtures("prices")
+def test_currency_must_be_that_of_the_prices(ray: FakeRay, run: Run) -> None:
+    with pytest.raises(RayBatchFailException) as caught:
+        batch(gpu_hour_price={"H100": 3.5}, currency="USD").execute(run.context())
+    assert str(caught.value) == (
+        "currency: 'USD' is given, and the prices of connection 'ray_default' are in EUR; give "
+        "gpu_hour_price as a number, or leave currency out."
+    )
+    batch(gpu_hour_price=3.5, currency="USD").execute(run.context())
+    assert spec_of_job(ray)["currency"] == "USD"
+
+
+def test_a_new_price_makes_no_other_job(ray: FakeRay, run: Run) -> None:
+    """A retry takes the job that runs, and that keeps the price that it has."""
+    first = batch(gpu_hour_price=2).execute(run.context())
+    run.try_number += 1
+    assert batch(gpu_hour_price=3, max_cost=9).execute(run.context()) == first
+    assert spec_of_job(ray)["gpu_hour_price"] == {"*": 2.0}
+
+
+def test_a_limit_without_a_price_is_refused_before_it_runs(ray: FakeRay, run: Run) -> None:
+    with pytest.raises(RayBatchFailException) as caught:
+        batch(max_cost=5).execute(run.context())
+    assert str(caught.value) == (
+        "max_cost: no price of a GPU hour is known to reckon it by; give gpu_hour_price, or set it in extra "
+        "of connection 'ray_default'."
+    )
+    assert not ray.jobs
+
+
+@pytest.mark.parametrize("cluster", [{"image": "r:2.60.0"}, {"name": "team"}], ids=["own", "named"])
+def test_a_limit_that_no_connection_can_price_is_found_at_parse(cluster: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"ray_cluster": KubeRayCluster(**cluster), "ray_conn_id": None, "max_cost": 5}
+    with pytest.raises(SpecError, match=r"reckon it by; give gpu_hour_price\.$"):
+        batch(**given)
+    batch(**given, gpu_hour_price={"H100": 4})
+    batch(**given, gpu_hour_price="{{ var.value.price }}")
+
+
+@pytest.mark.parametrize(
+    ("price", "sentence"),
+    [
+        ({"h100": 3}, "gpu_hour_price: Ray calls 'h100' 'H100'; write it so."),
+        ({"NVIDIA A100": 3}, "gpu_hour_price: Ray calls 'NVIDIA A100' 'A100'; write it so."),
+        (
+            {" ": 3},
+            "gpu_hour_price: ' ' is not an accelerator type; use Ray's name, or '*' for all others.",
+        ),
+        ({"H100": True}, "gpu_hour_price.H100: it must be a number, but it is True."),
+        ("two", "gpu_hour_price: it must be a number, or a dictionary by accelerator type such as"),
+    ],
+)
+def test_a_price_that_can_not_be_used_is_found_at_parse(price: Any, sentence: str) -> None:
+    with DAG("d", schedule=None), pytest.raises(SpecError) as caught:
+        batch(gpu_hour_price=price)
+    assert str(caught.value).startswith(f"Task 't': {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("extra", "problem"),
+    [
+        ({"gpu_hour_price": {"h100": 3}}, "gpu_hour_price in extra: Ray calls 'h100' 'H100'; write it so."),
+        ({"gpu_hour_price": {"H100": -1}}, "gpu_hour_price in extra: H100: it must be at least 0, but it is"),
+        ({"gpu_hour_price": "dear"}, "gpu_hour_price in extra: it must be a number, or a dictionary"),
+        ({"currency": "eur"}, "currency in extra: 'eur' is not a currency as in ISO 4217, such as USD or"),
+    ],
+)
+def test_a_mistake_of_the_connection_names_it(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, extra: Any, problem: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection(ray.url, extra=json.dumps(extra)))
+    with pytest.raises(RayBatchFailException) as caught:
+        batch().execute(run.context())
+    assert str(caught.value).startswith(f"Connection 'ray_default', field {problem}")
+
+
+@pytest.mark.parametrize("extra", ['{"gpu_hour_price": "3.9"}', '{"gpu_hour_price": "{\\"*\\": 3.9}"}'])
+def test_the_form_sends_text(ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, extra: str) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection(ray.url, extra=extra))
+    batch().execute(run.context())
+    assert spec_of_job(ray)["gpu_hour_price"] == {"*": 3.9}
