@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HTML as a tree, which is escaped when it is written, and texts that can't change the page around them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from xml.etree.ElementTree import Element, tostring
+
+from airflow_provider_raybatch.contract.text import cut_to
+from airflow_provider_raybatch.report.style import STYLE
+
+Content = str | Element | None | Iterable["Content"]
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+LONGEST_TEXT = 4000
+"""Characters of a prompt or an answer that a page shows."""
+
+_LINE_END = re.compile("\r\n?|[\x85\u2028\u2029]")
+_UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+"""What HTML can't hold, and what shows nothing."""
+_TURNING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Marks that turn text around; shown by number, since they could reorder what stands beside them."""
+
+
+def fit(text: str) -> str:
+    """`text` as a page may show it: line ends are line feeds, control characters are seen."""
+    text = _UNFIT.sub("\ufffd", _LINE_END.sub("\n", text))
+    return _TURNING.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
+
+
+def node(name: str, /, *content: Content, **attributes: str | float | None) -> Element:
+    """An element.
+
+    :param content: texts and elements, also in nested lists; ``None`` is left out.
+    :param attributes: ``class_`` is ``class``, and other ``_`` become ``-``; ``None`` is left out.
+    """
+    made = Element(name)
+    for key, value in attributes.items():
+        if value is not None:
+            made.set(key.rstrip("_").replace("_", "-"), fit(str(value)))
+    _fill(made, content)
+    return made
+
+
+def _fill(parent: Element, content: Iterable[Content]) -> None:
+    for one in content:
+        if one is None:
+            continue
+        if isinstance(one, Element):
+            parent.append(one)
+        elif not isinstance(one, str):
+            _fill(parent, one)
+        elif len(parent):
+            parent[-1].tail = (parent[-1].tail or "") + fit(one)
+        else:
+            parent.text = (parent.text or "") + fit(one)
+
+
+def words_of(text: str, longest: int = 300) -> Element:
+    """A short text from elsewhere within a line; its direction is its own."""
+    return node("bdi", cut_to(longest, text), dir="auto")
+
+
+def block(text: str, longest: int = LONGEST_TEXT) -> Element:
+    """A text from elsewhere with its lines; each has a direction of its own."""
+    return node("div", cut_to(longest, text), class_="text", dir="auto")
+
+
+def section(name: str, title: str, *content: Content) -> Element:
+    """A part of the page.
+
+    :param name: in its address.
+    """
+    return node(
+        "section", node("h2", title, id=f"{name}-title"), content, id=name, aria_labelledby=f"{name}-title"
+    )
+
+
+def table(
+    caption: str, heads: Iterable[Content], rows: Iterable[Iterable[Content]], class_: str = ""
+) -> Element:
+    """A table whose first column names the rows; a narrow screen scrolls it alone."""
+    head = node("tr", [node("th", one, scope="col") for one in heads])
+    body = []
+    for row in rows:
+        first, *others = row
+        body.append(node("tr", node("th", first, scope="row"), [_cell(one) for one in others]))
+    whole = node(
+        "table", node("caption", caption), node("thead", head), node("tbody", body), class_=class_ or None
+    )
+    return node("div", whole, class_="wide", role="region", aria_label=caption, tabindex="0")
+
+
+def _cell(content: Content) -> Element:
+    return content if isinstance(content, Element) and content.tag == "td" else node("td", content)
+
+
+def number(text: Content, class_: str = "") -> Element:
+    """A cell with a number."""
+    return node("td", text, class_=f"number {class_}".strip())
+
+
+def folded(title: Content, *content: Content, is_open: bool = False) -> Element:
+    """Content that a reader unfolds; on paper it is unfolded."""
+    return node("details", node("summary", title), content, open="" if is_open else None)
+
+
+def document(title: str, *content: Content) -> str:
+    """A whole page, which loads nothing and runs nothing.
+
+    :param title: plain text.
+    """
+    head = node(
+        "head",
+        node("meta", charset="utf-8"),
+        node("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        node("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        node("meta", name="color-scheme", content="light dark"),
+        node("meta", name="referrer", content="no-referrer"),
+        node("title", title),
+        node("style", STYLE),
+    )
+    page = node("html", head, node("body", node("main", content)), lang="en", dir="ltr")
+    return f"<!doctype html>\n{tostring(page, encoding='unicode', method='html')}\n"

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How do the answers look: samples, distribution of answers, lengths, finish reasons."""
+
+from __future__ import annotations
+
+from xml.etree.ElementTree import Element
+
+from airflow_provider_raybatch.contract.report import Bin, Report, Sample
+from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.report.comparison import figure
+from airflow_provider_raybatch.report.elements import Content, block, node, section, words_of
+from airflow_provider_raybatch.report.plots import bars, histogram
+from airflow_provider_raybatch.report.sections.figures import figure_table
+from airflow_provider_raybatch.report.sections.rows import input_row
+
+_MOST_ANSWERS = 30
+_FINISHED = {
+    "stop": "stop: the model ended",
+    "length": "length: cut off at the limit of tokens",
+    "tool_calls": "tool_calls: the model calls a tool",
+}
+
+
+def content(report: Report) -> Element | None:
+    """The section, ``None`` where there are no answers."""
+    parts: list[Content] = [_answers(report), _finish_reasons(report), _lengths(report)]
+    if not report.content and report.rows:
+        parts.insert(0, node("p", "Content of rows is left out of this report."))
+    if report.samples:
+        parts += [
+            node("h3", "One sample" if len(report.samples) == 1 else f"{len(report.samples)} samples"),
+            [_sample(one) for one in report.samples],
+        ]
+    if not any(part is not None for part in parts):
+        return None
+    return section("answers", "How do the answers look?", parts)
+
+
+def _answers(report: Report) -> Element | None:
+    if not report.answers:
+        return None
+    rows: list[tuple[Content, float]] = [
+        (words_of(one.text, 200) if one.text.strip() else node("em", "empty"), one.rows)
+        for one in report.answers[:_MOST_ANSWERS]
+    ]
+    left = report.answers[_MOST_ANSWERS:]
+    if left:
+        rows.append((f"{len(left):,} other answers", sum(one.rows for one in left)))
+    return bars("Answers", ("Answer", "Rows"), rows)
+
+
+def _finish_reasons(report: Report) -> Element | None:
+    now, last = report.finish_reasons, report.last_run
+    before = last.finish_reasons if last is not None else {}
+    names = sorted({*now, *before}, key=lambda name: -now.get(name, 0))
+    if not now:
+        return None
+    has_last = bool(before)
+    picked = [
+        figure(
+            _FINISHED.get(name, name),
+            now.get(name, 0),
+            before.get(name, 0),
+            wanted="less" if name == "length" else "",
+            has_last=has_last,
+        )
+        for name in names
+    ]
+    return figure_table("Why answers ended (finish reason)", picked)
+
+
+def _lengths(report: Report) -> Element | None:
+    found = [("Length of prompts", report.prompt_tokens), ("Length of answers", report.output_tokens)]
+    shown = [histogram(title, "rows by tokens", list(map(_as_bar, bins))) for title, bins in found if bins]
+    return node("div", shown, class_="plots") if shown else None
+
+
+def _as_bar(one: Bin) -> tuple[float, float, float]:
+    return one.first, one.last, one.rows
+
+
+def _sample(one: Sample) -> Element:
+    facts = [
+        count_of(one.input_tokens, "prompt token") if one.input_tokens is not None else None,
+        count_of(one.output_tokens, "generated token") if one.output_tokens is not None else None,
+        f"finish reason {one.finish_reason}" if one.finish_reason else None,
+    ]
+    said = ", ".join(fact for fact in facts if fact)
+    return node(
+        "article",
+        node("h4", f"Row {one.ordinal:,}", [", id ", words_of(one.id)] if one.id is not None else None),
+        node("p", said, class_="dim") if said else None,
+        _labelled("Prompt", one.request),
+        _labelled("Answer", one.response),
+        input_row(one.row),
+        class_="sample",
+    )
+
+
+def _labelled(title: str, text: str | None) -> list[Element] | None:
+    if text is None:
+        return None
+    shown = block(text) if text.strip() else node("p", node("em", "empty"))
+    return [node("p", title, class_="label"), shown]

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What did it cost: money, GPU time by type and price, tokens, and what was saved."""
+
+from __future__ import annotations
+
+from xml.etree.ElementTree import Element
+
+from airflow_provider_raybatch.contract.manifest import Savings
+from airflow_provider_raybatch.contract.report import Report
+from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.report import words
+from airflow_provider_raybatch.report.comparison import Figure, Figures
+from airflow_provider_raybatch.report.elements import Content, node, number, section, table, words_of
+from airflow_provider_raybatch.report.plots import bars
+from airflow_provider_raybatch.report.sections.figures import figure_table
+
+_SAVED = {
+    "resumed": "Earlier attempts and runs had the answers",
+    "reused": "The response store had them",
+    "duplicates": "Equal rows had them",
+    "filled": "Forced by the choices, so not generated",
+}
+
+
+def cost(report: Report, shown: Figures) -> Element | None:
+    """The section, ``None`` where nothing is known."""
+    nothing = report.cost is None and report.gpu_seconds is None and report.tokens_paid is None
+    if nothing and not report.tokens.input and not report.gpu_seconds_by_type:
+        return None
+    content: list[Content] = [_money(report, shown), _gpus(report), _tokens(report, shown)]
+    if report.savings is not None:
+        content += _savings(report.savings, report.currency)
+    return section("cost", "What did it cost?", content)
+
+
+def _money(report: Report, shown: Figures) -> list[Content]:
+    attempts = Figure("Attempts of this run", words.count(report.attempts))
+    picked = [shown.cost, shown.cost_per_thousand, shown.gpu_hours, attempts]
+    return [_no_price(report), figure_table("Money and time of GPUs, over all attempts of this run", picked)]
+
+
+def _no_price(report: Report) -> Element | None:
+    if report.cost is not None:
+        return None
+    without = [kind for kind in report.gpu_seconds_by_type if kind not in report.gpu_hour_price]
+    if not report.gpu_seconds and not without:
+        return node("p", "No time of GPUs is known, so the cost is not known.")
+    named = ", ".join(kind or "an unknown type" for kind in without) or "its GPUs"
+    return node(
+        "p",
+        "The cost is not known: ",
+        node("code", "gpu_hour_price"),
+        " has no price for ",
+        words_of(named),
+        ".",
+    )
+
+
+def _gpus(report: Report) -> Element | None:
+    held = report.gpu_seconds_by_type
+    if not held:
+        return None
+    rows = []
+    for kind, seconds in held.items():
+        price = report.gpu_hour_price.get(kind)
+        amount = None if price is None else seconds * price / 3600
+        rows.append((
+            words_of(kind or "type not known"),
+            number(f"{seconds:,.1f}"),
+            number(words.hours(seconds)),
+            number("none set" if price is None else words.money(price, report.currency)),
+            number(words.money(amount, report.currency)),
+        ))
+    return table("GPUs held by replicas", ("Type", "GPU seconds", "GPU time", "Price an hour", "Cost"), rows)
+
+
+def _tokens(report: Report, shown: Figures) -> list[Content]:
+    tokens = report.tokens
+    picked = [shown.tokens_paid, shown.input_tokens]
+    if report.rows is not None:
+        picked.append(Figure("of them from the prefix cache", words.count(tokens.cached)))
+    picked.append(shown.output_tokens)
+    if tokens.reasoning is not None:
+        picked.append(Figure("of them before the answers (reasoning)", words.count(tokens.reasoning)))
+    if report.tokens_generated is not None:
+        picked.append(Figure("of them by this job", words.count(report.tokens_generated)))
+    table_ = figure_table("Tokens", picked)
+    said = (
+        "Prompt and generated tokens are those of the delivered rows; paid are those of all requests, "
+        "with failed rows and earlier attempts."
+    )
+    return [table_, node("p", said, class_="dim")]
+
+
+def _savings(savings: Savings, currency: str | None) -> list[Content]:
+    rows: list[tuple[Content, float]] = [
+        (text, value) for name, text in _SAVED.items() if (value := getattr(savings, name))
+    ]
+    if not rows:
+        return [node("p", "No tokens were saved: each row was asked and paid for.", class_="dim")]
+    total = count_of(int(sum(value for _, value in rows)), "token")
+    worth = (
+        ""
+        if savings.cost is None
+        else f", about {words.money(savings.cost, currency)} at this run's own cost"
+    )
+    return [
+        node("h3", f"Saved: {total}{worth}"),
+        bars("Tokens that were not paid for", ("Why", "Tokens"), rows, "d"),
+    ]

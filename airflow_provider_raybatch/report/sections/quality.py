@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is it good: rows, failed rows with reasons, and examples of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.etree.ElementTree import Element
+
+from airflow_provider_raybatch.contract.report import FailedExample, FailureGroup, Report
+from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.report import words
+from airflow_provider_raybatch.report.comparison import ColumnChange, Figure, Figures, column_changes, figure
+from airflow_provider_raybatch.report.elements import Content, block, folded, node, section, table, words_of
+from airflow_provider_raybatch.report.plots import bar
+from airflow_provider_raybatch.report.sections.figures import figure_table
+from airflow_provider_raybatch.report.sections.rows import input_row
+
+STEPS = {
+    "read": "could not be read",
+    "template": "could not be put into the prompt",
+    "tokenize": "could not be tokenised",
+    "engine": "the engine refused or failed",
+    "parse": "the answer is not the JSON that was asked for",
+    "length": "the answer was cut off",
+    "postprocess": "the user's function failed",
+}
+"""What a failed step means."""
+
+
+def quality(report: Report, shown: Figures) -> Element | None:
+    """The section, ``None`` where no row was counted."""
+    if report.rows is None and report.errors is None and not report.failures:
+        return None
+    content: list[Content] = [_part_failed(report), _table(report, shown)]
+    if report.failures:
+        content += [node("h3", "Why rows failed"), _failures(report)]
+    content.append(_schema(report))
+    return section("quality", "Is it good?", content)
+
+
+def _part_failed(report: Report) -> Element | None:
+    good, bad = report.rows or 0, report.errors or 0
+    left = max(0, (report.total or 0) - good - bad)
+    if not good + bad + left:
+        return node("p", "The input has no rows.") if report.total == 0 else None
+    said = [f"{count_of(good, 'good row')}", f"{words.count(bad)} failed"]
+    said += [f"{words.count(left)} not done"] if left else []
+    whole = bar([(good, "good"), (bad, "bad"), (left, "none")], good + bad + left)
+    return node("div", whole, node("p", ", ".join(said), class_="dim"), class_="whole")
+
+
+def _table(report: Report, shown: Figures) -> Element:
+    picked: list[Figure] = [shown.rows, shown.errors, shown.error_fraction]
+    if report.total is not None:
+        picked.append(Figure("Rows of the input", words.count(report.total)))
+    if report.counts is not None and report.counts.chunks is not None:
+        picked.append(Figure("Chunks made of them", words.count(report.counts.chunks)))
+    taken = (shown.resumed, shown.reused, shown.duplicates)
+    picked += [one for one in taken if {one.now, one.last} - {"0", words.UNKNOWN, None}]
+    return figure_table("Rows", picked)
+
+
+def _failures(report: Report) -> list[Content]:
+    last = report.last_run
+    before = last.errors_by_step if last is not None else {}
+    picked = [
+        figure(group.step, group.rows, before.get(group.step, 0), wanted="less", has_last=last is not None)
+        for group in report.failures
+    ]
+    gone = [step for step in before if step not in {group.step for group in report.failures}]
+    picked += [figure(step, 0, before[step], wanted="less") for step in gone]
+    return [figure_table("Failed rows by step", picked), *(_group(group) for group in report.failures)]
+
+
+def _group(group: FailureGroup) -> list[Content]:
+    meaning = f": {STEPS[group.step]}" if group.step in STEPS else ""
+    content: list[Content] = [node("h4", words_of(group.step), f"{meaning}, {count_of(group.rows, 'row')}")]
+    if group.reason:
+        content.append(node("p", "Most frequent reason: ", words_of(group.reason, 1000)))
+    if group.examples:
+        content.append(folded(count_of(len(group.examples), "example"), _examples(group.examples)))
+    return content
+
+
+def _examples(examples: Sequence[FailedExample]) -> list[Element]:
+    return [
+        node(
+            "article",
+            node("h5", f"Row {one.ordinal:,}", [", id ", words_of(one.id)] if one.id is not None else None),
+            node("p", words_of(one.reason, 1000)),
+            _titled("Asked", one.request),
+            _titled("Answered", one.response),
+            input_row(one.row),
+            class_="sample",
+        )
+        for one in examples
+    ]
+
+
+def _titled(title: str, text: str | None) -> list[Element] | None:
+    return None if text is None else [node("p", title, class_="label"), block(text)]
+
+
+def _schema(report: Report) -> list[Content] | None:
+    changed = column_changes(report.columns, report.last_run)
+    if not changed:
+        return None
+    most = 50
+    rows = [(words_of(one.name), *_types(one)) for one in changed[:most]]
+    more = node("p", f"And {count_of(len(changed) - most, 'more column')}.") if len(changed) > most else None
+    title = f"The schema changed: {count_of(len(changed), 'column')}"
+    return [
+        node("h3", title),
+        table(
+            "Columns unlike those of the last dataset", ("Column", "Change", "This run", "Last dataset"), rows
+        ),
+        more,
+    ]
+
+
+def _types(one: ColumnChange) -> tuple[Content, Content, Content]:
+    said = "added" if one.last is None else "removed" if one.now is None else "other type"
+    return said, words_of(one.now or "none"), words_of(one.last or "none")

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+from airflow_provider_raybatch.contract.durations import in_words
+
+UNKNOWN = "unknown"
+_MINUS = "\u2212"
+_STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def known(value: float | None) -> bool:
+    """Whether there is a number, and a finite one."""
+    return value is not None and math.isfinite(value)
+
+
+def count(value: float | None) -> str:
+    """A number of things: ``1,234``."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    return f"{round(value):,}".replace("-", _MINUS)
+
+
+def rate(value: float | None) -> str:
+    """A number a second, with three digits: ``1,234``, ``12.3``, ``0.0012``."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    if abs(value) >= 100 or value == round(value):
+        return count(value) if abs(value) < 1e15 else f"{value:.2e}"
+    return f"{value:.3g}".replace("-", _MINUS)
+
+
+def seconds(value: float | None) -> str:
+    """A duration: ``0.4 s``, ``3 min 5 s``."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    return f"{value:.1f} s" if 0 < value < 10 else in_words(value)
+
+
+def hours(gpu_seconds: float | None) -> str:
+    """GPU seconds as hours: ``1.25 h``; seconds below a minute."""
+    if gpu_seconds is None or not math.isfinite(gpu_seconds):
+        return UNKNOWN
+    if gpu_seconds < 60:
+        return f"{gpu_seconds:.3g} s" if gpu_seconds else "0 h"
+    return f"{gpu_seconds / 3600:,.2f} h" if gpu_seconds >= 360 else f"{gpu_seconds / 3600:.3f} h"
+
+
+def money(value: float | None, currency: str | None) -> str:
+    """An amount: ``12.34 USD``; small ones with two digits that count."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    digits = 2 if value == 0 or abs(value) >= 0.1 else min(12, 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{digits}f}{f' {currency}' if currency else ''}"
+
+
+def percent(fraction: float | None) -> str:
+    """A part of a whole: ``12.3 %``; neither 0 nor all where it is not."""
+    if fraction is None or not math.isfinite(fraction):
+        return UNKNOWN
+    value = 100 * fraction
+    if 0 < value < 0.1:
+        return "under 0.1 %"
+    if 99.9 < value < 100:
+        return "over 99.9 %"
+    return f"{value:.1f} %".replace(".0 %", " %")
+
+
+def signed(text: str, positive: bool) -> str:
+    """A change of the amount `text`."""
+    return f"{'+' if positive else _MINUS}{text.lstrip(_MINUS + '-')}"
+
+
+def short(value: float) -> str:
+    """A number on an axis: ``1.5 k``, ``20 M``, ``2e+15``."""
+    size = abs(value)
+    if size >= 1e15 or 0 < size < 1e-4:
+        return f"{value:.3g}"
+    for step, letter in _STEPS:
+        if size >= step:
+            return f"{value / step:.4g} {letter}"
+    return f"{value:.4g}"
