@@ -17,7 +17,7 @@ ECHO = {
         "tensor_parallel_size": 2,
         "max_model_len": 200,
         "fail_pattern": "[unreadable]",
-        "seconds_per_token": 0.05,
+        "seconds_per_token": 0.03,
         "max_num_seqs": 8,
     },
 }
@@ -40,6 +40,7 @@ with DAG(
         destination="s3://lake/labels/{{ ds }}",
         prompt="How does the customer like the {row.product}? {row.text}",
         response_format=LABEL,
+        replicas=2,
         id_column="review_id",
         max_error_fraction=0.2,
         outlets=[Asset("review_labels")],
