@@ -20,7 +20,7 @@ MAKEFLAGS += --jobs=4
 # Where it is set, each of many processes compiles Airflow and Ray for itself: two to three times a start's CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo examples docs external-links test lanes chaos kill-points kubernetes-kills mutants embed-truth score-truth lint lock clean
+.PHONY: help demo examples docs external-links test lanes chaos kill-points kubernetes-kills mutants embed-truth score-truth pictures lint lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -36,6 +36,7 @@ help:
 	@echo "make mutants  break the safety code one place at a time, and see that a fast test notices (PARALLEL=3, ONLY=names)"
 	@echo "make embed-truth  compare vectors with vLLM's own, with a real model of 83 MB from PyPI, and write its results"
 	@echo "make score-truth  compare labels and scores with vLLM's own, with small models made for it, and write its results"
+	@echo "make pictures  take the pictures of reports in docs/images again, in a browser"
 	@echo "make lint   run lint, types and import walls only"
 	@echo "make lock   resolve the pins in $(PINS) again (LOCK=--upgrade for the newest versions)"
 	@echo "make clean  remove environments, tools, the demo's files, builds and caches"
@@ -79,6 +80,9 @@ embed-truth: .venv/.stamp
 
 score-truth: .venv/.stamp
 	.venv/bin/python benchmarks/score_truth.py > benchmarks/results/score_truth.md
+
+pictures: .venv/.stamp .tools/chromium/.stamp
+	RAYBATCH_PICTURES=docs/images .venv/bin/python -m pytest tests/integration/end_to_end/test_nights.py
 
 lint: .venv/.stamp
 	.ci/checks lint
