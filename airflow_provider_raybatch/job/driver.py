@@ -13,10 +13,12 @@ import numpy as np
 from airflow_provider_raybatch.contract import events, layout
 from airflow_provider_raybatch.contract.manifest import BatchManifest, Summary
 from airflow_provider_raybatch.contract.secrets import Secrets
+from airflow_provider_raybatch.contract.shown_uri import without_queries
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.control import Control
+from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK
 from airflow_provider_raybatch.job.monitor.budget import Budget, spent
 from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
@@ -67,7 +69,7 @@ def run(
     """
     context, control = JobContext(spec, secrets or Secrets(), emit), control or Control(spec, emit)
     emit(events.Phase(phase="preflight", message="checking source, prompt, model, destination and cluster"))
-    with context.launch, context.nodes, context.start_up.saying(emit):
+    with context.launch, context.nodes, context.recorder, context.start_up.saying(emit):
         if (committed := make_ready(context, submission)) is not None:
             _found_committed(context, committed)
             remember_committed(spec, context.journal.folder, context.secrets.aws, emit)
@@ -81,11 +83,14 @@ def run(
             _generate(context, control)
             manifest = _publish(context, control)
             _store(context)
+            context.recorder.end()
             return manifest.summary()
         except Exception as error:
             if isinstance(error, DamagedPartError):
                 mark_damaged(context.job.folder, context.job.part_folder.rpartition("/")[0])
             failure = with_rows_left(error, context.job, context.source.rows)
+            failure_class, sentence = diagnose(failure)
+            context.recorder.end(without_queries(sentence), failure_class)
             if failure is error:
                 raise
             raise failure from error
@@ -132,6 +137,8 @@ def _claim(context: JobContext) -> BatchManifest | None:
     committed = journal.claim()
     if committed is None:
         context.start_up.ended("claim")
+        job, rows = context.job, context.source.rows
+        context.recorder.begin(job.folder, job.part_folder, journal.submission, context.start_up, rows)
     return committed
 
 
@@ -232,6 +239,8 @@ def _limits(context: JobContext, budget: Budget, control: Control, claim: ClaimW
             context.nodes.close()
             phases = in_words(context.start_up.phases(reports))
             context.emit(events.Notice(message=f"first request after {phases}"))
+        gpu_seconds = {context.spec.accelerator_type or "": 3600 * budget.gpu_hours}
+        context.recorder.observe(reports, progress, gpu_seconds)
         context.tolerance.during(reports)
         budget.check(reports, time.time())
         control.check(progress)

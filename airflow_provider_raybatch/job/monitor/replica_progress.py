@@ -30,6 +30,7 @@ class ReplicaProgress:
     :param special: of the written rows, those whose text has special tokens; `truncated`, those with a
         prompt that was cut.
     :param tokens_in_flight: tokens so far of requests without an answer.
+    :param rows_in_flight: rows in the engine.
     :param loaded: grows while it loads its model, see :mod:`~airflow_provider_raybatch.job.engine.loading`.
     :param started: epoch seconds at which its process began to start the engine, or got a warm one.
     :param startup_seconds: from then until the engine was ready.
@@ -54,6 +55,7 @@ class ReplicaProgress:
     input_tokens: int = 0
     output_tokens: int = 0
     tokens_in_flight: int = 0
+    rows_in_flight: int = 0
     loaded: int = 0
     started: float = 0.0
     startup_seconds: float = 0.0

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from airflow_provider_raybatch.contract.layout import RECORD, REPORT_DATA, REPORT_PAGE
 from airflow_provider_raybatch.job.parts.part import Part, listed, outcomes
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError, read_part
 from airflow_provider_raybatch.storage.entry import Entry
@@ -19,6 +20,8 @@ from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.in_order import in_order
 
 _READ_AT_ONCE = 4
+_NOTES = (RECORD, REPORT_PAGE, REPORT_DATA)
+"""Names of files that describe a task's jobs; no answer depends on them."""
 RowMask: TypeAlias = npt.NDArray[np.bool_]
 """A flag for each row of the input, by ordinal."""
 
@@ -52,7 +55,8 @@ class Ledger:
 
 def look_back(folder: Folder, run_folder: str, rows: int) -> Ledger:
     """Read the ledger of one task, request configuration and input of so many rows."""
-    files = folder.list(run_folder.rpartition("/")[0])
+    listing = folder.list(run_folder.rpartition("/")[0])
+    files = [file for file in listing if file.path.rpartition("/")[2] not in _NOTES]
     own = [file for file in files if file.path.startswith(f"{run_folder}/")]
     found = add_up(folder, listed(own), rows)
     return replace(found, files=tuple(files), damaged=(*listed(own, damaged=True), *found.damaged))

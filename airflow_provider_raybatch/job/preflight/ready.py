@@ -33,6 +33,7 @@ from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.output.journal import Journal
+from airflow_provider_raybatch.job.output.record import Recorder
 from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask, look_back
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.planning import cluster_view, plan
@@ -91,6 +92,7 @@ class JobContext:
     :ivar sizing: the plan for the `remaining` rows.
     :ivar ledger: the parts of the dataset.
     :ivar gpu_seconds: GPUs times seconds for which replicas held them.
+    :ivar recorder: notes how the job goes, once the destination is claimed.
     """
 
     spec: BatchInferenceSpec
@@ -120,6 +122,7 @@ class JobContext:
     kept: int = field(init=False)
     ran: Ran = field(default_factory=Ran)
     gpu_seconds: float = 0.0
+    recorder: Recorder = field(default_factory=Recorder)
 
 
 def make_ready(context: JobContext, submission: Submission) -> BatchManifest | None:

@@ -67,8 +67,9 @@ class ReplicaProcess:
         await self._access.give_back(lambda: self.thread(self.engine.close))
 
     def count(self) -> None:
-        """Bring Ray's metrics up to date."""
-        self._metrics.update(self.report, len(self.inflight.inside) if self.inflight else 0)
+        """Bring the report and Ray's metrics up to date."""
+        self.report.rows_in_flight = len(self.inflight.inside) if self.inflight else 0
+        self._metrics.update(self.report, self.report.rows_in_flight)
 
     async def thread(self, function: Callable[..., T], *args: Any) -> T:
         """Run a function beside the event loop."""

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``record.json``: what a driver notes of itself while it runs, so that a killed one is known afterwards.
+
+A note is written by a thread of its own: a slow or failing store costs nothing but the note.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from airflow_provider_raybatch.contract.base import parse_file
+from airflow_provider_raybatch.contract.events import Progress
+from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
+from airflow_provider_raybatch.contract.layout import RECORD
+from airflow_provider_raybatch.contract.record import JobRecord
+from airflow_provider_raybatch.contract.submission import Submission
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
+from airflow_provider_raybatch.job.monitor.series import Series
+from airflow_provider_raybatch.job.monitor.start_up import StartUp
+from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import Folder, ReadableFolder
+from airflow_provider_raybatch.storage.in_order import in_order
+
+INTERVAL = 30.0
+"""Seconds between two notes."""
+LAST_WRITE = 5.0
+"""Seconds that the last note may take of the job's end."""
+
+logger = logging.getLogger(__name__)
+
+
+class Recorder:
+    """Keeps one driver's record. Before :meth:`begin` it notes nothing."""
+
+    def __init__(self, interval: float = INTERVAL) -> None:
+        self._interval = interval
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._reports: Sequence[ReplicaProgress] = ()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def begin(
+        self, folder: Folder, part_folder: str, submission: Submission, start_up: StartUp, total: int
+    ) -> None:
+        """Write the first note, and go on.
+
+        :param part_folder: the driver's own folder, relative to `folder`.
+        :param start_up: of the job.
+        :param total: rows of the input.
+        """
+        self._folder, self._path = folder, f"{part_folder}/{RECORD}"
+        self._start_up, self._series = start_up, Series(start_up.began)
+        began = start_up.began
+        self._seen = JobRecord(
+            run_token=submission.run_token,
+            submission_id=submission.submission_id,
+            began=began,
+            at=began,
+            total=total,
+        )
+        self._thread = threading.Thread(target=self._run, name="raybatch-record", daemon=True)
+        self._thread.start()
+
+    def observe(
+        self, reports: Sequence[ReplicaProgress], progress: Progress, gpu_seconds_by_type: Mapping[str, float]
+    ) -> None:
+        """Take a reading; it writes nothing itself.
+
+        :param gpu_seconds_by_type: that replicas have held so far.
+        """
+        if self._thread is None:
+            return
+        with self._lock:
+            self._reports = reports
+            self._series.add(reports, progress.done, time.time())
+            self._seen = self._seen.model_copy(
+                update={
+                    "done": progress.done,
+                    "errors": progress.errors,
+                    "input_tokens": sum(one.input_tokens for one in reports),
+                    "output_tokens": sum(one.output_tokens for one in reports),
+                    "gpu_seconds_by_type": dict(gpu_seconds_by_type),
+                }
+            )
+
+    @property
+    def record(self) -> JobRecord | None:
+        """What is known now; ``None`` before :meth:`begin`."""
+        if self._thread is None:
+            return None
+        with self._lock:
+            known = {
+                "at": round(time.time(), 1),
+                "phases": self._start_up.phases(self._reports),
+                "course": self._series.moments,
+            }
+            return self._seen.model_copy(update=known)
+
+    def end(
+        self,
+        failure: str | None = None,
+        failure_class: FailureClass | None = None,
+        longest: float = LAST_WRITE,
+    ) -> None:
+        """Write the last note.
+
+        :param failure: why the job failed.
+        :param longest: seconds after which it goes on without.
+        """
+        if self._thread is None or self._over.is_set():
+            return
+        with self._lock:
+            self._seen = self._seen.model_copy(update={"failure": failure, "failure_class": failure_class})
+        self._over.set()
+        self._thread.join(longest)
+
+    def _run(self) -> None:
+        is_over = False
+        while not is_over:
+            is_over = self._over.is_set()
+            try:
+                if (record := self.record) is not None:
+                    content = record.model_dump_json(exclude_defaults=True)
+                    self._folder.write(self._path, content.encode())
+            except Exception as error:  # the next note, or none, says as much
+                logger.debug("%s is not written this time: %s", self._path, error)
+            self._over.wait(0.0 if is_over else self._interval)
+
+
+def records_of(folder: ReadableFolder, task_folder: str) -> list[JobRecord]:
+    """The records of all jobs of a task that claimed its destination, oldest first.
+
+    Broken and foreign ones are left out.
+
+    :param task_folder: of the task, see :func:`~airflow_provider_raybatch.contract.layout.task_folder`.
+    :raises StorageError: the folder can't be listed.
+    """
+    return [record for _, record in listed_records(folder, folder.list(task_folder))]
+
+
+def listed_records(folder: ReadableFolder, files: Sequence[Entry]) -> list[tuple[str, JobRecord]]:
+    """The records among `files`, each with its path, oldest first."""
+
+    def read(path: str) -> JobRecord | None:
+        try:
+            return parse_file(JobRecord, folder.read(path), path, "a record of a job", "remove it")
+        except (SpecError, StorageError):
+            return None
+
+    paths = [file.path for file in files if file.path.endswith(f"/{RECORD}")]
+    found = zip(paths, in_order(read, paths), strict=True)
+    return sorted(((path, one) for path, one in found if one is not None), key=lambda pair: pair[1].began)
