@@ -24,11 +24,12 @@ class Axis:
         return min(1.0, max(0.0, value / self.end))
 
 
-def number_axis(largest: float, most: int = 4, whole: bool = False) -> Axis:
+def number_axis(largest: float, most: int = 4, whole: bool = False, exact: bool = False) -> Axis:
     """An axis of numbers from 0 to at least `largest`.
 
     :param most: steps.
     :param whole: whether marks are whole numbers.
+    :param exact: whether the axis ends at `largest`, be there a mark or not.
     """
     if not 0 < largest < 1e300:
         largest = 1.0
@@ -40,8 +41,9 @@ def number_axis(largest: float, most: int = 4, whole: bool = False) -> Axis:
         step = 1.0
     elif whole:
         step = math.ceil(step) if step < 10 else step
-    count = max(1, math.ceil(largest / step - 1e-9))
-    return Axis(count * step, tuple((place * step, words.short(place * step)) for place in range(count + 1)))
+    count = int(largest / step) if exact else max(1, math.ceil(largest / step - 1e-9))
+    marks = tuple((place * step, words.short(place * step)) for place in range(count + 1))
+    return Axis(largest if exact else count * step, marks)
 
 
 def time_axis(largest: float, most: int = 5) -> Axis:

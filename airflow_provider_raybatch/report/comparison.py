@@ -84,10 +84,12 @@ def figures(report: Report) -> Figures:
     same_money = has_last and before.currency == report.currency
     counts = report.counts
 
+    whole = report.state == "committed"
+
     def one(
         name: str, now: float | None, then: float | None, text: Text = words.count, wanted: Wanted = ""
     ) -> Figure:
-        return figure(name, now, then, text, wanted, has_last)
+        return figure(name, now, then, text, wanted if whole else "", has_last)
 
     def paid(name: str, now: float | None, then: float | None) -> Figure:
         if has_last and not same_money and words.known(then):
@@ -98,13 +100,9 @@ def figures(report: Report) -> Figures:
         rows=one("Good rows", report.rows, before.rows),
         errors=one("Failed rows", report.errors, before.errors, wanted="less"),
         error_fraction=_error_fraction(report, last),
-        resumed=one(
-            "Taken from earlier attempts and runs", counts.resumed if counts else None, before.resumed
-        ),
-        reused=one("Taken from the response store", counts.reused if counts else None, before.reused),
-        duplicates=one(
-            "Answered with an equal row", counts.duplicates if counts else None, before.duplicates
-        ),
+        resumed=one("From earlier attempts and runs", counts.resumed if counts else None, before.resumed),
+        reused=one("From the response store", counts.reused if counts else None, before.reused),
+        duplicates=one("From equal rows", counts.duplicates if counts else None, before.duplicates),
         cost=paid("Cost", report.cost, before.cost),
         cost_per_thousand=paid(
             "Cost of 1,000 good rows",
@@ -141,7 +139,8 @@ def column_changes(now: Mapping[str, str], last: LastRun | None) -> list[ColumnC
 
 
 def _of_rows(report: Report, tokens: int) -> int | None:
-    return None if report.rows is None else tokens
+    """Tokens of the delivered rows; a job that delivered none may not have counted them."""
+    return tokens if tokens or (report.state == "committed" and report.rows is not None) else None
 
 
 def _part(value: float | None, of: int | None, times: float = 1) -> float | None:
@@ -149,7 +148,7 @@ def _part(value: float | None, of: int | None, times: float = 1) -> float | None
 
 
 def _error_fraction(report: Report, last: LastRun | None) -> Figure:
-    name = "Part of rows that failed"
+    name = "Error rate"
     now = _part(report.errors, (report.rows or 0) + (report.errors or 0))
     if last is None:
         return Figure(name, words.percent(now))
@@ -160,6 +159,8 @@ def _error_fraction(report: Report, last: LastRun | None) -> Figure:
     if abs(now - then) < 5e-4:
         return Figure(name, *texts, "same")
     points = words.signed(f"{abs(100 * (now - then)):.1f} points", now > then)
+    if report.state != "committed":
+        return Figure(name, *texts, points)
     return Figure(name, *texts, points, "worse" if now > then else "better")
 
 
@@ -178,4 +179,4 @@ def _change(now: float | None, last: float | None, text: Text, wanted: str) -> t
     if now >= _TIMES * last > 0:
         return f"{words.rate(now / last)}x", meaning
     part = abs(now - last) / abs(last)
-    return words.signed(words.percent(part) if part >= 1e-3 else "under 0.1 %", grown), meaning
+    return words.signed(words.percent(part), grown), meaning

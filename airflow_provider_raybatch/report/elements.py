@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import zip_longest
 from xml.etree.ElementTree import Element, tostring
 
 from airflow_provider_raybatch.contract.text import cut_to
@@ -67,6 +68,14 @@ def block(text: str, longest: int = LONGEST_TEXT) -> Element:
     return node("div", cut_to(longest, text), class_="text", dir="auto")
 
 
+def labelled(title: str, text: str | None) -> Element | None:
+    """A text from elsewhere below what it is."""
+    if text is None:
+        return None
+    shown = block(text) if text.strip() else node("p", node("em", "empty"))
+    return node("div", node("p", title, class_="label"), shown)
+
+
 def section(name: str, title: str, *content: Content) -> Element:
     """A part of the page.
 
@@ -78,18 +87,26 @@ def section(name: str, title: str, *content: Content) -> Element:
 
 
 def table(
-    caption: str, heads: Iterable[Content], rows: Iterable[Iterable[Content]], class_: str = ""
+    caption: str, heads: Iterable[Content], rows: Iterable[Iterable[Content]], class_: str | None = None
 ) -> Element:
     """A table whose first column names the rows; a narrow screen scrolls it alone."""
-    head = node("tr", [node("th", one, scope="col") for one in heads])
     body = []
-    for row in rows:
-        first, *others = row
+    for first, *others in rows:
         body.append(node("tr", node("th", first, scope="row"), [_cell(one) for one in others]))
-    whole = node(
-        "table", node("caption", caption), node("thead", head), node("tbody", body), class_=class_ or None
-    )
+    classes = [one.get("class") for one in body[0]] if body else []
+    named = zip_longest(heads, classes)
+    head = node("tr", [node("th", one, scope="col", class_=_of_numbers(kind)) for one, kind in named])
+    whole = node("table", node("caption", caption), node("thead", head), node("tbody", body), class_=class_)
     return node("div", whole, class_="wide", role="region", aria_label=caption, tabindex="0")
+
+
+def _of_numbers(class_: str | None) -> str | None:
+    return "number" if (class_ or "").startswith("number") else None
+
+
+def side_by_side(*content: Content) -> Element:
+    """Tables beside each other where there is room."""
+    return node("div", content, class_="pair")
 
 
 def _cell(content: Content) -> Element:

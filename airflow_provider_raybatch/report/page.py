@@ -6,7 +6,6 @@ from __future__ import annotations
 from xml.etree.ElementTree import Element
 
 from airflow_provider_raybatch.contract.report import Report
-from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.report import words
 from airflow_provider_raybatch.report.comparison import Figures, figures
 from airflow_provider_raybatch.report.elements import Content, document, node, words_of
@@ -41,22 +40,21 @@ def report_body(report: Report) -> list[Content]:
 def _head(report: Report) -> Element:
     task = report.task
     mapped = "" if task.map_index < 0 else f" [{task.map_index}]"
-    made = node(
-        "p",
+    after = "" if report.seconds is None else f", after {words.seconds(report.seconds)}"
+    made: list[Content] = [
         "DAG ",
         words_of(task.dag_id),
         ", run ",
         words_of(task.run_id),
         ", ",
         _time(report.created_at),
-        class_="dim",
-    )
-    return node("header", node("h1", words_of(task.task_id), mapped), made)
+    ]
+    return node("header", node("h1", words_of(task.task_id), mapped), node("p", made, after, class_="dim"))
 
 
 def _state(report: Report) -> Element:
     if report.state == "committed":
-        failed = f", {count_of(report.errors, 'row')} failed" if report.errors else ""
+        failed = f", {words.count(report.errors)} failed" if report.errors else ""
         rows = f"{words.count(report.rows)} good {'row' if report.rows == 1 else 'rows'}"
         return node("p", f"The dataset is complete: {rows}{failed}.", class_="state")
     if report.failure:
@@ -69,14 +67,14 @@ def _state(report: Report) -> Element:
 
 
 def _tiles(report: Report, shown: Figures) -> Element | None:
-    if report.rows is None and report.seconds is None and report.cost is None:
+    if report.rows is None and report.cost is None:
         return None
     last = report.last_run
     picked = [shown.rows, shown.errors, shown.tokens_paid, shown.seconds, shown.cost]
     made = None
     if last is not None:
-        when: list[Content] = ["of ", _time(last.created_at)] if last.created_at else []
-        made = node("p", "Compared with the task's last dataset ", when, ".", class_="dim")
+        when: list[Content] = [" of ", _time(last.created_at)] if last.created_at else []
+        made = node("p", "Compared with the task's last dataset", when, ".", class_="dim")
     return node("div", tiles(picked), made)
 
 
@@ -88,4 +86,4 @@ def _contents(parts: list[Element]) -> Element:
 def _time(text: str) -> Element:
     """A time of ISO 8601 in UTC, without fractions of a second."""
     day, _, clock = text.partition("T")
-    return words_of(f"{day} {clock[:8]} UTC" if clock.endswith(("+00:00", "Z")) else text)
+    return words_of(f"{day} {clock[:8]} UTC" if clock.endswith(("+00:00", "Z")) else text, 60)

@@ -10,10 +10,10 @@ from xml.etree.ElementTree import Element
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.report import words
 from airflow_provider_raybatch.report.axis import Axis, number_axis, time_axis
-from airflow_provider_raybatch.report.elements import Content, node, number, table
+from airflow_provider_raybatch.report.elements import Content, node, number, table, words_of
 
-COLOURS = "abcdefgh"
-_WIDTH, _HEIGHT = 360.0, 170.0
+COLOURS = "abcdefghij"
+_WIDTH, _HEIGHT = 420.0, 160.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50.0, 14.0, 10.0, 24.0
 _MOST_BARS = 60
 
@@ -40,7 +40,7 @@ def histogram(title: str, unit: str, bars: Sequence[tuple[float, float, float]])
     :param bars: first and last length of each, and how many.
     """
     bars = [bar for bar in bars if all(map(words.known, bar))][:_MOST_BARS]
-    across = number_axis(max((last + 1 for _, last, _ in bars), default=0), 5)
+    across = number_axis(max((last + 1 for _, last, _ in bars), default=0), 5, exact=True)
     up = number_axis(max((rows for *_, rows in bars), default=0), whole=True)
     shapes = []
     for first, last, rows in bars:
@@ -89,24 +89,23 @@ def bar(parts: Iterable[tuple[float, str]], whole: float) -> Element:
     return node("svg", shapes, viewBox="0 0 100 10", preserveAspectRatio="none", aria_hidden="true")
 
 
-def stacked(caption: str, heads: tuple[str, str], parts: Sequence[tuple[str, float]]) -> list[Element]:
+def stacked(caption: str, heads: tuple[str, str], parts: Sequence[tuple[str, float]]) -> Element:
     """Seconds that follow each other, as one bar and a table with what each colour is."""
     total = sum(value for _, value in parts)
     colours = [COLOURS[place % len(COLOURS)] for place in range(len(parts))]
-    whole = node(
-        "p",
-        bar([(value, one) for (_, value), one in zip(parts, colours, strict=True)], total),
-        class_="phases",
-    )
+    coloured = [(name, value, colour) for (name, value), colour in zip(parts, colours, strict=True)]
     rows: list[tuple[Content, ...]] = [
         (
-            [_swatch(colour), name],
+            [_swatch(colour), words_of(name)],
             number(words.seconds(value)),
-            number(words.percent(value / total if total else 0)),
+            number(words.percent(value / total)),
         )
-        for (name, value), colour in zip(parts, colours, strict=True)
+        for name, value, colour in coloured
     ]
-    return [whole, table(caption, (*heads, "Part"), rows)]
+    whole = node("div", bar([(value, colour) for _, value, colour in coloured], total), class_="whole")
+    return node(
+        "div", node("p", node("strong", caption)), whole, table("Parts of it", (*heads, "Part"), rows)
+    )
 
 
 def _swatch(colour: str) -> Element:

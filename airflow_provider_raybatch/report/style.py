@@ -4,12 +4,12 @@
 STYLE = """
 :root { color-scheme: light dark; --paper: #ffffff; --card: #f6f7f9; --ink: #1b1f24; --dim: #57606a;
   --line: #d5dae0; --good: #1a7f37; --bad: #b3261e; --a: #0b62c4; --b: #b35900; --c: #6a3fb5; --d:
-  #0f7b6c; --e: #a8326e; --f: #5d6b12; --g: #7a4a21; --h: #4a5568; --goodback: #e6f4ea; --badback:
-  #fdeceb; }
-@media (prefers-color-scheme: dark) { :root { --paper: #14171b; --card: #1e2329; --ink: #e8eaed; --dim:
-  #a5adb6; --line: #3a424c; --good: #57c274; --bad: #ff8a80; --a: #6cb2ff; --b: #f0a24a; --c: #b99cf2;
-  --d: #4fc7b5; --e: #f08dbd; --f: #b9c95a; --g: #d3a27a; --h: #a9b4c2; --goodback: #17301e; --badback:
-  #3d1d1b; } }
+  #0f7b6c; --e: #a8326e; --f: #5d6b12; --g: #7a4a21; --h: #4a5568; --i: #c2410c; --j: #0e7490; --goodback:
+  #e6f4ea; --badback: #fdeceb; }
+@media screen and (prefers-color-scheme: dark) { :root { --paper: #14171b; --card: #1e2329; --ink:
+  #e8eaed; --dim: #a5adb6; --line: #3a424c; --good: #57c274; --bad: #ff8a80; --a: #6cb2ff; --b: #f0a24a;
+  --c: #b99cf2; --d: #4fc7b5; --e: #f08dbd; --f: #b9c95a; --g: #d3a27a; --i: #ff9166; --j: #5cc8e0; --h:
+  #a9b4c2; --goodback: #17301e; --badback: #3d1d1b; } }
 * { box-sizing: border-box; }
 html { font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Open Sans", sans-serif;
   -webkit-text-size-adjust: 100%; background: var(--paper); color: var(--ink); }
@@ -39,12 +39,21 @@ nav a { color: var(--a); margin-right: 1rem; display: inline-block; padding: .15
 .wide { overflow-x: auto; margin: .75rem 0; max-width: 100%; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; min-width: min(100%, 30rem); }
 caption { text-align: left; font-weight: 600; padding: .25rem 0; }
-th, td { text-align: left; vertical-align: top; padding: .3rem .75rem .3rem 0; border-bottom: 1px solid
+th, td { text-align: left; vertical-align: top; padding: .3rem 1rem .3rem 0; border-bottom: 1px solid
   var(--line); overflow-wrap: anywhere; }
 th { font-weight: 500; }
 thead th { color: var(--dim); font-size: .875rem; white-space: nowrap; }
 tbody th { min-width: 8rem; max-width: 22rem; }
-td.number { white-space: nowrap; }
+.number { text-align: right; white-space: nowrap; }
+td.change { white-space: normal; min-width: 5rem; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); gap: 0
+  2.5rem; align-items: start; }
+.pair > * { min-width: 0; }
+.pair > :only-child { max-width: 36rem; }
+.pair table { width: 100%; }
+.sample td.change { white-space: normal; min-width: 5rem; }
+.pair { gap: 0 1rem; }
+.sample:has(details) { padding-bottom: .1rem; }
 td.bar { width: 40%; min-width: 6rem; vertical-align: middle; }
 td.bar svg { display: block; width: 100%; height: .8rem; }
 .text { white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: plaintext; background: var(--card);
@@ -57,18 +66,17 @@ details { margin: .5rem 0; }
 summary { cursor: pointer; padding: .2rem 0; }
 .sample { border: 1px solid var(--line); border-radius: .5rem; padding: .25rem .9rem .5rem; margin: .75rem
   0; }
-.sample h4, .sample h5 { margin: .5rem 0 0; font-size: 1rem; }
+.sample h4 { margin: .5rem 0 0; font-size: 1rem; }
 .label { margin: .5rem 0 0; font-size: .875rem; color: var(--dim); }
 h4 { margin: 1.25rem 0 .25rem; font-size: 1rem; overflow-wrap: anywhere; }
-.whole svg, .phases svg { display: block; width: 100%; height: 1rem; border-radius: .25rem; }
-.phases { max-width: none; }
-.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 20rem), 1fr)); gap:
+.whole svg { display: block; width: 100%; height: 1rem; border-radius: .25rem; }
+.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); gap:
   1rem; }
 figure { margin: .5rem 0; max-width: 34rem; }
 .plots figure { margin: 0; }
 figcaption { font-weight: 600; font-size: .9375rem; }
 figcaption .dim { font-weight: 400; }
-svg text { font: 12px system-ui, -apple-system, "Segoe UI", Roboto, "Open Sans", sans-serif; fill:
+svg text { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, "Open Sans", sans-serif; fill:
   var(--dim); }
 svg .grid { stroke: var(--line); stroke-width: 1; }
 svg .curve { fill: none; stroke: var(--a); stroke-width: 2; stroke-linejoin: round; }
@@ -82,14 +90,16 @@ svg .area { fill: var(--a); opacity: .12; }
 .fill-f { fill: var(--f); }
 .fill-g { fill: var(--g); }
 .fill-h { fill: var(--h); }
+.fill-i { fill: var(--i); }
+.fill-j { fill: var(--j); }
 .fill-good { fill: var(--good); }
 .fill-bad { fill: var(--bad); }
 .fill-none { fill: var(--line); }
 svg.swatch { width: .8rem; height: .8rem; margin-right: .4rem; vertical-align: baseline; }
 @media (max-width: 30rem) { main { padding: 1rem .75rem 3rem; } h1 { font-size: 1.4rem; } .tiles {
   grid-template-columns: repeat(2, minmax(0, 1fr)); } .tile { padding: .55rem .65rem; } .tile
-  dd:first-of-type { font-size: 1.15rem; } th, td { padding-right: .5rem; } tbody th { min-width: 6rem; }
-  }
+  dd:first-of-type { font-size: 1.15rem; } th, td { padding-right: .5rem; } tbody th { min-width: 5rem; }
+  table { font-size: .9375rem; } }
 @media print { :root { --paper: #ffffff; --card: #ffffff; --ink: #000000; --dim: #333333; --line: #999999;
   } main { max-width: none; padding: 0; } nav { display: none; } .text { max-height: none; overflow:
   visible; } .wide { overflow: visible; } .sample, figure, .tile, tr { break-inside: avoid; } h2, h3 {

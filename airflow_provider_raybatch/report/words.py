@@ -9,6 +9,7 @@ from airflow_provider_raybatch.contract.durations import in_words
 
 UNKNOWN = "unknown"
 _MINUS = "\u2212"
+_LONGEST_CURRENCY = 12
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -54,7 +55,7 @@ def money(value: float | None, currency: str | None) -> str:
     if value is None or not math.isfinite(value):
         return UNKNOWN
     digits = 2 if value == 0 or abs(value) >= 0.1 else min(12, 1 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{digits}f}{f' {currency}' if currency else ''}"
+    return f"{value:,.{digits}f}{f' {currency[:_LONGEST_CURRENCY]}' if currency else ''}"
 
 
 def percent(fraction: float | None) -> str:
@@ -66,7 +67,7 @@ def percent(fraction: float | None) -> str:
         return "under 0.1 %"
     if 99.9 < value < 100:
         return "over 99.9 %"
-    return f"{value:.1f} %".replace(".0 %", " %")
+    return f"{value:.0f} %" if value >= 100 else f"{value:.1f} %".replace(".0 %", " %")
 
 
 def signed(text: str, positive: bool) -> str:

@@ -8,7 +8,14 @@ from xml.etree.ElementTree import Element
 from airflow_provider_raybatch.contract.report import Bin, Report, Sample
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.report.comparison import figure
-from airflow_provider_raybatch.report.elements import Content, block, node, section, words_of
+from airflow_provider_raybatch.report.elements import (
+    Content,
+    labelled,
+    node,
+    section,
+    side_by_side,
+    words_of,
+)
 from airflow_provider_raybatch.report.plots import bars, histogram
 from airflow_provider_raybatch.report.sections.figures import figure_table
 from airflow_provider_raybatch.report.sections.rows import input_row
@@ -23,15 +30,19 @@ _FINISHED = {
 
 def content(report: Report) -> Element | None:
     """The section, ``None`` where there are no answers."""
-    parts: list[Content] = [_answers(report), _finish_reasons(report), _lengths(report)]
-    if not report.content and report.rows:
-        parts.insert(0, node("p", "Content of rows is left out of this report."))
+    tables = [one for one in (_answers(report), _finish_reasons(report)) if one is not None]
+    parts: list[Content] = [
+        node("p", "Content of rows is left out of this report.")
+        if report.rows and not report.content
+        else None,
+        side_by_side(tables) if tables else None,
+        _lengths(report),
+    ]
     if report.samples:
-        parts += [
-            node("h3", "One sample" if len(report.samples) == 1 else f"{len(report.samples)} samples"),
-            [_sample(one) for one in report.samples],
-        ]
-    if not any(part is not None for part in parts):
+        many = len(report.samples)
+        parts.append(node("h3", "One sample" if many == 1 else f"{many} samples"))
+        parts += [_sample(one) for one in report.samples]
+    if all(part is None for part in parts):
         return None
     return section("answers", "How do the answers look?", parts)
 
@@ -89,16 +100,8 @@ def _sample(one: Sample) -> Element:
     return node(
         "article",
         node("h4", f"Row {one.ordinal:,}", [", id ", words_of(one.id)] if one.id is not None else None),
-        node("p", said, class_="dim") if said else None,
-        _labelled("Prompt", one.request),
-        _labelled("Answer", one.response),
+        node("p", words_of(said), class_="dim") if said else None,
+        side_by_side(labelled("Prompt", one.request), labelled("Answer", one.response)),
         input_row(one.row),
         class_="sample",
     )
-
-
-def _labelled(title: str, text: str | None) -> list[Element] | None:
-    if text is None:
-        return None
-    shown = block(text) if text.strip() else node("p", node("em", "empty"))
-    return [node("p", title, class_="label"), shown]

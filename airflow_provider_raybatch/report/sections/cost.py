@@ -10,7 +10,15 @@ from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.report import words
 from airflow_provider_raybatch.report.comparison import Figure, Figures
-from airflow_provider_raybatch.report.elements import Content, node, number, section, table, words_of
+from airflow_provider_raybatch.report.elements import (
+    Content,
+    node,
+    number,
+    section,
+    side_by_side,
+    table,
+    words_of,
+)
 from airflow_provider_raybatch.report.plots import bars
 from airflow_provider_raybatch.report.sections.figures import figure_table
 
@@ -20,6 +28,10 @@ _SAVED = {
     "duplicates": "Equal rows had them",
     "filled": "Forced by the choices, so not generated",
 }
+_MEANING = (
+    "Prompt and generated tokens are those of the delivered rows; paid are those of all requests, with "
+    "failed rows and earlier attempts. What was saved is priced at this run's own cost of a token."
+)
 
 
 def cost(report: Report, shown: Figures) -> Element | None:
@@ -27,16 +39,17 @@ def cost(report: Report, shown: Figures) -> Element | None:
     nothing = report.cost is None and report.gpu_seconds is None and report.tokens_paid is None
     if nothing and not report.tokens.input and not report.gpu_seconds_by_type:
         return None
-    content: list[Content] = [_money(report, shown), _gpus(report), _tokens(report, shown)]
-    if report.savings is not None:
-        content += _savings(report.savings, report.currency)
-    return section("cost", "What did it cost?", content)
+    saved = None if report.savings is None else _savings(report.savings, report.currency)
+    money = side_by_side(_money(report, shown), _gpus(report))
+    tokens = side_by_side(_tokens(report, shown), saved)
+    said = node("p", _MEANING, class_="dim")
+    return section("cost", "What did it cost?", _no_price(report), money, tokens, said)
 
 
-def _money(report: Report, shown: Figures) -> list[Content]:
+def _money(report: Report, shown: Figures) -> Element:
     attempts = Figure("Attempts of this run", words.count(report.attempts))
     picked = [shown.cost, shown.cost_per_thousand, shown.gpu_hours, attempts]
-    return [_no_price(report), figure_table("Money and time of GPUs, over all attempts of this run", picked)]
+    return figure_table("Money and GPUs, over all attempts of this run", picked)
 
 
 def _no_price(report: Report) -> Element | None:
@@ -74,7 +87,7 @@ def _gpus(report: Report) -> Element | None:
     return table("GPUs held by replicas", ("Type", "GPU seconds", "GPU time", "Price an hour", "Cost"), rows)
 
 
-def _tokens(report: Report, shown: Figures) -> list[Content]:
+def _tokens(report: Report, shown: Figures) -> Element:
     tokens = report.tokens
     picked = [shown.tokens_paid, shown.input_tokens]
     if report.rows is not None:
@@ -84,27 +97,15 @@ def _tokens(report: Report, shown: Figures) -> list[Content]:
         picked.append(Figure("of them before the answers (reasoning)", words.count(tokens.reasoning)))
     if report.tokens_generated is not None:
         picked.append(Figure("of them by this job", words.count(report.tokens_generated)))
-    table_ = figure_table("Tokens", picked)
-    said = (
-        "Prompt and generated tokens are those of the delivered rows; paid are those of all requests, "
-        "with failed rows and earlier attempts."
-    )
-    return [table_, node("p", said, class_="dim")]
+    return figure_table("Tokens", picked)
 
 
-def _savings(savings: Savings, currency: str | None) -> list[Content]:
+def _savings(savings: Savings, currency: str | None) -> Element:
     rows: list[tuple[Content, float]] = [
         (text, value) for name, text in _SAVED.items() if (value := getattr(savings, name))
     ]
     if not rows:
-        return [node("p", "No tokens were saved: each row was asked and paid for.", class_="dim")]
+        return node("p", "No tokens were saved: each row was asked and paid for.", class_="dim")
     total = count_of(int(sum(value for _, value in rows)), "token")
-    worth = (
-        ""
-        if savings.cost is None
-        else f", about {words.money(savings.cost, currency)} at this run's own cost"
-    )
-    return [
-        node("h3", f"Saved: {total}{worth}"),
-        bars("Tokens that were not paid for", ("Why", "Tokens"), rows, "d"),
-    ]
+    worth = "" if savings.cost is None else f", worth about {words.money(savings.cost, currency)}"
+    return bars(f"Saved: {total}{worth}", ("Why", "Tokens"), rows, "d")

@@ -18,14 +18,9 @@ def tiles(shown: Sequence[Figure]) -> Element:
 
 
 def _tile(figure: Figure) -> Element:
-    before = (
-        None if figure.last is None else node("dd", _change(figure), f"last: {figure.last}", class_="dim")
-    )
-    return node("dl", node("dt", figure.name), node("dd", figure.now), before, class_="tile")
-
-
-def _change(figure: Figure) -> list[Element | str]:
-    return [change(figure), ", "] if figure.change else []
+    changed = node("dd", change(figure)) if figure.change else None
+    before = None if figure.last is None else node("dd", f"last: {figure.last}", class_="dim")
+    return node("dl", node("dt", figure.name), node("dd", figure.now), changed, before, class_="tile")
 
 
 def change(figure: Figure) -> Element:
@@ -37,9 +32,11 @@ def change(figure: Figure) -> Element:
 def figure_table(caption: str, shown: Sequence[Figure]) -> Element:
     """A table of numbers."""
     has_last = any(figure.last is not None for figure in shown)
-    heads = ["", "This run", *(["Last dataset", "Change"] if has_last else [])]
+    heads = ["", "This run", *(["Last", "Change"] if has_last else [])]
     rows: list[tuple[Content, ...]] = []
     for figure in shown:
-        others: list[Content] = [number(figure.last or ""), number(change(figure))] if has_last else []
+        others: list[Content] = (
+            [number(figure.last or ""), number(change(figure), "change")] if has_last else []
+        )
         rows.append((figure.name, number(figure.now), *others))
     return table(caption, heads, rows)

@@ -10,7 +10,16 @@ from xml.etree.ElementTree import Element
 
 from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.report.elements import Content, block, folded, node, section, table, words_of
+from airflow_provider_raybatch.report.elements import (
+    Content,
+    block,
+    folded,
+    node,
+    section,
+    side_by_side,
+    table,
+    words_of,
+)
 
 _LONG = 100
 _MANY = 30
@@ -18,24 +27,20 @@ _MANY = 30
 
 def origin(report: Report) -> Element:
     """The section."""
+    sampling = _arguments("Sampling, merged with the model's own defaults", report.effective_sampling)
     return section(
         "origin",
         "How was it made?",
-        _arguments("What was asked for", report.arguments),
-        _arguments("Sampling, merged with the model's own defaults", report.effective_sampling),
+        side_by_side(_arguments("What was asked for", report.arguments), sampling),
         _plan(report.plan),
-        _columns(report.columns),
-        _arguments("Versions", report.versions),
+        side_by_side(_columns(report.columns), _arguments("Versions", report.versions)),
         _places(report),
     )
 
 
 def _arguments(caption: str, values: Mapping[str, Any]) -> Element | None:
-    if not values:
-        return None
-    return _table(
-        caption, ("Name", "Value"), [(words_of(name), value_of(value)) for name, value in values.items()]
-    )
+    rows = [(words_of(name), value_of(value)) for name, value in values.items()]
+    return _table(caption, ("Name", "Value"), rows) if rows else None
 
 
 def _plan(plan: Mapping[str, Any]) -> Element | None:
@@ -61,14 +66,9 @@ def plan_rows(plan: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any,
 
 
 def _columns(columns: Mapping[str, str]) -> Element | None:
-    if not columns:
-        return None
     rows = [(words_of(name), words_of(kind)) for name, kind in columns.items()]
-    return folded(
-        count_of(len(columns), "column"),
-        table("Columns of the dataset", ("Column", "Type"), rows),
-        is_open=len(rows) <= _MANY,
-    )
+    caption = f"{count_of(len(columns), 'column')} of the dataset"
+    return _table(caption, ("Column", "Type"), rows) if rows else None
 
 
 def _places(report: Report) -> Element:
@@ -91,7 +91,7 @@ def _places(report: Report) -> Element:
 
 def _table(caption: str, heads: tuple[str, ...], rows: Sequence[tuple[Content, ...]]) -> Element:
     whole = table(caption, heads, rows)
-    return whole if len(rows) <= _MANY else folded(f"{caption} ({len(rows):,})", whole)
+    return whole if len(rows) <= _MANY else folded(caption, whole)
 
 
 def value_of(value: Any) -> Element:

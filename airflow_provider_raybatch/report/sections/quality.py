@@ -10,11 +10,21 @@ from airflow_provider_raybatch.contract.report import FailedExample, FailureGrou
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.report import words
 from airflow_provider_raybatch.report.comparison import ColumnChange, Figure, Figures, column_changes, figure
-from airflow_provider_raybatch.report.elements import Content, block, folded, node, section, table, words_of
+from airflow_provider_raybatch.report.elements import (
+    Content,
+    folded,
+    labelled,
+    node,
+    section,
+    side_by_side,
+    table,
+    words_of,
+)
 from airflow_provider_raybatch.report.plots import bar
 from airflow_provider_raybatch.report.sections.figures import figure_table
 from airflow_provider_raybatch.report.sections.rows import input_row
 
+_MOST_CHANGES = 50
 STEPS = {
     "read": "could not be read",
     "template": "could not be put into the prompt",
@@ -31,11 +41,9 @@ def quality(report: Report, shown: Figures) -> Element | None:
     """The section, ``None`` where no row was counted."""
     if report.rows is None and report.errors is None and not report.failures:
         return None
-    content: list[Content] = [_part_failed(report), _table(report, shown)]
-    if report.failures:
-        content += [node("h3", "Why rows failed"), _failures(report)]
-    content.append(_schema(report))
-    return section("quality", "Is it good?", content)
+    tables = side_by_side(_table(report, shown), _steps(report))
+    groups = [_group(group) for group in report.failures]
+    return section("quality", "Is it good?", _part_failed(report), tables, groups, _schema(report))
 
 
 def _part_failed(report: Report) -> Element | None:
@@ -60,36 +68,33 @@ def _table(report: Report, shown: Figures) -> Element:
     return figure_table("Rows", picked)
 
 
-def _failures(report: Report) -> list[Content]:
+def _steps(report: Report) -> Element | None:
     last = report.last_run
     before = last.errors_by_step if last is not None else {}
+    now = {group.step: group.rows for group in report.failures}
+    names = {**now, **before} if report.state == "committed" else now
     picked = [
-        figure(group.step, group.rows, before.get(group.step, 0), wanted="less", has_last=last is not None)
-        for group in report.failures
+        figure(step, now.get(step, 0), before.get(step, 0), wanted="less", has_last=last is not None)
+        for step in names
     ]
-    gone = [step for step in before if step not in {group.step for group in report.failures}]
-    picked += [figure(step, 0, before[step], wanted="less") for step in gone]
-    return [figure_table("Failed rows by step", picked), *(_group(group) for group in report.failures)]
+    return figure_table("Failed rows by step", picked) if picked else None
 
 
 def _group(group: FailureGroup) -> list[Content]:
-    meaning = f": {STEPS[group.step]}" if group.step in STEPS else ""
-    content: list[Content] = [node("h4", words_of(group.step), f"{meaning}, {count_of(group.rows, 'row')}")]
-    if group.reason:
-        content.append(node("p", "Most frequent reason: ", words_of(group.reason, 1000)))
-    if group.examples:
-        content.append(folded(count_of(len(group.examples), "example"), _examples(group.examples)))
-    return content
+    meaning = f" ({STEPS[group.step]})" if group.step in STEPS else ""
+    title = node("h3", f"{count_of(group.rows, 'row')} failed: ", words_of(group.step), meaning)
+    reason = node("p", "Most frequent reason: ", words_of(group.reason, 1000)) if group.reason else None
+    number = count_of(len(group.examples), "example")
+    return [title, reason, folded(number, _examples(group.examples)) if group.examples else None]
 
 
 def _examples(examples: Sequence[FailedExample]) -> list[Element]:
     return [
         node(
             "article",
-            node("h5", f"Row {one.ordinal:,}", [", id ", words_of(one.id)] if one.id is not None else None),
+            node("h4", f"Row {one.ordinal:,}", [", id ", words_of(one.id)] if one.id is not None else None),
             node("p", words_of(one.reason, 1000)),
-            _titled("Asked", one.request),
-            _titled("Answered", one.response),
+            side_by_side(labelled("Prompt", one.request), labelled("Answer", one.response)),
             input_row(one.row),
             class_="sample",
         )
@@ -97,25 +102,15 @@ def _examples(examples: Sequence[FailedExample]) -> list[Element]:
     ]
 
 
-def _titled(title: str, text: str | None) -> list[Element] | None:
-    return None if text is None else [node("p", title, class_="label"), block(text)]
-
-
 def _schema(report: Report) -> list[Content] | None:
     changed = column_changes(report.columns, report.last_run)
     if not changed:
         return None
-    most = 50
-    rows = [(words_of(one.name), *_types(one)) for one in changed[:most]]
-    more = node("p", f"And {count_of(len(changed) - most, 'more column')}.") if len(changed) > most else None
-    title = f"The schema changed: {count_of(len(changed), 'column')}"
-    return [
-        node("h3", title),
-        table(
-            "Columns unlike those of the last dataset", ("Column", "Change", "This run", "Last dataset"), rows
-        ),
-        more,
-    ]
+    rows = [(words_of(one.name), *_types(one)) for one in changed[:_MOST_CHANGES]]
+    left = len(changed) - len(rows)
+    caption = f"The schema changed: {count_of(len(changed), 'column')}"
+    heads = ("Column", "Change", "This run", "Last")
+    return [table(caption, heads, rows), node("p", f"And {count_of(left, 'more column')}.") if left else None]
 
 
 def _types(one: ColumnChange) -> tuple[Content, Content, Content]:

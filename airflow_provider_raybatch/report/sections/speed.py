@@ -10,7 +10,16 @@ from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.report import words
 from airflow_provider_raybatch.report.comparison import Figure, Figures
-from airflow_provider_raybatch.report.elements import Content, folded, node, number, section, table, words_of
+from airflow_provider_raybatch.report.elements import (
+    Content,
+    folded,
+    node,
+    number,
+    section,
+    side_by_side,
+    table,
+    words_of,
+)
 from airflow_provider_raybatch.report.plots import line_plot, stacked
 from airflow_provider_raybatch.report.sections.figures import figure_table
 
@@ -34,8 +43,7 @@ _HEADS = ("Replica", "Node", "GPUs", "Rows", "Generated tokens", "Start", "Ended
 def speed(report: Report, shown: Figures) -> Element | None:
     """The section, ``None`` where no time is known."""
     timing = report.timing
-    course = report.course
-    if report.seconds is None and not course and not timing.phases:
+    if not (report.state == "committed" or report.course or timing.phases):
         return None
     picked = [shown.seconds, shown.tokens_per_second]
     if timing.rows_per_second:
@@ -48,9 +56,8 @@ def speed(report: Report, shown: Figures) -> Element | None:
     return section(
         "speed",
         "How fast was it?",
-        figure_table("Time", picked),
+        side_by_side(figure_table("Time", picked), _phases(report)),
         _course(report),
-        _phases(report),
         _replicas(report.replicas),
     )
 
@@ -59,27 +66,21 @@ def _course(report: Report) -> Element | None:
     course = report.course
     if not course:
         return None
-    shown = [
-        line_plot(
-            "Tokens a second",
-            "prompt and generated",
-            [(one.seconds, one.tokens_per_second) for one in course],
-        ),
-        line_plot(
-            "Rows in flight",
-            "rows in engines",
-            [(one.seconds, one.rows_in_flight) for one in course],
-            whole=True,
-        ),
-        line_plot("Rows done", "rows", [(one.seconds, one.rows) for one in course], whole=True),
-        line_plot(
-            "Replicas", "with a ready engine", [(one.seconds, one.replicas) for one in course], whole=True
-        ),
-    ]
-    return node("div", shown, class_="plots")
+    tokens = [(one.seconds, one.tokens_per_second) for one in course]
+    in_flight = [(one.seconds, one.rows_in_flight) for one in course]
+    done = [(one.seconds, one.rows) for one in course]
+    replicas = [(one.seconds, one.replicas) for one in course]
+    return node(
+        "div",
+        line_plot("Tokens a second", "prompt and generated", tokens),
+        line_plot("Rows in flight", "rows in engines", in_flight, whole=True),
+        line_plot("Rows done", "rows", done, whole=True),
+        line_plot("Replicas", "with a ready engine", replicas, whole=True),
+        class_="plots",
+    )
 
 
-def _phases(report: Report) -> list[Content] | None:
+def _phases(report: Report) -> Element | None:
     phases = [
         (PHASES.get(name, name), value)
         for name, value in report.timing.phases.items()
@@ -88,16 +89,15 @@ def _phases(report: Report) -> list[Content] | None:
     if not phases:
         return None
     total = report.timing.startup_seconds or sum(value for _, value in phases)
-    title = f"Until the first request: {words.seconds(total)}"
-    return [node("h3", title), stacked("Start-up", ("Phase", "Time"), phases)]
+    return stacked(f"Until the first request: {words.seconds(total)}", ("Phase", "Time"), phases)
 
 
-def _replicas(replicas: list[ReplicaStats]) -> list[Content] | None:
+def _replicas(replicas: list[ReplicaStats]) -> Element | None:
     if not replicas:
         return None
-    whole = table("Replicas", _HEADS, [_replica(one) for one in replicas])
     title = count_of(len(replicas), "replica")
-    return [node("h3", title), folded("Show all", whole) if len(replicas) > _MOST_REPLICAS else whole]
+    whole = table(title, _HEADS, [_replica(one) for one in replicas])
+    return folded(title, whole) if len(replicas) > _MOST_REPLICAS else whole
 
 
 def _replica(one: ReplicaStats) -> tuple[Content, ...]:
