@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.browser import browser as browser
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

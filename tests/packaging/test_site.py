@@ -12,6 +12,8 @@ from threading import Thread
 
 import pytest
 
+from tests.support.browser import Chromium
+
 Build = Callable[..., "subprocess.CompletedProcess[str]"]
 INDEX = "# All pages\n\n## Guides\n\n| page |\n| --- |\n| [One](one.md) |\n| [Two](two.md) |\n"
 
@@ -104,6 +106,26 @@ def test_what_pages_would_load_from_elsewhere_is_refused(pages: Path, build: Bui
     assert "docs/one.html: loads <img" in done.stderr
     assert "_static/site.css: loads @import" in done.stderr
     assert len(done.stderr.splitlines()) == 2
+
+
+def test_a_site_is_read_from_a_folder(pages: Path, build: Build, browser: Chromium) -> None:
+    """On a phone: no page is wider, wide tables and code scroll, and the search finds."""
+    names = " | ".join(f"`a_rather_long_name_of_a_column_{number}`" for number in range(9))
+    wide = f"| {names} |\n{'| --- ' * 9}|\n| {names} |\n\n```text\n{'long ' * 60}\n```\n"
+    (pages / "docs/one.md").write_text(f"# One\n\n## A `b_c`, d!\n\n{wide}")
+    assert build().returncode == 0
+    site = pages / "build/site"
+    with browser.visitor(server="file://", width=390) as visitor:
+        visitor.open(str(site / "index.html"))
+        visitor.page.wait_for_url("**/README.html")
+        visitor.open(str(site / "docs/one.html"))
+        table = visitor.page.locator("article table")
+        assert table.evaluate("one => one.scrollWidth > one.parentElement.clientWidth")
+        assert visitor.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        visitor.open(f"{site}/search.html?q=rather_long")
+        visitor.page.wait_for_selector("#search-results a")
+        assert visitor.page.locator("#search-results a").all_inner_texts() == ["One"]
+        assert visitor.requests == []
 
 
 def test_external_links_are_asked_on_demand(pages: Path, build: Build) -> None:
