@@ -3,31 +3,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from itertools import zip_longest
 from xml.etree.ElementTree import Element, tostring
 
 from airflow_provider_raybatch.contract.text import cut_to
 from airflow_provider_raybatch.report.style import STYLE
+from airflow_provider_raybatch.report.text import fit
 
 Content = str | Element | None | Iterable["Content"]
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 LONGEST_TEXT = 4000
 """Characters of a prompt or an answer that a page shows."""
-
-_LINE_END = re.compile("\r\n?|[\x85\u2028\u2029]")
-_UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-"""What HTML can't hold, and what shows nothing."""
-_TURNING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Marks that turn text around; shown by number, since they could reorder what stands beside them."""
-
-
-def fit(text: str) -> str:
-    """`text` as a page may show it: line ends are line feeds, control characters are seen."""
-    text = _UNFIT.sub("\ufffd", _LINE_END.sub("\n", text))
-    return _TURNING.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
 
 
 def node(name: str, /, *content: Content, **attributes: str | float | None) -> Element:

@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.dataset import Result
+from airflow_provider_raybatch.report.markdown import fenced, line, markdown_table
 from airflow_provider_raybatch.workflows.funnel import Funnel
-from airflow_provider_raybatch.workflows.markdown import cell, markdown_table
 from airflow_provider_raybatch.workflows.places import destination
 from airflow_provider_raybatch.workflows.rows import Rows
 
@@ -92,8 +91,8 @@ class Card:
 
     def as_markdown(self) -> str:
         """The card as a page for readers."""
-        lines = [f"# {cell(self.title)}", ""]
-        lines += [f"- {cell(name)}: {cell(value)}" for name, value in self.facts.items()]
+        lines = [f"# {line(self.title)}", ""]
+        lines += [f"- {line(name)}: {line(value)}" for name, value in self.facts.items()]
         if self.funnel:
             lines += ["", "## Rows", "", self.funnel.as_markdown().rstrip()]
         if self.runs:
@@ -101,10 +100,9 @@ class Card:
             costs = [[run.get(name) for name in names] for run in self.runs]
             lines += ["", "## Cost", "", markdown_table(names, costs).rstrip()]
         for step, prompt in self.prompts.items():
-            fence = "`" * max([3, *(len(ticks) + 1 for ticks in re.findall("`+", prompt))])
-            lines += ["", f"## Prompt of {cell(step)}", "", fence, prompt, fence]
+            lines += ["", f"## Prompt of {line(step)}", "", fenced(prompt)]
         for kind, rows in self.samples.items():
-            lines += ["", f"## Samples: {cell(kind)}", ""]
+            lines += ["", f"## Samples: {line(kind)}", ""]
             columns = tuple(dict.fromkeys(name for row in rows for name in row))
             body = [[row.get(name) for name in columns] for row in rows]
             lines.append(markdown_table(columns, body).rstrip() if rows else "There are none.")

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from airflow_provider_raybatch.report.markdown import markdown_table
 from airflow_provider_raybatch.workflows.errors import WorkflowError
-from airflow_provider_raybatch.workflows.markdown import markdown_table
 from airflow_provider_raybatch.workflows.places import destination
 from airflow_provider_raybatch.workflows.promotion import Candidate, Decision
 from airflow_provider_raybatch.workflows.statistics import Comparison

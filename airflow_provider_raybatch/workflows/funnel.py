@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_raybatch.workflows.markdown import markdown_table
+from airflow_provider_raybatch.report.markdown import markdown_table
 
 
 @dataclass
