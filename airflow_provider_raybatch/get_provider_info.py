@@ -11,6 +11,8 @@ from typing import Any
 
 _NAME = "Ray Batch"
 _PACKAGE = "airflow_provider_raybatch"
+_VERSION = "0.1.0"
+"""The first one with these settings."""
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -26,7 +28,11 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [_modules("sensors.ray_job")],
         "hooks": [_modules("hooks.ray")],
         "triggers": [_modules("triggers.ray_job")],
-        "extra-links": [f"{_PACKAGE}.links.ray_dashboard.RayDashboardLink"],
+        "extra-links": [
+            f"{_PACKAGE}.links.ray_dashboard.RayDashboardLink",
+            *(f"{_PACKAGE}.links.report.{name}" for name in ("ReportLink", "FailedRowsLink", "DatasetLink")),
+        ],
+        "config": {"raybatch": {"description": "Reports of batch inferences.", "options": _options()}},
         "cli": [f"{_PACKAGE}.cli.definition.airflow_commands"],
         "task-decorators": [
             {"name": "ray_batch", "class-name": f"{_PACKAGE}.decorators.ray_batch.ray_batch_task"},
@@ -52,6 +58,32 @@ def get_provider_info() -> dict[str, Any]:
                 "conn-fields": _connection_fields(),
             },
         ],
+    }
+
+
+def _options() -> dict[str, Any]:
+    """Airflow's settings in the section ``[raybatch]``."""
+    return {
+        "report_roots": {
+            "description": (
+                "Folders of the API server's machine, separated by commas, below which reports are read.\n"
+                "Reports in other local folders are not shown. Buckets need no entry.\n"
+            ),
+            "version_added": _VERSION,
+            "type": "string",
+            "example": "/data/lake,/mnt/nfs/out",
+            "default": "",
+        },
+        "report_content": {
+            "description": (
+                "Whether reports in the UI show content of rows: prompts, answers and columns. Who may read\n"
+                "the XComs of a DAG sees its reports, and need not have rights on the bucket.\n"
+            ),
+            "version_added": _VERSION,
+            "type": "boolean",
+            "example": None,
+            "default": "False",
+        },
     }
 
 

@@ -62,11 +62,15 @@ def installation_id(team: str | None = None) -> str:
     return _stable_value(name, "stored", "what was written can't be read")
 
 
-def known_installation_id() -> str | None:
-    """The id, outside of a task; ``None`` if no task has made one yet, or the Variable can't be read."""
+def known_installation_id(team: str | None = None) -> str | None:
+    """The id, outside of a task; ``None`` if no task has made one yet, or the Variable can't be read.
+
+    :param team: of the task, in a multi-team Airflow, as for :func:`installation_id`.
+    """
     with server_lookup():
         try:
-            return _read(VARIABLE)
+            own = None if team is None else _read(f"{VARIABLE}_of_{team}")
+            return own or _read(VARIABLE)
         except RayBatchUnavailableException:
             return None
 

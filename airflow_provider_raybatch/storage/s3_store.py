@@ -26,13 +26,6 @@ def s3_store(bucket: str, credentials: AwsCredentials | None, repeats: int | Non
 
     :param repeats: how often obstore itself repeats a request; by default as in :data:`retry.RETRY_LIMITS`.
     """
-    try:
-        from obstore.store import S3Store
-    except ImportError as error:
-        raise PreflightError(
-            f"s3://{bucket}: 'obstore' can't be imported on this node ({error}){_shipped_for()}; install it "
-            "in the cluster's image, or by runtime_env={'pip': ['obstore']}."
-        ) from error
     # The environment may name the identity and the endpoint.
     environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
     limits = retry.RETRY_LIMITS
@@ -40,18 +33,29 @@ def s3_store(bucket: str, credentials: AwsCredentials | None, repeats: int | Non
         limits = replace(limits, repeats=repeats)
     key = (os.getpid(), bucket, credentials, environment, limits)
     if key not in _STORES:
-        options = _s3_options(bucket, credentials, limits)
-        try:
-            _STORES[key] = S3Store(bucket, **options)
-        except ValueError as error:
-            if "root_certificate" not in str(error):
-                raise
-            version = importlib.metadata.version("obstore")
-            raise PreflightError(
-                f"s3://{bucket}: obstore {version} on this node can't use the certificates of verify or "
-                f"AWS_CA_BUNDLE ({error}); give PEM to obstore 0.12 or newer, or set SSL_CERT_FILE instead."
-            ) from error
+        _STORES[key] = new_store(bucket, credentials, limits)
     return _STORES[key]
+
+
+def new_store(bucket: str, credentials: AwsCredentials | None, limits: retry.RetryLimits) -> S3Store:
+    """A store of its own, for a process that sees new credentials again and again."""
+    try:
+        from obstore.store import S3Store
+    except ImportError as error:
+        raise PreflightError(
+            f"s3://{bucket}: 'obstore' can't be imported on this node ({error}){_shipped_for()}; install it "
+            "in the cluster's image, or by runtime_env={'pip': ['obstore']}."
+        ) from error
+    try:
+        return S3Store(bucket, **_s3_options(bucket, credentials, limits))
+    except ValueError as error:
+        if "root_certificate" not in str(error):
+            raise
+        version = importlib.metadata.version("obstore")
+        raise PreflightError(
+            f"s3://{bucket}: obstore {version} on this node can't use the certificates of verify or "
+            f"AWS_CA_BUNDLE ({error}); give PEM to obstore 0.12 or newer, or set SSL_CERT_FILE instead."
+        ) from error
 
 
 def _shipped_for() -> str:

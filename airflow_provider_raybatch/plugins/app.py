@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugin's web app: pages of reports behind Airflow's own login and rights.
+
+Each route asks for the right to read XComs of the DAG in its path, and reads what belongs to that DAG alone.
+FastAPI resolves the annotations of routes in this module, so all that they name is imported here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import requires_access_dag
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.types import Receive, Scope, Send
+
+from airflow_provider_raybatch.plugins import airflow_api
+from airflow_provider_raybatch.plugins.headers import safely
+from airflow_provider_raybatch.plugins.last_nights import last_nights
+from airflow_provider_raybatch.plugins.looking import Look, look_at
+from airflow_provider_raybatch.plugins.pages.dataset import dataset_page
+from airflow_provider_raybatch.plugins.pages.failed_rows import failed_rows_page
+from airflow_provider_raybatch.plugins.pages.frame import Frame, message_page
+from airflow_provider_raybatch.plugins.pages.nights import nights_page
+from airflow_provider_raybatch.plugins.pages.task_report import report_page
+from airflow_provider_raybatch.plugins.readers import Readers
+from airflow_provider_raybatch.plugins.refusal import NotShownError
+from airflow_provider_raybatch.plugins.task_key import TaskInstance
+
+_log = logging.getLogger(__name__)
+
+_PAGES: dict[str, Callable[[Look, Frame], str]] = {
+    "": report_page,
+    "failed": failed_rows_page,
+    "dataset": dataset_page,
+}
+_DEFECT = "The report can't be shown; the log of Airflow's API server says why."
+_INSTANCE = "/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}"
+_FRAMES = frozenset({"iframe", "frame", "embed", "object"})
+
+router = APIRouter(
+    default_response_class=HTMLResponse,
+    # Airflow checks the DAG in the path, which is the one that is read; a query can't name another one.
+    dependencies=[Depends(requires_access_dag(method="GET", access_entity=DagAccessEntity.XCOM))],
+)
+readers = Readers()
+
+
+@router.get(_INSTANCE)
+async def report(request: Request, dag_id: str, run_id: str, task_id: str, map_index: int) -> HTMLResponse:
+    """The report of a task instance."""
+    return await _page(request, TaskInstance(dag_id, run_id, task_id, map_index), "")
+
+
+@router.get(_INSTANCE + "/failed")
+async def failed(request: Request, dag_id: str, run_id: str, task_id: str, map_index: int) -> HTMLResponse:
+    """Its failed rows."""
+    return await _page(request, TaskInstance(dag_id, run_id, task_id, map_index), "failed")
+
+
+@router.get(_INSTANCE + "/dataset")
+async def dataset(request: Request, dag_id: str, run_id: str, task_id: str, map_index: int) -> HTMLResponse:
+    """Its dataset."""
+    return await _page(request, TaskInstance(dag_id, run_id, task_id, map_index), "dataset")
+
+
+@router.get("/dags/{dag_id}/tasks/{task_id}")
+async def nights(request: Request, dag_id: str, task_id: str) -> HTMLResponse:
+    """The last nights of a task."""
+    shown = await last_nights(request, dag_id, task_id)
+    return HTMLResponse(nights_page(dag_id, task_id, shown, _frame(request)))
+
+
+async def _page(request: Request, ti: TaskInstance, name: str) -> HTMLResponse:
+    known = await airflow_api.task_instance(request, ti)
+
+    def read() -> HTMLResponse:
+        look = look_at(ti, known)
+        status = 200 if look.refusal is None else look.refusal.status
+        try:
+            return HTMLResponse(_PAGES[name](look, _frame(request)), status)
+        except Exception as error:  # a document may have numbers of any size
+            _log.exception("The report of %s, run %s, can't be shown.", ti.task_id, ti.run_id)
+            raise NotShownError(_DEFECT, 500) from error
+
+    return await readers.run(read)
+
+
+def _frame(request: Request) -> Frame:
+    return Frame(framed=request.headers.get("sec-fetch-dest") in _FRAMES)
+
+
+def _refused(request: Request, error: Any) -> HTMLResponse:
+    return HTMLResponse(message_page("No report", str(error)), error.status)
+
+
+def _by_airflow(request: Request, error: Any) -> HTMLResponse:
+    """Airflow's own refusal of a caller, and paths that there are not."""
+    sentences = {
+        401: "You are not logged in to Airflow, or opened this page out of a frame; use a tab of its own.",
+        403: "Airflow does not let you read the XComs of this DAG, so it shows you no reports of it.",
+        404: "There is no such page.",
+    }
+    phrase = HTTPStatus(error.status_code).phrase
+    page = message_page(phrase, sentences.get(error.status_code, phrase))
+    return HTMLResponse(page, error.status_code, headers=getattr(error, "headers", None))
+
+
+def _wrong_path(request: Request, error: Any) -> HTMLResponse:
+    return HTMLResponse(message_page("No report", "There is no such task instance."), 404)
+
+
+def _failed(request: Request, error: Exception) -> HTMLResponse:
+    _log.exception("A page of a report can't be shown.", exc_info=error)
+    page = message_page("No report", _DEFECT)
+    return HTMLResponse(page, 500)
+
+
+class _App(FastAPI):
+    """Sets its headers on all answers; a middleware would miss those about defects."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await super().__call__(scope, receive, safely(send))
+
+
+def make_app() -> FastAPI:
+    """The app, which Airflow's API server mounts."""
+    app = _App(title="Ray Batch reports", docs_url=None, redoc_url=None, openapi_url=None)
+    app.include_router(router)
+    app.add_exception_handler(NotShownError, _refused)
+    app.add_exception_handler(HTTPException, _by_airflow)
+    app.add_exception_handler(StarletteHTTPException, _by_airflow)
+    app.add_exception_handler(RequestValidationError, _wrong_path)
+    app.add_exception_handler(Exception, _failed)
+    return app

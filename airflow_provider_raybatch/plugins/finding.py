@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report of a task instance in its destination: found by the journal, and only if it names that task."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.journal import JournalEntry, parse_entry
+from airflow_provider_raybatch.contract.layout import (
+    JOURNAL,
+    PARTS,
+    REPORT_DATA,
+    commit_of,
+    manifest_file,
+    report_folder,
+)
+from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
+from airflow_provider_raybatch.contract.report import Report, parse_report
+from airflow_provider_raybatch.contract.submission import TaskKey
+from airflow_provider_raybatch.plugins.reading import Destination
+from airflow_provider_raybatch.plugins.refusal import NotShownError
+from airflow_provider_raybatch.storage.in_order import in_order
+
+MOST_ENTRIES = 10_000
+"""Files of a journal, which has two or three a run."""
+MOST_READ = 200
+"""Newest entries that are looked at."""
+ENTRY_BYTES, MANIFEST_BYTES, REPORT_BYTES = 64 * 2**10, 16 * 2**20, 8 * 2**20
+
+_AT_ONCE = 8
+_ENTRY = re.compile(r"\d{8}\.json")
+_NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+
+Document = TypeVar("Document")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a destination has of one task instance.
+
+    :param manifest: of its dataset; ``None`` where it has published none.
+    :param commit: names the folders of that dataset.
+    :param report: of its dataset, or of a later job without one.
+    """
+
+    manifest: BatchManifest | None = None
+    commit: str | None = None
+    report: Report | None = None
+
+
+def find_report(place: Destination, keys: Collection[TaskKey]) -> Found:
+    """What `place` has of a task instance.
+
+    Paths are made of the layout's names and a commit's; none is taken out of a document as it is.
+
+    :param keys: of the task instance, one for each namespace that its jobs may have.
+    :raises NotShownError: a document is too large, broken or of another task, or can't be read.
+    """
+    published = _published(place, keys)
+    commit, manifest, reports = None, None, []
+    if published is not None:
+        commit, manifest = published
+        reports.append(_report_of_dataset(place, commit, manifest))
+    reports += [_report_without_dataset(place, key) for key in keys]
+    known = [report for report in reports if report is not None]
+    return Found(manifest, commit, max(known, key=_made_at, default=None))
+
+
+def _published(place: Destination, keys: Collection[TaskKey]) -> tuple[str, BatchManifest] | None:
+    """The newest dataset that the task instance itself has published, and its commit."""
+    for entry in _newest_first(place):
+        # A claim carries on what another task has published.
+        if entry.kind != "commit" or entry.owner not in keys or entry.published is None:
+            continue
+        path = entry.published.manifest
+        commit = commit_of(path)
+        if commit is None or path != manifest_file(commit):
+            raise _foreign("manifest")
+        content = place.read(path, MANIFEST_BYTES)
+        if content is None:
+            raise NotShownError("The manifest of the task's dataset is gone from the destination.")
+        manifest = _parsed(parse_manifest, content, path)
+        if (manifest.owner, manifest.run_token) != (entry.owner, entry.run_token):
+            raise _foreign("manifest")
+        return commit, manifest
+    return None
+
+
+def _newest_first(place: Destination) -> Iterator[JournalEntry]:
+    names = [name for name in place.names(JOURNAL, MOST_ENTRIES) if _ENTRY.fullmatch(name)]
+    paths = [f"{JOURNAL}/{name}" for name in sorted(names, reverse=True)[:MOST_READ]]
+    contents = in_order(lambda path: place.read(path, ENTRY_BYTES), paths, _AT_ONCE)
+    for path, content in zip(paths, contents, strict=True):
+        if content is not None:
+            yield _parsed(parse_entry, content, path)
+
+
+def _report_of_dataset(place: Destination, commit: str, manifest: BatchManifest) -> Report | None:
+    report = _report(place, f"{report_folder(commit)}/{REPORT_DATA}")
+    of_manifest = manifest.owner, manifest.submission_id
+    if report is not None and (report.task, report.submission_id) != of_manifest:
+        raise _foreign("report")
+    return report
+
+
+def _report_without_dataset(place: Destination, key: TaskKey) -> Report | None:
+    report = _report(place, f"{PARTS}/{key.digest[:16]}/{REPORT_DATA}")
+    if report is not None and report.task != key:
+        raise _foreign("report")
+    return report
+
+
+def _report(place: Destination, path: str) -> Report | None:
+    content = place.read(path, REPORT_BYTES)
+    return None if content is None else _parsed(parse_report, content, path)
+
+
+def _parsed(parse: Callable[[bytes, str], Document], content: bytes, path: str) -> Document:
+    try:
+        return parse(content, path)
+    except SpecError as error:
+        raise NotShownError(str(error)) from error
+
+
+def _made_at(report: Report) -> datetime.datetime:
+    try:
+        made = datetime.datetime.fromisoformat(report.created_at)
+    except ValueError:
+        return _NEVER
+    return made if made.tzinfo else made.replace(tzinfo=datetime.UTC)
+
+
+def _foreign(what: str) -> NotShownError:
+    return NotShownError(
+        f"There is no report here: the {what} in the destination does not name this task and this run."
+    )

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last nights of a task, from what Airflow knows: states, and the numbers that the task returned."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_raybatch.plugins.task_key import TaskInstance
+
+MOST_NIGHTS = 25
+MOST_INSTANCES = 50
+"""Of a mapped task, in all nights together."""
+
+_LARGEST = 1e15
+_CURRENCY = re.compile(r"[A-Z]{3}")
+_ALL_ENDED = ("failed", "upstream_failed", "running", "deferred", "up_for_retry", "queued", "scheduled")
+"""States of which one instance gives its state to a whole night, in this order."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What a task returned about its run; ``None`` where it is not a number.
+
+    Whoever may edit XComs can change it, so it is typed, and nothing else is taken out of there.
+    """
+
+    rows: float | None = None
+    errors: float | None = None
+    tokens: float | None = None
+    seconds: float | None = None
+    gpu_seconds: float | None = None
+    cost: float | None = None
+    currency: str | None = None
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A task instance with its numbers.
+
+    :param duration: seconds, as Airflow measured them.
+    """
+
+    ti: TaskInstance
+    run_after: datetime.datetime | None
+    state: str
+    duration: float | None = None
+    numbers: Numbers = field(default_factory=Numbers)
+
+
+@dataclass(frozen=True)
+class Night:
+    """A run of the DAG.
+
+    :param instances: of the task; several where it is mapped.
+    :param numbers: sums.
+    """
+
+    run_id: str
+    run_after: datetime.datetime | None
+    state: str
+    seconds: float | None
+    numbers: Numbers
+    instances: Sequence[Instance]
+
+
+def instance_of(found: Mapping[str, Any]) -> Instance | None:
+    """What Airflow's API says of a task instance; ``None`` where that is not usable."""
+    run_id, map_index = found.get("dag_run_id"), found.get("map_index")
+    if not isinstance(run_id, str) or not isinstance(map_index, int):
+        return None
+    ti = TaskInstance(str(found.get("dag_id")), run_id, str(found.get("task_id")), map_index)
+    state = found.get("state")
+    return Instance(
+        ti=ti,
+        run_after=_time(found.get("run_after")),
+        state=state if isinstance(state, str) and state else "no state",
+        duration=number_of(found.get("duration")),
+    )
+
+
+def numbers_of(result: Any) -> Numbers:
+    """The numbers in what a task returned."""
+    if not isinstance(result, Mapping):
+        return Numbers()
+    given = result.get("tokens")
+    tokens = given if isinstance(given, Mapping) else {}
+    currency = result.get("currency")
+    return Numbers(
+        rows=number_of(result.get("rows")),
+        errors=number_of(result.get("errors")),
+        tokens=_sum([number_of(tokens.get("input")), number_of(tokens.get("output"))]),
+        seconds=number_of(result.get("seconds")),
+        gpu_seconds=number_of(result.get("gpu_seconds")),
+        cost=number_of(result.get("cost")),
+        currency=currency if isinstance(currency, str) and _CURRENCY.fullmatch(currency) else None,
+    )
+
+
+def number_of(value: Any) -> float | None:
+    """`value` if it is a number of something: finite, not negative, and of a bearable size."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return value if 0 <= value <= _LARGEST and math.isfinite(value) else None
+
+
+def nights_of(instances: Sequence[Instance], cut: bool = False) -> list[Night]:
+    """The nights, newest first.
+
+    :param instances: newest first.
+    :param cut: whether there are older ones, some maybe of the oldest night here; it is left out then,
+        unless there is only one.
+    """
+    by_run: dict[str, list[Instance]] = {}
+    for one in instances:
+        by_run.setdefault(one.ti.run_id, []).append(one)
+    nights = [_night(run_id, found) for run_id, found in by_run.items()]
+    if cut and len(nights) > 1 and len(nights[-1].instances) > 1:
+        nights.pop()
+    return nights[:MOST_NIGHTS]
+
+
+def _night(run_id: str, instances: Sequence[Instance]) -> Night:
+    numbers = [one.numbers for one in instances]
+    currencies = {one.currency for one in numbers if one.cost is not None}
+    states = {one.state for one in instances}
+    return Night(
+        run_id=run_id,
+        run_after=instances[0].run_after,
+        state=next((state for state in _ALL_ENDED if state in states), instances[0].state),
+        seconds=_longest([one.seconds for one in numbers]) or _longest([one.duration for one in instances]),
+        numbers=Numbers(
+            rows=_sum([one.rows for one in numbers]),
+            errors=_sum([one.errors for one in numbers]),
+            tokens=_sum([one.tokens for one in numbers]),
+            gpu_seconds=_sum([one.gpu_seconds for one in numbers]),
+            # Amounts in several currencies have no sum.
+            cost=_sum([one.cost for one in numbers]) if len(currencies) == 1 else None,
+            currency=next(iter(currencies)) if len(currencies) == 1 else None,
+        ),
+        instances=sorted(instances, key=lambda one: one.ti.map_index),
+    )
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _longest(values: Sequence[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _time(text: Any) -> datetime.datetime | None:
+    try:
+        made = datetime.datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+    return made if made.tzinfo else made.replace(tzinfo=datetime.UTC)

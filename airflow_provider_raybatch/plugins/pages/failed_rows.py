@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rows of a task instance failed, why, and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_provider_raybatch.contract.layout import DEAD_LETTER
+from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.plugins.looking import Look
+from airflow_provider_raybatch.plugins.pages.dataset import code, opening
+from airflow_provider_raybatch.plugins.pages.frame import Frame, head, notes, nothing, page
+from airflow_provider_raybatch.report.comparison import figures
+from airflow_provider_raybatch.report.elements import Content, node, section, words_of
+from airflow_provider_raybatch.report.sections.quality import quality
+
+
+def failed_rows_page(look: Look, frame: Frame) -> str:
+    """The page."""
+    title = head(look, "Failed rows")
+    report, manifest = look.report, look.found.manifest
+    if report is None and manifest is None:
+        return page(look, "failed", frame, title, nothing(look, frame))
+    shown: list[Content] = [notes(look)]
+    if report is not None:
+        shown.append(quality(report, figures(report)) or node("p", "No row was counted.", class_="dim"))
+    elif manifest is not None:
+        counts = manifest.counts
+        steps = "".join(f"; {rows:,} at {step}" for step, rows in counts.errors_by_step.items())
+        failed = f"{counts.error:,} of {count_of(counts.input, 'row')} failed{steps}."
+        shown.append(node("p", words_of(failed, 2000)))
+    return page(look, "failed", frame, title, shown, _where(look))
+
+
+def _where(look: Look) -> Content:
+    manifest = look.found.manifest
+    if manifest is None:
+        return section(
+            "where",
+            "Where are they?",
+            node(
+                "p",
+                "The job published no dataset, so its failed rows are in no file of their own: the next "
+                "attempt tries them again.",
+            ),
+        )
+    if not manifest.counts.error:
+        return section("where", "Where are they?", node("p", "No row of the dataset failed."))
+    return section(
+        "where",
+        "Where are they?",
+        node("p", "Each failed row with its reason and what was asked, as lines of JSON, in the folder"),
+        code(f"{look.destination}/{DEAD_LETTER}/{look.found.commit}"),
+        node("p", "As a table of Arrow in Python:"),
+        code(*_lines(look)),
+    )
+
+
+def _lines(look: Look) -> Sequence[str]:
+    return [*opening(look), "failed = dataset.dead_letters()"]
