@@ -11,11 +11,11 @@ from airflow_provider_raybatch.contract.text import cut_to
 from airflow_provider_raybatch.report.text import fit
 
 _LONGEST_CELL = 200
-_MARKUP = re.compile(r"[\\`*<>|~$@]|\](?=[(\[:])|(?<!\w)_|_(?!\w)|&(?=#?\w+;)|:(?=//)|(?<=www)\.")
+_MARKUP = re.compile(r"[\\`*<|~$@]|\](?=[(\[:])|(?<!\w)_|_(?!\w)|&(?=#?\w+;)|:(?=//)|(?<=www)\.")
 """What may begin markup within a line; slashes, ``www.`` and an at sign make links of bare addresses."""
-_BLOCK = re.compile(r"^([#+=-]|\d{1,9}[.)](?=\s|$))")
+_BLOCK = re.compile(r"^([>#+=-]|\d{1,9}[.)](?=\s|$))")
 """What begins a block at the start of a line."""
-_ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;", ":": "&#58;", "@": "&#64;"}
+_ENTITIES = {"<": "&lt;", "&": "&amp;", ":": "&#58;", "@": "&#64;"}
 _TICKS = re.compile("`+")
 
 

@@ -139,7 +139,7 @@ def test_a_card(tmp_path: Path) -> None:
     assert "| score_threshold | 6 | 60.0% | - | score_below: 4 |" in text
     assert "| generate | some/model | 10 | 0 | 3 | 10 | 4 | 5 | 12 | 3 | 6.5 | 0 |" in text
     assert "````\nUse ``` and {row.x}\n````" in text
-    assert "a \\| b ``` &lt;script>" in text
+    assert "a \\| b \\`\\`\\` &lt;script>" in text
     assert Rows(str(tmp_path / "kept")).count == 6  # the card is beside the dataset, not in it
 
 
