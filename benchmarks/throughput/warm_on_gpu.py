@@ -84,7 +84,7 @@ class Steps:
         task = self._task(self._many)
         driver = task.start(stdout=subprocess.DEVNULL)
         _until(lambda: list(task.destination.glob("_raybatch/parts/**/*.parquet")))
-        (pid,) = _titled("MapWorker(MapBatches(Replica))")
+        (pid,) = _titled("MapWorker(MapBatches(Replica(")
         os.kill(pid, signal.SIGKILL)
         assert driver.wait() == 0, "the job did not outlive its replica"
         _whole(task.manifest())

@@ -15,6 +15,7 @@ import pytest
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.manifest import Summary
 from tests.support.http_server import Handler, listening
+from tests.support.ray_data_page import page_of
 from tests.support.specs import spec, submitted
 
 MODEL = Path(__file__).parents[2] / "dags_examples/demo_model/model"
@@ -99,6 +100,10 @@ def assert_shouted(summary: Summary) -> None:
 
 def test_a_server_over_http(run: Run, server: str) -> None:
     assert_shouted(shout(run, config="HttpRequestProcessorConfig", url=server))
+    page = page_of("nightly.label_")
+    *_, last = page["operators"].values()
+    for shown in (page, last):
+        assert (shown["progress"], shown["total"], shown["state"]) == (6, 6, "FINISHED")
 
 
 @pytest.fixture

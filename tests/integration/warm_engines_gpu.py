@@ -215,7 +215,7 @@ class Scenes:
 
     def _kill_replica(self, before: int) -> None:
         until(lambda: len(self.engines()) > before and self.engines()[-1].asked)
-        os.kill(self._pids("MapWorker(MapBatches(Replica))")[0], signal.SIGKILL)
+        os.kill(self._pids("MapWorker(MapBatches(Replica(")[0], signal.SIGKILL)
 
     def an_engine_that_is_lost_while_it_starts(self) -> list[Any]:
         before = len(self.engines())

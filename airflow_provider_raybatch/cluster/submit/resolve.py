@@ -73,16 +73,16 @@ class SubmissionKey:
         return f"{self.task.dag_id}.{self.task.task_id}{mapped} / {self.task.run_id}"
 
     def metadata(self, fingerprint: str) -> dict[str, str]:
-        """The job's metadata on the cluster."""
+        """The job's metadata on the cluster. Ray's dashboard shows it in this order, so names come first."""
         return {
-            TASK_KEY: self.task.digest,
-            RUN_TOKEN: self.run_token,
-            FINGERPRINT: fingerprint,
-            "raybatch.namespace": self.task.namespace,
             "raybatch.dag_id": self.task.dag_id,
             "raybatch.run_id": self.task.run_id,
             "raybatch.task_id": self.task.task_id,
             "raybatch.map_index": str(self.task.map_index),
+            "raybatch.namespace": self.task.namespace,
+            TASK_KEY: self.task.digest,
+            RUN_TOKEN: self.run_token,
+            FINGERPRINT: fingerprint,
         }
 
 

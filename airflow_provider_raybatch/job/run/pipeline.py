@@ -10,10 +10,9 @@ from typing import Any
 
 import ray.data
 
-from airflow_provider_raybatch.contract.names import ascii_name
+from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-
-_LONGEST_NAME = 150
+from airflow_provider_raybatch.job.run.dashboard import DatasetPage, name_of
 
 
 class Pipeline(threading.Thread):
@@ -37,8 +36,14 @@ class Pipeline(threading.Thread):
         if hasattr(context, "execution_no_progress_timeout_s"):
             context.execution_no_progress_timeout_s = -1
         self._stages = make()
-        self._stages.set_name(_name(spec))  # for Ray's dashboard
+        name = name_of(spec.submission)
+        self._stages.set_name(name)
+        self._page = DatasetPage(name)
         self.start()
+
+    def show(self, progress: Progress) -> None:
+        """Show the job's rows on Ray's dashboard."""
+        self._page.show(progress.done, progress.total)
 
     def run(self) -> None:
         """Consume all rows."""
@@ -47,10 +52,3 @@ class Pipeline(threading.Thread):
                 self._take(row)
         except BaseException as error:  # the main thread diagnoses it
             self.error = error
-
-
-def _name(spec: BatchInferenceSpec) -> str:
-    if spec.submission is None:
-        return "batch_inference"
-    # Ray names a log file after it, and file systems take names of 255 bytes. Ray's metrics have it as a tag.
-    return ascii_name(f"{spec.submission.task.dag_id}.{spec.submission.task.task_id}")[:_LONGEST_NAME]

@@ -28,6 +28,7 @@ from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.run.actors import ReplicaActors
 from airflow_provider_raybatch.job.run.cpu_tasks import on_this_node
+from airflow_provider_raybatch.job.run.dashboard import of_task
 from airflow_provider_raybatch.job.run.pipeline import Pipeline
 from airflow_provider_raybatch.job.warm_engines.warm_source import engine_source
 from airflow_provider_raybatch.job.work import CheckedModel, Job
@@ -57,7 +58,8 @@ class Replicas:
         self._source = engine_source(spec, environment, plan)
         # On the driver's node, so that it lives as long as the driver.
         options = on_this_node() | self._source.coordinator_options()
-        self.coordinator = ray.remote(**options)(Coordinator).remote(folder, self._source)
+        coordinator = of_task(Coordinator, spec.submission)
+        self.coordinator = ray.remote(**options)(coordinator).remote(folder, self._source)
         leave = plan.fewest < plan.replicas
         self._actors = ReplicaActors(plan) if plan.spans_nodes or leave else None
         self.pipeline = Pipeline(lambda: self._dataset(spec, environment), spec, lambda row: None)
@@ -142,7 +144,7 @@ class Replicas:
         warnings.filterwarnings("ignore", message="`ray_remote_args(_fn)?` is deprecated")
         replica_arguments = spec, environment, self.coordinator, plan.spans_nodes, self._source, plan.replicas
         return work.map_batches(
-            Replica,
+            of_task(Replica, spec.submission),
             fn_constructor_args=replica_arguments,
             batch_size=1,
             batch_format="numpy",

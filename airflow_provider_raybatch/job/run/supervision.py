@@ -101,6 +101,7 @@ def run(
             ran.reports = watch.look()
             now = time.time()
             progress = tracker.update(ran.reports, ran.flushes, now)
+            pipeline.show(progress)
             check(ran.reports, progress)
             spoken.say(progress, ran.reports, now)
             _check_moving(job.spec.no_progress_timeout, tracker, ran.reports, plan, now)
@@ -116,7 +117,9 @@ def run(
     if not watch.is_finished and pipeline.error is not None:
         _raise(pipeline.error, ran.reports)
     ran.engine = _engine(job, replicas, watch.is_finished)
-    if (progress := tracker.update(ran.reports, ran.flushes, time.time())).text() != spoken.last:
+    progress = tracker.update(ran.reports, ran.flushes, time.time())
+    pipeline.show(progress)
+    if progress.text() != spoken.last:
         say(progress)
     return ran
 

@@ -68,16 +68,23 @@ class RayJobs:
 
     def replicas(self, job: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the living replicas of a job, without the actors that Ray Data leaves on a cluster."""
+        living = [actor for actor in self._actors(job) if actor["state"] == "ALIVE"]
+        return [actor for actor in living if "Replica" in actor["class_name"]]
+
+    def actors(self, job: dict[str, Any]) -> set[str]:
+        """Return the classes of all actors that a job has had."""
+        return {actor["class_name"] for actor in self._actors(job)}
+
+    def _actors(self, job: dict[str, Any]) -> list[dict[str, Any]]:
         answer = self._http.get("/api/v0/actors", params={"limit": 10_000}).raise_for_status().json()
         actors = answer["data"]["result"]["result"]
-        wanted = (job["job_id"], "ALIVE")
-        own = [actor for actor in actors if job["job_id"] and (actor["job_id"], actor["state"]) == wanted]
-        return [actor for actor in own if "Replica" in actor["class_name"]]
+        return [actor for actor in actors if job["job_id"] and actor["job_id"] == job["job_id"]]
 
-    def datasets(self, job: dict[str, Any]) -> list[str]:
-        """Return the names under which the dashboard shows the datasets of a job."""
+    def datasets(self, job: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return what the dashboard shows of the datasets of a job."""
         answer = self._http.get(f"/api/data/datasets/{job['job_id']}").raise_for_status().json()
-        return [one["dataset"] for one in answer["datasets"]]
+        datasets: list[dict[str, Any]] = answer["datasets"]
+        return datasets
 
     def has_package(self, name: str) -> bool:
         """Return whether the cluster's store holds a package."""

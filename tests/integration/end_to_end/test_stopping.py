@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from datetime import datetime
@@ -134,12 +133,12 @@ def kept(run):
 
 
 def last_event(jobs, job):
-    """Return message and finished rows of the driver's last event, read without the key."""
-    last = [line for line in jobs.log(job["submission_id"]).splitlines() if "::raybatch:: " in line][-1]
-    event = json.loads(last[last.index("{") :])
-    assert event["event"] == "failed", event
-    found = re.search(r"; ([\d,]+) of [\d,]+ rows are kept, and the next attempt", event["message"])
-    return event["message"], int(found[1].replace(",", ""))
+    """Return message and finished rows of the driver's last event, as a person reads it."""
+    lines = jobs.log(job["submission_id"]).splitlines()
+    last = [line.partition(" ::raybatch:: ")[0] for line in lines if "::raybatch:: " in line][-1]
+    message = re.fullmatch(r"\[[\d:]{8}\] \w+: (.*)", last)[1]
+    found = re.search(r"; ([\d,]+) of [\d,]+ rows are kept, and the next attempt", message)
+    return message, int(found[1].replace(",", ""))
 
 
 @pytest.mark.turn(1)

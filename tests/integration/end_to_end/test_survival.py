@@ -72,10 +72,29 @@ def test_restarted_triggerer_goes_on_with_the_job(airflow, api, jobs, conf):
     (job,) = jobs.of(task)
     assert job["status"] == "SUCCEEDED"
     assert_result_of(task, job)
-    # The name in Ray's dashboard.
+    assert_shown_by_rays_dashboard(task, job, jobs)
+
+
+def assert_shown_by_rays_dashboard(task, job, jobs):
+    """Check that a person finds DAG, task, run and rows there."""
     assert re.fullmatch(r"raybatch-batch-deferrable-infer-[0-9a-f]{24}-0", job["submission_id"])
-    assert job["metadata"]["job_name"] == f"batch_deferrable.infer / {task.run.run_id}"
-    assert any(name.startswith("batch_deferrable.infer_") for name in jobs.datasets(job))
+    assert list(job["metadata"].values())[:4] == [
+        f"batch_deferrable.infer / {task.run.run_id}",
+        "batch_deferrable",
+        task.run.run_id,
+        "infer",
+    ]
+    (page,) = jobs.datasets(job)
+    assert page["dataset"].startswith("batch_deferrable.infer_")
+    *_, replicas = page["operators"]
+    assert replicas["name"] == "MapBatches(Replica(batch_deferrable:infer))"
+    for shown in (page, replicas):
+        assert (shown["state"], shown["progress"], shown["total"]) == ("FINISHED", len(TEXTS), len(TEXTS))
+    assert {"Coordinator(batch_deferrable:infer)", f"MapWorker({replicas['name']})"} <= jobs.actors(job)
+    (last,) = [line for line in jobs.log(job["submission_id"]).splitlines() if " rows committed at " in line]
+    sentence, _, rest = last.partition(" ::raybatch:: ")
+    assert task.xcom()["manifest_uri"] in sentence
+    assert len(rest) < 300
 
 
 def test_a_nul_byte_from_the_cluster_ends_no_triggerer(airflow, api, jobs):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from ray.util.metrics import Gauge
 
+from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.job.run.pipeline import Pipeline
 from tests.support.specs import submitted
 
@@ -29,7 +30,7 @@ class Stages:
         ("nightly", "nightly.label"),
         ("tägliche_berichte", "tagliche_berichte.label"),
         ("日報", "u65e5u5831.label"),
-        ("é" * 250, "e" * 150),
+        ("é" * 250, f"{'e' * 80}.label"),
     ],
 )
 def test_dataset_of_a_task_with_any_name_runs(dag_id: str, name: str) -> None:
@@ -37,5 +38,6 @@ def test_dataset_of_a_task_with_any_name_runs(dag_id: str, name: str) -> None:
     rows: list[Any] = []
     task = {"dag_id": dag_id, "run_id": "r", "task_id": "label"}
     pipeline = Pipeline(lambda: stages, submitted(task=task), rows.append)
+    pipeline.show(Progress(done=1, total=2))  # without an executor of Ray Data
     pipeline.join()
     assert (pipeline.error, rows, stages.name) == (None, [1, 2], name)
