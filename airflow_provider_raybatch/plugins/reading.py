@@ -121,14 +121,16 @@ class S3Destination:
 
     def names(self, folder: str, most: int) -> Sequence[str]:
         """See :class:`Destination`."""
-        key = self._key(folder)
+        key, listed = self._key(folder), 0
         found: list[str] = []
         try:
             for page in self._ready().list(prefix=f"{key}/", chunk_size=_PAGE):
                 self._ready()
-                found += [str(meta["path"]).rpartition("/")[2] for meta in page]
-                if len(found) > most:
+                listed += len(page)
+                if listed > most:
                     raise _too_many(folder, most)
+                parts = [str(meta["path"]).rpartition("/") for meta in page]
+                found += [name for above, _, name in parts if above == key]
         except NotShownError:
             raise
         except Exception as error:

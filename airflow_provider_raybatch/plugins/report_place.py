@@ -54,7 +54,8 @@ def report_place(fields: Mapping[str, Any]) -> ReportPlace:
         folder = checked_folder(destination)
     except ValueError:  # its sentence is for the machine that runs the task
         raise NotShownError(
-            f"destination: {shown(destination)} is not read here; it must be an absolute path or s3://bucket/key."
+            "The task's destination, among its rendered arguments, is not read here: it must be an absolute "
+            "path or s3://bucket/key."
         ) from None
     return ReportPlace(folder, _text(fields, "aws_conn_id"), _text(fields, "ray_conn_id") or DEFAULT_CONN_ID)
 

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.airflow_server import Server, serving
 from tests.support.airflow_tasks import airflow_db  # noqa: F401 - a fixture
-from tests.support.folders import folder, s3_server  # noqa: F401 - fixtures
+from tests.support.folders import disk, folder, s3_server  # noqa: F401 - fixtures
 
 
 @pytest.fixture(scope="session")
