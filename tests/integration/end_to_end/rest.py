@@ -51,9 +51,14 @@ class AirflowApi:
     def trigger(
         self, dag_id: str, partition_key: str | None = None, logical_date: str | None = None, **conf: Any
     ) -> Run:
-        """Start a run now; `conf` sets the DAG's params."""
+        """Start a run now; `conf` sets the DAG's params.
+
+        :param logical_date: ISO 8601; the run counts as one that the schedule started then.
+        """
         self.unpause(dag_id)
         body = {"logical_date": logical_date, "conf": conf, "partition_key": partition_key}
+        if logical_date is not None:
+            body["run_after"] = logical_date
         answer = self.call("POST", f"dags/{dag_id}/dagRuns", json=body)
         return Run(self, dag_id, answer["dag_run_id"])
 
