@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import requires_access_dag
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
+from pydantic import BeforeValidator
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import Receive, Scope, Send
 
@@ -44,6 +45,9 @@ _DEFECT = "The report can't be shown; the log of Airflow's API server says why."
 _INSTANCE = "/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}"
 _FRAMES = frozenset({"iframe", "frame", "embed", "object"})
 
+MapIndex = Annotated[int, BeforeValidator(lambda given: -1 if given == "{MAP_INDEX}" else given)]
+"""Airflow's UI fills in a tab's path, but leaves the index of a task that is not mapped as it is."""
+
 router = APIRouter(
     default_response_class=HTMLResponse,
     # Airflow checks the DAG in the path, which is the one that is read; a query can't name another one.
@@ -53,19 +57,25 @@ readers = Readers()
 
 
 @router.get(_INSTANCE)
-async def report(request: Request, dag_id: str, run_id: str, task_id: str, map_index: int) -> HTMLResponse:
+async def report(
+    request: Request, dag_id: str, run_id: str, task_id: str, map_index: MapIndex
+) -> HTMLResponse:
     """The report of a task instance."""
     return await _page(request, TaskInstance(dag_id, run_id, task_id, map_index), "")
 
 
 @router.get(_INSTANCE + "/failed")
-async def failed(request: Request, dag_id: str, run_id: str, task_id: str, map_index: int) -> HTMLResponse:
+async def failed(
+    request: Request, dag_id: str, run_id: str, task_id: str, map_index: MapIndex
+) -> HTMLResponse:
     """Its failed rows."""
     return await _page(request, TaskInstance(dag_id, run_id, task_id, map_index), "failed")
 
 
 @router.get(_INSTANCE + "/dataset")
-async def dataset(request: Request, dag_id: str, run_id: str, task_id: str, map_index: int) -> HTMLResponse:
+async def dataset(
+    request: Request, dag_id: str, run_id: str, task_id: str, map_index: MapIndex
+) -> HTMLResponse:
     """Its dataset."""
     return await _page(request, TaskInstance(dag_id, run_id, task_id, map_index), "dataset")
 

@@ -29,6 +29,14 @@ def test_a_reader_of_xcoms_by_token_and_cookie(server: Server, path: str) -> Non
     assert server.by_cookie(path, "viewer").status_code == 200
 
 
+def test_a_tab_of_a_task_that_is_not_mapped(server: Server) -> None:
+    """The path as Airflow's UI asks for it."""
+    for page in ("", "/failed", "/dataset"):
+        tab = REPORT.replace("-1", "%7BMAP_INDEX%7D") + page
+        assert server.get(tab, "viewer").text == server.get(REPORT + page, "viewer").text
+        assert server.get(tab, "guest").status_code == 403
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_anonymous_is_refused(server: Server, path: str) -> None:
     answer = server.get(path, None)
