@@ -13,6 +13,7 @@ import yaml
 from airflow_provider_raybatch.cluster.kuberay import versions
 from airflow_provider_raybatch.contract.layout import STORE_INDEX
 from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.hooks.connection import DASHBOARD_PORT
 from airflow_provider_raybatch.job.planning import cluster_view
@@ -106,6 +107,7 @@ def test_versions_of_documents_are_those_of_the_code() -> None:
     )
     assert f"(now {manifest})" in " ".join(row(UPGRADING, "datasets"))
     assert f"(now {spec})" in " ".join(row(UPGRADING, "the spec"))
+    assert f"(now {Report.model_fields['schema_version'].default})" in " ".join(row(UPGRADING, "reports"))
     assert f"(now {keys.VERSION})" in " ".join(row(UPGRADING, "responses in a store"))
     assert f"below `{STORE_INDEX.split('/')[0]}`" in " ".join(row(UPGRADING, "responses in a store"))
     assert f"`{KEY}`" in UPGRADING

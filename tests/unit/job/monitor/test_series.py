@@ -45,7 +45,7 @@ def test_points_stay_few_however_long_a_job_runs(hours: float) -> None:
     assert all(one.tokens_per_second == pytest.approx(60, rel=0.1) for one in moments[1:])
 
 
-def test_a_rate_is_not_negative_where_a_lost_process_took_its_tokens() -> None:
+def test_a_rate_is_not_negative_after_a_process_was_lost() -> None:
     series = Series(BEGAN)
     series.add([report(10)], 100, BEGAN + 10)
     series.add([report(2)], 20, BEGAN + 20)
