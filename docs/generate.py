@@ -36,6 +36,7 @@ from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster  # 
 from airflow_provider_raybatch.contract import failures, spec  # noqa: E402
 from airflow_provider_raybatch.contract.base import ContractModel  # noqa: E402
 from airflow_provider_raybatch.contract.manifest import BatchManifest  # noqa: E402
+from airflow_provider_raybatch.contract.report import Report  # noqa: E402
 
 CLASSES = {
     "RayOperator": "operators.base",
@@ -72,6 +73,7 @@ def pages() -> dict[Path, str]:
         **written,
         REFERENCE / "schemas/batch_inference_spec.json": _schema_file(spec.BatchInferenceSpec),
         REFERENCE / "schemas/batch_manifest.json": _schema_file(BatchManifest),
+        REFERENCE / "schemas/report.json": _schema_file(Report),
     }
 
 
@@ -226,7 +228,8 @@ def _schema(model: type[ContractModel]) -> dict[str, Any]:
     known = {kind.__name__: kind for kind in (model, *_models())}
     _describe(schema, known[model.__name__])
     for name, part in schema.get("$defs", {}).items():
-        _describe(part, known[name])
+        if name in known:
+            _describe(part, known[name])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
@@ -264,11 +267,13 @@ def _texts_of_fields(model: type[ContractModel]) -> dict[str, str]:
 def _fields(name: str) -> str:
     models: dict[str, type[ContractModel]] = {
         "BatchInferenceSpec": spec.BatchInferenceSpec, "BatchManifest": BatchManifest,
+        "Report": Report,
     }  # fmt: skip
     schema = _schema(models[name])
     parts = [f"## {name}\n", *_section(schema)]
     for part, inner in schema.get("$defs", {}).items():
-        parts += [f"## {part}\n", *_section(inner)]
+        if "properties" in inner:
+            parts += [f"## {part}\n", *_section(inner)]
     return "\n".join(parts)
 
 
@@ -287,7 +292,8 @@ def _section(schema: dict[str, Any]) -> Iterator[str]:
 def _type(field: dict[str, Any]) -> str:
     if "$ref" in field:
         name = field["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
+        page = "failures.md" if name == failures.FailureClass.__name__ else f"#{name.lower()}"
+        return f"[{name}]({page})"
     if "const" in field:
         return f"`{json.dumps(field['const'])}`"
     if "enum" in field:

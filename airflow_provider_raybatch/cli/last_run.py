@@ -30,7 +30,7 @@ def _dataset_at(place: str, aws_conn_id: str | None) -> Dataset:
         return open_dataset(place, aws_conn_id)
     except DatasetError:
         runs = folder(place, s3_credentials(place, aws_conn_id))
-        for name in reversed(_subfolders(runs)[-_MOST_TRIED:]):
+        for name in reversed(subfolders(runs)[-_MOST_TRIED:]):
             if runs.head(f"{name}/{NEWEST_MANIFEST}") is not None:
                 return open_dataset(f"{runs.uri}/{name}", aws_conn_id)
         if place.endswith(".json") or runs.head(NEWEST_MANIFEST) is not None:
@@ -41,8 +41,9 @@ def _dataset_at(place: str, aws_conn_id: str | None) -> Dataset:
         ) from None
 
 
-def _subfolders(place: Folder) -> Sequence[str]:
+def subfolders(place: Folder, prefix: str = "") -> Sequence[str]:
+    """Names of the folders in a folder, in their order."""
     if isinstance(place, S3Folder):
-        return place.folders()
-    path = Path(place.uri)
+        return place.folders(prefix)
+    path = Path(place.uri, prefix)
     return sorted(child.name for child in path.iterdir() if child.is_dir()) if path.is_dir() else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from airflow_provider_raybatch.cli.option import Option, Verb
 from airflow_provider_raybatch.cli.preview_verbs import PREVIEW_VERBS
+from airflow_provider_raybatch.cli.task_options import TASK_OPTIONS
 
 PROGRAM = "raybatch"
 SUMMARY = "Batch inference on Ray: look before a run, and at what came of it"
@@ -79,6 +80,45 @@ VERBS = (
             ),
             Option("--columns", nargs="+", metavar="NAME", help="only these columns"),
             _FORMAT,
+            _AWS_CONN_ID,
+        ),
+    ),
+    Verb(
+        name="report",
+        function="report:show_report",
+        summary="Show how a run went: rows, reasons, cost, samples",
+        description=(
+            "Show the report of a batch inference that has run: rows and reasons of failed ones, cost, "
+            "answers and samples, each number beside the last dataset's. It is read from the destination, "
+            "which a DAG file names, too; of several runs there, the newest one is shown."
+        ),
+        examples=(
+            "report s3://lake/industries/",
+            "report out/ --open",
+            "report --dag dags/nightly.py --task label --date 2026-11-30",
+            "report out/ --run scheduled__2026-11-30T02:00:00+00:00 --json",
+            "report out/ --card README.md --without-content",
+        ),
+        options=(
+            Option(
+                "place",
+                nargs="?",
+                metavar="URI_OR_FOLDER",
+                help="a destination, a folder of runs' destinations, or the uri of a manifest or a report",
+            ),
+            *TASK_OPTIONS[:6],
+            Option("--run", metavar="RUN_ID", help="id of the DAG run; by default the newest"),
+            Option("--open", action="store_true", help="open the page in a browser"),
+            Option("--output", metavar="FILE", help="write the page as HTML; it replaces the file"),
+            Option(
+                "--card",
+                nargs="?",
+                default="",
+                metavar="FILE",
+                help="write a dataset card in Markdown, by default to stdout; it replaces the file",
+            ),
+            Option("--json", action="store_true", help="write the report as one JSON document"),
+            Option("--without-content", action="store_true", help="leave out samples, examples and answers"),
             _AWS_CONN_ID,
         ),
     ),

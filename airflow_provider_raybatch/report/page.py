@@ -15,6 +15,7 @@ from airflow_provider_raybatch.report.sections.figures import tiles
 from airflow_provider_raybatch.report.sections.origin import origin
 from airflow_provider_raybatch.report.sections.quality import quality
 from airflow_provider_raybatch.report.sections.speed import speed
+from airflow_provider_raybatch.report.summary import ending, moment
 
 
 def report_page(report: Report) -> str:
@@ -53,17 +54,10 @@ def _head(report: Report) -> Element:
 
 
 def _state(report: Report) -> Element:
+    title, why = ending(report)
     if report.state == "committed":
-        failed = f", {words.count(report.errors)} failed" if report.errors else ""
-        rows = f"{words.count(report.rows)} good {'row' if report.rows == 1 else 'rows'}"
-        return node("p", f"The dataset is complete: {rows}{failed}.", class_="state")
-    if report.failure:
-        kind = f" ({report.failure_class.value})" if report.failure_class is not None else ""
-        title = f"The job failed{kind}, and no dataset was published. "
-        return node("p", node("strong", title), words_of(report.failure, 2000), class_="state failed")
-    title = "The job ended without saying why, and no dataset was published. "
-    rest = "It was killed, or its node was lost. Shown is what it noted until then."
-    return node("p", node("strong", title), rest, class_="state failed")
+        return node("p", title, class_="state")
+    return node("p", node("strong", title), " ", words_of(why, 2000), class_="state failed")
 
 
 def _tiles(report: Report, shown: Figures) -> Element | None:
@@ -84,6 +78,4 @@ def _contents(parts: list[Element]) -> Element:
 
 
 def _time(text: str) -> Element:
-    """A time of ISO 8601 in UTC, without fractions of a second."""
-    day, _, clock = text.partition("T")
-    return words_of(f"{day} {clock[:8]} UTC" if clock.endswith(("+00:00", "Z")) else text, 60)
+    return words_of(moment(text))
