@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A dataset of an older version is shown by its manifest."""
+
+from __future__ import annotations
+
+from airflow_provider_raybatch.contract.manifest import parse_manifest
+from airflow_provider_raybatch.report.from_manifest import report_from_manifest
+from airflow_provider_raybatch.report.page import report_page
+from tests.support.report_files import key, manifest
+
+
+def test_numbers_and_reasons_of_a_manifest() -> None:
+    found = parse_manifest(
+        manifest(
+            key(),
+            tokens={"input": 40, "output": 7},
+            cost=2.5,
+            currency="EUR",
+            timing={"total_seconds": 9.0},
+            reasons_by_step={"engine": "the prompt is empty"},
+        ),
+        "manifest.json",
+    )
+    made = report_from_manifest(found)
+    assert (made.rows, made.errors, made.total, made.seconds, made.cost) == (3, 1, 4, 9.0, 2.5)
+    assert [(one.step, one.rows, one.reason) for one in made.failures] == [
+        ("engine", 1, "the prompt is empty")
+    ]
+    assert made.columns == {"response": "string"}
+    assert (made.state, made.task, made.content, made.samples) == ("committed", key(), False, [])
+    assert "2.50 EUR" in report_page(made)
