@@ -42,11 +42,12 @@ class Numbers:
 class Instance:
     """A task instance with its numbers.
 
+    :param at: the run's logical date, or when it was due where it has none.
     :param duration: seconds, as Airflow measured them.
     """
 
     ti: TaskInstance
-    run_after: datetime.datetime | None
+    at: datetime.datetime | None
     state: str
     duration: float | None = None
     numbers: Numbers = field(default_factory=Numbers)
@@ -61,7 +62,7 @@ class Night:
     """
 
     run_id: str
-    run_after: datetime.datetime | None
+    at: datetime.datetime | None
     state: str
     seconds: float | None
     numbers: Numbers
@@ -77,7 +78,7 @@ def instance_of(found: Mapping[str, Any]) -> Instance | None:
     state = found.get("state")
     return Instance(
         ti=ti,
-        run_after=_time(found.get("run_after")),
+        at=_time(found.get("logical_date")) or _time(found.get("run_after")),
         state=state if isinstance(state, str) and state else "no state",
         duration=number_of(found.get("duration")),
     )
@@ -130,7 +131,7 @@ def _night(run_id: str, instances: Sequence[Instance]) -> Night:
     states = {one.state for one in instances}
     return Night(
         run_id=run_id,
-        run_after=instances[0].run_after,
+        at=instances[0].at,
         state=next((state for state in _ALL_ENDED if state in states), instances[0].state),
         seconds=_longest([one.seconds for one in numbers]) or _longest([one.duration for one in instances]),
         numbers=Numbers(

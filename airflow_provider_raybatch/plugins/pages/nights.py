@@ -47,12 +47,15 @@ def nights_page(dag_id: str, task_id: str, nights: Sequence[Night], frame: Frame
     if frame.framed:
         said += " To open a night's report, select the run and this task in Airflow."
     shown = table(count_of(len(nights), "night"), _HEADS, [_row(night, frame) for night in nights])
+    plots = _plots(nights)
+    since = node("p", "Over the time since the first of these nights.", class_="dim")
+    course = section("course", "From night to night", since, node("div", plots, class_="plots"))
     return document(
         f"{task_id}: last nights",
         header,
         node("p", said, class_="dim"),
-        section("course", "From night to night", node("div", _plots(nights), class_="plots")),
         section("nights", "Each night", shown),
+        course if plots else None,
     )
 
 
@@ -79,7 +82,7 @@ def _class(state: str) -> str:
 
 
 def _name(night: Night, frame: Frame) -> Content:
-    when = night.run_after.strftime("%Y-%m-%d %H:%M") if night.run_after is not None else night.run_id
+    when = night.at.strftime("%Y-%m-%d %H:%M") if night.at is not None else night.run_id
     first = night.instances[0].ti
     if first.map_index < 0:
         return frame.link(_path(first), words_of(when))
@@ -97,25 +100,20 @@ def _plots(nights: Sequence[Night]) -> list[Content]:
     wanted: list[tuple[str, str, Callable[[Night], float | None]]] = [
         ("Good rows", "rows", lambda night: night.numbers.rows),
         ("Failed rows", "rows", lambda night: night.numbers.errors),
-        ("Tokens", "tokens", lambda night: night.numbers.tokens),
+        ("Tokens", "input and output", lambda night: night.numbers.tokens),
         ("Time", "s", lambda night: night.seconds),
     ]
     if len(currencies) == 1:
-        unit = next(iter(currencies)) or "of no currency"
+        unit = next(iter(currencies)) or "in the unit of its price"
         wanted.append(("Cost", unit, lambda night: night.numbers.cost))
-    return [
-        _plot(title, unit, value, nights)
-        for title, unit, value in wanted
-        if any(value(night) is not None for night in nights)
-    ]
+    return [plot for title, unit, value in wanted if (plot := _plot(title, unit, value, nights)) is not None]
 
 
 def _plot(title: str, unit: str, value: Callable[[Night], float | None], nights: Sequence[Night]) -> Content:
-    timed = [night for night in reversed(nights) if night.run_after is not None]
-    began = timed[0].run_after if timed else None
-    points = [
-        ((night.run_after - began).total_seconds(), value(night))
-        for night in timed
-        if night.run_after is not None and began is not None
-    ]
-    return line_plot(title, unit, points)
+    """A number over the nights; ``None`` where fewer than two have it."""
+    timed = [(night.at, value(night)) for night in nights if night.at is not None]
+    timed.sort(key=lambda one: one[0])
+    if sum(number is not None for _, number in timed) < 2:
+        return None
+    points = [((at - timed[0][0]).total_seconds(), number) for at, number in timed]
+    return line_plot(title, unit, points, whole=unit == "rows")

@@ -29,7 +29,7 @@ def known(run_id: str = "r1", map_index: int = -1, **fields: Any) -> dict[str, A
 def instance(*args: Any, numbers: Numbers | None = None, **fields: Any) -> Instance:
     found = instance_of(known(*args, **fields))
     assert found is not None
-    return Instance(found.ti, found.run_after, found.state, found.duration, numbers or Numbers())
+    return Instance(found.ti, found.at, found.state, found.duration, numbers or Numbers())
 
 
 def test_numbers_of_a_result() -> None:
@@ -113,10 +113,22 @@ def test_a_page_of_failed_and_good_nights() -> None:
     assert "1.50 EUR" in page
     assert 'href="/raybatch/dags/d/runs/r2/tasks/t/-1"' in page
     assert '<span class="bad">failed</span>' in page
-    assert page.count("<figure>") == 5
+    assert page.count("<figure>") == 1  # of the time, which two nights have
     framed = nights_page("d", "t", nights, Frame(framed=True))
     assert "<a " not in framed
     assert "select the run" in framed
+
+
+def test_plots_of_two_nights() -> None:
+    good = numbers_of(RESULT)
+    nights = nights_of([
+        instance("r2", numbers=good),
+        instance("r1", numbers=good, logical_date="2026-10-30T02:00:00Z"),
+    ])
+    page = nights_page("d", "t", nights, Frame())
+    assert page.count("<figure>") == 5
+    assert "2 d" in page
+    assert "2026-10-30 02:00" in page
 
 
 def test_a_task_that_has_not_run() -> None:
