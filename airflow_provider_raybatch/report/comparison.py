@@ -178,5 +178,5 @@ def _change(now: float | None, last: float | None, text: Text, wanted: str) -> t
         return words.signed(text(abs(now)), grown), meaning
     if now >= _TIMES * last > 0:
         return f"{words.rate(now / last)}x", meaning
-    part = abs(now - last) / abs(last)
-    return words.signed(words.percent(part), grown), meaning
+    part = words.percent(abs(now - last) / abs(last))
+    return part if part.startswith("under") else words.signed(part, grown), meaning

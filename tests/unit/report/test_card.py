@@ -52,7 +52,7 @@ def test_a_card_has_what_hubs_search_by() -> None:
 
 def test_a_card_is_what_hugging_face_reads() -> None:
     found = DatasetCard(dataset_card(reports.good()))
-    assert found.data.size_categories == ["1K<n<10K"]
+    assert found.data.to_dict()["size_categories"] == ["1K<n<10K"]
     assert found.text.lstrip().startswith("# label")
 
 
