@@ -127,7 +127,7 @@ def test_plots_of_two_nights() -> None:
     ])
     page = nights_page("d", "t", nights, Frame())
     assert page.count("<figure>") == 5
-    assert "2 d" in page
+    assert " h</text>" in page
     assert "2026-10-30 02:00" in page
 
 
