@@ -56,7 +56,7 @@ def _head(report: Report) -> Element:
 def _state(report: Report) -> Element:
     title, why = ending(report)
     if report.state == "committed":
-        return node("p", title, class_="state")
+        return node("p", title, class_="state failed" if report.errors and not report.rows else "state")
     return node("p", node("strong", title), " ", words_of(why, 2000), class_="state failed")
 
 

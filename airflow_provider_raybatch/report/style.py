@@ -98,8 +98,8 @@ svg .area { fill: var(--a); opacity: .12; }
 svg.swatch { width: .8rem; height: .8rem; margin-right: .4rem; vertical-align: baseline; }
 @media (max-width: 30rem) { main { padding: 1rem .75rem 3rem; } h1 { font-size: 1.4rem; } .tiles {
   grid-template-columns: repeat(2, minmax(0, 1fr)); } .tile { padding: .55rem .65rem; } .tile
-  dd:first-of-type { font-size: 1.15rem; } th, td { padding-right: .5rem; } tbody th { min-width: 5rem; }
-  table { font-size: .9375rem; } }
+  dd:first-of-type { font-size: 1.15rem; } th, td { padding-right: .5rem; } tbody th { min-width: 6.5rem;
+  } td { min-width: 4.5rem; } table { font-size: .9375rem; } }
 @media print { :root { --paper: #ffffff; --card: #ffffff; --ink: #000000; --dim: #333333; --line: #999999;
   } main { max-width: none; padding: 0; } nav { display: none; } .text { max-height: none; overflow:
   visible; } .wide { overflow: visible; } .sample, figure, .tile, tr { break-inside: avoid; } h2, h3 {

@@ -24,7 +24,7 @@ from airflow_provider_raybatch.report.plots import bar
 from airflow_provider_raybatch.report.sections.figures import figure_table
 from airflow_provider_raybatch.report.sections.rows import input_row
 
-_MOST_CHANGES = 50
+_MOST_CHANGES, _MOST_UNFOLDED = 50, 12
 STEPS = {
     "read": "could not be read",
     "template": "could not be put into the prompt",
@@ -102,15 +102,20 @@ def _examples(examples: Sequence[FailedExample]) -> list[Element]:
     ]
 
 
-def _schema(report: Report) -> list[Content] | None:
+def _schema(report: Report) -> list[Content] | Element | None:
     changed = column_changes(report.columns, report.last_run)
     if not changed:
         return None
+    added, removed = sum(one.last is None for one in changed), sum(one.now is None for one in changed)
+    counts = ((added, "added"), (removed, "removed"), (len(changed) - added - removed, "of another type"))
+    said = ", ".join(f"{count_of(count, 'column')} {word}" for count, word in counts if count)
     rows = [(words_of(one.name), *_types(one)) for one in changed[:_MOST_CHANGES]]
     left = len(changed) - len(rows)
-    caption = f"The schema changed: {count_of(len(changed), 'column')}"
-    heads = ("Column", "Change", "This run", "Last")
-    return [table(caption, heads, rows), node("p", f"And {count_of(left, 'more column')}.") if left else None]
+    whole = table(f"The schema changed: {said}", ("Column", "Change", "This run", "Last"), rows)
+    more = node("p", f"And {count_of(left, 'more column')}.") if left else None
+    return (
+        [whole, more] if len(rows) <= _MOST_UNFOLDED else folded(f"The schema changed: {said}", whole, more)
+    )
 
 
 def _types(one: ColumnChange) -> tuple[Content, Content, Content]:

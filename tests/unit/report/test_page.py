@@ -158,7 +158,7 @@ def test_what_is_not_known_is_unknown() -> None:
 
 def test_columns_that_changed_are_named() -> None:
     text = page("good").text
-    assert "The schema changed: 3 columns" in text
+    assert "The schema changed: 1 column added, 1 column removed, 1 column of another type" in text
     assert "score other type double int64" in text
     assert "finish_reason added string none" in text
     assert "old removed none string" in text
