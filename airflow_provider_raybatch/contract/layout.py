@@ -140,7 +140,12 @@ def run_name(task: TaskKey, run_token: str) -> str:
 
 def task_folder(submission: Submission) -> str:
     """Where a task keeps all its parts."""
-    return f"{PARTS}/{submission.task.digest[:16]}"
+    return task_place(submission.task)
+
+
+def task_place(task: TaskKey) -> str:
+    """The same for a task, whichever of its jobs."""
+    return f"{PARTS}/{task.digest[:16]}"
 
 
 def run_folder(submission: Submission, question: str, listing_digest: str) -> str:

@@ -35,6 +35,7 @@ class JobRecord(ContractModel):
     :param gpu_seconds_by_type: GPUs times seconds that its replicas held, by Ray's accelerator type.
     :param phases: seconds of its start-up, as in the manifest's timing.
     :param course: at most some hundreds of points; neighbours are merged as it grows.
+    :param content: whether a report of it may show what rows hold.
     :param failure: one sentence, and its class; ``None`` while it runs, and where it was killed.
     """
 
@@ -50,5 +51,6 @@ class JobRecord(ContractModel):
     gpu_seconds_by_type: dict[str, float] = Field(default_factory=dict)
     phases: dict[str, float] = Field(default_factory=dict)
     course: list[Moment] = Field(default_factory=list)
+    content: bool = True
     failure: str | None = None
     failure_class: FailureClass | None = None

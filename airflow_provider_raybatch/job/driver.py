@@ -6,12 +6,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from airflow_provider_raybatch.contract import events, layout
+from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest, Summary
+from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.shown_uri import without_queries
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -25,12 +28,15 @@ from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
 from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.monitor.start_up import in_words
-from airflow_provider_raybatch.job.output import cleanup
+from airflow_provider_raybatch.job.output import cleanup, run_reports
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.dead_letters import failures_of, with_rows_left
-from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
+from airflow_provider_raybatch.job.output.manifest_copy import renew_copy, renew_report_copies
 from airflow_provider_raybatch.job.output.publish import Target, publish
+from airflow_provider_raybatch.job.output.report import DatasetReport, explaining
 from airflow_provider_raybatch.job.output.run_statistics import statistics_of
+from airflow_provider_raybatch.job.output.tally import rendered
+from airflow_provider_raybatch.job.output.unfinished import Known
 from airflow_provider_raybatch.job.parts.ledger import add_up, mark_damaged
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.planning import cluster_view
@@ -43,7 +49,12 @@ from airflow_provider_raybatch.job.reuse.reuse import parts_of_task, plan_reuse
 from airflow_provider_raybatch.job.row_order import regroup
 from airflow_provider_raybatch.job.row_order.rows_to_do import input_of
 from airflow_provider_raybatch.job.run import supervision
-from airflow_provider_raybatch.job.run.cpu_tasks import cut_in_tasks, keys_over_the_cluster, parallel_map
+from airflow_provider_raybatch.job.run.cpu_tasks import (
+    apart_for,
+    cut_in_tasks,
+    keys_over_the_cluster,
+    parallel_map,
+)
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.run.replicas import Replicas
 from airflow_provider_raybatch.job.work import WorkItem, work
@@ -51,6 +62,8 @@ from airflow_provider_raybatch.job.work import WorkItem, work
 T = TypeVar("T")
 
 _PUBLISHERS = 8
+_LONGEST_RENDERING = 20.0
+"""Seconds for a user's function to make the requests of the report's samples."""
 
 
 def run(
@@ -69,36 +82,70 @@ def run(
     """
     context, control = JobContext(spec, secrets or Secrets(), emit), control or Control(spec, emit)
     emit(events.Phase(phase="preflight", message="checking source, prompt, model, destination and cluster"))
-    with context.launch, context.nodes, context.recorder, context.start_up.saying(emit):
-        if (committed := make_ready(context, submission)) is not None:
+    try:
+        with context.launch, context.nodes, context.recorder, context.start_up.saying(emit):
+            return _steps(context, submission, control)
+    except Exception as error:
+        _report_failure(context, submission, error)
+        raise
+
+
+def _steps(context: JobContext, submission: Submission, control: Control) -> Summary:
+    """All of them in order."""
+    if (committed := make_ready(context, submission)) is not None:
+        _found_committed(context, committed)
+        remember_committed(context.spec, context.journal.folder, context.secrets.aws, context.emit)
+        return committed.summary()
+    try:
+        _reuse(context)
+        if (committed := _claim(context)) is not None:
             _found_committed(context, committed)
-            remember_committed(spec, context.journal.folder, context.secrets.aws, emit)
             return committed.summary()
-        try:
-            _reuse(context)
-            if (committed := _claim(context)) is not None:
-                _found_committed(context, committed)
-                return committed.summary()
-            _write_reused(context)
-            _generate(context, control)
-            manifest = _publish(context, control)
-            _store(context)
-            context.recorder.end()
-            return manifest.summary()
-        except Exception as error:
-            if isinstance(error, DamagedPartError):
-                mark_damaged(context.job.folder, context.job.part_folder.rpartition("/")[0])
-            failure = with_rows_left(error, context.job, context.source.rows)
-            failure_class, sentence = diagnose(failure)
-            context.recorder.end(without_queries(sentence), failure_class)
-            if failure is error:
-                raise
-            raise failure from error
+        _write_reused(context)
+        _generate(context, control)
+        manifest = _publish(context, control)
+        _store(context)
+        context.recorder.end()
+        return manifest.summary()
+    except Exception as error:
+        if isinstance(error, DamagedPartError):
+            mark_damaged(context.job.folder, context.job.part_folder.rpartition("/")[0])
+        failure = with_rows_left(error, context.job, context.source.rows)
+        failure_class, sentence = diagnose(failure)
+        context.recorder.end(without_queries(sentence), failure_class)
+        if failure is error:
+            raise
+        raise failure from error
+
+
+def _report_failure(context: JobContext, submission: Submission, error: Exception) -> None:
+    """Write the report of a job that fails, unless the destination is another's."""
+    failure_class, sentence = diagnose(error)
+    if failure_class is FailureClass.SUPERSEDED or not context.may_report:
+        return
+    job, plan = getattr(context, "job", None), getattr(context, "sizing", None)
+    record = context.recorder.record or JobRecord(
+        run_token=submission.run_token,
+        submission_id=submission.submission_id,
+        began=context.start_up.began,
+        at=time.time(),
+        content=context.spec.report_samples > 0,
+    )
+    shown = {} if plan is None else plan.shown()
+    known = Known(explaining(context.spec), shown, context.versions, context.spec.last_run)
+    context.reports.failed(
+        context.journal.folder,
+        submission.task,
+        record.model_copy(update={"failure": without_queries(sentence), "failure_class": failure_class}),
+        known,
+        None if job is None or context.recorder.record is None else job.part_folder,
+    )
 
 
 def _found_committed(context: JobContext, manifest: BatchManifest) -> None:
     """Report the dataset of an earlier submission of this run, which may have failed to."""
     renew_copy(context.journal.folder, context.journal)
+    renew_report_copies(context.journal.folder, context.journal)
     cleanup.collect_copies(context.journal.folder, context.journal)
     context.emit(events.Committed(summary=manifest.summary(), reused=True))
 
@@ -138,7 +185,11 @@ def _claim(context: JobContext) -> BatchManifest | None:
     if committed is None:
         context.start_up.ended("claim")
         job, rows = context.job, context.source.rows
-        context.recorder.begin(job.folder, job.part_folder, journal.submission, context.start_up, rows)
+        content = context.spec.report_samples > 0
+        context.recorder.begin(
+            job.folder, job.part_folder, journal.submission, context.start_up, rows, content
+        )
+        context.reports.begin(job.folder, context.spec, journal.submission, job.part_folder)
     return committed
 
 
@@ -269,7 +320,15 @@ def _publish(context: JobContext, control: Control) -> BatchManifest:
     plan = {**figures.plan, **context.checked.shown()}
     figures = replace(figures, digests=context.checked.digests, versions=versions, plan=plan)
     manifest = prepare(
-        spec, journal, ledger, source.rows, figures, source.schema, job.part_folder, publish_over_the_cluster
+        spec,
+        journal,
+        ledger,
+        source.rows,
+        figures,
+        source.schema,
+        job.part_folder,
+        publish_over_the_cluster,
+        _report(context),
     )
     if spec.postprocess is not None or spec.response_schema is not None:
         when = (
@@ -284,8 +343,24 @@ def _publish(context: JobContext, control: Control) -> BatchManifest:
     return manifest
 
 
+def _report(context: JobContext) -> DatasetReport:
+    """What writes the report of the dataset."""
+    spec, record = context.spec, context.recorder.record
+    render = partial(apart_for, _LONGEST_RENDERING, rendered, task=context.job.task)
+    return DatasetReport(
+        context.journal.folder,
+        spec,
+        [] if record is None else record.course,
+        context.reports.attempts,
+        context.emit,
+        None if spec.prompt_function is None else render,
+    )
+
+
 def _store(context: JobContext) -> None:
     """Keep the responses for other runs. After the commit: a slow or failing store can't cost the dataset."""
+    renew_report_copies(context.journal.folder, context.journal)
+    run_reports.drop(context.journal.folder, context.journal.submission.task)
     if context.store is not None:
         context.emit(events.Phase(phase="storing", message="adding new responses to the response store"))
         job = context.job

@@ -25,7 +25,7 @@ def counted(failures: Iterable[tuple[int, RowFailure]]) -> str:
     counts: Counter[tuple[str, str]] = Counter()
     examples: dict[tuple[str, str], str] = {}
     for ordinal, failure in failures:
-        kind = failure.step, _VALUE.sub("#", failure.reason)
+        kind = failure.step, kind_of_reason(failure.reason)
         counts[kind] += 1
         examples.setdefault(kind, f"row {ordinal}: {_short(failure.reason)}")
     shown = counts.most_common(_MOST_SHOWN)
@@ -40,13 +40,18 @@ def main_reasons(failures: Iterable[RowFailure]) -> dict[str, tuple[int, str]]:
     examples: dict[tuple[str, str], str] = {}
     for failure in failures:
         sentence = _SENTENCE.split(failure.reason.strip(), maxsplit=1)[0]
-        kind = failure.step, _VALUE.sub("#", sentence)
+        kind = failure.step, kind_of_reason(sentence)
         counts[kind] += 1
         examples.setdefault(kind, _short(sentence))
     found: dict[str, tuple[int, str]] = {}
     for kind, count in counts.most_common():
         found.setdefault(kind[0], (count, examples[kind]))
     return found
+
+
+def kind_of_reason(reason: str) -> str:
+    """The same for reasons that differ only in numbers and quoted values."""
+    return _VALUE.sub("#", reason)
 
 
 def _short(reason: str) -> str:

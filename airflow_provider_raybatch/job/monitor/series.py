@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from airflow_provider_raybatch.contract.record import Moment
-from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
+
+if TYPE_CHECKING:  # it imports Ray, and records are read without
+    from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 
 MOST_POINTS = 300
 _STEP = 1.0

@@ -8,7 +8,7 @@ import io
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -42,6 +42,7 @@ from airflow_provider_raybatch.job.output.publish import (
 )
 from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
 from airflow_provider_raybatch.job.output.schema import Footer, footers, input_types
+from airflow_provider_raybatch.job.output.tally import Tally, Wanted
 from airflow_provider_raybatch.job.parts.part import Part, good_outputs
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, column_types
@@ -61,11 +62,13 @@ def prepare(
     source: pa.Schema,
     own_parts: str,
     parallel_map: ParallelMap[Any] = in_sequence,
+    report: Callable[[BatchManifest, Tally], str | None] | None = None,
 ) -> BatchManifest:
     """Write every row of the input once, and the manifest; readers see none of it before :func:`commit`.
 
     :param source: input columns as preflight saw them: all that is known if no row was read.
     :param own_parts: see :class:`~airflow_provider_raybatch.job.output.publish.Target`.
+    :param report: writes the report of the dataset, and returns where; by default there is none.
     :raises SupersededError: another submission claimed the destination.
     :raises RaybatchError: a row is missing or double; nothing was published.
     """
@@ -90,8 +93,12 @@ def prepare(
         errors=f"{layout.ERRORS}/{name}",
         lines=_lines(spec, journal),
     )
-    target, done = _publish(target, seen, _rows_per_range(spec, parts), expected_rows, parallel_map)
+    tally = Tally()
+    rows_per_range = _rows_per_range(spec, parts)
+    target, done = _publish(target, seen, rows_per_range, expected_rows, parallel_map, tally)
     manifest = _manifest(spec, journal, target, seen, done, statistics, began)
+    if report is not None:
+        manifest = manifest.model_copy(update={"report_uri": report(manifest, tally)})
     folder.write(layout.manifest_file(name), manifest.model_dump_json(by_alias=True, indent=1).encode())
     return manifest
 
@@ -117,14 +124,20 @@ def _publish(
     rows_per_range: int,
     expected_rows: int,
     parallel_map: ParallelMap[Any],
+    tally: Tally,
 ) -> tuple[Target, list[PublishedRange]]:
-    """Write the dataset. The target gets the columns that `postprocess` adds."""
+    """Write the dataset. The target gets the columns that `postprocess` adds, and `tally` all ranges' own."""
     decoded = {part.path: footer.decoded for part, footer in seen.items()}
     found = ranges(list(seen), rows_per_range, expected_rows, decoded)
+    shown = Wanted.of(target.task.spec.report_samples, len(found))
+    target = replace(target, shown=shown)
     if (notes := target.postprocess) is not None:
         types = column_types(parallel_map(postprocess, found, target))
         target = replace(target, postprocess=replace(notes, types=types))
-    done: list[PublishedRange] = list(parallel_map(publish, found, target))
+    done: list[PublishedRange] = []
+    for one in parallel_map(publish, found, target):
+        tally.add(one.tally, shown)
+        done.append(replace(one, tally=Tally()))  # frees memory
     if notes is not None:
         target.folder.delete([*(notes.path(range_.number) for range_ in found), notes.notes])
     rows, errors = sum(one.rows for one in done), sum(one.errors for one in done)

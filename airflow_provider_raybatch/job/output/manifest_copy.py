@@ -6,35 +6,70 @@ The journal decides; the copy never goes back, even if a writer was frozen on th
 
 from __future__ import annotations
 
+import logging
 import random
 import time
+from collections.abc import Callable
+from functools import partial
 
-from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
+from airflow_provider_raybatch.contract.layout import (
+    NEWEST_MANIFEST,
+    REPORT_DATA,
+    REPORT_PAGE,
+    commit_of,
+    report_folder,
+)
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError, error_prefix
 from airflow_provider_raybatch.storage.folder import Folder
 
 _RACES = 20
+logger = logging.getLogger(__name__)
 _LONGEST_PAUSE = 0.1
 
 
 def renew_copy(folder: Folder, journal: Journal) -> None:
     """Make the copy equal the manifest that the journal's last entry names."""
+    _renew(folder, journal, NEWEST_MANIFEST, lambda manifest: manifest)
+
+
+def renew_report_copies(folder: Folder, journal: Journal) -> None:
+    """Make the copies of a report equal that of the newest dataset, if that has one. Never raises."""
+    for name in (REPORT_DATA, REPORT_PAGE):
+        try:
+            _renew(folder, journal, name, partial(_of_report, name=name))
+        except Exception as error:  # the dataset is published
+            logger.warning("%s/%s is not renewed this time: %s", folder.uri, name, error)
+
+
+def _of_report(manifest: str, name: str) -> str:
+    return f"{report_folder(str(commit_of(manifest)))}/{name}"
+
+
+def _renew(folder: Folder, journal: Journal, copy: str, original: Callable[[str], str]) -> None:
+    """Make a copy equal its original.
+
+    :param original: its path, by that of the manifest.
+    """
     for _ in range(_RACES):
         with error_prefix("destination"):
             # Read before the journal is: if a newer manifest is copied after this, the replacement fails.
-            old = None if folder.head(NEWEST_MANIFEST) is None else folder.read(NEWEST_MANIFEST)
+            old = None if folder.head(copy) is None else folder.read(copy)
             last = journal.last()
             if last is None or last.published is None:
                 return
-            new = folder.read(last.published.manifest)
+            path = original(last.published.manifest)
+            if copy != NEWEST_MANIFEST and folder.head(path) is None:
+                folder.delete([copy])  # it is about an older dataset
+                return
+            new = folder.read(path)
             if old == new:
                 folder.sync()
                 return
             try:
-                folder.replace(NEWEST_MANIFEST, old, new)
+                folder.replace(copy, old, new)
             except TakenError:
                 time.sleep(random.uniform(0, _LONGEST_PAUSE))
             else:
                 return
-    raise StorageError(f"destination: {folder.uri}/{NEWEST_MANIFEST} is being changed by many jobs at once.")
+    raise StorageError(f"destination: {folder.uri}/{copy} is being changed by many jobs at once.")

@@ -25,7 +25,9 @@ from airflow_provider_raybatch.job.failures.summary import main_reasons
 from airflow_provider_raybatch.job.input.table import as_text, kinds_of, members, parquet_file, restored
 from airflow_provider_raybatch.job.output.dataset_rows import dataset_rows
 from airflow_provider_raybatch.job.output.openai_batch.lines import SCHEMA, AnswerLines
+from airflow_provider_raybatch.job.output.row_values import row_values
 from airflow_provider_raybatch.job.output.schema import cast, common_type
+from airflow_provider_raybatch.job.output.tally import Tally, Wanted, tally_of
 from airflow_provider_raybatch.job.parts.part import Part, read_between
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
@@ -59,6 +61,7 @@ class Target:
     :param postprocess: the user's function that adds columns, if the job has one.
     :param errors: folder of OpenAI's error files, where `lines` are written.
     :param lines: what writes rows as lines of OpenAI's files, if `format` is that.
+    :param shown: rows that the report shows.
     """
 
     folder: Folder
@@ -72,6 +75,7 @@ class Target:
     postprocess: Postprocess | None = None
     errors: str = ""
     lines: AnswerLines | None = None
+    shown: Wanted = field(default_factory=lambda: Wanted(0, 0))
 
     @property
     def schema(self) -> pa.Schema:
@@ -97,6 +101,7 @@ class PublishedRange:
     :param reasons: see :func:`~airflow_provider_raybatch.job.failures.summary.main_reasons`.
     :param saved: input and output tokens of good rows that the run did not pay for.
     :param generated: output tokens of good rows that this submission generated.
+    :param tally: of all its rows, for the report.
     """
 
     path: str | None
@@ -110,6 +115,7 @@ class PublishedRange:
     origins: dict[str, int] = field(default_factory=dict)
     saved: int = 0
     generated: int = 0
+    tally: Tally = field(default_factory=Tally)
 
 
 def ranges(
@@ -156,6 +162,7 @@ def publish(range_: Range, target: Target) -> PublishedRange:
         table = with_added(table, target.folder, target.postprocess, range_.number)
     good, bad = table.filter(table["ok"]), table.filter(pc.invert(table["ok"]))
     result = PublishedRange(None, 0, good.num_rows, bad.num_rows)
+    result.tally = tally_of(good, bad, target.task, target.shown)
     if good.num_rows:
         result.dataset_rows, rows = dataset_rows(good, target.task)
         flat = (some if target.lines else _flatten(some, target) for some in rows)
@@ -187,7 +194,7 @@ def write_rows(rows: Iterable[pa.Table], number: int, target: Target) -> tuple[s
     elif target.lines is not None:
         content = b"".join(map(target.lines.answers, rows))
     else:
-        content = b"".join(_line(row) for some in rows for row in _rows(some))
+        content = b"".join(_line(row) for some in rows for row in row_values(some))
     path = data_file(target.data, number, "parquet" if target.format == "parquet" else "jsonl")
     target.folder.write(path, content)
     return path, len(content)
@@ -306,25 +313,6 @@ def _flatten(table: pa.Table, target: Target) -> pa.Table:
     return pa.table(columns, schema=target.columns)
 
 
-def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    try:
-        return table.to_pylist()  # type: ignore[no-any-return]
-    except (ValueError, OverflowError):
-        columns = [_values(column) for column in table.columns]
-        return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
-
-
-def _values(column: pa.ChunkedArray) -> list[Any]:
-    """The values; those that Python can't hold (invalid UTF-8, dates after year 9999) as JSON has them."""
-    try:
-        return column.to_pylist()  # type: ignore[no-any-return]
-    except UnicodeDecodeError:
-        raw = column.cast(pa.large_binary()).to_pylist()
-        return [None if value is None else value.decode("utf-8", "replace") for value in raw]
-    except (ValueError, OverflowError):
-        return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
-
-
 def dead_letters(table: pa.Table) -> bytes:
     """Failed rows of parts as JSON lines: position, id, step, reason, request and input columns.
 
@@ -332,7 +320,7 @@ def dead_letters(table: pa.Table) -> bytes:
     """
     inputs: Sequence[Any] = [None] * table.num_rows
     if "input" in table.schema.names:
-        inputs = _rows(pa.Table.from_struct_array(table["input"]))
+        inputs = row_values(pa.Table.from_struct_array(table["input"]))
     lines = []
     failures = table["failure"].to_pylist()
     ordinals, ids = table["ordinal"].to_pylist(), table["id"].to_pylist()

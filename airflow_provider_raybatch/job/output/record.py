@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from airflow_provider_raybatch.contract.base import parse_file
 from airflow_provider_raybatch.contract.events import Progress
@@ -17,13 +18,15 @@ from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.contract.layout import RECORD
 from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.submission import Submission
-from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.monitor.series import Series
-from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, ReadableFolder
 from airflow_provider_raybatch.storage.in_order import in_order
+
+if TYPE_CHECKING:  # they import Ray, and records are read without
+    from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
+    from airflow_provider_raybatch.job.monitor.start_up import StartUp
 
 INTERVAL = 30.0
 """Seconds between two notes."""
@@ -50,13 +53,20 @@ class Recorder:
         self._over.set()
 
     def begin(
-        self, folder: Folder, part_folder: str, submission: Submission, start_up: StartUp, total: int
+        self,
+        folder: Folder,
+        part_folder: str,
+        submission: Submission,
+        start_up: StartUp,
+        total: int,
+        content: bool = True,
     ) -> None:
         """Write the first note, and go on.
 
         :param part_folder: the driver's own folder, relative to `folder`.
         :param start_up: of the job.
         :param total: rows of the input.
+        :param content: whether reports may show what rows hold.
         """
         self._folder, self._path = folder, f"{part_folder}/{RECORD}"
         self._start_up, self._series = start_up, Series(start_up.began)
@@ -67,6 +77,7 @@ class Recorder:
             began=began,
             at=began,
             total=total,
+            content=content,
         )
         self._thread = threading.Thread(target=self._run, name="raybatch-record", daemon=True)
         self._thread.start()
@@ -100,7 +111,7 @@ class Recorder:
             return None
         with self._lock:
             known = {
-                "at": round(time.time(), 1),
+                "at": time.time(),
                 "phases": self._start_up.phases(self._reports),
                 "course": self._series.moments,
             }

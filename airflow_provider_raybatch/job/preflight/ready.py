@@ -34,6 +34,7 @@ from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.record import Recorder
+from airflow_provider_raybatch.job.output.run_reports import RunReports
 from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask, look_back
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.planning import cluster_view, plan
@@ -93,6 +94,8 @@ class JobContext:
     :ivar ledger: the parts of the dataset.
     :ivar gpu_seconds: GPUs times seconds for which replicas held them.
     :ivar recorder: notes how the job goes, once the destination is claimed.
+    :ivar reports: of jobs of the run that publish nothing.
+    :ivar may_report: whether the destination is this task's, as far as is known.
     """
 
     spec: BatchInferenceSpec
@@ -123,6 +126,8 @@ class JobContext:
     ran: Ran = field(default_factory=Ran)
     gpu_seconds: float = 0.0
     recorder: Recorder = field(default_factory=Recorder)
+    reports: RunReports = field(default_factory=RunReports)
+    may_report: bool = False
 
 
 def make_ready(context: JobContext, submission: Submission) -> BatchManifest | None:
@@ -140,6 +145,7 @@ def make_ready(context: JobContext, submission: Submission) -> BatchManifest | N
     if (committed := context.journal.committed()) is not None:
         return committed
     context.journal.check_owner()
+    context.may_report = True
     context.spec = with_model(spec, apart_if_users_code(spec, schema_of_model))
     sampled = _check_input(context)
     spec = with_time(context.spec, context.journal)

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``report.json`` and ``report.html`` of a job. What goes wrong with them is a warning, and ends no job."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_raybatch.contract.arguments.chunks import ChunkArguments
+from airflow_provider_raybatch.contract.arguments.engine import EngineArguments
+from airflow_provider_raybatch.contract.arguments.model import ModelArguments
+from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments
+from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
+from airflow_provider_raybatch.contract.arguments.task import TaskArguments
+from airflow_provider_raybatch.contract.arguments.tools import ToolArguments
+from airflow_provider_raybatch.contract.events import Notice
+from airflow_provider_raybatch.contract.layout import REPORT_DATA, REPORT_PAGE, commit_of, report_folder
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.record import Moment
+from airflow_provider_raybatch.contract.report import FailureGroup, Report, Sample
+from airflow_provider_raybatch.contract.shown_uri import shown_uri, without_queries
+from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import all_storable, cut_to
+from airflow_provider_raybatch.job.output.tally import Tally
+from airflow_provider_raybatch.report.page import report_page
+from airflow_provider_raybatch.storage.folder import Folder
+
+_EXPLAIN = (
+    TaskArguments, ModelArguments, PromptArguments, ChunkArguments, ToolArguments, SamplingArguments,
+    EngineArguments,
+)  # fmt: skip
+_LONGEST = 4000
+"""Characters of one argument's text, such as a chat template."""
+_SECRET = re.compile(r"token$|secret|password|passwd|credential|api_?key|authorization", re.IGNORECASE)
+_NO_SECRETS = frozenset({"bos_token", "eos_token", "pad_token", "unk_token", "seconds_per_token"})
+
+Rendered = Callable[[Sequence[Mapping[str, Any]]], Sequence[str | None]]
+"""Requests of rows as texts, made by a user's function."""
+
+
+@dataclass(frozen=True)
+class DatasetReport:
+    """Writes the report of a dataset that is about to be committed.
+
+    :param course: of the job.
+    :param attempts: jobs of the run that are known.
+    :param render: calls a user's `prompt_function`; ``None`` where the job has none.
+    :param emit: called with a warning, if there is one.
+    """
+
+    folder: Folder
+    spec: BatchInferenceSpec
+    course: Sequence[Moment]
+    attempts: int
+    emit: Callable[[Notice], None]
+    render: Rendered | None = None
+
+    def __call__(self, manifest: BatchManifest, tally: Tally) -> str | None:
+        """Where its page lies; ``None`` if it could not be written."""
+        try:
+            place = report_folder(str(commit_of(manifest.manifest_uri.removeprefix(f"{self.folder.uri}/"))))
+            tally.samples = self._with_requests(tally)
+            report = report_of(manifest, tally, self.spec, self.course, self.attempts)
+            write(self.folder, place, report)
+        except Exception as error:  # the dataset is what the job is for
+            self.emit(warning(error))
+            return None
+        if tally.flaw is not None:
+            text = f"the report lacks lengths, samples or answers of some rows ({tally.flaw})"
+            self.emit(Notice(level="warning", message=text))
+        return f"{self.folder.uri}/{place}/{REPORT_PAGE}"
+
+    def _with_requests(self, tally: Tally) -> list[Sample]:
+        if not tally.values or self.render is None:
+            return tally.samples
+        texts: dict[int, str | None] = {}
+        with contextlib.suppress(Exception):  # the rest of the report does not need the function
+            texts.update(zip(tally.values, self.render(list(tally.values.values())), strict=True))
+        return [
+            one.model_copy(update={"request": texts.get(one.ordinal, one.request)}) for one in tally.samples
+        ]
+
+
+def warning(error: Exception) -> Notice:
+    """The log line of a report that could not be made."""
+    why = without_queries(" ".join(str(error).split()))[:300] or type(error).__name__
+    return Notice(level="warning", message=f"no report of this job is written: {why}")
+
+
+def write(folder: Folder, place: str, report: Report) -> None:
+    """Write both files: what the page is made of, and the page.
+
+    :param place: folder relative to `folder`.
+    """
+    page = report_page(report).encode("utf-8", "replace")
+    folder.write(f"{place}/{REPORT_DATA}", report.model_dump_json().encode())
+    folder.write(f"{place}/{REPORT_PAGE}", page)
+
+
+def report_of(
+    manifest: BatchManifest, tally: Tally, spec: BatchInferenceSpec, course: Sequence[Moment], attempts: int
+) -> Report:
+    """The report of a committed dataset."""
+    counts, shows = manifest.counts, spec.report_samples > 0
+    report = Report(
+        rows=counts.ok,
+        errors=counts.error,
+        total=counts.input,
+        tokens=manifest.tokens,
+        tokens_paid=manifest.tokens_paid,
+        tokens_saved=manifest.tokens_saved,
+        tokens_generated=manifest.tokens_generated,
+        seconds=manifest.timing.total_seconds or None,
+        cost=manifest.cost,
+        currency=manifest.currency,
+        gpu_seconds=manifest.gpu_seconds,
+        gpu_seconds_by_type=manifest.gpu_seconds_by_type,
+        gpu_hour_price=manifest.gpu_hour_price,
+        savings=manifest.savings,
+        state="committed",
+        attempts=attempts,
+        counts=counts,
+        failures=_failures(manifest, tally),
+        finish_reasons=manifest.finish_reasons,
+        prompt_tokens=tally.prompts.bins,
+        output_tokens=tally.outputs.bins,
+        answers=tally.answers.few(spec),
+        samples=tally.samples,
+        timing=manifest.timing,
+        course=list(course),
+        replicas=manifest.replicas,
+        last_run=manifest.last_run or spec.last_run,
+        arguments=explaining(spec),
+        plan=manifest.plan,
+        effective_sampling=manifest.effective_sampling,
+        columns={column.name: column.type for column in manifest.columns},
+        versions=manifest.versions,
+        created_at=manifest.created_at,
+        task=manifest.owner,
+        submission_id=manifest.submission_id,
+        format=manifest.format,
+        uri=manifest.uri,
+        manifest_uri=manifest.manifest_uri,
+        dead_letter_uri=manifest.dead_letter_uri,
+    )
+    return report if shows else report.without_content()
+
+
+def _failures(manifest: BatchManifest, tally: Tally) -> list[FailureGroup]:
+    steps = sorted(manifest.counts.errors_by_step.items(), key=lambda one: -one[1])
+    return [
+        FailureGroup(
+            step=step,
+            rows=rows,
+            reason=manifest.reasons_by_step.get(step),
+            examples=tally.examples.get(step, []),
+        )
+        for step, rows in steps
+    ]
+
+
+def explaining(spec: BatchInferenceSpec) -> dict[str, Any]:
+    """The arguments that explain a result, as they were given; without defaults and secrets."""
+    names = {name for group in _EXPLAIN for name in group.model_fields} - NOT_ARGUMENTS
+    given = spec.model_dump(mode="json", include=names, exclude_defaults=True)
+    ordered = {name: given[name] for name in type(spec).model_fields if name in given}
+    first = {"model": spec.model, "engine": spec.engine}
+    shown: dict[str, Any] = all_storable(_shown({**first, **ordered}))
+    return {**shown, "source": [cut_to(_LONGEST, shown_uri(one)) for one in spec.source[:20]]}
+
+
+def _shown(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        return {key: _shown(inner, str(key)) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_shown(inner, name) for inner in value]
+    if isinstance(value, str):
+        is_secret = _SECRET.search(name) and name not in _NO_SECRETS
+        return "***" if is_secret else cut_to(_LONGEST, without_queries(value))
+    return value

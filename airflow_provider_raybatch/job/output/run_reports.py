@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reports of jobs that publish nothing, beside the task's parts.
+
+That of a killed job is written when the next one starts, that of a failed one at its own end. Each has a
+thread of its own, and little time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.layout import REPORT_DATA, REPORT_PAGE, task_place
+from airflow_provider_raybatch.contract.record import JobRecord
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.submission import Submission, TaskKey
+from airflow_provider_raybatch.job.output.record import listed_records
+from airflow_provider_raybatch.job.output.report import explaining, write
+from airflow_provider_raybatch.job.output.unfinished import Known, report_of_run
+from airflow_provider_raybatch.storage.folder import Folder
+
+_LONGEST = {FailureClass.CANCELLED: 1.0, FailureClass.TIMEOUT: 1.0}
+_USUALLY = 20.0
+"""Seconds that a report may take of a failed job's end. What stops a job waits for few."""
+
+logger = logging.getLogger(__name__)
+
+
+class RunReports:
+    """Writes them. Never raises.
+
+    :ivar attempts: jobs of the run that are known, this one included.
+    """
+
+    def __init__(self) -> None:
+        self.attempts = 1
+        self._earlier: threading.Thread | None = None
+
+    def begin(
+        self, folder: Folder, spec: BatchInferenceSpec, submission: Submission, part_folder: str
+    ) -> None:
+        """Report a job of this run that was killed; call it after the claim."""
+
+        def look() -> None:
+            place = task_place(submission.task)
+            records = listed_records(folder, folder.list(place))
+            earlier = [
+                one
+                for path, one in records
+                if one.run_token == submission.run_token and not path.startswith(f"{part_folder}/")
+            ]
+            self.attempts = 1 + len(earlier)
+            if earlier and earlier[-1].failure is None:
+                known = Known(explaining(spec), last_run=spec.last_run)
+                report = report_of_run(folder, submission.task, part_folder=part_folder, known=known)
+                if report is not None:
+                    write(folder, place, report)
+
+        self._earlier = _started(look)
+
+    def failed(
+        self,
+        folder: Folder,
+        task: TaskKey,
+        record: JobRecord,
+        known: Known,
+        part_folder: str | None = None,
+    ) -> None:
+        """Report this job, which fails.
+
+        :param record: its last one.
+        :param part_folder: ``None`` for a job that was refused before it claimed the destination.
+        """
+
+        def report() -> None:
+            if self._earlier is not None:
+                self._earlier.join()
+            made = report_of_run(folder, task, part_folder=part_folder, own=record, known=known)
+            if made is not None:
+                write(folder, task_place(task), made)
+
+        kind = record.failure_class or FailureClass.INTERNAL
+        _started(report).join(_LONGEST.get(kind, _USUALLY))
+
+
+def drop(folder: Folder, task: TaskKey) -> None:
+    """Delete the report of earlier attempts: the run has a dataset now, and that has its own report."""
+    place = task_place(task)
+    folder.delete([f"{place}/{REPORT_PAGE}", f"{place}/{REPORT_DATA}"])
+
+
+def _started(function: Callable[[], None]) -> threading.Thread:
+    def run() -> None:
+        try:
+            function()
+        except Exception as error:  # the job matters more
+            logger.warning("no report of a job without a dataset is written: %s", error)
+
+    thread = threading.Thread(target=run, name="raybatch-report", daemon=True)
+    thread.start()
+    return thread

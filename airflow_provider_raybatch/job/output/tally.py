@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the report shows of the rows, counted while ranges are published; memory stays flat.
+
+Samples are the rows of the lowest ranks. A rank is the fraction of the ordinal's multiple of the golden
+ratio, so any stretch of rows has low ranks, evenly spread: the choice needs no second pass, and repeats.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN
+from airflow_provider_raybatch.contract.report import FailedExample, Sample
+from airflow_provider_raybatch.contract.text import cut_to, storable
+from airflow_provider_raybatch.job.failures.summary import kind_of_reason
+from airflow_provider_raybatch.job.input.chunk_rows import BadRow
+from airflow_provider_raybatch.job.input.reader import parquet_rows
+from airflow_provider_raybatch.job.input.table import members
+from airflow_provider_raybatch.job.output.answers import Answers, answers_in
+from airflow_provider_raybatch.job.output.lengths import Lengths
+from airflow_provider_raybatch.job.output.row_texts import (
+    MOST_COLUMNS,
+    failed_request_text,
+    request_text,
+    response_text,
+    row_text,
+    text_of,
+)
+from airflow_provider_raybatch.job.output.row_values import row_values
+from airflow_provider_raybatch.job.request.render import needed_columns, render_all
+from airflow_provider_raybatch.job.row import Request
+from airflow_provider_raybatch.job.tasks.base import Task
+
+EXAMPLES = 3
+"""Failed rows of each step."""
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_LONGEST_ID = 200
+_MOST_VALUES = 64 * 1024
+"""Bytes of a sample's row that travel, for a user's function to make its request."""
+_OUTPUT_FIELDS = ("input_tokens", "output_tokens", "finish_reason")
+
+Shown = TypeVar("Shown", Sample, FailedExample)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How much of a range's rows to show.
+
+    :param samples: good rows of the whole dataset; 0 for no content at all.
+    :param of_range: at most so many of them from one range.
+    """
+
+    samples: int
+    of_range: int
+
+    @classmethod
+    def of(cls, samples: int, ranges: int) -> Wanted:
+        """For so many ranges of about the same size; if rows of many failed, some samples may be missing."""
+        return cls(samples, min(samples, -(-4 * samples // max(1, ranges)) + 1))
+
+
+@dataclass
+class Tally:
+    """What was counted in one range, or in many.
+
+    :param answers: of good rows.
+    :param examples: of failed rows, by step.
+    :param values: rows of samples whose request only a user's function makes, by ordinal.
+    :param flaw: why something of it is missing.
+    """
+
+    prompts: Lengths = field(default_factory=Lengths)
+    outputs: Lengths = field(default_factory=Lengths)
+    answers: Answers = field(default_factory=Answers)
+    samples: list[Sample] = field(default_factory=list)
+    examples: dict[str, list[FailedExample]] = field(default_factory=dict)
+    values: dict[int, dict[str, Any]] = field(default_factory=dict)
+    flaw: str | None = None
+
+    def add(self, other: Tally, wanted: Wanted) -> None:
+        """Take over what a range has."""
+        self.prompts.merge(other.prompts)
+        self.outputs.merge(other.outputs)
+        self.answers.merge(other.answers)
+        self.samples = lowest([*self.samples, *other.samples], wanted.samples)
+        self.values |= other.values
+        kept = {one.ordinal for one in self.samples}
+        self.values = {ordinal: row for ordinal, row in self.values.items() if ordinal in kept}
+        for step, found in other.examples.items():
+            self.examples[step] = telling([*self.examples.get(step, []), *found])
+        self.flaw = self.flaw or other.flaw
+
+
+def tally_of(good: pa.Table, bad: pa.Table, task: Task, wanted: Wanted) -> Tally:
+    """Count rows of parts.
+
+    :param good: those of the dataset, and `bad` the failed ones.
+    """
+    made = Tally()
+    try:
+        _count(made, good, task, wanted)
+        if wanted.samples:
+            made.samples = _samples(good, task, wanted.of_range, made.values)
+            made.examples = examples_of(bad)
+    except Exception as error:  # the dataset matters more
+        made.flaw = f"{type(error).__name__}: {error}"[:500]
+    return made
+
+
+def _count(made: Tally, good: pa.Table, task: Task, wanted: Wanted) -> None:
+    if not good.num_rows:
+        return
+    for lengths, name in ((made.prompts, "input_tokens"), (made.outputs, "output_tokens")):
+        if _has(task, name):
+            column = pc.fill_null(pc.struct_field(good["output"], name), 0)
+            lengths.add(column.to_numpy().astype(np.int64))
+    made.answers.add(answers_in(good, task) if wanted.samples else None)
+
+
+def _ranks(ordinals: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    ranks: npt.NDArray[np.uint64] = ordinals.astype(np.uint64) * _GOLDEN
+    return ranks
+
+
+def _by_rank(shown: Sequence[Shown]) -> list[Shown]:
+    ranks = _ranks(np.array([one.ordinal for one in shown], np.uint64))
+    return [shown[place] for place in np.argsort(ranks, kind="stable")]
+
+
+def lowest(shown: Sequence[Shown], most: int) -> list[Shown]:
+    """Those of the lowest ranks, in the order of the input."""
+    return sorted(_by_rank(shown)[:most], key=lambda one: one.ordinal)
+
+
+def telling(found: Sequence[FailedExample]) -> list[FailedExample]:
+    """A few failed rows, with different reasons where there are any, in the order of the input."""
+    ranked = _by_rank(found)
+    first: dict[str, FailedExample] = {}
+    for one in ranked:
+        first.setdefault(kind_of_reason(one.reason), one)
+    chosen = [*first.values(), *(one for one in ranked if one not in first.values())][:EXAMPLES]
+    return sorted(chosen, key=lambda one: one.ordinal)
+
+
+def _lowest_rows(table: pa.Table, most: int) -> pa.Table:
+    ranks = _ranks(table["ordinal"].to_numpy())
+    places = np.argsort(ranks, kind="stable")[:most]
+    return table.take(pa.array(np.sort(places)))
+
+
+def _samples(good: pa.Table, task: Task, most: int, values: dict[int, dict[str, Any]]) -> list[Sample]:
+    """A few good rows; `values` gets the rows that a user's function must see."""
+    if not good.num_rows:
+        return []
+    rows = _lowest_rows(good, most)
+    shown, requests = _row_texts(rows, task), _requests(rows, task, values)
+    outputs = rows["output"]
+    of_task = outputs if task.chunk_index else task.published(outputs)[0]
+    first = pc.struct_field(outputs, [0]) if task.chunk_index else of_task
+    names = [name for name in (*_OUTPUT_FIELDS, TOOL_CALLS_COLUMN) if _has(task, name)]
+    rest = pa.table({name: pc.struct_field(outputs, name) for name in names}).to_pylist() if names else None
+    responses = row_values(pa.table({"response": first}))
+    ordinals, ids = rows["ordinal"].to_pylist(), rows["id"].to_pylist()
+    made = []
+    for place, ordinal in enumerate(ordinals):
+        more = dict(rest[place]) if rest else {}
+        calls = more.pop(TOOL_CALLS_COLUMN, None)
+        made.append(
+            Sample(
+                ordinal=ordinal,
+                id=_id(ids[place]),
+                row=shown[place],
+                request=requests[place],
+                response=response_text(responses[place]["response"], calls),
+                **more,
+            )
+        )
+    return made
+
+
+def _has(task: Task, name: str) -> bool:
+    return bool(task.output_type.get_field_index(name) >= 0)
+
+
+def examples_of(bad: pa.Table, steps: Iterable[str] | None = None) -> dict[str, list[FailedExample]]:
+    """A few failed rows of each step.
+
+    :param bad: failed rows of parts.
+    """
+    found: dict[str, list[FailedExample]] = {}
+    if not bad.num_rows:
+        return found
+    of_row = pc.struct_field(bad["failure"], "step")
+    for step in steps or [one for one in pc.unique(of_row).to_pylist() if one is not None]:
+        rows = _lowest_rows(bad.filter(pc.equal(of_row, step)), 4 * EXAMPLES)
+        shown = _row_texts(rows, None)
+        answers: list[Any] = [None] * rows.num_rows
+        if "output" in rows.schema.names:
+            answers = pc.struct_field(rows["output"], [0]).to_pylist()
+        each = zip(*(rows[name].to_pylist() for name in ("ordinal", "id", "failure")), strict=True)
+        found[step] = telling([
+            FailedExample(
+                ordinal=ordinal,
+                id=_id(row_id),
+                reason=text_of(failure["reason"]),
+                request=failed_request_text(failure["request"]) if failure["request"] else None,
+                response=response_text(answers[place]),
+                row=shown[place],
+            )
+            for place, (ordinal, row_id, failure) in enumerate(each)
+        ])
+    return found
+
+
+def _id(value: str | None) -> str | None:
+    return None if value is None else cut_to(_LONGEST_ID, storable(value))
+
+
+def _row_texts(rows: pa.Table, task: Task | None) -> list[str | None]:
+    """Input columns; of very many those that the request is made of, then the first others."""
+    inputs = members(rows["input"]) if "input" in rows.schema.names else {}
+    if not inputs:
+        return [None] * rows.num_rows
+    names = list(inputs)
+    if len(names) > MOST_COLUMNS:
+        needed = (needed_columns(task.spec) if task is not None else None) or []
+        names = list(dict.fromkeys([*(one for one in needed if one in inputs), *names]))[:MOST_COLUMNS]
+    found = row_values(pa.table([inputs[name] for name in names], names=names))
+    return [row_text(row, len(inputs)) for row in found]
+
+
+def _requests(rows: pa.Table, task: Task, values: dict[int, dict[str, Any]]) -> list[str | None]:
+    """The requests, rendered again."""
+    inputs = members(rows["input"]) if "input" in rows.schema.names else {}
+    needed = needed_columns(task.spec)
+    names = [name for name in inputs if needed is None or name in needed]
+    if not names:
+        return [None] * rows.num_rows
+    found = parquet_rows(pa.table([inputs[name] for name in names], names=names))
+    if task.spec.prompt_function is None:
+        return rendered(found, task)
+    for ordinal, row in zip(rows["ordinal"].to_pylist(), found, strict=True):
+        if not isinstance(row, BadRow) and len(pickle.dumps(row)) <= _MOST_VALUES:
+            values[ordinal] = row
+    return [None] * rows.num_rows
+
+
+def rendered(rows: Sequence[Mapping[str, Any] | BadRow], task: Task) -> list[str | None]:
+    """The requests of rows as texts; ``None`` for one that can't be made of the dataset's values."""
+    made = render_all(task.requests(), rows)
+    return [request_text(one) if isinstance(one, Request) else None for one in made]

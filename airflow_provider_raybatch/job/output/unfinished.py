@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report of a run that published nothing, from what its jobs left: records, parts, and the journal.
+
+It needs neither Ray nor the job's spec, since a killed driver writes nothing: whoever looks next makes it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.contract.journal import JournalEntry, parse_entry
+from airflow_provider_raybatch.contract.last_run import LastRun
+from airflow_provider_raybatch.contract.layout import DEAD_LETTER, JOURNAL, task_place
+from airflow_provider_raybatch.contract.manifest import Timing, Tokens, parse_manifest
+from airflow_provider_raybatch.contract.record import JobRecord
+from airflow_provider_raybatch.contract.report import FailedExample, FailureGroup, Report
+from airflow_provider_raybatch.contract.submission import TaskKey
+from airflow_provider_raybatch.job.failures.summary import main_reasons
+from airflow_provider_raybatch.job.output.record import INTERVAL, listed_records
+from airflow_provider_raybatch.job.output.tally import examples_of, telling
+from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up
+from airflow_provider_raybatch.job.parts.part import Part, listed, read_columns
+from airflow_provider_raybatch.job.row import RowFailure
+from airflow_provider_raybatch.storage.folder import Folder
+from airflow_provider_raybatch.storage.in_order import in_order
+
+_MOST_OPENED = 64
+"""Parts with failed rows that are opened to count rows exactly; of more, their names are added up."""
+_MOST_READ, _LARGEST = 3, 32 * 1024 * 1024
+"""Parts whose failed rows are read for examples, and bytes of one."""
+_MOST_ENTRIES = 200
+"""Of the journal: a task's last dataset is among the newest ones, or is no news."""
+_COLUMNS = ("ordinal", "ok", "id", "failure", "input")
+ALIVE = 3 * INTERVAL
+"""Seconds since its last note for which a job without an end may still be running."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a driver knows besides, and nobody else.
+
+    :param last_run: numbers of the task's last dataset.
+    """
+
+    arguments: Mapping[str, Any]
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    last_run: LastRun | None = None
+
+
+def report_of_run(
+    folder: Folder,
+    task: TaskKey,
+    *,
+    part_folder: str | None = None,
+    own: JobRecord | None = None,
+    known: Known | None = None,
+    now: float | None = None,
+) -> Report | None:
+    """The report of the newest run of a task, if it has no dataset and its last job is over.
+
+    Cheap for many rows: parts are listed, a few are opened, and at most three are read.
+
+    :param folder: the destination.
+    :param part_folder: of the driver that asks, if one does. What lies there is left out, unless it gives
+        its `own` record, since it ends now.
+    :param known: what that driver knows besides.
+    :param now: epoch seconds.
+    :returns: ``None`` where no job of the task has claimed the destination, where its run has committed, or
+        where its last job may still be running.
+    :raises StorageError: the destination can't be listed.
+    """
+    files = folder.list(task_place(task))
+    found = [pair for pair in listed_records(folder, files) if _above(pair[0]) != part_folder]
+    records = [record for _, record in found] + ([] if own is None else [own])
+    if not records:
+        return None
+    last, by_driver = records[-1], own is not None or part_folder is not None
+    age = (time.time() if now is None else now) - last.at
+    if not by_driver and last.failure is None and age < ALIVE:
+        return None
+    entries = _journal(folder)
+    if _has_committed(entries, task, last):
+        return None
+    run = [record for record in records if record.run_token == last.run_token]
+    drivers = [_above(path) for path, record in found if record.run_token == last.run_token]
+    drivers += [part_folder] if own is not None and part_folder is not None else []
+    in_run = tuple({f"{_above(driver)}/" for driver in drivers})
+    parts = [part for part in listed(files) if part.path.startswith(in_run)]
+    report = _report(task, last, run, parts, folder, known)
+    earlier = None if known is None else known.last_run
+    report = report.model_copy(update={"last_run": last_run_of(folder, entries, task) or earlier})
+    return report if last.content else report.without_content()
+
+
+def _above(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _journal(folder: Folder) -> list[JournalEntry]:
+    """The entries that can be read, oldest first."""
+
+    def read(path: str) -> JournalEntry | None:
+        with suppress(RaybatchError):
+            return parse_entry(folder.read(path), path)
+        return None
+
+    paths = sorted(entry.path for entry in folder.list(JOURNAL) if entry.path.endswith(".json"))
+    return [entry for entry in in_order(read, paths[-_MOST_ENTRIES:]) if entry is not None]
+
+
+def _has_committed(entries: Sequence[JournalEntry], task: TaskKey, record: JobRecord) -> bool:
+    """Whether the run has committed since the job of `record` began."""
+    began = record.began - 1  # entries are to the second
+    return any(
+        entry.kind == "commit"
+        and (entry.owner, entry.run_token) == (task, record.run_token)
+        and datetime.datetime.fromisoformat(entry.at).timestamp() >= began
+        for entry in entries
+    )
+
+
+def last_run_of(folder: Folder, entries: Sequence[JournalEntry], task: TaskKey) -> LastRun | None:
+    """The newest dataset of the same task, of any DAG run, in a destination.
+
+    :param entries: of its journal, oldest first.
+    """
+    for entry in reversed(entries):
+        if entry.kind == "commit" and entry.published is not None and _is_of(entry.owner, task):
+            with suppress(RaybatchError):
+                content = folder.read(entry.published.manifest)
+                return parse_manifest(content, f"{folder.uri}/{entry.published.manifest}").as_last_run()
+            return None
+    return None
+
+
+def _is_of(owner: TaskKey, task: TaskKey) -> bool:
+    """Whether both are the same task of the same DAG, whatever its run."""
+    return owner.model_copy(update={"run_id": task.run_id}) == task
+
+
+def _report(
+    task: TaskKey,
+    last: JobRecord,
+    run: Sequence[JobRecord],
+    parts: Sequence[Part],
+    folder: Folder,
+    known: Known | None,
+) -> Report:
+    rows, errors, still = _counted(folder, parts, last.total)
+    tokens = Tokens(input=sum(one.input_tokens for one in run), output=sum(one.output_tokens for one in run))
+    by_type: Counter[str] = Counter()
+    for one in run:
+        by_type.update(one.gpu_seconds_by_type)
+    seconds = round(max(0.0, last.at - last.began), 1)
+    failed = _failures(folder, parts, still)
+    return Report(
+        rows=rows,
+        errors=errors,
+        total=last.total,
+        tokens=tokens,
+        tokens_paid=tokens.input + tokens.output,
+        seconds=seconds,
+        gpu_seconds=round(sum(by_type.values()), 1),
+        gpu_seconds_by_type={kind: round(spent, 1) for kind, spent in by_type.items()},
+        state="ended" if last.failure is None else "failed",
+        failure=last.failure,
+        failure_class=last.failure_class,
+        attempts=len(run),
+        failures=failed,
+        timing=Timing(phases=last.phases, total_seconds=seconds),
+        course=last.course,
+        arguments={} if known is None else dict(known.arguments),
+        plan={} if known is None else dict(known.plan),
+        versions={} if known is None else dict(known.versions),
+        created_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        task=task,
+        submission_id=last.submission_id,
+        dead_letter_uri=_letters(folder, parts, last),
+    )
+
+
+def _letters(folder: Folder, parts: Sequence[Part], last: JobRecord) -> str | None:
+    """Where the last job has put its failed rows, if it could."""
+    for driver in {part.driver for part in parts if part.submission_id == last.submission_id}:
+        if folder.holds(f"{DEAD_LETTER}/{driver}"):
+            return f"{folder.uri}/{DEAD_LETTER}/{driver}"
+    return None
+
+
+def _counted(folder: Folder, parts: Sequence[Part], total: int | None) -> tuple[int, int, RowMask | None]:
+    """Good rows and failed ones; and which failed, where that is known."""
+    ragged = sum(not part.is_solid for part in parts)
+    if total is not None and ragged <= _MOST_OPENED:
+        with suppress(RaybatchError):
+            ledger = add_up(folder, parts, total)
+            failed = ledger.failures > 0
+            return ledger.rows, int(np.count_nonzero(failed)), failed
+    good, errors = sum(part.ok for part in parts), sum(part.rows - part.ok for part in parts)
+    if total is not None:
+        good = min(good, total)
+        errors = min(errors, total - good)
+    return good, errors, None
+
+
+def _failures(folder: Folder, parts: Sequence[Part], still: RowMask | None) -> list[FailureGroup]:
+    """Failed rows by step, of the newest parts that have any.
+
+    :param still: rows that no later job has answered.
+    """
+    ragged = [part for part in parts if part.ok < part.rows and part.bytes <= _LARGEST]
+    newest = sorted(ragged, key=lambda part: part.path, reverse=True)[:_MOST_READ]
+    failures: list[RowFailure] = []
+    examples: dict[str, list[FailedExample]] = {}
+    for part in newest:
+        with suppress(RaybatchError):
+            bad = _failed_rows(read_columns(folder, part, _COLUMNS), still)
+            failures += [RowFailure(one["step"], one["reason"]) for one in bad["failure"].to_pylist()]
+            for step, found in examples_of(bad).items():
+                examples[step] = telling([*examples.get(step, []), *found])
+    reasons = main_reasons(failures)
+    return [
+        FailureGroup(step=step, rows=rows, reason=reasons[step][1], examples=examples.get(step, []))
+        for step, rows in Counter(failure.step for failure in failures).most_common()
+    ]
+
+
+def _failed_rows(table: pa.Table, still: RowMask | None) -> pa.Table:
+    failed = ~table["ok"].to_numpy()
+    if still is not None:
+        ordinals = table["ordinal"].to_numpy()
+        inside = ordinals < len(still)
+        failed[inside] &= still[ordinals[inside]]
+    return table.filter(pa.array(failed))

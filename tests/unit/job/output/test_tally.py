@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the report shows of rows, whatever they hold."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from airflow_provider_raybatch.contract.report import Report
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.output.answers import Answers
+from airflow_provider_raybatch.job.output.commit import prepare
+from airflow_provider_raybatch.job.output.journal import Journal
+from airflow_provider_raybatch.job.output.lengths import Lengths
+from airflow_provider_raybatch.job.output.report import DatasetReport
+from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
+from airflow_provider_raybatch.job.parts.part import Part, write_all
+from airflow_provider_raybatch.job.row import Completion, Response, RowFailure, RowOutcome
+from airflow_provider_raybatch.job.tasks.registry import task_of
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.publishing import failure, part, response
+from tests.support.specs import submitted
+
+
+def reported(folder: LocalFolder, parts: Sequence[Part], rows: int, **fields: Any) -> Report:
+    """Publish parts; return the report beside the dataset."""
+    spec = submitted(destination=folder.uri, **fields)
+    journal, warnings = Journal(folder, spec.submission, take_over=False), []
+    journal.claim()
+    report = DatasetReport(folder, spec, [], 1, warnings.append)
+    manifest = prepare(spec, journal, parts, rows, RunStatistics(), pa.schema([]), "", report=report)
+    assert warnings == []
+    assert manifest.report_uri is not None
+    place = manifest.report_uri.removeprefix(f"{folder.uri}/").replace(".html", ".json")
+    return Report.model_validate_json(folder.read(place))
+
+
+def test_samples_are_spread_over_the_rows_and_the_files(disk: LocalFolder) -> None:
+    written = [
+        part(disk, [{"text": f"t{n}"} for n in range(at, at + 250)], first=at) for at in range(0, 1000, 250)
+    ]
+    report = reported(disk, written, 1000, rows_per_part=100)
+    ordinals = [one.ordinal for one in report.samples]
+    assert len(ordinals) == 10
+    assert len({ordinal // 200 for ordinal in ordinals}) == 5
+    assert max(np.diff(ordinals)) < 250
+    first = report.samples[0]
+    assert (first.request, first.response) == (f"Say t{first.ordinal}", f"r{first.ordinal}")
+    assert json.loads(str(first.row)) == {"text": f"t{first.ordinal}"}
+    assert (first.input_tokens, first.output_tokens, first.finish_reason) == (3, 1, "stop")
+    assert reported(disk, written, 1000, rows_per_part=300).samples == report.samples
+
+
+def test_few_good_rows_are_all_shown(disk: LocalFolder) -> None:
+    results = [response("ok") if n in (3, 4, 90) else failure() for n in range(100)]
+    written = [part(disk, [{"text": "t"}] * 100, results)]
+    report = reported(disk, written, 100)
+    assert [one.ordinal for one in report.samples] == [3, 4, 90]
+    assert [(one.step, one.rows, one.reason) for one in report.failures] == [("engine", 97, "it broke")]
+
+
+def test_examples_of_failed_rows_show_different_reasons(disk: LocalFolder) -> None:
+    reasons = (
+        ["the prompt has 7 tokens"] * 50
+        + ["the prompt has 8 tokens", "it is no text", "it broke"]
+        + ["late"] * 9
+    )
+    results = [RowFailure("template" if n % 2 else "engine", reason) for n, reason in enumerate(reasons)]
+    rows = [{"text": f"t{n}"} for n in range(len(results))]
+    report = reported(disk, [part(disk, rows, results)], len(rows), max_error_fraction=1.0)
+    assert [(one.step, one.rows) for one in report.failures] == [("engine", 31), ("template", 31)]
+    assert [len(one.examples) for one in report.failures] == [3, 3]
+    shown = {example.reason.split()[0] for group in report.failures for example in group.examples}
+    assert shown == {"the", "it", "late"}
+    assert {example.request for group in report.failures for example in group.examples} == {"p"}
+
+
+def test_no_content_with_zero_samples(disk: LocalFolder) -> None:
+    results = [response("yes"), response("no"), failure()] * 4
+    report = reported(disk, [part(disk, [{"text": "t"}] * 12, results)], 12, report_samples=0)
+    assert not report.content
+    assert (report.samples, report.answers) == ([], None)
+    assert [(one.rows, one.examples) for one in report.failures] == [(4, [])]
+    assert [one.rows for one in report.output_tokens] == [8]
+
+
+def test_answers_are_counted_as_long_as_few_differ(disk: LocalFolder) -> None:
+    labels = [response(["spam", " ham", "ham\n"][n % 3]) for n in range(60)]
+    few = reported(disk, [part(disk, [{"text": "t"}] * 60, labels)], 60)
+    assert few.answers is not None
+    assert [(one.text, one.rows) for one in few.answers] == [("ham", 40), ("spam", 20)]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [[str(n) for n in range(51)] * 3, ["a" * 201] * 9, ["a", "b", "c"]],
+    ids=["many", "long", "single"],
+)
+def test_answers_that_tell_nothing_are_dropped(texts: list[str]) -> None:
+    answers = Answers()
+    answers.add(pa.chunked_array([pa.array(texts)]))
+    assert answers.few(submitted()) is None
+
+
+def test_a_choice_is_counted_even_if_each_came_once() -> None:
+    answers = Answers()
+    answers.add(pa.chunked_array([pa.array(["a", None, "b"])]))
+    spec = submitted(sampling={"structured_outputs": {"choice": ["a", "b"]}})
+    assert [one.text for one in answers.few(spec) or ()] == ["a", "b"]
+
+
+ODD = {
+    "bytes": b"\xff\x00" * 500,
+    "nan": float("nan"),
+    "date": datetime.date(2024, 2, 29),
+    "nested": {"a": [1, None], "long": ["x"] * 100},
+    "html": "</script><b>\u202eevil",
+    "nul": "a\x00b",
+    "megabyte": "m" * 1_000_000,
+}
+
+
+def test_rows_with_odd_values_are_json_of_bearable_length(disk: LocalFolder) -> None:
+    table = pa.table({name: [value] for name, value in ODD.items()})
+    report = reported(disk, [part(disk, table, [response("y" * 1_000_000)])], 1, prompt="Say {row.html}")
+    (one,) = report.samples
+    row = json.loads(str(one.row))
+    assert (row["nan"], row["date"], row["html"], row["nul"]) == (
+        "nan",
+        "2024-02-29",
+        ODD["html"],
+        "a\ufffdb",
+    )
+    assert row["bytes"].endswith("(1,000 bytes)")
+    assert row["nested"]["long"][-1] == "\u2026 80 more"
+    assert len(str(one.row)) < 4000
+    assert len(str(one.response)) <= 2000
+    assert str(one.response).endswith(" more characters]")
+
+
+def test_of_thousands_of_columns_those_of_the_prompt_are_shown(disk: LocalFolder) -> None:
+    rows = [{f"c{n}": n for n in range(3000)} | {"text": "asked"}]
+    report = reported(disk, [part(disk, rows)], 1)
+    row = json.loads(str(report.samples[0].row))
+    assert next(iter(row)) == "text"
+    assert row["\u2026"] == f"{3001 - (len(row) - 1):,} more columns"
+    assert len(str(report.samples[0].row)) < 2100
+
+
+def of_task(
+    folder: LocalFolder, answers: Sequence[Response], rows: pa.Table, spec: BatchInferenceSpec
+) -> Part:
+    outcomes = [RowOutcome(place, answer) for place, answer in enumerate(answers)]
+    (written,) = write_all(folder, "_raybatch/parts/task/run/raybatch-x-0/0", rows, outcomes, task_of(spec))
+    return written
+
+
+VECTOR = Response(pooled=np.arange(64, dtype=np.float32), input_tokens=5)
+CALL = {"name": "find", "arguments": '{"city": "Oslo"}'}
+
+
+@pytest.mark.parametrize(
+    ("fields", "answer", "told"),
+    [
+        ({"model_task": "embed"}, VECTOR, "[0.0, 1.0, 2.0"),
+        (
+            {"model_task": "classify"},
+            Response(pooled=np.array([0.1, 0.9], np.float32), labels=("ham", "spam"), input_tokens=5),
+            "spam",
+        ),
+        (
+            {"model_task": "score", "prompt": None, "query": "{row.text}", "document": "{row.text}"},
+            Response(pooled=np.array([0.5], np.float32), input_tokens=5),
+            "0.5",
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}]},
+            Response((Completion("", "stop", 3, extra={"tool_calls": [CALL]}),), input_tokens=5),
+            'find({"city": "Oslo"})',
+        ),
+    ],
+    ids=["embed", "classify", "score", "tools"],
+)
+def test_answers_of_each_task_are_shown(
+    fields: dict[str, Any], answer: Response, told: str, disk: LocalFolder
+) -> None:
+    fields = {name: value for name, value in fields.items() if name != "prompt"}
+    extra = {"prompt": "{row.text}"} if "query" not in fields else {"prompt": None}
+    spec = submitted(destination=disk.uri, **extra, **fields)
+    written = of_task(disk, [answer], pa.table({"text": ["t"]}), spec)
+    report = reported(disk, [written], 1, **extra, **fields)
+    assert str(report.samples[0].response).startswith(told)
+    assert report.samples[0].input_tokens == 5
+    assert report.samples[0].request is not None
+    labels = None if report.answers is None else [one.text for one in report.answers]
+    assert labels == (["spam"] if told == "spam" else None)
+
+
+def test_no_rows_make_a_report(disk: LocalFolder) -> None:
+    report = reported(disk, [], 0)
+    assert (report.rows, report.samples, report.output_tokens) == (0, [], [])
+
+
+def test_lengths_are_exact_while_few_differ() -> None:
+    lengths = Lengths()
+    lengths.add(np.array([3, 3, 7, 12]))
+    other = Lengths()
+    other.add(np.array([7, 40]))
+    lengths.merge(other)
+    bins = lengths.bins
+    assert sum(one.rows for one in bins) == 6
+    assert [one.rows for one in bins if one.first <= 7 <= one.last] == [2]
+    assert len(bins) <= 21
+    assert (bins[0].first, bins[-1].last >= 40) == (2, True)
+
+
+def test_a_long_tail_gets_one_bin() -> None:
+    lengths = Lengths()
+    lengths.add(np.array([*range(100)] * 100 + [1_000_000]))
+    bins = lengths.bins
+    assert (bins[-1].last, bins[-1].rows) == (1_000_000, 1)
+    assert len(bins) == 21
+
+
+def test_lengths_keep_a_bounded_memory() -> None:
+    lengths, random = Lengths(), np.random.default_rng(0)
+    for _ in range(5):
+        some = Lengths()
+        some.add(random.integers(0, 1_000_000, 20_000))
+        lengths.merge(some)
+    assert sum(one.rows for one in lengths.bins) == 100_000
+    assert len(lengths.bins) <= 21

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports of runs without a dataset: of failed jobs, of killed ones, and of those that were refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raybatch.contract.events import Notice
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.layout import task_folder
+from airflow_provider_raybatch.contract.record import JobRecord
+from airflow_provider_raybatch.contract.report import Report
+from airflow_provider_raybatch.job import driver
+from airflow_provider_raybatch.job.output import report as reports
+from airflow_provider_raybatch.job.output.unfinished import report_of_run
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
+from tests.support.publishing import failure, part, publish_rows, response
+from tests.support.specs import TASK, submitted
+from tests.support.whole_job import attempt, dying_attempt, numbered, without_cluster
+
+SUBMISSION = submitted().submission
+PLACE = task_folder(SUBMISSION)
+
+
+@pytest.fixture(autouse=True)
+def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_cluster(monkeypatch)
+
+
+def stored(folder: Folder) -> Report:
+    assert folder.head(f"{PLACE}/report.html") is not None
+    return Report.model_validate_json(folder.read(f"{PLACE}/report.json"))
+
+
+def killed(folder: Folder, number: int = 0, ago: float = 600, **fields: object) -> None:
+    """Leave what a job leaves that was killed with seven good rows and three failed ones of twenty."""
+    rows = [{"text": f"t{n}"} for n in range(10)]
+    part(folder, rows, [failure() if n % 4 == 1 else response() for n in range(10)], run=f"{PLACE}/q-l")
+    now = time.time() - ago
+    record = JobRecord(
+        run_token="token",
+        submission_id=f"raybatch-x-{number}",
+        began=now - 60,
+        at=now,
+        total=20,
+        done=8,
+        input_tokens=30,
+        output_tokens=10,
+        gpu_seconds_by_type={"H100": 50.0},
+        **fields,
+    )
+    folder.write(f"{PLACE}/q-l/raybatch-x-{number}/record.json", record.model_dump_json().encode())
+
+
+def test_a_killed_job_is_reported_by_who_looks_next(folder: Folder) -> None:
+    killed(folder)
+    report = report_of_run(folder, SUBMISSION.task)
+    assert report is not None
+    assert (report.state, report.failure, report.attempts) == ("ended", None, 1)
+    assert (report.rows, report.errors, report.total, report.tokens_paid) == (7, 3, 20, 40)
+    assert (report.seconds, report.gpu_seconds_by_type) == (60.0, {"H100": 50.0})
+    (group,) = report.failures
+    assert (group.step, group.rows, [one.ordinal for one in group.examples]) == ("engine", 3, [1, 5, 9])
+    assert group.examples[0].row == '{"text": "t1"}'
+    assert report.task == SUBMISSION.task
+
+
+def test_attempts_of_a_run_are_added_up(disk: LocalFolder) -> None:
+    killed(disk, 0, ago=900)
+    killed(disk, 1)
+    report = report_of_run(disk, SUBMISSION.task)
+    assert report is not None
+    assert (report.attempts, report.tokens_paid, report.gpu_seconds) == (2, 80, 100.0)
+
+
+def test_no_content_where_the_job_wanted_none(disk: LocalFolder) -> None:
+    killed(disk, content=False)
+    report = report_of_run(disk, SUBMISSION.task)
+    assert report is not None
+    assert (report.content, report.failures[0].examples) == (False, [])
+
+
+def test_a_job_that_may_run_has_no_report_yet(disk: LocalFolder) -> None:
+    killed(disk, ago=10)
+    assert report_of_run(disk, SUBMISSION.task) is None
+    assert report_of_run(disk, SUBMISSION.task, now=time.time() + 300) is not None
+
+
+def test_a_run_with_a_dataset_has_no_other_report(disk: LocalFolder) -> None:
+    killed(disk)
+    publish_rows(disk, [{"text": "t"}])
+    assert report_of_run(disk, SUBMISSION.task) is None
+    assert report_of_run(LocalFolder(f"{disk.uri}-other"), SUBMISSION.task) is None
+
+
+def test_a_report_is_made_without_ray(disk: LocalFolder) -> None:
+    """The command line runs where Ray may be missing."""
+    killed(disk)
+    code = (
+        "import sys; sys.modules['ray'] = None\n"
+        "from airflow_provider_raybatch.job.output.unfinished import report_of_run\n"
+        "from airflow_provider_raybatch.contract.submission import TaskKey\n"
+        "from airflow_provider_raybatch.storage.folder import folder\n"
+        f"task = TaskKey.model_validate_json({SUBMISSION.task.model_dump_json()!r})\n"
+        f"print(report_of_run(folder({disk.uri!r}), task).rows)"
+    )
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert made.stdout.strip() == "7"
+
+
+def test_a_failed_job_reports_itself_and_a_commit_drops_that(disk: LocalFolder, tmp_path: Path) -> None:
+    source = numbered(tmp_path / "in.jsonl", 7)
+    said = dying_attempt(disk, 0, source)
+    report = stored(disk)
+    assert (report.state, report.failure, report.failure_class) == ("failed", said, FailureClass.INTERNAL)
+    assert (report.rows, report.total, report.attempts) == (7, 7, 1)
+    assert report.arguments["prompt"] == "Say {row.id}"
+    assert "rows_in_engine" in report.plan
+    summary = attempt(disk, 1, source)
+    assert disk.head(f"{PLACE}/report.json") is None
+    committed = Report.model_validate_json(disk.read("report.json"))
+    assert (committed.attempts, committed.rows, committed.uri) == (2, 7, summary.uri)
+    assert disk.read("report.html") == disk.read(str(summary.report_uri).removeprefix(f"{disk.uri}/"))
+
+
+def test_a_refused_job_is_reported_where_its_destination_is(folder: Folder, tmp_path: Path) -> None:
+    source = numbered(tmp_path / "in.jsonl", 3)
+    with pytest.raises(RaybatchError) as caught:
+        attempt(folder, 0, source, prompt="Say {row.missing}")
+    report = stored(folder)
+    assert (report.state, report.failure, report.rows) == ("failed", str(caught.value), 0)
+    assert report.failure_class is FailureClass.USER_ERROR
+
+
+def test_a_refused_job_leaves_the_folder_of_another_task_alone(disk: LocalFolder, tmp_path: Path) -> None:
+    source = numbered(tmp_path / "in.jsonl", 3)
+    attempt(disk, 0, source)
+    before = disk.list()
+    other = submitted(token="other", task={**TASK, "task_id": "other"}).submission
+    with pytest.raises(RaybatchError, match="belongs to"):
+        attempt(disk, 0, source, submission=other.model_dump())
+    assert disk.list() == before
+
+
+def test_a_job_sees_the_killed_one_before_it(disk: LocalFolder, tmp_path: Path, monkeypatch) -> None:
+    source = numbered(tmp_path / "in.jsonl", 3)
+    killed(disk)
+    seen = []
+    publish = driver._publish
+
+    def look(context, control):
+        context.reports._earlier.join()
+        seen.append(stored(disk))
+        return publish(context, control)
+
+    monkeypatch.setattr(driver, "_publish", look)
+    attempt(disk, 1, source)
+    assert [(one.state, one.attempts, one.rows) for one in seen] == [("ended", 1, 7)]
+
+
+def test_a_report_that_fails_costs_a_warning(disk: LocalFolder, tmp_path: Path, monkeypatch) -> None:
+    source, emitted = numbered(tmp_path / "in.jsonl", 3), []
+    monkeypatch.setattr(reports, "report_page", lambda _: 1 / 0)
+    summary = attempt(disk, 0, source, emitted)
+    assert summary.report_uri is None
+    warnings = [one.message for one in emitted if isinstance(one, Notice) and one.level == "warning"]
+    assert warnings == ["no report of this job is written: division by zero"]
+    assert not [entry.path for entry in disk.list() if "report" in entry.path and "html" in entry.path]
+
+
+def test_a_store_that_refuses_reports_costs_no_dataset(
+    disk: LocalFolder, tmp_path: Path, monkeypatch
+) -> None:
+    source = numbered(tmp_path / "in.jsonl", 3)
+    write = LocalFolder.write
+
+    def refuse(folder, path, content):
+        if "report" in path:
+            raise StorageError("no room")
+        write(folder, path, content)
+
+    monkeypatch.setattr(LocalFolder, "write", refuse)
+    assert attempt(disk, 0, source).report_uri is None
+    with pytest.raises(RaybatchError, match="missing"):
+        attempt(LocalFolder(f"{disk.uri}2"), 0, source, prompt="Say {row.missing}")
