@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_raybatch.contract.text import all_storable, cut_to, storable
+from airflow_provider_raybatch.contract.text import all_storable, count_of, cut_to, storable
 from airflow_provider_raybatch.job.input.table import as_text
 from airflow_provider_raybatch.job.row import Request
 
@@ -34,7 +34,7 @@ def row_text(row: Mapping[str, Any], columns: int) -> str:
             break
         shown[cut_to(_VALUE, storable(name))] = short
     if columns > len(shown):
-        shown[_MORE] = f"{columns - len(shown):,} more columns"
+        shown[_MORE] = f"and {count_of(columns - len(shown), 'more column')}"
     return json.dumps(shown, ensure_ascii=False)
 
 
@@ -98,7 +98,11 @@ def _short(value: Any, depth: int) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, bytes):
-        return f"{as_text(value[:48])}{_MORE} ({len(value):,} bytes)" if len(value) > 48 else as_text(value)
+        return (
+            f"{as_text(value[:48])}{_MORE} ({count_of(len(value), 'byte')})"
+            if len(value) > 48
+            else as_text(value)
+        )
     if isinstance(value, Mapping):
         inner = {str(name): _inside(one, depth) for name, one in list(value.items())[:_ITEMS]}
         more = {_MORE: f"{len(value) - _ITEMS:,} more"} if len(value) > _ITEMS else {}

@@ -47,7 +47,7 @@ ALIVE = 3 * INTERVAL
 
 @dataclass(frozen=True)
 class Known:
-    """What a driver knows besides, and nobody else.
+    """What only a driver knows.
 
     :param last_run: numbers of the task's last dataset.
     """

@@ -180,19 +180,19 @@ def commit(journal: Journal, manifest: BatchManifest) -> None:
         "job/output/manifest_copy.py": {
             "copy-read-too-late": (
                 """\
-            old = None if folder.head(NEWEST_MANIFEST) is None else folder.read(NEWEST_MANIFEST)
+            old = None if folder.head(copy) is None else folder.read(copy)
             last = journal.last()
 """,
                 """\
             last = journal.last()
-            old = None if folder.head(NEWEST_MANIFEST) is None else folder.read(NEWEST_MANIFEST)
+            old = None if folder.head(copy) is None else folder.read(copy)
 """,
                 "A writer that is frozen between the two puts an older `manifest.json` back.",
                 "model/test_model.py::test_every_preemption_of_a_zombie_by_its_successor",
             ),
             "copy-overwritten": (
-                "folder.replace(NEWEST_MANIFEST, old, new)",
-                "folder.write(NEWEST_MANIFEST, new)",
+                "folder.replace(copy, old, new)",
+                "folder.write(copy, new)",
                 "A writer that is frozen before it puts an older `manifest.json` back.",
                 "model/test_model.py::test_every_preemption_of_a_zombie_by_its_successor",
             ),

@@ -149,7 +149,7 @@ def test_of_thousands_of_columns_those_of_the_prompt_are_shown(disk: LocalFolder
     report = reported(disk, [part(disk, rows)], 1)
     row = json.loads(str(report.samples[0].row))
     assert next(iter(row)) == "text"
-    assert row["\u2026"] == f"{3001 - (len(row) - 1):,} more columns"
+    assert row["\u2026"] == f"and {3001 - (len(row) - 1):,} more columns"
     assert len(str(report.samples[0].row)) < 2100
 
 
