@@ -97,7 +97,9 @@ class DatasetPage:
             rows = {"progress": done, "total": total, "total_rows": total}
             operator = list(reported["operators"])[-1]
             operators = {**reported["operators"], operator: {**reported["operators"][operator], **rows}}
-            list(executor._topology)[-1].metrics.row_outputs_taken = done
+            tickets, *_, last = executor._topology
+            # Ray adds the operators of a Dataset up.
+            tickets.metrics.row_outputs_taken, last.metrics.row_outputs_taken = 0, done
             self._reported, self._state = (done, total), reported["state"]
             return {**reported, **rows, "operators": operators}
         except Exception as error:

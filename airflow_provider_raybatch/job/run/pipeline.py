@@ -30,6 +30,8 @@ class Pipeline(threading.Thread):
         self.error: BaseException | None = None
         self._take = take
         logging.getLogger("ray.data").setLevel(logging.WARNING)
+        # It warns that its bars are off, which is our doing.
+        logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         # Ray's own guard sees chunks only, `no_progress_timeout` also tokens in flight and engines that load.

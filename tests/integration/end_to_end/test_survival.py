@@ -91,7 +91,9 @@ def assert_shown_by_rays_dashboard(task, job, jobs):
     for shown in (page, replicas):
         assert (shown["state"], shown["progress"], shown["total"]) == ("FINISHED", len(TEXTS), len(TEXTS))
     assert {"Coordinator(batch_deferrable:infer)", f"MapWorker({replicas['name']})"} <= jobs.actors(job)
-    (last,) = [line for line in jobs.log(job["submission_id"]).splitlines() if " rows committed at " in line]
+    log = jobs.log(job["submission_id"])
+    assert "Progress bars disabled" not in log
+    (last,) = [line for line in log.splitlines() if " rows committed at " in line]
     sentence, _, rest = last.partition(" ::raybatch:: ")
     assert task.xcom()["manifest_uri"] in sentence
     assert len(rest) < 300

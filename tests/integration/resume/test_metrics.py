@@ -56,7 +56,7 @@ def test_prometheus_finds_rows_and_tokens_on_the_node(task: RepeatedTask, ray_he
     rows = {"progress": ROWS + 1, "total": ROWS + 1, "total_rows": ROWS + 1, "state": "FINISHED"}
     assert page.items() >= rows.items()
     assert page["operators"][operator].items() >= rows.items()
-    of_ray_data = {"Input_0": 1.0, operator: ROWS + 1.0}  # the replica's ticket, and the rows
+    of_ray_data = {"Input_0": 0.0, operator: ROWS + 1.0}  # it adds them up
 
     def shown() -> tuple[dict[str, float], dict[str, float]]:
         found = scraped(ray_here, "raybatch-metrics-0")
