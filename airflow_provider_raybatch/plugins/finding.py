@@ -13,11 +13,11 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.journal import JournalEntry, parse_entry
 from airflow_provider_raybatch.contract.layout import (
     JOURNAL,
-    PARTS,
     REPORT_DATA,
     commit_of,
     manifest_file,
     report_folder,
+    task_place,
 )
 from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
 from airflow_provider_raybatch.contract.report import Report, parse_report
@@ -109,7 +109,7 @@ def _report_of_dataset(place: Destination, commit: str, manifest: BatchManifest)
 
 
 def _report_without_dataset(place: Destination, key: TaskKey) -> Report | None:
-    report = _report(place, f"{PARTS}/{key.digest[:16]}/{REPORT_DATA}")
+    report = _report(place, f"{task_place(key)}/{REPORT_DATA}")
     if report is not None and report.task != key:
         raise _foreign("report")
     return report

@@ -50,10 +50,14 @@ def _counts(manifest: BatchManifest) -> Element:
     said = [
         count_of(counts.dataset_rows, "row"),
         count_of(len(manifest.columns), "column"),
-        f"{count_of(len(manifest.files), 'file')} of {manifest.format} with {size / 2**20:,.1f} MiB",
+        f"{count_of(len(manifest.files), 'file')} of {manifest.format} with {_size(size)}",
         f"{count_of(counts.error, 'failed row')} apart",
     ]
     return node("p", ", ".join(said), ".", class_="state")
+
+
+def _size(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size:,} bytes"
 
 
 def _opened(look: Look, manifest: BatchManifest) -> Element:
