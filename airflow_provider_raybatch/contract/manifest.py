@@ -201,7 +201,7 @@ class BatchManifest(ContractModel):
     :param savings: of `tokens_saved`, what saved them.
     :param reasons_by_step: of each step in `counts.errors_by_step` its most frequent reason, the first
         sentence.
-    :param last_run: the dataset that this one replaced as the newest of the destination.
+    :param last_run: the dataset of the same task before this one, where the destination has it.
     :param id_column: the column whose values name the rows; ``None`` where their positions in the input do.
     :param response_column: the column with the responses.
     :param chunk_column: the column with the number of each chunk, where `chunk_tokens` cut texts.

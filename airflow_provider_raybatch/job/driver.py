@@ -351,7 +351,7 @@ def _report(context: JobContext) -> DatasetReport:
         context.journal.folder,
         spec,
         [] if record is None else record.course,
-        context.reports.attempts,
+        context.reports.attempts(),
         context.emit,
         None if spec.prompt_function is None else render,
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow.sdk.definitions.retry_policy import RetryAction
@@ -22,6 +23,7 @@ from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception
 from airflow_provider_raybatch.hooks.installation import installation_id
 from airflow_provider_raybatch.operators.deadline import Deadline
+from airflow_provider_raybatch.operators.last_run import last_run_before
 from airflow_provider_raybatch.operators.plan import TaskRun
 from airflow_provider_raybatch.operators.run_record import RunRecord, current_run, recorded_run
 from airflow_provider_raybatch.places.place import Place
@@ -117,6 +119,7 @@ class Attempt:
             place=place,
             deadline=self.deadline() if deadline is None else deadline,
             attempt=self.context["ti"].try_number,
+            before=partial(last_run_before, self.context),
         )
 
     def _task(self, place: Place, record: RunRecord) -> TaskKey:

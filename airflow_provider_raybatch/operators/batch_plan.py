@@ -46,7 +46,8 @@ def batch_plan(
     made = run.place.makes_clusters
     wait = seconds_of(operator.ray_cluster.cluster_wait) if made else None
     wait = wait if given.cluster_wait is None else given.cluster_wait
-    spec = given.model_copy(update={"deadline": run.deadline.earlier, "cluster_wait": wait})
+    filled_in = {"deadline": run.deadline.earlier, "cluster_wait": wait, "last_run": run.before()}
+    spec = given.model_copy(update=filled_in)
     check_lease(spec.orphan_timeout, operator.poll_interval)
     if spec.has_vllm_sampling and (names := unknown_names(spec.sampling)):
         operator.log.warning(

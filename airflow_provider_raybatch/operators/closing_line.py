@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import TaskInstanceState
-
 from airflow_provider_raybatch.contract.durations import in_words
 from airflow_provider_raybatch.contract.text import clean, count_of, cut_to
+from airflow_provider_raybatch.operators.last_run import result_before
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -45,7 +44,7 @@ def closing_line_of(context: Context, result: Mapping[str, Any], summary: Summar
     :param summary: of the job; ``None`` where an earlier attempt returned the result.
     """
     figures = result if summary is None else summary.model_dump()
-    return closing_line(figures, figures.get("last_run") or _result_before(context))
+    return closing_line(figures, figures.get("last_run") or result_before(context))
 
 
 def failed_rows(result: Mapping[str, Any]) -> str:
@@ -54,25 +53,6 @@ def failed_rows(result: Mapping[str, Any]) -> str:
         f"{result['errors']:,} of {count_of(result['rows'] + result['errors'], 'row')} failed; the dead "
         f"letters with the reasons are at {result['dead_letter_uri']}."
     )
-
-
-def _result_before(context: Context) -> Mapping[str, Any] | None:
-    """What the task returned in the DAG run before, ``None`` if that can't be known.
-
-    Where each run has its own destination, the job can't tell.
-    """
-    ti = context["ti"]
-    try:
-        # Airflow writes an error into the log for an XCom that does not exist.
-        index = -1 if ti.map_index is None else ti.map_index
-        before = ti.get_previous_ti(state=TaskInstanceState.SUCCESS, map_index=index)
-        if before is None:
-            return None
-        found = ti.xcom_pull(run_id=before.run_id, map_indexes=index)
-    except Exception:
-        return None  # it is one figure in one line
-    known = isinstance(found, Mapping) and all(isinstance(found.get(key), int) for key in ("rows", "errors"))
-    return found if known else None
 
 
 def _failed(figures: Mapping[str, Any]) -> list[str]:

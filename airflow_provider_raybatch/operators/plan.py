@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
     from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
+    from airflow_provider_raybatch.contract.last_run import LastRun
     from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
 DRIVER_GRACE = 30.0
@@ -29,13 +30,17 @@ DRIVER_GRACE = 30.0
 
 @dataclass(frozen=True)
 class TaskRun:
-    """One attempt of a task; `attempt` is its number, from 1."""
+    """One attempt of a task; `attempt` is its number, from 1.
+
+    :param before: tells the numbers of the task's last dataset, as far as Airflow knows them.
+    """
 
     task: TaskKey
     record: RunRecord
     place: Place
     deadline: Deadline
     attempt: int
+    before: Callable[[], LastRun | None] = field(default=lambda: None, repr=False, compare=False)
 
     @property
     def run_token(self) -> str:

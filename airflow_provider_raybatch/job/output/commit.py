@@ -43,6 +43,7 @@ from airflow_provider_raybatch.job.output.publish import (
 from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
 from airflow_provider_raybatch.job.output.schema import Footer, footers, input_types
 from airflow_provider_raybatch.job.output.tally import Tally, Wanted
+from airflow_provider_raybatch.job.output.unfinished import is_same_task, last_run_of
 from airflow_provider_raybatch.job.parts.part import Part, good_outputs
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, column_types
@@ -231,9 +232,13 @@ def _reasons(done: Sequence[PublishedRange]) -> dict[str, str]:
 
 
 def _last_run(journal: Journal) -> LastRun | None:
+    """The last dataset of the same task, whatever its DAG run, where the destination has one."""
     with suppress(RaybatchError):  # figures of another job, without which this one is as good
+        task = journal.submission.task
         earlier = journal.replaced()
-        return None if earlier is None else earlier.as_last_run()
+        if earlier is not None and is_same_task(earlier.owner, task):
+            return earlier.as_last_run()
+        return None if earlier is None else last_run_of(journal.folder, journal.history(), task)
     return None
 
 

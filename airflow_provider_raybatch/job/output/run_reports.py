@@ -22,6 +22,8 @@ from airflow_provider_raybatch.job.output.unfinished import Known, report_of_run
 from airflow_provider_raybatch.storage.folder import Folder
 
 _LONGEST = {FailureClass.CANCELLED: 1.0, FailureClass.TIMEOUT: 1.0}
+_LOOK = 5.0
+"""Seconds that a commit waits for what was looked up at the job's start."""
 _USUALLY = 20.0
 """Seconds that a report may take of a failed job's end. What stops a job waits for few."""
 
@@ -29,13 +31,10 @@ logger = logging.getLogger(__name__)
 
 
 class RunReports:
-    """Writes them. Never raises.
-
-    :ivar attempts: jobs of the run that are known, this one included.
-    """
+    """Writes them. Never raises."""
 
     def __init__(self) -> None:
-        self.attempts = 1
+        self._attempts = 1
         self._earlier: threading.Thread | None = None
 
     def begin(
@@ -51,7 +50,7 @@ class RunReports:
                 for path, one in records
                 if one.run_token == submission.run_token and not path.startswith(f"{part_folder}/")
             ]
-            self.attempts = 1 + len(earlier)
+            self._attempts = 1 + len(earlier)
             if earlier and earlier[-1].failure is None:
                 known = Known(explaining(spec), last_run=spec.last_run)
                 report = report_of_run(folder, submission.task, part_folder=part_folder, known=known)
@@ -59,6 +58,12 @@ class RunReports:
                     write(folder, place, report)
 
         self._earlier = _started(look)
+
+    def attempts(self) -> int:
+        """Jobs of the run that are known, this one included."""
+        if self._earlier is not None:
+            self._earlier.join(_LOOK)
+        return self._attempts
 
     def failed(
         self,

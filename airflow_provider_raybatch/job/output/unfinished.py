@@ -136,7 +136,7 @@ def last_run_of(folder: Folder, entries: Sequence[JournalEntry], task: TaskKey) 
     :param entries: of its journal, oldest first.
     """
     for entry in reversed(entries):
-        if entry.kind == "commit" and entry.published is not None and _is_of(entry.owner, task):
+        if entry.kind == "commit" and entry.published is not None and is_same_task(entry.owner, task):
             with suppress(RaybatchError):
                 content = folder.read(entry.published.manifest)
                 return parse_manifest(content, f"{folder.uri}/{entry.published.manifest}").as_last_run()
@@ -144,7 +144,7 @@ def last_run_of(folder: Folder, entries: Sequence[JournalEntry], task: TaskKey) 
     return None
 
 
-def _is_of(owner: TaskKey, task: TaskKey) -> bool:
+def is_same_task(owner: TaskKey, task: TaskKey) -> bool:
     """Whether both are the same task of the same DAG, whatever its run."""
     return owner.model_copy(update={"run_id": task.run_id}) == task
 

@@ -189,3 +189,24 @@ def test_a_store_that_refuses_reports_costs_no_dataset(
     assert attempt(disk, 0, source).report_uri is None
     with pytest.raises(RaybatchError, match="missing"):
         attempt(LocalFolder(f"{disk.uri}2"), 0, source, prompt="Say {row.missing}")
+
+
+def test_the_last_run_is_one_of_the_same_task(disk: LocalFolder, tmp_path: Path) -> None:
+    """Where tasks share a destination, each is compared with its own last dataset, whatever its DAG run."""
+    tasks = [{**TASK, "run_id": f"r{n}", "task_id": ("label", "rank")[n % 2]} for n in range(4)]
+    told = []
+    for number, task in enumerate(tasks):
+        source = numbered(tmp_path / f"{number}.jsonl", 3 + number)
+        submission = submitted(0, token=f"t{number}", task=task).submission.model_dump()
+        summary = attempt(disk, 0, source, submission=submission, on_destination_owned="take_over")
+        told.append(None if summary.last_run is None else summary.last_run.rows)
+    assert told == [None, None, 3, 4]
+
+
+def test_numbers_from_airflow_serve_where_the_destination_is_new(disk: LocalFolder, tmp_path: Path) -> None:
+    source = numbered(tmp_path / "in.jsonl", 3)
+    summary = attempt(disk, 0, source, last_run={"rows": 300, "errors": 2, "cost": 1.5})
+    report = Report.model_validate_json(disk.read("report.json"))
+    assert report.last_run is not None
+    assert (report.last_run.rows, report.last_run.cost, report.last_run.columns) == (300, 1.5, None)
+    assert summary.last_run is None
