@@ -44,7 +44,7 @@ def _with_known_types(prices: dict[str, float]) -> dict[str, float]:
     for name in prices:
         if not name.strip():
             raise ValueError(
-                f"{name!r} is not an accelerator type; use one of Ray's, or {ANY!r} for all others"
+                f"{name!r} is not an accelerator type; use Ray's name, or {ANY!r} for all others"
             )
         checked_type(name)
     return prices
