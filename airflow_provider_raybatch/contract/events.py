@@ -14,7 +14,7 @@ from airflow_provider_raybatch.contract.durations import in_words
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.contract.preview import PlanReport, Preview, PreviewRow, RowAnswer
-from airflow_provider_raybatch.contract.text import clean, count_of, cut_to
+from airflow_provider_raybatch.contract.text import clean, count_of, cut_to, money_of
 
 _LONGEST_MESSAGE = 4000
 
@@ -98,7 +98,15 @@ class Progress(_Event):
         rate, tokens = self.rows_per_second, self.output_tokens_per_second
         rates = "" if rate is None else f", {rate:,.{1 if rate >= 1 else 3}f} rows/s"
         rates += "" if not tokens else f", {tokens:,.0f} tokens/s"
-        return f"{self.done:,} of {count_of(self.total, 'row')}{share}{errors}{rates}{eta}"
+        return f"{self.done:,} of {count_of(self.total, 'row')}{share}{errors}{rates}{eta}{self._money()}"
+
+    def _money(self) -> str:
+        if not self.cost:
+            return ""
+        end = self.expected_cost
+        is_more = end is not None and self.done < self.total and end > self.cost
+        about = f", about {money_of(end, None)} at the end" if end is not None and is_more else ""
+        return f", cost {money_of(self.cost, self.currency)}{about}"
 
 
 class Failed(_Event):
@@ -137,7 +145,8 @@ class Committed(_Event):
         if one.tokens_paid is None:
             return ""
         gpus = f", {one.gpu_seconds:,.0f} GPU seconds" if one.gpu_seconds else ""
-        return f"; {count_of(one.tokens_paid, 'token')} paid, {one.tokens_saved or 0:,} saved{gpus}"
+        cost = f", {money_of(one.cost, one.currency)}" if one.cost else ""
+        return f"; {count_of(one.tokens_paid, 'token')} paid, {one.tokens_saved or 0:,} saved{gpus}{cost}"
 
 
 class RowPreviewed(_Event):

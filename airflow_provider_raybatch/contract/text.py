@@ -65,3 +65,11 @@ def write_utf8() -> None:
     """Let this process write its output as UTF-8, which followers read, whatever this node's locale is."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def money_of(amount: float, currency: str | None) -> str:
+    """An amount of money: "1,234.50 EUR", and of small ones two digits that count: "0.0042 EUR"."""
+    digits = 2
+    while digits < 6 and 0 < amount < 10 ** (1 - digits):
+        digits += 1
+    return f"{amount:,.{digits}f} {currency or ''}".rstrip()

@@ -23,8 +23,9 @@ from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK
-from airflow_provider_raybatch.job.monitor.budget import Budget, spent
+from airflow_provider_raybatch.job.monitor.budget import Budget, no_price, spent
 from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
+from airflow_provider_raybatch.job.monitor.held_gpus import HeldGpus
 from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.monitor.start_up import in_words
@@ -40,6 +41,7 @@ from airflow_provider_raybatch.job.output.unfinished import Known
 from airflow_provider_raybatch.job.parts.ledger import add_up, mark_damaged
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.planning import cluster_view
+from airflow_provider_raybatch.job.planning.gpu_types import GpuTypes
 from airflow_provider_raybatch.job.preflight.memory_check import cache_differs
 from airflow_provider_raybatch.job.preflight.ready import Emit, JobContext, make_ready
 from airflow_provider_raybatch.job.request import special_tokens
@@ -232,9 +234,11 @@ def _generate(context: JobContext, control: Control) -> None:
     """Let replicas generate the responses that are missing."""
     spec, emit, launch, sizing = context.spec, context.emit, context.launch, context.sizing
     if context.resolved.all():
-        if launch.began:  # for what turned out not to be needed
-            context.gpu_seconds = sizing.gpus * sizing.replicas * (time.time() - launch.began)
+        if launch.began and sizing.gpus:  # for what turned out not to be needed
+            held = _held(context)
+            held.look(launch.reports(), time.time())
         launch.end()
+        _count_gpus(context)
         checks = in_words(context.start_up.phases())
         emit(events.Notice(message=f"no engine was needed; checks took {checks}"))
         return
@@ -242,10 +246,10 @@ def _generate(context: JobContext, control: Control) -> None:
     if spec.keep_warm is not None and sizing.spans_nodes:
         emit(events.Notice(level="warning", message="keep_warm has no effect: replicas span nodes"))
     rows = context.source.rows
-    tracker = Tracker(rows, rows - context.remaining, time.time(), context.kept)
+    _held(context)
+    tracker = Tracker(rows, rows - context.remaining, time.time(), context.kept, context.money)
     paid = spent(spec, context.job.folder, layout.task_folder(context.journal.submission))
-    unseen = sizing.replicas if spec.engine == ray_data_llm.NAME else 0
-    budget = Budget(spec, paid, sizing.gpus, launch.began or time.time(), unseen)
+    budget = Budget(spec, paid, context.money)
     claim = ClaimWatch(context.journal.check)
     todo = _rows_to_do(context)
     check = _limits(context, budget, control, claim)
@@ -254,6 +258,7 @@ def _generate(context: JobContext, control: Control) -> None:
             context.ran = ran = supervision.run(context.job, sizing, todo, tracker, emit, check)
         finally:
             launch.end()
+            _count_gpus(context)
     # Rows may have failed after the last check; a poison row must still be reported as one.
     context.tolerance.during(ran.reports)
     if differs := cache_differs(context.checked.kv_cache_tokens, ran.engine.sizes.get("kv_cache_tokens")):
@@ -261,7 +266,30 @@ def _generate(context: JobContext, control: Control) -> None:
     for text in _prompts(spec, ran.reports):
         emit(events.Notice(message=text))
     context.ledger += ran.parts
-    context.gpu_seconds = 3600 * budget.gpu_hours
+
+
+def _held(context: JobContext) -> HeldGpus:
+    """Begin to count the GPUs that replicas hold."""
+    spec, sizing = context.spec, context.sizing
+    type_of, unseen = GpuTypes(spec.accelerator_type, spec.gpu_hour_price or ()), {}
+    if spec.engine == ray_data_llm.NAME and sizing.gpus:
+        types = type_of.look()
+        kind = types.pop() if len(types) == 1 else spec.accelerator_type or ""
+        unseen = {kind: sizing.gpus * sizing.replicas}
+    held = HeldGpus(sizing.gpus, context.launch.began or time.time(), type_of, unseen)
+    context.money.held = held
+    return held
+
+
+def _count_gpus(context: JobContext) -> None:
+    """Count what replicas have held until now, when they are gone."""
+    money = context.money
+    if money.held is not None:
+        money.held.end(time.time())
+    context.recorder.spent(money.own_gpu_seconds)
+    for kind in money.without_price:
+        text = f"{no_price(kind, money.prices)}, so the cost of this run is not known"
+        context.emit(events.Notice(level="warning", message=text))
 
 
 def _rows_to_do(context: JobContext) -> Replicas | Sequence[WorkItem]:
@@ -290,8 +318,7 @@ def _limits(context: JobContext, budget: Budget, control: Control, claim: ClaimW
             context.nodes.close()
             phases = in_words(context.start_up.phases(reports))
             context.emit(events.Notice(message=f"first request after {phases}"))
-        gpu_seconds = {context.spec.accelerator_type or "": 3600 * budget.gpu_hours}
-        context.recorder.observe(reports, progress, gpu_seconds)
+        context.recorder.observe(reports, progress, context.money.own_gpu_seconds)
         context.tolerance.during(reports)
         budget.check(reports, time.time())
         control.check(progress)
@@ -315,7 +342,7 @@ def _publish(context: JobContext, control: Control) -> BatchManifest:
     context.emit(events.Phase(phase="committing", message="publishing the dataset"))
     ledger += context.reuse.fan_out(job, source, ledger)
     tolerance.after(add_up(job.folder, ledger, source.rows))
-    figures = statistics_of(context.ran, context.sizing, context.start_up, context.gpu_seconds)
+    figures = statistics_of(context.ran, context.sizing, context.start_up, context.money)
     versions = {**context.versions, **figures.versions}
     plan = {**figures.plan, **context.checked.shown()}
     figures = replace(figures, digests=context.checked.digests, versions=versions, plan=plan)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.contract.durations import in_words
-from airflow_provider_raybatch.contract.text import clean, count_of, cut_to
+from airflow_provider_raybatch.contract.text import clean, count_of, cut_to, money_of
 from airflow_provider_raybatch.operators.last_run import result_before
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def closing_line(figures: Mapping[str, Any], last_run: Mapping[str, Any] | None 
 
     :param figures: fields of :class:`~airflow_provider_raybatch.contract.manifest.Summary`. What is zero or
         unknown is left out.
-    :param last_run: `rows`, `errors` and `seconds` of the run before.
+    :param last_run: `rows`, `errors`, `seconds` and `cost` of the run before.
     """
     chunks = figures.get("chunks")
     ok = f"{count_of(figures['rows'], 'row')} ok"
@@ -31,10 +31,10 @@ def closing_line(figures: Mapping[str, Any], last_run: Mapping[str, Any] | None 
     told += [f"{n:,} {name}" for name in ("resumed", "reused", "duplicates") if (n := figures.get(name))]
     if (generated := figures.get("tokens_generated")) is not None:
         told.append(f"{count_of(generated, 'token')} generated{_reasoning(figures)}")
-    line = ", ".join([*told, *_seconds(figures)])
+    line = ", ".join([*told, *_seconds(figures), *_cost(figures)])
     if last_run is None:
         return line
-    before = [f"{last_run['rows']:,} ok", *_failed(last_run), *_seconds(last_run)]
+    before = [f"{last_run['rows']:,} ok", *_failed(last_run), *_seconds(last_run), *_cost(last_run)]
     return f"{line} | last run: {', '.join(before)}"
 
 
@@ -71,3 +71,8 @@ def _reasoning(figures: Mapping[str, Any]) -> str:
 
 def _seconds(figures: Mapping[str, Any]) -> list[str]:
     return [in_words(figures["seconds"])] if isinstance(figures.get("seconds"), int | float) else []
+
+
+def _cost(figures: Mapping[str, Any]) -> list[str]:
+    cost, currency = figures.get("cost"), figures.get("currency")
+    return [money_of(cost, str(currency))] if isinstance(cost, int | float) and cost and currency else []

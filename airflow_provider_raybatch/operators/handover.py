@@ -19,27 +19,29 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo
     from airflow_provider_raybatch.contract.manifest import Summary
 
-_ONLY_IN_THE_LOG = {
-    "output_tokens_per_second", "main_failure", "last_run", "cost", "currency", "savings", "report_uri",
-}  # fmt: skip
+_FIRST = ("rows", "errors", "tokens", "seconds", "cost", "currency")
+_ONLY_IN_THE_LOG = {"output_tokens_per_second", "main_failure", "last_run"}
+_PATHS = ("uri", "bucket", "key_prefix", "manifest_uri", "report_uri", "dead_letter_uri")
 
 
 def result_of(summary: Summary, submission_id: str, dashboard_url: str | None) -> dict[str, Any]:
     """The task's return value.
 
-    :return: `uri` (the committed, immutable folder), for S3 also `bucket` and `key_prefix` (which ends with a
-        slash, so that no other folder begins with it), `manifest_uri`, `dead_letter_uri`, `format`, `rows`,
-        of them `resumed`, `reused` and `duplicates`, `chunks` (rows of the dataset, where `chunk_tokens` cut
-        texts), `errors`, `tokens` (`input`, `cached`, `output`, `filled`, `reasoning`) of the delivered rows,
-        `tokens_paid`, `tokens_saved`, `tokens_generated`, `gpu_seconds`, `seconds`, `submission_id`,
-        `dashboard_url`.
+    :return: `rows`, `errors`, `tokens` (`input`, `cached`, `output`, `filled`, `reasoning`) of the delivered
+        rows, `seconds`, `cost` and its `currency`; `format`, of the rows `resumed`, `reused` and
+        `duplicates`, `chunks` (rows of the dataset, where `chunk_tokens` cut texts), `tokens_paid`,
+        `tokens_saved`, `tokens_generated`, `gpu_seconds`, `savings`, `submission_id`, `dashboard_url`; `uri`
+        (the committed, immutable folder), for S3 also `bucket` and `key_prefix` (which ends with a slash, so
+        that no other folder begins with it), `manifest_uri`, `report_uri`, `dead_letter_uri`.
     """
-    return {
+    facts = {
         **summary.model_dump(exclude=_ONLY_IN_THE_LOG),
         **s3_prefix(summary.uri),
         "submission_id": submission_id,
         "dashboard_url": dashboard_url,
     }
+    between = [name for name in facts if name not in (*_FIRST, *_PATHS)]
+    return {name: facts[name] for name in (*_FIRST, *between, *_PATHS) if name in facts}
 
 
 def publish_asset_events(context: Context, outlets: list[Any], result: Mapping[str, Any]) -> None:

@@ -39,8 +39,8 @@ class Card:
     def add_run(self, step: str, result: Result, model: str, aws_conn_id: str | None = None) -> None:
         """Add the rows and the cost of a batch inference, from its manifest.
 
-        Input, cached and output tokens are those of the delivered rows. `tokens_paid` and `gpu_seconds` are
-        the run's own; `tokens_saved` are tokens of delivered rows that it did not pay for.
+        Input, cached and output tokens are those of the delivered rows. `tokens_paid`, `gpu_seconds` and
+        `cost` are the run's own; `tokens_saved` are tokens of delivered rows that it did not pay for.
 
         :param result: what the operator returned.
         :param model: name of the model; a manifest has its digest only.
@@ -63,6 +63,8 @@ class Card:
                     "tokens_saved": manifest.tokens_saved,
                     "gpu_seconds": manifest.gpu_seconds,
                     "seconds": round(timing.startup_seconds + timing.generation_seconds, 1),
+                    "cost": manifest.cost,
+                    "currency": manifest.currency,
                 }
             self.runs.append(run)
 
@@ -77,7 +79,13 @@ class Card:
 
     def as_json(self) -> dict[str, Any]:
         """The card as plain data."""
-        totals = {name: round(sum(run.get(name) or 0 for run in self.runs), 1) for name in _COSTS}
+        totals: dict[str, Any] = {
+            name: round(sum(run.get(name) or 0 for run in self.runs), 1) for name in _COSTS
+        }
+        currencies = {run["currency"] for run in self.runs if run.get("cost")}
+        if len(currencies) == 1:
+            cost = round(sum(run.get("cost") or 0 for run in self.runs), 6)
+            totals |= {"cost": cost, "currency": currencies.pop()}
         return {
             "title": self.title,
             "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -96,7 +104,7 @@ class Card:
         if self.funnel:
             lines += ["", "## Rows", "", self.funnel.as_markdown().rstrip()]
         if self.runs:
-            names = ("step", "model", "rows", "errors", "reused", *_COSTS)
+            names = ("step", "model", "rows", "errors", "reused", *_COSTS, "cost", "currency")
             costs = [[run.get(name) for name in names] for run in self.runs]
             lines += ["", "## Cost", "", markdown_table(names, costs).rstrip()]
         for step, prompt in self.prompts.items():

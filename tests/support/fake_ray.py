@@ -28,7 +28,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from airflow_provider_raybatch.contract.control import FollowerCommand, order_package, read_order
 from airflow_provider_raybatch.contract.events import Committed, Event, line
-from airflow_provider_raybatch.contract.manifest import Summary, Tokens
+from airflow_provider_raybatch.contract.manifest import Savings, Summary, Tokens
 
 Answer = tuple[int, str]
 """Status code and body."""
@@ -298,6 +298,9 @@ def summary(uri: str = "s3://lake/out/data/c1", rows: int = 2, errors: int = 1) 
         tokens_saved=8,
         tokens_generated=3,
         gpu_seconds=2.5,
+        cost=1.5,
+        currency="EUR",
+        savings=Savings(reused=8),
         seconds=185.2,
     )
 
@@ -330,6 +333,10 @@ def expected_result(ray: FakeRay, submission_id: str) -> dict[str, Any]:
         "tokens_saved": 8,
         "tokens_generated": 3,
         "gpu_seconds": 2.5,
+        "cost": 1.5,
+        "currency": "EUR",
+        "savings": {"resumed": 0, "reused": 8, "duplicates": 0, "filled": 0, "cost": None},
+        "report_uri": None,
         "seconds": 185.2,
         "submission_id": submission_id,
         "dashboard_url": f"{ray.url}/#/jobs/{submission_id}",

@@ -113,7 +113,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 def engine(cluster: Cluster) -> Iterator[WarmEngineActor]:
     made = WarmEngineActor("echo")
     assert made.take(FIRST)
-    assert made.begin(FIRST, {}, of_vllm=False) == ["9", "10"]
+    assert made.begin(FIRST, {}, of_vllm=False)[0] == ["9", "10"]
     yield made
     processes = [front_end.process for front_end in made._front_ends()]
     made.end(at_once=True)

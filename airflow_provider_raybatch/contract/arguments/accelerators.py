@@ -45,6 +45,11 @@ def checked_type(name: str) -> str:
     return name
 
 
+def knows(name: str) -> bool:
+    """Whether Ray has such a name itself."""
+    return name in _NAMES
+
+
 AcceleratorType = Annotated[str, AfterValidator(checked_type)]
 """A field that holds an accelerator type; a known one must be written as Ray does."""
 

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of tokens and GPU hours. Reaching one stops the job cleanly, without losing a finished row."""
+"""Limits of tokens, GPU hours and money. Reaching one ends the job cleanly, without losing a finished row."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from airflow_provider_raybatch.contract.arguments.accelerators import close_types
+from airflow_provider_raybatch.contract.arguments.cost import ANY, CostArguments
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.contract.text import count_of, money_of
+from airflow_provider_raybatch.job.monitor.money import Money
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.in_order import in_order
-
-_SILENT = 60.0
-"""Seconds without a report after which a replica is gone; they report every second."""
 
 
 @dataclass
@@ -24,21 +24,22 @@ class Budget:
     """What one submission may still use.
 
     :param spent: tokens that earlier submissions of the task paid for.
-    :param gpus: GPUs of one replica.
-    :param checked: epoch seconds of the latest check, at first of the start.
-    :param unseen: replicas to bill all the time, where an engine's replicas don't report.
+    :param money: what the run costs.
     """
 
     limits: Limits
-    spent: int
-    gpus: int
-    checked: float
-    unseen: int = 0
-    gpu_hours: float = 0.0
-    _holding: frozenset[str] = frozenset()
+    spent: int = 0
+    money: Money = field(default_factory=Money)
+
+    @property
+    def gpu_hours(self) -> float:
+        """Of this submission."""
+        return sum(self.money.own_gpu_seconds.values()) / 3600
 
     def check(self, reports: Sequence[ReplicaProgress], now: float) -> None:
         """:raises RaybatchError: a limit is reached."""
+        if self.money.held is not None:
+            self.money.held.look(reports, now)
         tokens = self.spent + sum(report.input_tokens + report.output_tokens for report in reports)
         most = self.limits.max_tokens_total
         if most is not None and tokens >= most:
@@ -47,25 +48,45 @@ class Budget:
                 "allowed; raise the limit and clear the task to go on.",
                 FailureClass.LIMIT_REACHED,
             )
-        # A replica that reports has its GPUs, unless it says that it waits. If its node died, it is silent.
-        holding = frozenset(
-            report.replica
-            for report in reports
-            if report.state not in {"waiting", "ended"} and now - report.seen <= _SILENT
-        )
-        seconds = (self.unseen or len(holding)) * (now - self.checked) + sum(
-            max(0.0, report.seen - self.checked)
-            for report in reports
-            if report.state == "ended" and report.replica in self._holding  # since the latest check
-        )
-        self.gpu_hours += self.gpus * seconds / 3600
-        self.checked, self._holding = now, holding
         if self.limits.max_gpu_hours is not None and self.gpu_hours >= self.limits.max_gpu_hours:
             raise RaybatchError(
                 f"max_gpu_hours: {self.gpu_hours:.2f} GPU hours are used, of {self.limits.max_gpu_hours:g} "
                 f"allowed; raise the limit and clear the task to go on.",
                 FailureClass.LIMIT_REACHED,
             )
+        check_cost(self.money)
+
+
+def check_cost(money: Money) -> None:
+    """Hold the run to `max_cost`.
+
+    :raises RaybatchError: it is spent, or GPUs without a price are held.
+    """
+    most, currency = money.prices.max_cost, money.prices.currency
+    if most is None:
+        return
+    if missing := money.without_price:
+        raise RaybatchError(
+            f"max_cost: {no_price(missing[0], money.prices)}; the limit can't be kept without it.",
+            FailureClass.USER_ERROR,
+        )
+    if money.cost is not None and money.cost >= most:
+        raise RaybatchError(
+            f"max_cost: {money_of(money.cost, currency)} is spent by all attempts since the last clear, of "
+            f"{money_of(most, currency)} allowed; clear the task to go on with the rows that are left, "
+            "for up to as much again, or raise max_cost before.",
+            FailureClass.LIMIT_REACHED,
+        )
+
+
+def no_price(kind: str, prices: CostArguments) -> str:
+    """Says that the GPUs of a type have no price, and what may be meant by one that is there."""
+    named = sorted(name for name in prices.gpu_hour_price or {} if name != ANY)
+    close = [name for name in named if kind and kind in close_types(name, [kind])]
+    what = f"GPUs of type {kind!r}" if kind else "GPUs whose type Ray does not know"
+    hint = f" (is {close[0]!r} meant for it?)" if close else ""
+    remedy = f"add {kind!r} or {ANY!r}" if kind else f"add {ANY!r}"
+    return f"gpu_hour_price has no price for {what}{hint}; {remedy}"
 
 
 def spent(limits: Limits, folder: Folder, task_folder: str) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_provider_raybatch.contract.events import Progress
+from airflow_provider_raybatch.job.monitor.money import Money
 from airflow_provider_raybatch.job.monitor.pace import Pace
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 
@@ -16,12 +17,16 @@ class Tracker:
     :param total: rows of the input.
     :param resumed: rows that need no request of this job.
     :param kept: of them, rows whose answer is on disk already.
+    :param money: what the run costs.
     """
 
-    def __init__(self, total: int, resumed: int, now: float, kept: int = 0) -> None:
+    def __init__(
+        self, total: int, resumed: int, now: float, kept: int = 0, money: Money | None = None
+    ) -> None:
         self._total = total
         self._resumed = resumed
         self._kept = kept
+        self._money = Money() if money is None else money
         self._rows, self._tokens = Pace(), Pace()
         self._state: tuple[object, ...] = ()
         self.last_change = now
@@ -49,6 +54,9 @@ class Tracker:
         rate, tokens_rate = self._rows.rate(now), self._tokens.rate(now)
         left = self._total - self._resumed - rows
         eta = 0.0 if not left else left / rate if rate else None
+        money = self._money
+        if money.held is not None:
+            money.held.look(reports, now)
         return Progress(
             done=self._resumed + rows,
             total=self._total,
@@ -58,4 +66,7 @@ class Tracker:
             output_tokens_per_second=None if tokens_rate is None else round(tokens_rate, 1),
             eta_seconds=None if eta is None else round(eta, 1),
             kept=self._kept + sum(max(0, report.written - report.errors) for report in reports),
+            cost=money.cost,
+            expected_cost=money.expected(eta),
+            currency=None if money.cost is None else money.prices.currency,
         )

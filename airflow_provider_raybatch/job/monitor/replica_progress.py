@@ -7,7 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
@@ -39,8 +39,12 @@ class ReplicaProgress:
     :param cpu_seconds: of its own process, since the engine was ready.
     :param gpus: ids of its GPUs on its node; empty without, or where they lie on several nodes.
     :param gpu_utilization: mean of NVML's samples since the engine was ready, ``None`` without an NVIDIA GPU.
+    :param is_warm: whether its GPUs are those of a warm engine, which outlives it.
+    :param nodes: ids of the nodes of its GPUs, one each; empty where all are on `node`.
     :param failure: failure class and message of what ended it.
-    :param seen: epoch seconds of its latest report.
+    :param seen: epoch seconds of its latest report, by the coordinator's clock.
+    :param placed: of its first report since it has its GPUs, likewise; 0 before.
+    :param held_until: when it gave them back, or its process was gone, likewise; 0 before.
     """
 
     replica: str
@@ -65,8 +69,31 @@ class ReplicaProgress:
     cpu_seconds: float = 0.0
     gpus: list[str] = field(default_factory=list)
     gpu_utilization: float | None = None
+    is_warm: bool = False
+    nodes: list[str] = field(default_factory=list)
     failure: tuple[str, str] | None = None
     seen: float = 0.0
+    placed: float = 0.0
+    held_until: float = 0.0
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether it has its GPUs, if it lives: with an engine of its own, as long as its actor."""
+        return not self.is_warm or self.state not in {"waiting", "ended"}
+
+    def heard(self, before: ReplicaProgress | None, now: float) -> ReplicaProgress:
+        """This report as the coordinator keeps it.
+
+        :param before: the report that this one follows.
+        """
+        placed, held_until = (0.0, 0.0) if before is None else (before.placed, before.held_until)
+        if self.has_gpus:
+            return replace(self, seen=now, placed=placed or now, held_until=0.0)
+        return replace(self, seen=now, placed=placed, held_until=placed and (held_until or now))
+
+    def gone(self) -> ReplicaProgress:
+        """The last report of a process that is gone."""
+        return replace(self, state="ended", held_until=self.placed and (self.held_until or self.seen))
 
 
 class Reporter:

@@ -24,6 +24,7 @@ from airflow_provider_raybatch.contract.manifest import (
     Column,
     Counts,
     ManifestFile,
+    Savings,
     Tokens,
 )
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -168,6 +169,7 @@ def _manifest(
     total = round(timing.total_seconds + seconds, 2)
     timing = timing.model_copy(update={"commit_seconds": round(seconds, 2), "total_seconds": total})
     names = target.task.names
+    paid = sum(footer.paid for part, footer in seen.items() if part.is_of(target.run))
     counts, totals = _counts(done, target.task), sum((one.totals for one in done), Totals())
     return BatchManifest(
         uri=f"{target.folder.uri}/{target.data}",
@@ -190,8 +192,9 @@ def _manifest(
             filled=sum(footer.filled for footer in seen.values()),
             reasoning=totals.reasoning_tokens,
         ),
-        tokens_paid=sum(footer.paid for part, footer in seen.items() if part.is_of(target.run)),
-        tokens_saved=sum(one.saved for one in done),
+        tokens_paid=paid,
+        tokens_saved=sum(sum(one.saved.values()) for one in done),
+        savings=_savings(done, paid, statistics.cost, seen, target.run),
         tokens_generated=sum(one.generated for one in done),
         reasons_by_step=_reasons(done),
         last_run=_last_run(journal),
@@ -219,6 +222,25 @@ def _counts(done: Sequence[PublishedRange], task: Task) -> Counts:
         duplicates=origins["duplicate"],
         chunks=sum(one.dataset_rows for one in done) if task.chunk_index else None,
         errors_by_step=dict(sum((Counter(one.failed_steps) for one in done), Counter())),
+    )
+
+
+def _savings(
+    done: Sequence[PublishedRange], paid: int, cost: float | None, seen: Mapping[Part, Footer], run: str
+) -> Savings:
+    """What the run did not pay for, at its own cost a token.
+
+    :param paid: tokens that it paid for, and `cost` what its GPUs cost.
+    """
+    saved = sum((Counter(one.saved) for one in done), Counter[str]())
+    filled = sum(footer.filled for part, footer in seen.items() if part.is_of(run))
+    tokens = sum(saved.values()) + filled
+    return Savings(
+        resumed=saved["carried"] + saved["generated"],
+        reused=saved["stored"],
+        duplicates=saved["duplicate"],
+        filled=filled,
+        cost=round(tokens * cost / paid, 6) if cost is not None and paid else None,
     )
 
 

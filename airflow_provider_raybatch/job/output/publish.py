@@ -99,7 +99,7 @@ class PublishedRange:
     :param rows: good rows of the input, and `errors` failed ones.
     :param dataset_rows: rows of the file.
     :param reasons: see :func:`~airflow_provider_raybatch.job.failures.summary.main_reasons`.
-    :param saved: input and output tokens of good rows that the run did not pay for.
+    :param saved: input and output tokens of good rows that the run did not pay for, by their origin.
     :param generated: output tokens of good rows that this submission generated.
     :param tally: of all its rows, for the report.
     """
@@ -113,7 +113,7 @@ class PublishedRange:
     failed_steps: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, tuple[int, str]] = field(default_factory=dict)
     origins: dict[str, int] = field(default_factory=dict)
-    saved: int = 0
+    saved: dict[str, int] = field(default_factory=dict)
     generated: int = 0
     tally: Tally = field(default_factory=Tally)
 
@@ -169,8 +169,7 @@ def publish(range_: Range, target: Target) -> PublishedRange:
         result.path, result.bytes = write_rows(flat, range_.number, target)
         result.totals = target.task.totals(good["output"])
         result.origins = dict(Counter(good["origin"].to_pylist()))
-        others = target.task.totals(good.filter(pc.invert(good["paid"]))["output"])
-        result.saved = others.input_tokens + others.output_tokens
+        result.saved = _saved(good.filter(pc.invert(good["paid"])), target.task)
         own = good.filter(pc.equal(good["origin"], "generated"))
         result.generated = target.task.totals(own["output"]).output_tokens
     if bad.num_rows:
@@ -181,6 +180,15 @@ def publish(range_: Range, target: Target) -> PublishedRange:
         result.failed_steps = dict(Counter(failure.step for failure in failures))
         result.reasons = main_reasons(failures)
     return result
+
+
+def _saved(rows: pa.Table, task: Task) -> dict[str, int]:
+    """Input and output tokens of rows by their origin."""
+    saved = {}
+    for origin in pc.unique(rows["origin"]).to_pylist():
+        totals = task.totals(rows.filter(pc.equal(rows["origin"], origin))["output"])
+        saved[origin] = totals.input_tokens + totals.output_tokens
+    return saved
 
 
 def write_rows(rows: Iterable[pa.Table], number: int, target: Target) -> tuple[str, int]:

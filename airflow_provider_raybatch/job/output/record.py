@@ -104,6 +104,12 @@ class Recorder:
                 }
             )
 
+    def spent(self, gpu_seconds_by_type: Mapping[str, float]) -> None:
+        """Note what replicas have held until their end."""
+        if self._thread is not None:
+            with self._lock:
+                self._seen = self._seen.model_copy(update={"gpu_seconds_by_type": dict(gpu_seconds_by_type)})
+
     @property
     def record(self) -> JobRecord | None:
         """What is known now; ``None`` before :meth:`begin`."""

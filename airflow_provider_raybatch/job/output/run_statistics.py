@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from airflow_provider_raybatch.contract.manifest import Digests, ReplicaStats, StageSeconds, Timing
+from airflow_provider_raybatch.job.monitor.money import Money
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.planning.plan import Plan
@@ -25,10 +26,15 @@ class RunStatistics:
     digests: Digests = field(default_factory=Digests)
     versions: dict[str, str] = field(default_factory=dict)
     gpu_seconds: float = 0.0
+    gpu_seconds_by_type: dict[str, float] = field(default_factory=dict)
+    gpu_hour_price: dict[str, float] = field(default_factory=dict)
+    cost: float | None = None
+    currency: str | None = None
 
 
-def statistics_of(ran: Ran, plan: Plan, start_up: StartUp, gpu_seconds: float) -> RunStatistics:
+def statistics_of(ran: Ran, plan: Plan, start_up: StartUp, money: Money) -> RunStatistics:
     """Timing and statistics of what the replicas did."""
+    gpu_seconds = money.gpu_seconds_by_type
     first = min((one.first_request for one in ran.reports if one.first_request), default=0.0)
     generation = max(0.0, ran.last_row - first) if first else 0.0
     rows, tokens = sum(one.rows for one in ran.reports), sum(one.output_tokens for one in ran.reports)
@@ -47,7 +53,11 @@ def statistics_of(ran: Ran, plan: Plan, start_up: StartUp, gpu_seconds: float) -
         effective_sampling=dict(ran.engine.effective_sampling),
         plan={**plan.shown(), "engine": dict(ran.engine.sizes)},
         versions=dict(ran.engine.versions),
-        gpu_seconds=round(gpu_seconds, 1),
+        gpu_seconds=round(sum(gpu_seconds.values()), 1),
+        gpu_seconds_by_type=gpu_seconds,
+        gpu_hour_price=money.used_prices,
+        cost=money.cost,
+        currency=money.prices.currency if money.prices.gpu_hour_price else None,
     )
 
 

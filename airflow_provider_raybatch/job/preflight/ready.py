@@ -30,10 +30,12 @@ from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.engine import echo, forced
 from airflow_provider_raybatch.job.input.copies import Copies
 from airflow_provider_raybatch.job.input.survey import Source
+from airflow_provider_raybatch.job.monitor.budget import check_cost
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.monitor.money import Money, spent_before
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.job.output.record import Recorder
+from airflow_provider_raybatch.job.output.record import Recorder, records_of
 from airflow_provider_raybatch.job.output.run_reports import RunReports
 from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask, look_back
 from airflow_provider_raybatch.job.parts.part import Part
@@ -53,6 +55,7 @@ from airflow_provider_raybatch.job.preflight.memory_check import (
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.model_files import is_on_disk
 from airflow_provider_raybatch.job.preflight.model_look import refuse_by_files, refuse_missing
+from airflow_provider_raybatch.job.preflight.price_check import check_prices
 from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_prompts
 from airflow_provider_raybatch.job.preflight.response_model import schema_of_model, with_model
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
@@ -92,7 +95,7 @@ class JobContext:
     :ivar kept: how many rows have a response before replicas begin.
     :ivar sizing: the plan for the `remaining` rows.
     :ivar ledger: the parts of the dataset.
-    :ivar gpu_seconds: GPUs times seconds for which replicas held them.
+    :ivar money: what the run costs.
     :ivar recorder: notes how the job goes, once the destination is claimed.
     :ivar reports: of jobs of the run that publish nothing.
     :ivar may_report: whether the destination is this task's, as far as is known.
@@ -124,7 +127,7 @@ class JobContext:
     ledger: list[Part] = field(init=False)
     kept: int = field(init=False)
     ran: Ran = field(default_factory=Ran)
-    gpu_seconds: float = 0.0
+    money: Money = field(default_factory=Money)
     recorder: Recorder = field(default_factory=Recorder)
     reports: RunReports = field(default_factory=RunReports)
     may_report: bool = False
@@ -146,6 +149,9 @@ def make_ready(context: JobContext, submission: Submission) -> BatchManifest | N
         return committed
     context.journal.check_owner()
     context.may_report = True
+    records = records_of(context.journal.folder, layout.task_folder(submission))
+    context.money = Money(spec, spent_before(records, submission.run_token))
+    check_cost(context.money)
     context.spec = with_model(spec, apart_if_users_code(spec, schema_of_model))
     sampled = _check_input(context)
     spec = with_time(context.spec, context.journal)
@@ -181,6 +187,7 @@ def _check_model(context: JobContext, spec: BatchInferenceSpec, sampled: Sample)
     journal, emit, launch, requests = context.journal, context.emit, context.launch, sampled.requests
     if not context.source.rows:  # needs neither nodes nor the model
         return ModelCheck(digests=Digests(spec=spec.response_digest))
+    _check_prices(spec, context.source.rows, emit)
     environment = credentials.environment(context.secrets)
     launch.early(spec, environment, journal.folder, context.source.rows, workload_of(spec, requests))
     wait_for_engine_node(spec, journal.began_before(), emit)
@@ -194,6 +201,12 @@ def _check_model(context: JobContext, spec: BatchInferenceSpec, sampled: Sample)
         launch.load(context.model)
     context.start_up.ended("model")
     return checked
+
+
+def _check_prices(spec: BatchInferenceSpec, rows: int, emit: Emit) -> None:
+    if spec.gpu_hour_price and plan.make(spec, rows, cluster := cluster_view.view()).gpus:
+        for text in check_prices(spec, spec.accelerator_type, cluster):
+            emit(events.Notice(level="warning", message=text))
 
 
 def _look_back(context: JobContext, spec: BatchInferenceSpec) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.scheduling.messages import SILENT, StaleReplicaError
@@ -114,7 +114,7 @@ class Membership:
 
     def hear(self, report: ReplicaProgress) -> None:
         """A process reports its progress."""
-        self._reports[report.replica] = replace(report, seen=time.time())
+        self._reports[report.replica] = report.heard(self._reports.get(report.replica), time.time())
         if report.replica in self._living:
             self._living[report.replica].silence = 0.0
 
@@ -125,8 +125,7 @@ class Membership:
     def snapshot(self) -> list[ReplicaProgress]:
         """The latest reports, also of processes that are gone, since their rows were done."""
         return [
-            replace(report, state="ended") if process in self.gone else report
-            for process, report in self._reports.items()
+            report.gone() if process in self.gone else report for process, report in self._reports.items()
         ]
 
     def silent(self, processes: Iterable[str]) -> list[str]:

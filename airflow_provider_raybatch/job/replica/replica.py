@@ -72,7 +72,9 @@ class Replica(ReplicaProcess):
         self._actor = _actor()
         # In another container, process numbers begin anew.
         process = f"{self._actor}-{os.getpid()}-{secrets.token_hex(4)}"
-        super().__init__(spec.submission, coordinator, ReplicaProgress(process, _node(), started=time.time()))
+        nodes = _nodes_of_gpus() if spans_nodes else []
+        report = ReplicaProgress(process, _node(), started=time.time(), nodes=nodes)
+        super().__init__(spec.submission, coordinator, report)
         self._access = source.access(Holder(self._actor, process), self.report, coordinator)
         self._has_job = self._has_left = False
         self.reporter = Reporter(
@@ -211,3 +213,11 @@ def _name() -> str:
 
 def _node() -> str:
     return str(ray.get_runtime_context().get_node_id())
+
+
+def _nodes_of_gpus() -> list[str]:
+    """Ids of the nodes of this actor's GPUs: each has a bundle of its placement group."""
+    group = ray.util.get_current_placement_group()
+    if group is None:
+        return []
+    return list(ray.util.placement_group_table(group)["bundles_to_node_id"].values())

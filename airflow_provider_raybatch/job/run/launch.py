@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.planning import cluster_view, fit, plan
 from airflow_provider_raybatch.job.planning.enforce_eager import Workload
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
@@ -87,6 +88,10 @@ class Launch(AbstractContextManager["Launch"]):
             return None
         returned: T | None = self._replicas.ask(RemoteCall(function, arguments))
         return returned
+
+    def reports(self) -> list[ReplicaProgress]:
+        """The latest ones of replicas that have started."""
+        return [] if self._replicas is None else self._replicas.reports()
 
     def load(self, model: CheckedModel) -> None:
         """Let engines start: the model is checked."""

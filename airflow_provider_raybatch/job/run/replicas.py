@@ -21,6 +21,7 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import EngineInfo
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
@@ -102,6 +103,11 @@ class Replicas:
     def engine(self) -> EngineInfo:
         """Description of an engine."""
         return ray.get(self.coordinator.engine.remote(), timeout=60) or EngineInfo()
+
+    def reports(self) -> list[ReplicaProgress]:
+        """The latest ones."""
+        reports: list[ReplicaProgress] = ray.get(self.coordinator.snapshot.remote(), timeout=60)
+        return reports
 
     def release(self) -> None:
         """End replicas that got no rows. One that starts its engine ends after that, or with the driver."""

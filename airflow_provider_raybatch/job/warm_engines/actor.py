@@ -149,20 +149,22 @@ class WarmEngineActor:
 
     # For its holder.
 
-    def begin(self, holder: Holder, environment: dict[str, SecretStr], of_vllm: bool) -> list[str]:
+    def begin(
+        self, holder: Holder, environment: dict[str, SecretStr], of_vllm: bool
+    ) -> tuple[list[str], str]:
         """Start the process of the front end, if there is none.
 
         :param environment: variables of its processes. Not the constructor's argument: Ray stores those as
             long as the actor lives.
         :param of_vllm: whether it is an engine of vLLM's.
-        :returns: ids of its GPUs.
+        :returns: ids of its GPUs, and of its node.
         """
         with self._waited_for(holder):
             set_environment(environment)
             self._of_vllm = of_vllm
             if self._idle is None and self._front_end is None:
                 self._start()
-        return self._gpus
+        return self._gpus, self._node
 
     def send(self, holder: Holder, messages: Sequence[bytes]) -> None:
         """Pass messages on to the front end. While none is opened, it is one without an engine."""

@@ -67,7 +67,7 @@ class RemoteFrontEnd:
     :param actor: handle of a `WarmEngineActor` that `holder` has taken.
     :param seconds: for which the engine waits for its next holder.
     :ivar steps: see :class:`Heard`, also for `gpu_utilization`.
-    :ivar gpus: ids of its GPUs on its node.
+    :ivar gpus: ids of its GPUs on its `node`, which has an id, too.
     """
 
     def __init__(self, actor: Any, holder: Holder, seconds: float) -> None:
@@ -80,6 +80,7 @@ class RemoteFrontEnd:
         self._death = EngineDeadError("The warm engine's actor has ended.", killed=True)
         self.steps = 0
         self.gpus: list[str] = []
+        self.node = ""
         self.gpu_utilization: float | None = None
         self._sender = threading.Thread(target=self._send, name="raybatch-warm-engine", daemon=True)
         self._sender.start()
@@ -90,7 +91,7 @@ class RemoteFrontEnd:
         :param environment: variables of its processes.
         :raises EngineDeadError: the engine is lost.
         """
-        self.gpus = self._call("begin", environment, of_vllm)
+        self.gpus, self.node = self._call("begin", environment, of_vllm)
 
     def prepare(self, identity: str) -> None:
         """See :class:`FrontEnd`."""

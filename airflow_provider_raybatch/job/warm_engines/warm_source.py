@@ -43,6 +43,7 @@ class WarmEngineAccess(EngineAccess):
         self._seconds = seconds
         self._coordinator = coordinator
         self._front_end: RemoteFrontEnd | None = None
+        report.is_warm = True
         report.state = "waiting"
 
     def acquire(self, is_needed: Callable[[], bool], pause: float) -> bool:
@@ -63,6 +64,7 @@ class WarmEngineAccess(EngineAccess):
         assert self._front_end is not None
         self._front_end.begin(environment, spec.engine == "vllm")
         self._report.gpus = self._front_end.gpus
+        self._report.nodes = [self._front_end.node] * len(self._report.gpus)
         return EngineProxy(self._front_end)
 
     def should_restart(self, death: EngineDeadError, is_first: bool, is_needed: Callable[[], bool]) -> bool:

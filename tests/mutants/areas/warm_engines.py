@@ -212,12 +212,12 @@ MUTANTS = by_file({
             f"{_REPLICA_TESTS}::test_a_replica_is_billed_from_when_it_has_an_engine",
         ),
     },
-    "job/monitor/budget.py": {
+    "job/monitor/replica_progress.py": {
         "waiting-is-billed": (
-            'report.state not in {"waiting", "ended"}',
-            'report.state != "ended"',
+            'self.state not in {"waiting", "ended"}',
+            'self.state != "ended"',
             "A job reaches max_gpu_hours while it waits for engines that others have.",
-            "job/monitor/test_budget.py::test_gpu_hours_are_those_that_replicas_hold",
+            "job/monitor/test_held_gpus.py::TestReports::test_a_warm_engine_counts_while_the_replica_has_it",
         ),
     },
 })

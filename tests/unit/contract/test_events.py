@@ -124,6 +124,15 @@ def test_other_lines_are_not_events(text: str) -> None:
         (Progress(done=0, total=0, eta_seconds=59.6), "0 of 0 rows, about 1 min 0 s left"),
         (Progress(done=0, total=1, eta_seconds=5), "0 of 1 row (0.0 %), about 5 s left"),
         (Progress(done=3, total=3, eta_seconds=0), "3 of 3 rows (100.0 %)"),
+        (
+            Progress(done=1, total=2, eta_seconds=9, cost=1.234, expected_cost=4.5, currency="EUR"),
+            "1 of 2 rows (50.0 %), about 9 s left, cost 1.23 EUR, about 4.50 at the end",
+        ),
+        (
+            Progress(done=2, total=2, cost=0.0042, expected_cost=0.0042, currency="USD"),
+            "2 of 2 rows (100.0 %), cost 0.0042 USD",
+        ),
+        (Progress(done=1, total=2, cost=0.0, expected_cost=0.0, currency="USD"), "1 of 2 rows (50.0 %)"),
         (EVENTS[1], "ü"),
         (EVENTS[3], "poison_row: x"),
         (EVENTS[4], f"1,200 of 1,203 rows found, committed earlier at {URI} (3 failed); {MANIFEST}"),

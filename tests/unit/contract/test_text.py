@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.text import all_storable, clean, count_of, cut_to, storable
+from airflow_provider_raybatch.contract.text import (
+    all_storable,
+    clean,
+    count_of,
+    cut_to,
+    money_of,
+    storable,
+)
 from tests.support.refused import HOSTILE, refused, unfit_for_logs
 
 
@@ -51,3 +58,18 @@ def test_long_text_is_cut_with_a_mark() -> None:
 def test_a_count_has_its_noun() -> None:
     assert [count_of(n, "row is", "rows are") for n in (0, 1, 2)] == ["0 rows are", "1 row is", "2 rows are"]
     assert [count_of(n, "token") for n in (1, 1200)] == ["1 token", "1,200 tokens"]
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (0, "0.00"),
+        (1234.5, "1,234.50"),
+        (0.1, "0.10"),
+        (0.05, "0.050"),
+        (0.0042, "0.0042"),
+        (1e-9, "0.000000"),
+    ],
+)
+def test_an_amount_of_money_has_digits_that_count(amount: float, text: str) -> None:
+    assert (money_of(amount, "EUR"), money_of(amount, None)) == (f"{text} EUR", text)

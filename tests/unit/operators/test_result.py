@@ -24,6 +24,9 @@ def test_goes_to_each_outlet_asset(ray: FakeRay, run: Run) -> None:
     assert extra["manifest_uri"] == result["manifest_uri"]
     assert (extra["rows"], extra["resumed"], extra["errors"], extra["tokens"]["output"]) == (2, 1, 1, 6)
     assert not {"bucket", "key_prefix", "dashboard_url"} & set(extra)
+    assert list(extra)[:6] == list(result)[:6] == ["rows", "errors", "tokens", "seconds", "cost", "currency"]
+    assert list(extra)[-4:] == ["uri", "manifest_uri", "report_uri", "dead_letter_uri"]
+    assert (result["cost"], result["currency"], result["savings"]["reused"]) == (1.5, "EUR", 8)
 
 
 def test_goes_to_each_outlet_alias(ray: FakeRay, run: Run) -> None:

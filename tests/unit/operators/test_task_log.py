@@ -53,7 +53,7 @@ def test_failed_rows_are_a_warning(
         assert "s3://lake/out/dead_letter/c1" in line
 
 
-LINE = "2 rows ok, 1 failed (engine: it broke), 1 resumed, 3 tokens generated, 3 min 5 s"
+LINE = "2 rows ok, 1 failed (engine: it broke), 1 resumed, 3 tokens generated, 3 min 5 s, 1.50 EUR"
 
 
 def closing_lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -81,7 +81,7 @@ class TestClosingLine:
         capsys.readouterr()
         run.clear()
         batch().execute(run.context())
-        assert closing_lines(capsys) == [f"{LINE} | last run: 2 ok, 1 failed, 3 min 5 s"]
+        assert closing_lines(capsys) == [f"{LINE} | last run: 2 ok, 1 failed, 3 min 5 s, 1.50 EUR"]
         # Of the destination itself, if it has one.
         last = LastRun(rows=301, errors=0, seconds=170.4)
         told = Committed(summary=summary().model_copy(update={"last_run": last}))
@@ -125,6 +125,10 @@ class TestClosingLine:
         assert closing_line(figures) == line
 
     def test_cuts_a_long_reason(self) -> None:
+        cost = {"rows": 1, "seconds": 2, "cost": 1.234, "currency": "EUR"}
+        before = {"rows": 9, "errors": 0, "cost": 0.0, "currency": "EUR"}
+        assert closing_line(cost, before) == "1 row ok, 2 s, 1.23 EUR | last run: 9 ok"
+        assert closing_line({"rows": 1}, {**cost, "errors": 0}).endswith("last run: 1 ok, 2 s, 1.23 EUR")
         line = closing_line({"rows": 1, "errors": 1, "main_failure": "engine: " + "x" * 999})
         assert len(line) < 200
         assert "more characters])" in line

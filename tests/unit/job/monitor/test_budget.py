@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_raybatch.contract.arguments.cost import CostArguments
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.job.monitor.budget import Budget, spent
+from airflow_provider_raybatch.job.monitor.budget import Budget, check_cost, spent
+from airflow_provider_raybatch.job.monitor.held_gpus import HeldGpus
+from airflow_provider_raybatch.job.monitor.money import Money
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.storage.folder import LocalFolder
@@ -18,20 +20,25 @@ from tests.support.publishing import failure, part, response
 
 NOW = 10_000.0
 REPORTS = [
-    ReplicaProgress("a", "n", input_tokens=600, output_tokens=100, seen=NOW),
-    ReplicaProgress("b", "n", input_tokens=50, seen=NOW),
+    ReplicaProgress("a", "n", input_tokens=600, output_tokens=100, seen=NOW, placed=NOW - 3600),
+    ReplicaProgress("b", "n", input_tokens=50, seen=NOW, placed=NOW - 3600),
 ]
 
 
-def reached(limits: Limits, spent_before: int = 0, gpus: int = 8, now: float = NOW) -> RaybatchError:
+def money(prices: CostArguments | None = None, gpus: int = 4, **earlier: float) -> Money:
+    """Return that of a run whose replicas were placed an hour ago."""
+    return Money(prices or CostArguments(), earlier, HeldGpus(gpus, NOW - 3600, lambda node: "H100"))
+
+
+def reached(limits: Limits, spent_before: int = 0, of: Money | None = None) -> RaybatchError:
     with pytest.raises(RaybatchError) as caught:
-        Budget(limits, spent_before, gpus, NOW - 3600).check(REPORTS, now)
+        Budget(limits, spent_before, of or money()).check(REPORTS, NOW)
     return caught.value
 
 
 def test_max_tokens_total_counts_all_submissions() -> None:
     limits = Limits(max_tokens_total=1000)
-    Budget(limits, 249, 8, NOW).check(REPORTS, NOW)
+    Budget(limits, 249).check(REPORTS, NOW)
     error = reached(limits, spent_before=250)
     assert str(error) == (
         "max_tokens_total: 1,000 tokens are paid for, of 1,000 allowed; raise the "
@@ -41,40 +48,45 @@ def test_max_tokens_total_counts_all_submissions() -> None:
     assert not error.failure_class.retryable
 
 
-def test_gpu_hours_are_those_that_replicas_hold() -> None:
-    """Planned replicas that still wait for nodes don't count."""
-    limits = Limits(max_gpu_hours=8)
-    Budget(limits, 0, 4, NOW - 3599).check(REPORTS, NOW)
-    assert "8.00 GPU hours are used, of 8 allowed; raise" in str(reached(limits, gpus=4))
-    Budget(limits, 0, 0, 0.0).check(REPORTS, NOW)  # CPUs cost no GPU hours
-    gone = [replace(REPORTS[0], state="ended"), replace(REPORTS[1], seen=NOW - 61)]
-    Budget(limits, 0, 4, 0.0).check(gone, NOW)
-    Budget(limits, 0, 4, 0.0).check([], NOW)
-    waiting = [replace(one, state="waiting") for one in REPORTS]  # for warm engines, which others have
-    Budget(limits, 0, 4, 0.0).check(waiting, NOW)
+def test_max_gpu_hours_are_of_one_attempt() -> None:
+    Budget(Limits(max_gpu_hours=8.01), 0, money(H100=9 * 3600)).check(REPORTS, NOW)
+    error = reached(Limits(max_gpu_hours=8))
+    assert "8.00 GPU hours are used, of 8 allowed; raise" in str(error)
+    assert error.failure_class is FailureClass.LIMIT_REACHED
 
 
-def test_max_gpu_hours_add_up_as_replicas_come_and_go() -> None:
-    budget = Budget(Limits(max_gpu_hours=100), 0, 4, NOW)
-    for hour, held in enumerate([0, 1, 2, 1], start=1):
-        now = NOW + hour * 3600
-        budget.check([replace(one, seen=now) for one in REPORTS[:held]], now)
-    assert budget.gpu_hours == 16
+class TestMaxCost:
+    def test_counts_all_attempts(self) -> None:
+        """Two replicas of four GPUs hold them for an hour, and earlier attempts had one for an hour."""
+        prices = CostArguments(gpu_hour_price={"H100": 2}, max_cost=18.01, currency="EUR")
+        Budget(Limits(), 0, money(prices, H100=3600)).check(REPORTS, NOW)
+        error = reached(Limits(), of=money(prices.model_copy(update={"max_cost": 18.0}), H100=3600))
+        assert str(error) == (
+            "max_cost: 18.00 EUR is spent by all attempts since the last clear, of 18.00 EUR allowed; clear "
+            "the task to go on with the rows that are left, for up to as much again, or raise max_cost "
+            "before."
+        )
+        assert error.failure_class is FailureClass.LIMIT_REACHED
 
+    def test_is_refused_at_once_where_it_is_spent(self) -> None:
+        prices = CostArguments(gpu_hour_price={"*": 2}, max_cost=2)
+        check_cost(Money(prices, {"L4": 3599}))
+        with pytest.raises(RaybatchError, match=r"max_cost: 2\.00 USD is spent"):
+            check_cost(Money(prices, {"L4": 3600}))
 
-def test_a_replica_is_billed_until_it_has_ended() -> None:
-    """It says so between two checks, and again until its process ends."""
-    budget = Budget(Limits(max_gpu_hours=100), 0, 4, NOW - 3600)
-    budget.check(REPORTS, NOW)
-    for said, now in ((NOW + 900, NOW + 1800), (NOW + 3600, NOW + 3600)):
-        budget.check([replace(one, state="ended", seen=said) for one in REPORTS], now)
-    assert budget.gpu_hours == 2 * 4 * 1.25
+    def test_can_not_be_kept_without_a_price(self) -> None:
+        error = reached(Limits(), of=money(CostArguments(gpu_hour_price={"H10O": 2}, max_cost=2)))
+        assert str(error) == (
+            "max_cost: gpu_hour_price has no price for GPUs of type 'H100' (is 'H10O' meant for it?); add "
+            "'H100' or '*'; the limit can't be kept without it."
+        )
+        assert error.failure_class is FailureClass.USER_ERROR
 
-
-def test_replicas_that_do_not_report_are_billed_as_planned() -> None:
-    budget = Budget(Limits(max_gpu_hours=7), 0, 4, NOW - 3600, unseen=2)
-    with pytest.raises(RaybatchError, match=r"8\.00 GPU hours are used, of 7"):
-        budget.check([], NOW)
+    def test_does_not_concern_cpus(self) -> None:
+        prices = CostArguments(gpu_hour_price={"H100": 2}, max_cost=0.01)
+        budget = Budget(Limits(), 0, money(prices, gpus=0))
+        budget.check(REPORTS, NOW)
+        assert (budget.gpu_hours, budget.money.cost) == (0, 0)
 
 
 def test_what_earlier_submissions_paid_is_read_from_their_parts(tmp_path: Path) -> None:

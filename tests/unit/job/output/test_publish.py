@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.manifest import Digests, Tokens
+from airflow_provider_raybatch.contract.manifest import Digests, Savings, Tokens
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.output import publish as publish_module
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
@@ -91,6 +91,15 @@ def test_filled_tokens_of_all_attempts_are_in_the_manifest(folder: Folder) -> No
     assert not any("filled" in column.name for column in manifest.columns)
 
 
+def test_savings_are_reckoned_at_the_runs_own_cost(folder: Folder) -> None:
+    """It paid for ten tokens, and as many were filled in."""
+    several = Response((Completion("a", "stop", 1, 2), Completion("b", "stop", 1, 3)), input_tokens=3)
+    found = [part(folder, numbered(2), [several, several])]
+    manifest = publish(folder, found, 2, statistics=RunStatistics(cost=0.5, currency="EUR"))
+    assert (manifest.tokens_paid, manifest.savings) == (10, Savings(filled=10, cost=0.5))
+    assert (manifest.cost, manifest.currency) == (0.5, "EUR")
+
+
 def test_paid_and_saved_tokens_add_up_to_all_tokens(folder: Folder) -> None:
     """A row costs three prompt tokens and those of its answer; a failed one is paid for, too."""
     cut_off = RowFailure("length", "cut off", input_tokens=3, output_tokens=20)
@@ -108,6 +117,8 @@ def test_paid_and_saved_tokens_add_up_to_all_tokens(folder: Folder) -> None:
     again = publish(folder, found[:2], 2, spec=cleared)
     assert (again.tokens_paid, again.tokens_saved) == (0, 5 + 4)
     assert again.tokens == manifest.tokens
+    assert manifest.savings == Savings()
+    assert again.savings == Savings(resumed=9)  # what they would have cost is not known
     summary = again.summary()
     assert (summary.tokens_paid, summary.tokens_saved, summary.gpu_seconds) == (0, 9, 0.0)
 

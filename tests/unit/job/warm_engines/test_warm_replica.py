@@ -8,6 +8,7 @@ import queue
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +16,8 @@ from typing import Any
 import pytest
 import ray
 
-from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.job.engine.base import EngineInfo
-from airflow_provider_raybatch.job.monitor.budget import Budget
+from airflow_provider_raybatch.job.monitor.held_gpus import HeldGpus
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress, Reporter
 from airflow_provider_raybatch.job.replica import replica as replica_module
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
@@ -48,9 +48,9 @@ class FakeActor:
     def __getattr__(self, name: str) -> Any:
         return SimpleNamespace(remote=getattr(self, f"_{name}"))
 
-    def _begin(self, holder: Holder, environment: Any, of_vllm: bool) -> list[str]:
+    def _begin(self, holder: Holder, environment: Any, of_vllm: bool) -> tuple[list[str], str]:
         self._answers[holder] = queue.SimpleQueue()
-        return ["5"]
+        return ["5", "6"], "node"
 
     def _prepare(self, holder: Holder, identity: str) -> None:
         if self.engines[-1:] != [identity]:
@@ -125,10 +125,10 @@ def report_of(coordinator: Coordinator, process: str) -> ReplicaProgress:
 
 
 def hours(report: ReplicaProgress) -> float:
-    """Return the GPU hours that an hour of a replica of two GPUs counts, if this is its report."""
-    budget = Budget(Limits(), 0, 2, report.seen - HOUR)
-    budget.check([report], report.seen)
-    return budget.gpu_hours
+    """Return the GPU hours that a replica of two GPUs counts an hour after this is its report."""
+    held = HeldGpus(2, 0.0)
+    held.look([replace(report, seen=report.seen + HOUR)], report.seen + HOUR)
+    return round(sum(held.seconds.values()) / HOUR, 2)
 
 
 def test_a_replica_is_billed_from_when_it_has_an_engine(
@@ -140,7 +140,7 @@ def test_a_replica_is_billed_from_when_it_has_an_engine(
     now = report_of(coordinator, replica.process)
     assert hours(now) == 2
     assert now.started >= reports[-1].seen  # nor does its start count what it waited
-    assert now.gpus == ["5"]
+    assert (now.gpus, now.nodes) == (["5", "6"], ["node", "node"])
 
 
 def test_an_engine_of_other_files_is_another_one(start: Callable[..., Replica]) -> None:
