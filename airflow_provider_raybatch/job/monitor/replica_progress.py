@@ -91,6 +91,10 @@ class ReplicaProgress:
             return replace(self, seen=now, placed=placed or now, held_until=0.0)
         return replace(self, seen=now, placed=placed, held_until=placed and (held_until or now))
 
+    def timed_as(self, other: ReplicaProgress) -> ReplicaProgress:
+        """With the times of the coordinator's clock, which a report that came with parts lacks."""
+        return replace(self, seen=other.seen, placed=other.placed, held_until=other.held_until)
+
     def gone(self) -> ReplicaProgress:
         """The last report of a process that is gone."""
         return replace(self, state="ended", held_until=self.placed and (self.held_until or self.seen))

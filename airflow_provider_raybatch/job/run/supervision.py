@@ -202,7 +202,8 @@ class _Watch:
             self._finished_at = time.monotonic()
         latest = dict(self._ran.by_replica)
         for report in reports:
-            latest[report.replica] = _further(report, latest.get(report.replica, report))
+            further = _further(report, latest.get(report.replica, report))
+            latest[report.replica] = further.timed_as(report)
         return list(latest.values())
 
 

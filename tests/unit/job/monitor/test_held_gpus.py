@@ -99,6 +99,12 @@ class TestReports:
             times.append((known.placed, known.held_until))
         assert times == [(0, 0), (20, 0), (20, 0), (20, 40), (20, 40)]
 
+    def test_one_that_came_with_parts_is_timed_as_the_others(self) -> None:
+        """Else a replica that has just written would hold nothing."""
+        known = ReplicaProgress("p", "n", rows=1).heard(None, 70.0)
+        further = ReplicaProgress("p", "n", rows=2).timed_as(known)
+        assert (further.rows, further.placed, further.seen, further.held_until) == (2, 70.0, 70.0, 0.0)
+
     def test_a_process_that_is_gone_counts_until_its_last_report(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
