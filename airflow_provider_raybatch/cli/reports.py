@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 
 from airflow_provider_raybatch.cli.connection import quietly_with
 from airflow_provider_raybatch.cli.last_run import subfolders
@@ -100,18 +101,20 @@ def _read(place: Folder, path: str) -> Report:
 
 def _newest(place: Folder, wanted: Wanted) -> Report | None:
     """The newest report in a destination, whether its job has published a dataset or not."""
-    found = [*_unfinished(place, wanted)]
-    committed = _newest_committed(place, wanted)
+    entries = [entry for entry in _journal(place) if wanted.fits(entry.owner)]
+    found = [(report.created_at, report) for report in _written(place, wanted)]
+    found += _lost(place, entries)
+    committed = _newest_committed(place, wanted, entries)
     if committed is not None:
-        found.append(committed)
-    return max(found, key=lambda report: report.created_at, default=None)
+        found.append((committed.created_at, committed))
+    return max(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def _newest_committed(place: Folder, wanted: Wanted) -> Report | None:
+def _newest_committed(place: Folder, wanted: Wanted, entries: Sequence[JournalEntry]) -> Report | None:
     if wanted == Wanted():
         return None if place.head(NEWEST_MANIFEST) is None else _committed(place, NEWEST_MANIFEST)
-    for entry in _journal(place):
-        if entry.kind == "commit" and entry.published is not None and wanted.fits(entry.owner):
+    for entry in entries:
+        if entry.kind == "commit" and entry.published is not None:
             return _committed(place, entry.published.manifest)
     return None
 
@@ -128,14 +131,32 @@ def _committed(place: Folder, file: str) -> Report:
     return report_from_manifest(manifest) if place.head(path) is None else _read(place, path)
 
 
-def _unfinished(place: Folder, wanted: Wanted) -> Iterator[Report]:
-    """Reports of runs without a dataset."""
+def _written(place: Folder, wanted: Wanted) -> Iterator[Report]:
+    """Reports of runs without a dataset, as their jobs wrote them."""
     for name in subfolders(place, PARTS)[-_MOST_RUNS:]:
         path = f"{PARTS}/{name}/{REPORT_DATA}"
         if place.head(path) is not None:
             report = _read(place, path)
             if wanted.fits(report.task):
                 yield report
+
+
+def _lost(place: Folder, entries: Sequence[JournalEntry]) -> list[tuple[str, Report]]:
+    """The newest run that has claimed the destination since the last commit, and whose job is gone.
+
+    A killed driver writes no report, so this one is made of what it left.
+
+    :returns: with the time of the claim.
+    """
+    claims = takewhile(lambda entry: entry.kind == "claim", entries)
+    newest = {entry.owner.digest: entry for entry in reversed(list(claims))}
+    for entry in sorted(newest.values(), key=lambda one: one.number, reverse=True):
+        from airflow_provider_raybatch.job.output.unfinished import report_of_run
+
+        made = report_of_run(place, entry.owner)
+        if made is not None:
+            return [(entry.at, made)]
+    return []
 
 
 def _journal(place: Folder) -> Iterator[JournalEntry]:

@@ -4,19 +4,29 @@
 from __future__ import annotations
 
 import json
+import time
 import webbrowser
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_raybatch.cli.definition import main
-from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST, REPORT_DATA, report_folder
+from airflow_provider_raybatch.contract.layout import (
+    NEWEST_MANIFEST,
+    RECORD,
+    REPORT_DATA,
+    journal_entry,
+    report_folder,
+    task_place,
+)
+from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.report import Report, parse_report
 from airflow_provider_raybatch.contract.text import all_storable
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, folder
 from tests.support import reports
-from tests.support.report_files import COMMIT, SECRET, key, leave, manifest, publish
+from tests.support.report_files import COMMIT, SECRET, entry, key, leave, manifest, publish
 from tests.support.s3_server import serving
 
 OTHER = "20261126T010203-0123abcd"
@@ -65,6 +75,17 @@ def place(tmp_path: Path) -> Folder:
     made = LocalFolder(str(tmp_path / "out"))
     commit(made)
     return made
+
+
+def claim(place: Folder, number: int, run_id: str, ago: float = 600) -> None:
+    """Leave what a killed job leaves."""
+    owner, at = key(run_id=run_id), time.time() - ago
+    place.write(
+        journal_entry(number),
+        entry(number, owner, kind="claim", at=datetime.fromtimestamp(at, UTC).isoformat()),
+    )
+    record = JobRecord(run_token="1", submission_id="job-1", began=at - 60, at=at, total=4, input_tokens=9)
+    place.write(f"{task_place(owner)}/q-l/job-1~0/{RECORD}", record.model_dump_json().encode())
 
 
 def written(report: Report) -> str:
@@ -149,6 +170,21 @@ def test_the_newest_run_counts_also_without_a_dataset(place: Folder, show: Show)
     leave(place, key(run_id="next"))
     assert "The job failed, and no dataset was published. the engine died" in show(place.uri)
     leave(place, key(run_id="next"), created_at="2026-11-25T00:00:00+00:00")
+    assert "The dataset is complete" in show(place.uri)
+
+
+def test_a_killed_job_is_shown_by_what_it_left(place: Folder, show: Show) -> None:
+    claim(place, 2, "lost")
+    text = show(place.uri)
+    assert "The job ended without saying why, and no dataset was published." in text
+    assert any(line.split()[:3] == ["Time", "1", "min"] for line in text.splitlines())
+    publish(place, key(run_id="later"), number=3)
+    assert "The dataset is complete" in show(place.uri)
+    assert "ended without saying why" in show(place.uri, "--run", "lost")
+
+
+def test_a_job_that_may_still_run_is_not_shown(place: Folder, show: Show) -> None:
+    claim(place, 2, "lost", ago=5)
     assert "The dataset is complete" in show(place.uri)
 
 
