@@ -33,6 +33,7 @@ class JobRecord(ContractModel):
     :param began: epoch seconds of the job's start; `at` of this note.
     :param total: rows of the input; ``None`` before it was read. `done` and `errors` are of the progress.
     :param gpu_seconds_by_type: GPUs times seconds that its replicas held, by Ray's accelerator type.
+    :param gpu_hour_price: as in the job's spec, and `currency`.
     :param phases: seconds of its start-up, as in the manifest's timing.
     :param course: at most some hundreds of points; neighbours are merged as it grows.
     :param content: whether a report of it may show what rows hold.
@@ -49,6 +50,8 @@ class JobRecord(ContractModel):
     input_tokens: int = 0
     output_tokens: int = 0
     gpu_seconds_by_type: dict[str, float] = Field(default_factory=dict)
+    gpu_hour_price: dict[str, float] = Field(default_factory=dict)
+    currency: str | None = None
     phases: dict[str, float] = Field(default_factory=dict)
     course: list[Moment] = Field(default_factory=list)
     content: bool = True

@@ -25,7 +25,6 @@ from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK
 from airflow_provider_raybatch.job.monitor.budget import Budget, no_price, spent
 from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
-from airflow_provider_raybatch.job.monitor.held_gpus import HeldGpus
 from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.monitor.start_up import in_words
@@ -41,7 +40,6 @@ from airflow_provider_raybatch.job.output.unfinished import Known
 from airflow_provider_raybatch.job.parts.ledger import add_up, mark_damaged
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.planning import cluster_view
-from airflow_provider_raybatch.job.planning.gpu_types import GpuTypes
 from airflow_provider_raybatch.job.preflight.memory_check import cache_differs
 from airflow_provider_raybatch.job.preflight.ready import Emit, JobContext, make_ready
 from airflow_provider_raybatch.job.request import special_tokens
@@ -57,6 +55,7 @@ from airflow_provider_raybatch.job.run.cpu_tasks import (
     keys_over_the_cluster,
     parallel_map,
 )
+from airflow_provider_raybatch.job.run.placed_gpus import held_gpus
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.run.replicas import Replicas
 from airflow_provider_raybatch.job.work import WorkItem, work
@@ -187,9 +186,9 @@ def _claim(context: JobContext) -> BatchManifest | None:
     if committed is None:
         context.start_up.ended("claim")
         job, rows = context.job, context.source.rows
-        content = context.spec.report_samples > 0
+        content, start_up, prices = context.spec.report_samples > 0, context.start_up, context.spec
         context.recorder.begin(
-            job.folder, job.part_folder, journal.submission, context.start_up, rows, content
+            job.folder, job.part_folder, journal.submission, start_up, rows, content, prices
         )
         context.reports.begin(job.folder, context.spec, journal.submission, job.part_folder)
     return committed
@@ -235,8 +234,8 @@ def _generate(context: JobContext, control: Control) -> None:
     spec, emit, launch, sizing = context.spec, context.emit, context.launch, context.sizing
     if context.resolved.all():
         if launch.began and sizing.gpus:  # for what turned out not to be needed
-            held = _held(context)
-            held.look(launch.reports(), time.time())
+            context.money.held = held_gpus(spec, sizing, launch.began)
+            context.money.held.look(launch.reports(), time.time())
         launch.end()
         _count_gpus(context)
         checks = in_words(context.start_up.phases())
@@ -246,7 +245,7 @@ def _generate(context: JobContext, control: Control) -> None:
     if spec.keep_warm is not None and sizing.spans_nodes:
         emit(events.Notice(level="warning", message="keep_warm has no effect: replicas span nodes"))
     rows = context.source.rows
-    _held(context)
+    context.money.held = held_gpus(spec, sizing, launch.began)
     tracker = Tracker(rows, rows - context.remaining, time.time(), context.kept, context.money)
     paid = spent(spec, context.job.folder, layout.task_folder(context.journal.submission))
     budget = Budget(spec, paid, context.money)
@@ -266,19 +265,6 @@ def _generate(context: JobContext, control: Control) -> None:
     for text in _prompts(spec, ran.reports):
         emit(events.Notice(message=text))
     context.ledger += ran.parts
-
-
-def _held(context: JobContext) -> HeldGpus:
-    """Begin to count the GPUs that replicas hold."""
-    spec, sizing = context.spec, context.sizing
-    type_of, unseen = GpuTypes(spec.accelerator_type, spec.gpu_hour_price or ()), {}
-    if spec.engine == ray_data_llm.NAME and sizing.gpus:
-        types = type_of.look()
-        kind = types.pop() if len(types) == 1 else spec.accelerator_type or ""
-        unseen = {kind: sizing.gpus * sizing.replicas}
-    held = HeldGpus(sizing.gpus, context.launch.began or time.time(), type_of, unseen)
-    context.money.held = held
-    return held
 
 
 def _count_gpus(context: JobContext) -> None:

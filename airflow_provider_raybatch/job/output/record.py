@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from airflow_provider_raybatch.contract.arguments.cost import CostArguments
 from airflow_provider_raybatch.contract.base import parse_file
 from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
@@ -60,6 +61,7 @@ class Recorder:
         start_up: StartUp,
         total: int,
         content: bool = True,
+        prices: CostArguments | None = None,
     ) -> None:
         """Write the first note, and go on.
 
@@ -67,6 +69,7 @@ class Recorder:
         :param start_up: of the job.
         :param total: rows of the input.
         :param content: whether reports may show what rows hold.
+        :param prices: of its GPUs.
         """
         self._folder, self._path = folder, f"{part_folder}/{RECORD}"
         self._start_up, self._series = start_up, Series(start_up.began)
@@ -78,6 +81,8 @@ class Recorder:
             at=began,
             total=total,
             content=content,
+            gpu_hour_price=(prices and prices.gpu_hour_price) or {},
+            currency=prices.currency if prices and prices.gpu_hour_price else None,
         )
         self._thread = threading.Thread(target=self._run, name="raybatch-record", daemon=True)
         self._thread.start()

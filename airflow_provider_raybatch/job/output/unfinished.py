@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_raybatch.contract.arguments.cost import CostArguments
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.journal import JournalEntry, parse_entry
 from airflow_provider_raybatch.contract.last_run import LastRun
@@ -26,6 +27,7 @@ from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.report import FailedExample, FailureGroup, Report
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.job.failures.summary import main_reasons
+from airflow_provider_raybatch.job.monitor.money import Money, spent_before
 from airflow_provider_raybatch.job.output.record import INTERVAL, listed_records
 from airflow_provider_raybatch.job.output.tally import examples_of, telling
 from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up
@@ -159,9 +161,8 @@ def _report(
 ) -> Report:
     rows, errors, still = _counted(folder, parts, last.total)
     tokens = Tokens(input=sum(one.input_tokens for one in run), output=sum(one.output_tokens for one in run))
-    by_type: Counter[str] = Counter()
-    for one in run:
-        by_type.update(one.gpu_seconds_by_type)
+    prices = {"gpu_hour_price": last.gpu_hour_price or None, "currency": last.currency or "USD"}
+    money = Money(CostArguments.model_validate(prices), spent_before(run, last.run_token))
     seconds = round(max(0.0, last.at - last.began), 1)
     failed = _failures(folder, parts, still)
     return Report(
@@ -171,8 +172,11 @@ def _report(
         tokens=tokens,
         tokens_paid=tokens.input + tokens.output,
         seconds=seconds,
-        gpu_seconds=round(sum(by_type.values()), 1),
-        gpu_seconds_by_type={kind: round(spent, 1) for kind, spent in by_type.items()},
+        cost=money.cost,
+        currency=last.currency,
+        gpu_seconds=round(sum(money.gpu_seconds_by_type.values()), 1),
+        gpu_seconds_by_type=money.gpu_seconds_by_type,
+        gpu_hour_price=money.used_prices,
         state="ended" if last.failure is None else "failed",
         failure=last.failure,
         failure_class=last.failure_class,

@@ -59,9 +59,10 @@ def killed(folder: Folder, number: int = 0, ago: float = 600, **fields: object) 
 
 
 def test_a_killed_job_is_reported_by_who_looks_next(folder: Folder) -> None:
-    killed(folder)
+    killed(folder, gpu_hour_price={"*": 3.6}, currency="EUR")
     report = report_of_run(folder, SUBMISSION.task)
     assert report is not None
+    assert (report.cost, report.currency, report.gpu_hour_price) == (0.05, "EUR", {"H100": 3.6})
     assert (report.state, report.failure, report.attempts) == ("ended", None, 1)
     assert (report.rows, report.errors, report.total, report.tokens_paid) == (7, 3, 20, 40)
     assert (report.seconds, report.gpu_seconds_by_type) == (60.0, {"H100": 50.0})
