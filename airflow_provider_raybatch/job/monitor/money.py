@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from airflow_provider_raybatch.contract.arguments.cost import CostArguments
 from airflow_provider_raybatch.contract.record import JobRecord
-from airflow_provider_raybatch.job.monitor.held_gpus import HeldGpus
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.job.monitor.held_gpus import HeldGpus  # imports Ray
 
 _DIGITS = 6
 """Of an amount of money, behind the point."""
