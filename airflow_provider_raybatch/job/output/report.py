@@ -20,11 +20,12 @@ from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.layout import REPORT_DATA, REPORT_PAGE, commit_of, report_folder
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.record import Moment
-from airflow_provider_raybatch.contract.report import FailureGroup, Report, Sample
+from airflow_provider_raybatch.contract.report import Report, Sample
 from airflow_provider_raybatch.contract.shown_uri import shown_uri, without_queries
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import all_storable, cut_to
 from airflow_provider_raybatch.job.output.tally import Tally
+from airflow_provider_raybatch.report.from_manifest import report_from_manifest
 from airflow_provider_raybatch.report.page import report_page
 from airflow_provider_raybatch.storage.folder import Folder
 
@@ -104,62 +105,25 @@ def report_of(
     manifest: BatchManifest, tally: Tally, spec: BatchInferenceSpec, course: Sequence[Moment], attempts: int
 ) -> Report:
     """The report of a committed dataset."""
-    counts, shows = manifest.counts, spec.report_samples > 0
-    report = Report(
-        rows=counts.ok,
-        errors=counts.error,
-        total=counts.input,
-        tokens=manifest.tokens,
-        tokens_paid=manifest.tokens_paid,
-        tokens_saved=manifest.tokens_saved,
-        tokens_generated=manifest.tokens_generated,
-        seconds=manifest.timing.total_seconds or None,
-        cost=manifest.cost,
-        currency=manifest.currency,
-        gpu_seconds=manifest.gpu_seconds,
-        gpu_seconds_by_type=manifest.gpu_seconds_by_type,
-        gpu_hour_price=manifest.gpu_hour_price,
-        savings=manifest.savings,
-        state="committed",
-        attempts=attempts,
-        counts=counts,
-        failures=_failures(manifest, tally),
-        finish_reasons=manifest.finish_reasons,
-        prompt_tokens=tally.prompts.bins,
-        output_tokens=tally.outputs.bins,
-        answers=tally.answers.few(spec),
-        samples=tally.samples,
-        timing=manifest.timing,
-        course=list(course),
-        replicas=manifest.replicas,
-        last_run=manifest.last_run or spec.last_run,
-        arguments=explaining(spec),
-        plan=manifest.plan,
-        effective_sampling=manifest.effective_sampling,
-        columns={column.name: column.type for column in manifest.columns},
-        versions=manifest.versions,
-        created_at=manifest.created_at,
-        task=manifest.owner,
-        submission_id=manifest.submission_id,
-        format=manifest.format,
-        uri=manifest.uri,
-        manifest_uri=manifest.manifest_uri,
-        dead_letter_uri=manifest.dead_letter_uri,
-    )
-    return report if shows else report.without_content()
-
-
-def _failures(manifest: BatchManifest, tally: Tally) -> list[FailureGroup]:
-    steps = sorted(manifest.counts.errors_by_step.items(), key=lambda one: -one[1])
-    return [
-        FailureGroup(
-            step=step,
-            rows=rows,
-            reason=manifest.reasons_by_step.get(step),
-            examples=tally.examples.get(step, []),
-        )
-        for step, rows in steps
+    known = report_from_manifest(manifest)
+    failures = [
+        group.model_copy(update={"examples": tally.examples.get(group.step, [])}) for group in known.failures
     ]
+    report = known.model_copy(
+        update={
+            "content": True,
+            "attempts": attempts,
+            "failures": failures,
+            "prompt_tokens": tally.prompts.bins,
+            "output_tokens": tally.outputs.bins,
+            "answers": tally.answers.few(spec),
+            "samples": tally.samples,
+            "course": list(course),
+            "last_run": manifest.last_run or spec.last_run,
+            "arguments": explaining(spec),
+        }
+    )
+    return report if spec.report_samples > 0 else report.without_content()
 
 
 def explaining(spec: BatchInferenceSpec) -> dict[str, Any]:
