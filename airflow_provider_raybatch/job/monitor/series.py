@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # it imports Ray, and records are read without
 MOST_POINTS = 300
 _STEP = 1.0
 """Seconds of a point at first; twice as many each time the points become too many."""
+_LEAST = 0.1
+"""Seconds over which a rate is measured at least."""
 
 
 @dataclass
@@ -46,6 +48,7 @@ class Series:
         self._began = began
         self._step = _STEP
         self._points: dict[int, _Point] = {}
+        self._first = 0.0
 
     def add(self, reports: Sequence[ReplicaProgress], done: int, now: float) -> None:
         """Take a reading; those before the first request are left out.
@@ -54,6 +57,9 @@ class Series:
         """
         if not self._points and not any(one.first_request or one.rows for one in reports):
             return
+        if not self._points:
+            firsts = [one.first_request for one in reports if one.first_request]
+            self._first = max(0.0, min(firsts, default=now) - self._began)
         ready = [one for one in reports if one.state == "ready"]
         tokens = sum(one.input_tokens + one.output_tokens for one in reports)
         tokens += sum(one.tokens_in_flight for one in ready)
@@ -74,11 +80,11 @@ class Series:
     def moments(self) -> list[Moment]:
         """The points so far, oldest first."""
         made: list[Moment] = []
-        seconds = tokens = 0.0
+        seconds, tokens = self._first, 0
         for point in self._points.values():
             passed, new = point.seconds - seconds, point.tokens - tokens
             # What a process that died had not written is counted again when another one does it.
-            rate = max(0.0, new / passed) if passed > 0 and made else 0.0
+            rate = max(0.0, new / passed) if passed >= _LEAST else 0.0
             seconds, tokens = point.seconds, point.tokens
             made.append(
                 Moment(

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -31,15 +32,17 @@ from airflow_provider_raybatch.job.monitor.money import Money, spent_before
 from airflow_provider_raybatch.job.output.record import INTERVAL, listed_records
 from airflow_provider_raybatch.job.output.tally import examples_of, telling
 from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up
-from airflow_provider_raybatch.job.parts.part import Part, listed, read_columns
+from airflow_provider_raybatch.job.parts.part import Part, listed, paid_tokens, read_columns
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.in_order import in_order
 
 _MOST_OPENED = 64
-"""Parts with failed rows that are opened to count rows exactly; of more, their names are added up."""
-_MOST_READ, _LARGEST = 3, 32 * 1024 * 1024
-"""Parts whose failed rows are read for examples, and bytes of one."""
+"""Parts with failed rows that are opened to count these; of more, good and failed rows are in their names."""
+_MOST_READ, _LARGEST = 3, 64 * 1024 * 1024
+"""Of them, parts whose input columns are read for examples, and bytes of all that are read for reasons."""
+_MOST_FOOTERS = 2000
+"""Parts whose footers are read for the tokens that were paid for."""
 _MOST_ENTRIES = 200
 """Of the journal: a task's last dataset is among the newest ones, or is no news."""
 _COLUMNS = ("ordinal", "ok", "id", "failure", "input")
@@ -170,7 +173,7 @@ def _report(
         errors=errors,
         total=last.total,
         tokens=tokens,
-        tokens_paid=tokens.input + tokens.output,
+        tokens_paid=max(tokens.input + tokens.output, _paid(folder, parts, last)),
         seconds=seconds,
         cost=money.cost,
         currency=last.currency,
@@ -192,6 +195,14 @@ def _report(
         submission_id=last.submission_id,
         dead_letter_uri=_letters(folder, parts, last),
     )
+
+
+def _paid(folder: Folder, parts: Sequence[Part], last: JobRecord) -> int:
+    """Tokens that the run paid for by the footers of its parts: its jobs' notes may be half a minute old."""
+    own = [part for part in parts if part.is_of(last.submission_id.rpartition("-")[0])]
+    with suppress(RaybatchError):
+        return sum(in_order(lambda part: paid_tokens(folder, part), own[:_MOST_FOOTERS]))
+    return 0
 
 
 def _letters(folder: Folder, parts: Sequence[Part], last: JobRecord) -> str | None:
@@ -218,20 +229,28 @@ def _counted(folder: Folder, parts: Sequence[Part], total: int | None) -> tuple[
 
 
 def _failures(folder: Folder, parts: Sequence[Part], still: RowMask | None) -> list[FailureGroup]:
-    """Failed rows by step, of the newest parts that have any.
+    """Failed rows by step, as far as the newest parts that have any tell.
 
     :param still: rows that no later job has answered.
     """
-    ragged = [part for part in parts if part.ok < part.rows and part.bytes <= _LARGEST]
-    newest = sorted(ragged, key=lambda part: part.path, reverse=True)[:_MOST_READ]
+    ragged = sorted((part for part in parts if part.ok < part.rows), key=lambda part: part.path, reverse=True)
+    sizes = accumulate(part.bytes for part in ragged)
+    few = [part for part, size in zip(ragged, sizes, strict=True) if size <= _LARGEST][:_MOST_OPENED]
+
+    def read(number: int) -> pa.Table | None:
+        columns = _COLUMNS if number < _MOST_READ else _COLUMNS[:-1]
+        with suppress(RaybatchError):
+            return _failed_rows(read_columns(folder, few[number], columns), still)
+        return None
+
     failures: list[RowFailure] = []
     examples: dict[str, list[FailedExample]] = {}
-    for part in newest:
-        with suppress(RaybatchError):
-            bad = _failed_rows(read_columns(folder, part, _COLUMNS), still)
-            failures += [RowFailure(one["step"], one["reason"]) for one in bad["failure"].to_pylist()]
-            for step, found in examples_of(bad).items():
-                examples[step] = telling([*examples.get(step, []), *found])
+    for number, bad in enumerate(in_order(read, range(len(few)))):
+        if bad is None:
+            continue
+        failures += [RowFailure(one["step"], one["reason"]) for one in bad["failure"].to_pylist()]
+        for step, found in (examples_of(bad) if number < _MOST_READ else {}).items():
+            examples[step] = telling([*examples.get(step, []), *found])
     reasons = main_reasons(failures)
     return [
         FailureGroup(step=step, rows=rows, reason=reasons[step][1], examples=examples.get(step, []))

@@ -40,6 +40,8 @@ def leave(folder: Folder, name: str = LATER) -> list[str]:
     paths = [
         f"data/{name}/part-00000.parquet",
         f"dead_letter/{name}/part-00000.jsonl",
+        f"reports/{name}/report.json",
+        f"reports/{name}/report.html",
         f"manifests/{name}.json",
     ]
     for path in paths:

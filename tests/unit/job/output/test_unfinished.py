@@ -204,7 +204,7 @@ def test_the_last_run_is_one_of_the_same_task(disk: LocalFolder, tmp_path: Path)
     assert told == [None, None, 3, 4]
 
 
-def test_numbers_from_airflow_serve_where_the_destination_is_new(disk: LocalFolder, tmp_path: Path) -> None:
+def test_a_new_destination_has_its_last_run_from_airflow(disk: LocalFolder, tmp_path: Path) -> None:
     source = numbered(tmp_path / "in.jsonl", 3)
     summary = attempt(disk, 0, source, last_run={"rows": 300, "errors": 2, "cost": 1.5})
     report = Report.model_validate_json(disk.read("report.json"))
