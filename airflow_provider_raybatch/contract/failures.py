@@ -34,7 +34,7 @@ class FailureClass(str, Enum):
     STALLED = "stalled"
     """Nothing moved for `no_progress_timeout`, or nodes did not come within `cluster_wait`."""
     LIMIT_REACHED = "limit_reached"
-    """The job has used up `max_tokens_total` or `max_gpu_hours`; the finished rows are kept."""
+    """The job has used up `max_tokens_total`, `max_gpu_hours` or `max_cost`; the finished rows are kept."""
     TIMEOUT = "timeout"
     """The job's deadline passed."""
     CANCELLED = "cancelled"

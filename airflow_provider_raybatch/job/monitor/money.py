@@ -13,7 +13,7 @@ from airflow_provider_raybatch.contract.record import JobRecord
 if TYPE_CHECKING:
     from airflow_provider_raybatch.job.monitor.held_gpus import HeldGpus  # imports Ray
 
-_DIGITS = 6
+_DIGITS = 9
 """Of an amount of money, behind the point."""
 
 

@@ -64,7 +64,7 @@ def test_progress_tells_the_money() -> None:
     tracker = Tracker(10, 0, NOW - 100, money=money())
     done = [ReplicaProgress("a", "a", rows=10, written=10, seen=NOW, placed=NOW - 100)]
     found = tracker.update(done, 1, NOW)
-    assert (found.cost, found.expected_cost, found.currency) == (0.216667, 0.216667, "EUR")
+    assert (found.cost, found.expected_cost, found.currency) == (0.216666667, 0.216666667, "EUR")
     plain = Tracker(10, 0, NOW).update(done, 1, NOW)
     assert (plain.cost, plain.expected_cost, plain.currency) == (None, None, None)
 
