@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
-from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.journal import JournalEntry, parse_entry
 from airflow_provider_raybatch.contract.layout import (
     JOURNAL,
@@ -19,9 +17,9 @@ from airflow_provider_raybatch.contract.layout import (
     report_folder,
     task_place,
 )
-from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
-from airflow_provider_raybatch.contract.report import Report, parse_report
+from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.contract.submission import TaskKey
+from airflow_provider_raybatch.plugins.documents import Manifest, manifest_in, parsed, report_in
 from airflow_provider_raybatch.plugins.reading import Destination
 from airflow_provider_raybatch.plugins.refusal import NotShownError
 from airflow_provider_raybatch.storage.in_order import in_order
@@ -36,8 +34,6 @@ _AT_ONCE = 8
 _ENTRY = re.compile(r"\d{8}\.json")
 _NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
-Document = TypeVar("Document")
-
 
 @dataclass(frozen=True)
 class Found:
@@ -48,7 +44,7 @@ class Found:
     :param report: of its dataset, or of a later job without one.
     """
 
-    manifest: BatchManifest | None = None
+    manifest: Manifest | None = None
     commit: str | None = None
     report: Report | None = None
 
@@ -71,7 +67,7 @@ def find_report(place: Destination, keys: Collection[TaskKey]) -> Found:
     return Found(manifest, commit, max(known, key=_made_at, default=None))
 
 
-def _published(place: Destination, keys: Collection[TaskKey]) -> tuple[str, BatchManifest] | None:
+def _published(place: Destination, keys: Collection[TaskKey]) -> tuple[str, Manifest] | None:
     """The newest dataset that the task instance itself has published, and its commit."""
     for entry in _newest_first(place):
         # A claim carries on what another task has published.
@@ -84,8 +80,9 @@ def _published(place: Destination, keys: Collection[TaskKey]) -> tuple[str, Batc
         content = place.read(path, MANIFEST_BYTES)
         if content is None:
             raise NotShownError("The manifest of the task's dataset is gone from the destination.")
-        manifest = _parsed(parse_manifest, content, path)
-        if (manifest.owner, manifest.run_token) != (entry.owner, entry.run_token):
+        manifest = manifest_in(content, path)
+        named = manifest.content.owner, manifest.content.run_token
+        if named != (entry.owner, entry.run_token):
             raise _foreign("manifest")
         return commit, manifest
     return None
@@ -97,12 +94,12 @@ def _newest_first(place: Destination) -> Iterator[JournalEntry]:
     contents = in_order(lambda path: place.read(path, ENTRY_BYTES), paths, _AT_ONCE)
     for path, content in zip(paths, contents, strict=True):
         if content is not None:
-            yield _parsed(parse_entry, content, path)
+            yield parsed(parse_entry, content, path)
 
 
-def _report_of_dataset(place: Destination, commit: str, manifest: BatchManifest) -> Report | None:
+def _report_of_dataset(place: Destination, commit: str, manifest: Manifest) -> Report | None:
     report = _report(place, f"{report_folder(commit)}/{REPORT_DATA}")
-    of_manifest = manifest.owner, manifest.submission_id
+    of_manifest = manifest.content.owner, manifest.content.submission_id
     if report is not None and (report.task, report.submission_id) != of_manifest:
         raise _foreign("report")
     return report
@@ -117,14 +114,7 @@ def _report_without_dataset(place: Destination, key: TaskKey) -> Report | None:
 
 def _report(place: Destination, path: str) -> Report | None:
     content = place.read(path, REPORT_BYTES)
-    return None if content is None else _parsed(parse_report, content, path)
-
-
-def _parsed(parse: Callable[[bytes, str], Document], content: bytes, path: str) -> Document:
-    try:
-        return parse(content, path)
-    except SpecError as error:
-        raise NotShownError(str(error)) from error
+    return None if content is None else report_in(content, path)
 
 
 def _made_at(report: Report) -> datetime.datetime:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_raybatch.contract.location import local_path, split_s3
 from airflow_provider_raybatch.plugins.refusal import NotShownError
-from airflow_provider_raybatch.storage.errors import s3_error
+from airflow_provider_raybatch.storage.errors import NO_IDENTITY, s3_error
 from airflow_provider_raybatch.storage.retry import RetryLimits
 from airflow_provider_raybatch.storage.s3_store import new_store
 
@@ -24,6 +24,7 @@ _QUICK = RetryLimits(connect=3, answer=10, repeat=5, repeats=1, whole=0, longest
 """People wait for the page."""
 _SECONDS = 25.0
 _PAGE = 1000
+_NO_IDENTITY = "it has no AWS credentials; set aws_conn_id of the task, or give the API server a role"
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 """A pipe would wait for its writer."""
 
@@ -168,5 +169,5 @@ def _too_many(folder: str, most: int) -> NotShownError:
 
 
 def _unreadable(verb: str, uri: str, error: Exception) -> NotShownError:
-    sentence = s3_error(verb, uri, error)
+    sentence = str(s3_error(verb, uri, error)).replace(NO_IDENTITY, _NO_IDENTITY)
     return NotShownError(f"The destination can't be read from Airflow's API server: {sentence}", 502)

@@ -9,23 +9,23 @@ from xml.etree.ElementTree import Element
 from airflow_provider_raybatch.contract.layout import DATA, manifest_file
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.plugins.documents import MOST_LISTED, Manifest
 from airflow_provider_raybatch.plugins.looking import Look
 from airflow_provider_raybatch.plugins.pages.frame import Frame, head, nothing, page
 from airflow_provider_raybatch.report.elements import Content, folded, node, number, section, table, words_of
 
-_MOST = 500
-"""Columns, and files, that are listed."""
 _OPEN = 30
 
 
 def dataset_page(look: Look, frame: Frame) -> str:
     """The page."""
     title = head(look, "Dataset")
-    manifest = look.found.manifest
-    if manifest is None:
+    found = look.found.manifest
+    if found is None:
         sentence = "This run of the task has published no dataset."
         return page(look, "dataset", frame, title, nothing(look, frame, sentence))
-    shown = (_counts(manifest), _opened(look, manifest), _columns(manifest), _files(look, manifest))
+    manifest = found.content
+    shown = (_counts(found), _opened(look, manifest), _columns(manifest), _files(found))
     return page(look, "dataset", frame, title, shown)
 
 
@@ -44,20 +44,19 @@ def opening(look: Look) -> Sequence[str]:
     ]
 
 
-def _counts(manifest: BatchManifest) -> Element:
-    counts = manifest.counts
-    size = sum(file.bytes for file in manifest.files)
+def _counts(found: Manifest) -> Element:
+    manifest, counts = found.content, found.content.counts
     said = [
         count_of(counts.dataset_rows, "row"),
         count_of(len(manifest.columns), "column"),
-        f"{count_of(len(manifest.files), 'file')} of {manifest.format} with {_size(size)}",
+        f"{count_of(found.files, 'file')} of {manifest.format} with {_size(found.bytes)}",
         f"{count_of(counts.error, 'failed row')} apart",
     ]
     return node("p", ", ".join(said), ".", class_="state")
 
 
 def _size(size: int) -> str:
-    return f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size:,} bytes"
+    return f"{size / 2**20:,.1f} MiB" if size >= 2**20 else count_of(size, "byte")
 
 
 def _opened(look: Look, manifest: BatchManifest) -> Element:
@@ -89,20 +88,20 @@ def _opened(look: Look, manifest: BatchManifest) -> Element:
 
 
 def _columns(manifest: BatchManifest) -> Content:
-    rows = [(words_of(one.name), words_of(one.type)) for one in manifest.columns[:_MOST]]
+    rows = [(words_of(one.name), words_of(one.type)) for one in manifest.columns[:MOST_LISTED]]
     shown = table("Columns", ("Column", "Type"), rows)
     return _listed("columns", "Columns", len(manifest.columns), "column", shown)
 
 
-def _files(look: Look, manifest: BatchManifest) -> Content:
+def _files(found: Manifest) -> Content:
     rows = [
         (node("code", words_of(file.path)), number(f"{file.rows:,}"), number(f"{file.bytes:,}"))
-        for file in manifest.files[:_MOST]
+        for file in found.content.files[:MOST_LISTED]
     ]
     shown = table("Files", ("Path in the dataset's folder", "Rows", "Bytes"), rows)
-    return _listed("files", "Files", len(manifest.files), "file", shown)
+    return _listed("files", "Files", found.files, "file", shown)
 
 
 def _listed(name: str, title: str, count: int, noun: str, shown: Element) -> Element:
-    more = node("p", f"And {count_of(count - _MOST, f'more {noun}')}.") if count > _MOST else None
+    more = node("p", f"And {count_of(count - MOST_LISTED, f'more {noun}')}.") if count > MOST_LISTED else None
     return section(name, title, folded(count_of(count, noun), shown, more, is_open=count <= _OPEN))

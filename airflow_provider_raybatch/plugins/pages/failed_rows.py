@@ -25,7 +25,7 @@ def failed_rows_page(look: Look, frame: Frame) -> str:
     if report is not None:
         shown.append(quality(report, figures(report)) or node("p", "No row was counted.", class_="dim"))
     elif manifest is not None:
-        counts = manifest.counts
+        counts = manifest.content.counts
         steps = "".join(f"; {rows:,} at {step}" for step, rows in counts.errors_by_step.items())
         failed = f"{counts.error:,} of {count_of(counts.input, 'row')} failed{steps}."
         shown.append(node("p", words_of(failed, 2000)))
@@ -44,7 +44,7 @@ def _where(look: Look) -> Content:
                 "attempt tries them again.",
             ),
         )
-    if not manifest.counts.error:
+    if not manifest.content.counts.error:
         return section("where", "Where are they?", node("p", "No row of the dataset failed."))
     return section(
         "where",

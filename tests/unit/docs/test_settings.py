@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from airflow_provider_raybatch.get_provider_info import get_provider_info
-from airflow_provider_raybatch.plugins import finding, nights, readers, reading
+from airflow_provider_raybatch.plugins import documents, finding, nights, readers, reading
 from tests.support.documents import DOCS
 
 PAGE = (DOCS / "reports_in_airflow.md").read_text(encoding="utf-8")
@@ -22,6 +22,7 @@ def test_bounds_are_those_of_the_code() -> None:
     flat = " ".join(PAGE.split())
     assert f"{finding.REPORT_BYTES >> 20} MiB of a report" in flat
     assert f"{finding.MANIFEST_BYTES >> 20} MiB of a manifest" in flat
+    assert f"{documents.MOST_VALUES:,} values of each" in flat
     assert f"newest {finding.MOST_READ} entries of a journal of at most {finding.MOST_ENTRIES:,}" in flat
     assert f"{reading._SECONDS:.0f} seconds of S3" in flat
     assert f"its last {nights.MOST_NIGHTS} nights" in flat
