@@ -108,7 +108,8 @@ def _numbers(report: Report) -> list[Row]:
     quality = [shown.rows, shown.errors, shown.error_fraction]
     money = [shown.cost, shown.cost_per_thousand, shown.gpu_hours, shown.tokens_paid]
     speed = [shown.input_tokens, shown.output_tokens, shown.seconds, shown.tokens_per_second]
-    return [_row(one, report.last_run is not None) for one in (*quality, *money, *speed)]
+    picked = [one for one in (*quality, *money, *speed) if one is shown.cost or not one.is_unknown]
+    return [_row(one, report.last_run is not None) for one in picked]
 
 
 def _row(figure: Figure, has_last: bool) -> Row:

@@ -35,6 +35,11 @@ class Figure:
     change: str = ""
     meaning: Meaning = ""
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether neither number is known."""
+        return {self.now, self.last} <= {words.UNKNOWN, None}
+
 
 @dataclass(frozen=True)
 class Figures:

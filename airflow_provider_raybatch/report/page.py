@@ -64,7 +64,13 @@ def _tiles(report: Report, shown: Figures) -> Element | None:
     if report.rows is None and report.cost is None:
         return None
     last = report.last_run
-    picked = [shown.rows, shown.errors, shown.tokens_paid, shown.seconds, shown.cost]
+    picked = [
+        shown.rows,
+        shown.errors,
+        shown.tokens_paid,
+        shown.seconds,
+        shown.gpu_hours if shown.cost.is_unknown else shown.cost,
+    ]
     made = None
     if last is not None:
         when: list[Content] = [" of ", _time(last.created_at)] if last.created_at else []

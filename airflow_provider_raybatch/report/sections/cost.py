@@ -48,7 +48,8 @@ def cost(report: Report, shown: Figures) -> Element | None:
 
 def _money(report: Report, shown: Figures) -> Element:
     attempts = Figure("Attempts of this run", words.count(report.attempts))
-    picked = [shown.cost, shown.cost_per_thousand, shown.gpu_hours, attempts]
+    per_thousand = () if shown.cost_per_thousand.is_unknown else (shown.cost_per_thousand,)
+    picked = [shown.cost, *per_thousand, shown.gpu_hours, attempts]
     return figure_table("Money and GPUs, over all attempts of this run", picked)
 
 
@@ -57,7 +58,8 @@ def _no_price(report: Report) -> Element | None:
         return None
     without = [kind for kind in report.gpu_seconds_by_type if kind not in report.gpu_hour_price]
     if not report.gpu_seconds and not without:
-        return node("p", "No time of GPUs is known, so the cost is not known.")
+        held = "is known" if report.gpu_seconds is None else "was held"
+        return node("p", f"No GPU {held}, so the cost is not known.")
     named = ", ".join(kind or "an unknown type" for kind in without) or "its GPUs"
     return node(
         "p",
