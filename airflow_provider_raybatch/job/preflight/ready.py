@@ -98,7 +98,7 @@ class JobContext:
     :ivar money: what the run costs.
     :ivar recorder: notes how the job goes, once the destination is claimed.
     :ivar reports: of jobs of the run that publish nothing.
-    :ivar may_report: whether the destination is this task's, as far as is known.
+    :ivar may_report: whether the destination is this task's and can be used, as far as is known.
     """
 
     spec: BatchInferenceSpec
@@ -176,7 +176,9 @@ def _check_input(context: JobContext) -> Sample:
     context.start_up.ended("source")
     take = partial(apart_if_users_code(spec, sample), spec, context.source, aws)
     sampled = check_rows(spec, take, context.tolerance, context.emit)
+    context.may_report = False  # into a store that is refused
     journal.check_conditional_writes()
+    context.may_report = True
     context.store = open_store(spec, aws, context.emit)
     context.start_up.ended("prompt")
     return sampled
