@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -33,8 +34,8 @@ from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.dead_letters import failures_of, with_rows_left
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy, renew_report_copies
 from airflow_provider_raybatch.job.output.publish import Target, publish
-from airflow_provider_raybatch.job.output.report import DatasetReport, explaining
-from airflow_provider_raybatch.job.output.run_statistics import statistics_of
+from airflow_provider_raybatch.job.output.report import DatasetReport
+from airflow_provider_raybatch.job.output.run_statistics import replica_stats, statistics_of
 from airflow_provider_raybatch.job.output.tally import rendered
 from airflow_provider_raybatch.job.output.unfinished import Known
 from airflow_provider_raybatch.job.parts.ledger import add_up, mark_damaged
@@ -87,7 +88,8 @@ def run(
         with context.launch, context.nodes, context.recorder, context.start_up.saying(emit):
             return _steps(context, submission, control)
     except Exception as error:
-        _report_failure(context, submission, error)
+        with suppress(Exception):  # what ended the job matters more
+            _report_failure(context, submission, error)
         raise
 
 
@@ -133,7 +135,7 @@ def _report_failure(context: JobContext, submission: Submission, error: Exceptio
         content=context.spec.report_samples > 0,
     )
     shown = {} if plan is None else plan.shown()
-    known = Known(explaining(context.spec), shown, context.versions, context.spec.last_run)
+    known = Known(context.spec, shown, context.versions, replica_stats(context.recorder.reports))
     context.reports.failed(
         context.journal.folder,
         submission.task,

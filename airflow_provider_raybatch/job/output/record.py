@@ -116,6 +116,12 @@ class Recorder:
                 self._seen = self._seen.model_copy(update={"gpu_seconds_by_type": dict(gpu_seconds_by_type)})
 
     @property
+    def reports(self) -> Sequence[ReplicaProgress]:
+        """The latest ones of the job's replicas."""
+        with self._lock:
+            return self._reports
+
+    @property
     def record(self) -> JobRecord | None:
         """What is known now; ``None`` before :meth:`begin`."""
         if self._thread is None:

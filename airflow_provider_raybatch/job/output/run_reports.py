@@ -17,11 +17,11 @@ from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission, TaskKey
 from airflow_provider_raybatch.job.output.record import listed_records
-from airflow_provider_raybatch.job.output.report import explaining, write
+from airflow_provider_raybatch.job.output.report import write
 from airflow_provider_raybatch.job.output.unfinished import Known, report_of_run
 from airflow_provider_raybatch.storage.folder import Folder
 
-_LONGEST = {FailureClass.CANCELLED: 1.0, FailureClass.TIMEOUT: 1.0}
+_LONGEST = {FailureClass.CANCELLED: 2.0, FailureClass.TIMEOUT: 5.0}
 _LOOK = 5.0
 """Seconds that a commit waits for what was looked up at the job's start."""
 _USUALLY = 20.0
@@ -52,7 +52,7 @@ class RunReports:
             ]
             self._attempts = 1 + len(earlier)
             if earlier and earlier[-1].failure is None:
-                known = Known(explaining(spec), last_run=spec.last_run)
+                known = Known(spec)
                 report = report_of_run(folder, submission.task, part_folder=part_folder, known=known)
                 if report is not None:
                     write(folder, place, report)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from airflow_provider_raybatch.contract.manifest import Digests, ReplicaStats, StageSeconds, Timing
@@ -49,7 +50,7 @@ def statistics_of(ran: Ran, plan: Plan, start_up: StartUp, money: Money) -> RunS
             total_seconds=round(time.time() - start_up.began, 2),
         ),
         stages=StageSeconds(**{stage: round(spent, 3) for stage, spent in ran.seconds.items()}),
-        replicas=[_stats(one, first) for one in ran.reports],
+        replicas=replica_stats(ran.reports),
         effective_sampling=dict(ran.engine.effective_sampling),
         plan={**plan.shown(), "engine": dict(ran.engine.sizes)},
         versions=dict(ran.engine.versions),
@@ -59,6 +60,12 @@ def statistics_of(ran: Ran, plan: Plan, start_up: StartUp, money: Money) -> RunS
         cost=money.cost,
         currency=money.prices.currency if money.prices.gpu_hour_price else None,
     )
+
+
+def replica_stats(reports: Sequence[ReplicaProgress]) -> list[ReplicaStats]:
+    """What each replica did."""
+    first = min((one.first_request for one in reports if one.first_request), default=0.0)
+    return [_stats(one, first) for one in reports]
 
 
 def _stats(report: ReplicaProgress, first: float) -> ReplicaStats:

@@ -108,7 +108,7 @@ def tally_of(good: pa.Table, bad: pa.Table, task: Task, wanted: Wanted) -> Tally
     try:
         _count(made, good, task, wanted)
         if wanted.samples:
-            made.samples = _samples(good, task, wanted.of_range, made.values)
+            made.samples = samples_of(good, task, wanted.of_range, made.values)
             made.examples = examples_of(bad)
     except Exception as error:  # the dataset matters more
         made.flaw = f"{type(error).__name__}: {error}"[:500]
@@ -156,7 +156,7 @@ def _lowest_rows(table: pa.Table, most: int) -> pa.Table:
     return table.take(pa.array(np.sort(places)))
 
 
-def _samples(good: pa.Table, task: Task, most: int, values: dict[int, dict[str, Any]]) -> list[Sample]:
+def samples_of(good: pa.Table, task: Task, most: int, values: dict[int, dict[str, Any]]) -> list[Sample]:
     """A few good rows; `values` gets the rows that a user's function must see."""
     if not good.num_rows:
         return []

@@ -23,17 +23,20 @@ from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.journal import JournalEntry, parse_entry
 from airflow_provider_raybatch.contract.last_run import LastRun
 from airflow_provider_raybatch.contract.layout import DEAD_LETTER, JOURNAL, task_place
-from airflow_provider_raybatch.contract.manifest import Timing, Tokens, parse_manifest
+from airflow_provider_raybatch.contract.manifest import ReplicaStats, Timing, Tokens, parse_manifest
 from airflow_provider_raybatch.contract.record import JobRecord
-from airflow_provider_raybatch.contract.report import FailedExample, FailureGroup, Report
+from airflow_provider_raybatch.contract.report import FailedExample, FailureGroup, Report, Sample
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.job.failures.summary import main_reasons
 from airflow_provider_raybatch.job.monitor.money import Money, spent_before
 from airflow_provider_raybatch.job.output.record import INTERVAL, listed_records
-from airflow_provider_raybatch.job.output.tally import examples_of, telling
+from airflow_provider_raybatch.job.output.report import explaining
+from airflow_provider_raybatch.job.output.tally import examples_of, lowest, samples_of, telling
 from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up
 from airflow_provider_raybatch.job.parts.part import Part, listed, paid_tokens, read_columns
 from airflow_provider_raybatch.job.row import RowFailure
+from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.in_order import in_order
 
@@ -41,6 +44,8 @@ _MOST_OPENED = 64
 """Parts with failed rows that are opened to count these; of more, good and failed rows are in their names."""
 _MOST_READ, _LARGEST = 3, 64 * 1024 * 1024
 """Of them, parts whose input columns are read for examples, and bytes of all that are read for reasons."""
+_LARGEST_SAMPLED = 16 * 1024 * 1024
+"""Bytes of a part that good rows are taken from."""
 _MOST_FOOTERS = 2000
 """Parts whose footers are read for the tokens that were paid for."""
 _MOST_ENTRIES = 200
@@ -54,13 +59,14 @@ ALIVE = 3 * INTERVAL
 class Known:
     """What only a driver knows.
 
-    :param last_run: numbers of the task's last dataset.
+    :param spec: of its job.
+    :param replicas: what each one did.
     """
 
-    arguments: Mapping[str, Any]
+    spec: BatchInferenceSpec
     plan: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
-    last_run: LastRun | None = None
+    replicas: Sequence[ReplicaStats] = ()
 
 
 def report_of_run(
@@ -103,7 +109,7 @@ def report_of_run(
     in_run = tuple({f"{_above(driver)}/" for driver in drivers})
     parts = [part for part in listed(files) if part.path.startswith(in_run)]
     report = _report(task, last, run, parts, folder, known)
-    earlier = None if known is None else known.last_run
+    earlier = None if known is None else known.spec.last_run
     report = report.model_copy(update={"last_run": last_run_of(folder, entries, task) or earlier})
     return report if last.content else report.without_content()
 
@@ -187,7 +193,9 @@ def _report(
         failures=failed,
         timing=Timing(phases=last.phases, total_seconds=seconds),
         course=last.course,
-        arguments={} if known is None else dict(known.arguments),
+        replicas=[] if known is None else list(known.replicas),
+        samples=[] if known is None else _samples(folder, parts, known.spec),
+        arguments={} if known is None else explaining(known.spec),
         plan={} if known is None else dict(known.plan),
         versions={} if known is None else dict(known.versions),
         created_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -256,6 +264,22 @@ def _failures(folder: Folder, parts: Sequence[Part], still: RowMask | None) -> l
         FailureGroup(step=step, rows=rows, reason=reasons[step][1], examples=examples.get(step, []))
         for step, rows in Counter(failure.step for failure in failures).most_common()
     ]
+
+
+def _samples(folder: Folder, parts: Sequence[Part], spec: BatchInferenceSpec) -> list[Sample]:
+    """Good rows of the first part, the last one, and one between them."""
+    good = sorted(
+        (part for part in parts if part.ok and part.bytes <= _LARGEST_SAMPLED), key=lambda p: p.first
+    )
+    chosen = {number: good[number] for number in (0, len(good) // 2, len(good) - 1)} if good else {}
+    found: dict[int, Sample] = {}
+    for part in chosen.values() if spec.report_samples else ():
+        with suppress(Exception):  # some rows less
+            table = read_columns(folder, part, (*_COLUMNS, "output"))
+            rows = table.filter(table["ok"])
+            task = task_of(spec).measured([rows["output"]])
+            found |= {one.ordinal: one for one in samples_of(rows, task, spec.report_samples, {})}
+    return lowest(list(found.values()), spec.report_samples)
 
 
 def _failed_rows(table: pa.Table, still: RowMask | None) -> pa.Table:

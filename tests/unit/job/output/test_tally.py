@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.input.table import table_of
 from airflow_provider_raybatch.job.output.answers import Answers
 from airflow_provider_raybatch.job.output.commit import prepare
 from airflow_provider_raybatch.job.output.journal import Journal
@@ -236,3 +237,44 @@ def test_lengths_keep_a_bounded_memory() -> None:
         lengths.merge(some)
     assert sum(one.rows for one in lengths.bins) == 100_000
     assert len(lengths.bins) <= 21
+
+
+CHUNKS = Response(
+    pooled=np.ones((2, 4), np.float32),
+    input_tokens=9,
+    extra={"chunks": [{"text": "one", "start": 0, "tokens": 4}, {"text": "two", "start": 3, "tokens": 5}]},
+)
+BODY = {
+    "model": "echo",
+    "messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}],
+}
+LINE = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": json.dumps(BODY)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "row", "answer", "asked", "told"),
+    [
+        ({"model_task": "embed", "chunk_tokens": 5, "prompt_column": "text"}, {"text": "onetwo"}, CHUNKS,
+         "onetwo", "[1.0, 1.0"),
+        ({"format": "openai_batch", "destination_format": "openai_batch"}, LINE, response("Hello"),
+         "system: Be kind.\n\nuser: Hi", "Hello"),
+        ({"model_task": "score", "query": "{row.q}", "documents_column": "docs"},
+         {"q": "why", "docs": ["x", "y"]}, Response(pooled=np.array([0.25, 0.5], np.float32), input_tokens=5),
+         "query: why\n\ndocument: x\n\ndocument: y", '[{"index": 1, "score": 0.5}'),
+        ({"prompt": "{row.text}", "sampling": {"n": 2}}, {"text": "t"}, response("a", "b"), "t", "a"),
+        ({"prompt": "{row.text}", "system_prompt": "Be brief."}, {"text": "\ud800 half"}, response("a"),
+         "system: Be brief.\n\nuser: ", "a"),
+    ],
+    ids=["chunks", "lines", "ranking", "several", "surrogate"],
+)  # fmt: skip
+def test_requests_are_shown_as_they_were_asked(
+    fields: dict[str, Any], row: dict[str, Any], answer: Response, asked: str, told: str, disk: LocalFolder
+) -> None:
+    fields = {"prompt": None, **fields}
+    row = {
+        name: v.encode("utf-8", "replace").decode() if isinstance(v, str) else v for name, v in row.items()
+    }
+    spec = submitted(destination=disk.uri, **fields)
+    (one,) = reported(disk, [of_task(disk, [answer], table_of([row]), spec)], 1, **fields).samples
+    assert str(one.request).startswith(asked)
+    assert str(one.response).startswith(told)

@@ -123,6 +123,7 @@ def test_a_failed_job_reports_itself_and_a_commit_drops_that(disk: LocalFolder, 
     assert (report.rows, report.total, report.attempts) == (7, 7, 1)
     assert report.arguments["prompt"] == "Say {row.id}"
     assert "rows_in_engine" in report.plan
+    assert [one.request for one in report.samples] == [f"Say {number}" for number in range(7)]
     summary = attempt(disk, 1, source)
     assert disk.head(f"{PLACE}/report.json") is None
     committed = Report.model_validate_json(disk.read("report.json"))
