@@ -12,6 +12,8 @@ from ...support.documents import PACKAGE, PAGES, ROOT
 
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 QUESTION = re.compile(r"^\| ([^|]+\?) \| `([\w/.]+)` \|$", re.MULTILINE)
+MADE = "build/"
+"""Begins the names of files that `make` writes."""
 OF_THE_REPOSITORY = ("tests", "docs", "benchmarks", "dags_examples", "airflow_provider_raybatch")
 
 
@@ -24,7 +26,8 @@ def paths_in(page: Path) -> set[str]:
 def missing(paths: set[str], page: Path = CONTRIBUTING) -> list[str]:
     """Return paths that are not in the repository, the package, the tests or beside the page."""
     homes = [ROOT, PACKAGE, ROOT / "tests", ROOT / "tests/unit", page.parent]
-    return sorted(path for path in paths if not any((home / path).exists() for home in homes))
+    needed = {path for path in paths if not path.startswith(MADE)}
+    return sorted(path for path in needed if not any((home / path).exists() for home in homes))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
