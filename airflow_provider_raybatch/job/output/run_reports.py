@@ -91,9 +91,12 @@ class RunReports:
 
 
 def drop(folder: Folder, task: TaskKey) -> None:
-    """Delete the report of earlier attempts: the run has a dataset now, and that has its own report."""
+    """Delete the report of earlier attempts, since the run has a dataset now. Never raises."""
     place = task_place(task)
-    folder.delete([f"{place}/{REPORT_PAGE}", f"{place}/{REPORT_DATA}"])
+    try:
+        folder.delete([f"{place}/{REPORT_PAGE}", f"{place}/{REPORT_DATA}"])
+    except Exception as error:  # the dataset is published
+        logger.warning("%s/%s/%s is not deleted: %s", folder.uri, place, REPORT_DATA, error)
 
 
 def _started(function: Callable[[], None]) -> threading.Thread:

@@ -13,6 +13,7 @@ import pytest
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.storage import retry
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder
@@ -80,6 +81,9 @@ def test_a_store_that_fails_often_costs_time_only(
         manifest = published(direct)
         assert manifest is not None
         assert manifest.summary() == summary
+        page = str(summary.report_uri).removeprefix(f"{place.uri}/")
+        assert parse(Report, direct.read(page.replace(".html", ".json"))).rows == ROWS
+        assert direct.head(page) is not None
     assert sum(proxy.faults.values()) >= len(seeds)
 
 

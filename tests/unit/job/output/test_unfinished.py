@@ -187,7 +187,11 @@ def test_a_store_that_refuses_reports_costs_no_dataset(
             raise StorageError("no room")
         write(folder, path, content)
 
+    def refuse_deletion(folder, paths):
+        raise StorageError("no right")
+
     monkeypatch.setattr(LocalFolder, "write", refuse)
+    monkeypatch.setattr(LocalFolder, "delete", refuse_deletion)
     assert attempt(disk, 0, source).report_uri is None
     with pytest.raises(RaybatchError, match="missing"):
         attempt(LocalFolder(f"{disk.uri}2"), 0, source, prompt="Say {row.missing}")
