@@ -149,7 +149,9 @@ def _of_rows(report: Report, tokens: int) -> int | None:
 
 
 def _part(value: float | None, of: int | None, times: float = 1) -> float | None:
-    return None if value is None or not of else times * value / of
+    if value is None or not of or not words.known(value) or not words.known(of):
+        return None
+    return times * value / of
 
 
 def _error_fraction(report: Report, last: LastRun | None) -> Figure:

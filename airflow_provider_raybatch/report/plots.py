@@ -81,7 +81,7 @@ def bar(parts: Iterable[tuple[float, str]], whole: float) -> Element:
     """A bar of parts, each with its colour, as wide as its place; the numbers stand beside it."""
     shapes, left = [], 0.0
     for value, colour in parts:
-        width = 100 * value / whole if whole > 0 and words.known(value) else 0.0
+        width = 100 * (value / whole) if whole > 0 and words.known(value) and words.known(whole) else 0.0
         shapes.append(
             node("rect", x=_at(left), y="0", width=_at(width), height="10", class_=f"fill-{colour}")
         )

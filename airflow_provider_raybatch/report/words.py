@@ -14,20 +14,23 @@ _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def known(value: float | None) -> bool:
-    """Whether there is a number, and a finite one."""
-    return value is not None and math.isfinite(value)
+    """Whether there is a number, finite and within what a float holds."""
+    try:
+        return value is not None and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def count(value: float | None) -> str:
     """A number of things: ``1,234``."""
-    if value is None or not math.isfinite(value):
+    if value is None or not known(value):
         return UNKNOWN
     return f"{round(value):,}".replace("-", _MINUS)
 
 
 def rate(value: float | None) -> str:
     """A number a second, with three digits: ``1,234``, ``12.3``, ``0.0012``."""
-    if value is None or not math.isfinite(value):
+    if value is None or not known(value):
         return UNKNOWN
     if abs(value) >= 100 or value == round(value):
         return count(value) if abs(value) < 1e15 else f"{value:.2e}"
@@ -36,14 +39,14 @@ def rate(value: float | None) -> str:
 
 def seconds(value: float | None) -> str:
     """A duration: ``0.4 s``, ``3 min 5 s``."""
-    if value is None or not math.isfinite(value):
+    if value is None or not known(value):
         return UNKNOWN
     return f"{value:.1f} s" if 0 < value < 10 else in_words(value)
 
 
 def hours(gpu_seconds: float | None) -> str:
     """GPU seconds as hours: ``1.25 h``; seconds below a minute."""
-    if gpu_seconds is None or not math.isfinite(gpu_seconds):
+    if gpu_seconds is None or not known(gpu_seconds):
         return UNKNOWN
     if gpu_seconds < 60:
         return f"{gpu_seconds:.3g} s" if gpu_seconds else "0 h"
@@ -52,7 +55,7 @@ def hours(gpu_seconds: float | None) -> str:
 
 def money(value: float | None, currency: str | None) -> str:
     """An amount: ``12.34 USD``; small ones with two digits that count."""
-    if value is None or not math.isfinite(value):
+    if value is None or not known(value):
         return UNKNOWN
     digits = 2 if value == 0 or abs(value) >= 0.1 else min(12, 1 - math.floor(math.log10(abs(value))))
     return f"{value:,.{digits}f}{f' {currency[:_LONGEST_CURRENCY]}' if currency else ''}"
@@ -60,7 +63,7 @@ def money(value: float | None, currency: str | None) -> str:
 
 def percent(fraction: float | None) -> str:
     """A part of a whole: ``12.3 %``; neither 0 nor all where it is not."""
-    if fraction is None or not math.isfinite(fraction):
+    if fraction is None or not known(fraction):
         return UNKNOWN
     value = 100 * fraction
     if 0 < value < 0.1:

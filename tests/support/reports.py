@@ -244,6 +244,29 @@ def huge() -> Report:
     return changed(columns=columns, samples=samples, replicas=replicas, last_run=last)
 
 
+def absurd() -> Report:
+    """Numbers beyond what a float holds, and a row of great depth."""
+    much = 10**400
+    deep = json.dumps({"a": 0}).replace("0", "[" * 900 + "]" * 900)
+    return changed(
+        rows=much,
+        errors=much,
+        total=3 * much,
+        tokens_paid=much,
+        tokens=Tokens(input=much, output=much),
+        seconds=1e308,
+        cost=1e308,
+        gpu_seconds_by_type={"H100": 1e308},
+        gpu_hour_price={"H100": 1e308},
+        finish_reasons={"stop": much},
+        answers=[Answer(text="a", rows=much), Answer(text="b", rows=1)],
+        output_tokens=[Bin(first=0, last=much, rows=much), Bin(first=1, last=2, rows=1)],
+        course=[Moment(seconds=1e308, rows=much, rows_in_flight=much)],
+        samples=[Sample(ordinal=much, row=deep)],
+        timing=Timing(phases={"engine": 1e308, "model": 1e308}, output_tokens_per_second=1e308),
+    )
+
+
 GALLERY: dict[str, Callable[[], Report]] = {
     "good": good,
     "first_night": lambda: changed(last_run=None),
@@ -265,5 +288,6 @@ GALLERY: dict[str, Callable[[], Report]] = {
     "one_point": lambda: changed(course=[Moment(seconds=3.0, rows=1, tokens_per_second=7.0)]),
     "nasty": nasty,
     "huge": huge,
+    "absurd": absurd,
 }
 """By name: each makes its report."""

@@ -33,4 +33,7 @@ def input_row(text: str | None) -> Element | None:
 
 
 def _text_of(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    try:
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        return "nested too deeply to be shown"

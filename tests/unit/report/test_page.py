@@ -71,6 +71,7 @@ def test_a_page_runs_and_loads_nothing(name: str) -> None:
     for _, attributes in found.elements:
         assert not [key for key in attributes if key.startswith("on") or key in ADDRESSES or key == "style"]
         assert (attributes.get("href") or "#").startswith("#")
+        assert not {attributes.get("x"), attributes.get("width"), attributes.get("height")} & {"nan", "inf"}
     style = found.texts[found.texts.index(next(text for text in found.texts if ":root" in text))]
     assert "url(" not in style
     assert "@import" not in style
