@@ -10,6 +10,7 @@ from .areas import (
     following,
     ledger,
     left_clusters,
+    money,
     poison_rows,
     replica,
     response_store,
@@ -35,5 +36,6 @@ AREAS = {
     "Attempts": attempts.MUTANTS,
     "Clusters": clusters.MUTANTS,
     "Left clusters": left_clusters.MUTANTS,
+    "Money": money.MUTANTS,
 }
 MUTANTS = [mutant for mutants in AREAS.values() for mutant in mutants]

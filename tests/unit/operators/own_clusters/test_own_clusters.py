@@ -14,7 +14,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from tests.support.airflow_tasks import Run
-from tests.support.batches import Died, die, failing
+from tests.support.batches import Died, die, failing, spec_of_job
 from tests.support.fake_ray import lasting
 from tests.support.kubernetes.world import World
 from tests.support.own_clusters import Batch, claims, deferral, fired, go_on, heads, objects
@@ -26,6 +26,13 @@ def test_blocking_batch_leaves_nothing(kubernetes: World, run: Run, own: Batch) 
     (ray,) = heads(kubernetes)
     assert list(ray.jobs) == [result["submission_id"]]
     assert objects(kubernetes) == []
+
+
+def test_gpus_have_the_operators_price(kubernetes: World, run: Run, own: Batch) -> None:
+    """No connection tells what a cluster on Kubernetes costs."""
+    own(gpu_hour_price={"H100": 3}, currency="EUR", max_cost=5).execute(run.context())
+    spec = spec_of_job(heads(kubernetes)[0])
+    assert (spec["gpu_hour_price"], spec["currency"], spec["max_cost"]) == ({"H100": 3.0}, "EUR", 5.0)
 
 
 def test_deferred_batch_waits_and_follows_in_the_triggerer(kubernetes: World, run: Run, own: Batch) -> None:
