@@ -180,7 +180,7 @@ def test_a_store_that_refuses_reports_costs_no_dataset(
     disk: LocalFolder, tmp_path: Path, monkeypatch
 ) -> None:
     source = numbered(tmp_path / "in.jsonl", 3)
-    write = LocalFolder.write
+    write, delete = LocalFolder.write, LocalFolder.delete
 
     def refuse(folder, path, content):
         if "report" in path:
@@ -188,7 +188,10 @@ def test_a_store_that_refuses_reports_costs_no_dataset(
         write(folder, path, content)
 
     def refuse_deletion(folder, paths):
-        raise StorageError("no right")
+        wanted = list(paths)
+        if any("report" in path for path in wanted):
+            raise StorageError("no right")
+        delete(folder, wanted)
 
     monkeypatch.setattr(LocalFolder, "write", refuse)
     monkeypatch.setattr(LocalFolder, "delete", refuse_deletion)
