@@ -61,7 +61,7 @@ def serving() -> Iterator[Server]:
         from airflow_provider_raybatch.plugins.raybatch import RayBatchPlugin
 
         # An environment may be older than the entry point, which packaging tests look at.
-        patch.setattr(plugins_manager, "_load_entrypoint_plugins", lambda: ([RayBatchPlugin()], {}))
+        patch.setattr(plugins_manager, "_load_entrypoint_plugins", lambda *_: ([RayBatchPlugin()], {}))
         for cached in [one for one in vars(plugins_manager).values() if hasattr(one, "cache_clear")]:
             cached.cache_clear()
         airflow_app.purge_cached_app()
@@ -128,25 +128,23 @@ def ran(
     from airflow.models.taskinstance import TaskInstance
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
-    from sqlalchemy import delete, insert, update
+    from sqlalchemy import delete, insert, select, update
 
     _make_run(dag_id, run_id, day)
     ids = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, "map_index": map_index}
 
-    def mine(model: Any) -> list[Any]:
-        return [getattr(model, name) == value for name, value in ids.items()]
-
     with create_session() as session:
-        done = session.execute(
-            update(TaskInstance).where(*mine(TaskInstance)).values(state=state, duration=60.0)
-        )
+        mine = [getattr(TaskInstance, name) == value for name, value in ids.items()]
+        done = session.execute(update(TaskInstance).where(*mine).values(state=state, duration=60.0))
         if not done.rowcount:
             _add_instance(session, ids, state)
-        session.execute(delete(RenderedTaskInstanceFields).where(*mine(RenderedTaskInstanceFields)))
-        session.execute(delete(XComModel).where(*mine(XComModel)))
+        # Airflow 3.4 keeps them by the id of the task instance.
+        kept, by_id = RenderedTaskInstanceFields, session.scalar(select(TaskInstance.id).where(*mine))
+        names = {"task_instance_id": by_id} if hasattr(kept, "task_instance_id") else ids
+        session.execute(delete(kept).where(*(getattr(kept, name) == value for name, value in names.items())))
         if fields is not None:
-            row = {**ids, "rendered_fields": dict(fields)}
-            session.execute(insert(RenderedTaskInstanceFields).values(**row))
+            session.execute(insert(kept).values(**names, rendered_fields=dict(fields)))
+        XComModel.clear(**ids, session=session)
         if result is not None:
             XComModel.set(key="return_value", value=result, session=session, **ids)
 
