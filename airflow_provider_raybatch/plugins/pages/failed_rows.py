@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from airflow_provider_raybatch.contract.layout import DEAD_LETTER
-from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.contract.report import Report
+from airflow_provider_raybatch.contract.text import count_of, cut_to
 from airflow_provider_raybatch.plugins.looking import Look
 from airflow_provider_raybatch.plugins.pages.dataset import code, opening
 from airflow_provider_raybatch.plugins.pages.frame import Frame, head, notes, nothing, page
 from airflow_provider_raybatch.report.comparison import figures
 from airflow_provider_raybatch.report.elements import Content, node, section, words_of
 from airflow_provider_raybatch.report.sections.quality import quality
+
+_FOLDER = "Each failed row with its reason and what was asked, as lines of JSON, in the folder"
+_LONGEST_PATH = 2000
 
 
 def failed_rows_page(look: Look, frame: Frame) -> str:
@@ -33,28 +35,25 @@ def failed_rows_page(look: Look, frame: Frame) -> str:
 
 
 def _where(look: Look) -> Content:
-    manifest = look.found.manifest
-    if manifest is None:
-        return section(
-            "where",
-            "Where are they?",
-            node(
-                "p",
-                "The job published no dataset, so its failed rows are in no file of their own: the next "
-                "attempt tries them again.",
-            ),
-        )
-    if not manifest.content.counts.error:
+    report, manifest = look.report, look.found.manifest
+    if report is not None and report.state != "committed":
+        return section("where", "Where are they?", _of_job(look, report))
+    if manifest is None or not manifest.content.counts.error:
         return section("where", "Where are they?", node("p", "No row of the dataset failed."))
     return section(
         "where",
         "Where are they?",
-        node("p", "Each failed row with its reason and what was asked, as lines of JSON, in the folder"),
+        node("p", _FOLDER),
         code(f"{look.destination}/{DEAD_LETTER}/{look.found.commit}"),
         node("p", "As a table of Arrow in Python:"),
-        code(*_lines(look)),
+        code(*opening(look), "failed = dataset.dead_letters()"),
     )
 
 
-def _lines(look: Look) -> Sequence[str]:
-    return [*opening(look), "failed = dataset.dead_letters()"]
+def _of_job(look: Look, report: Report) -> list[Content]:
+    """Of a job without a dataset, whose folder is named in its report alone; it is shown as text."""
+    folder = report.dead_letter_uri or ""
+    if not folder.startswith(f"{look.destination}/{DEAD_LETTER}/"):
+        said = "The job published no dataset, and has left no file of its failed rows."
+        return [node("p", said)]
+    return [node("p", _FOLDER), code(cut_to(_LONGEST_PATH, folder))]

@@ -118,10 +118,20 @@ def test_a_job_without_a_dataset(server: Server, lake: LocalFolder) -> None:
     leave(lake, key())
     ran({"destination": lake.uri}, state="failed")
     assert "the engine died" in server.get(REPORT).text
-    assert "no file of their own" in server.get(f"{REPORT}/failed").text
+    assert "no file of its failed rows" in server.get(f"{REPORT}/failed").text
     assert "published no dataset" in server.get(f"{REPORT}/dataset").text
     ran({"destination": lake.uri}, state="running")
     assert "the report of an earlier job of this run" in server.get(REPORT).text
+
+
+def test_failed_rows_of_a_job_without_a_dataset(server: Server, lake: LocalFolder) -> None:
+    """Also of one that came after a dataset; a folder elsewhere is not named."""
+    publish(lake, key())
+    ran({"destination": lake.uri}, state="failed")
+    leave(lake, key(), dead_letter_uri=f"{lake.uri}/dead_letter/driver-1")
+    assert f"{lake.uri}/dead_letter/driver-1" in server.get(f"{REPORT}/failed").text
+    leave(lake, key(), dead_letter_uri="s3://elsewhere/dead_letter/driver-1")
+    assert "elsewhere" not in server.get(f"{REPORT}/failed").text
 
 
 def test_a_night_whose_fields_are_gone(server: Server, lake: LocalFolder) -> None:
