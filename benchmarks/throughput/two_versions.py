@@ -44,6 +44,9 @@ def main() -> None:
     parser.add_argument("--new", default="{}", help="fields that the second version alone knows")
     parser.add_argument("--cluster", default='{"num_gpus": 1}', help="options of ray.init")
     given = parser.parse_args()
+    for name in ("data", "out", "first", "second"):
+        setattr(given, name, str(Path(getattr(given, name)).resolve()))
+    Path(given.out).mkdir(parents=True, exist_ok=True)
     both = {**json.loads(SAMPLING_OF_ROWS), **json.loads(given.fields)}
     fields = {"first": both, "second": {**both, **json.loads(given.new)}}
     found: dict[str, list[dict[str, float]]] = {"first": [], "second": []}
@@ -65,6 +68,7 @@ def measured(given: argparse.Namespace, which: str, fields: dict[str, Any]) -> d
     output = subprocess.run(
         [*command, json.dumps(fields)],
         env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
+        cwd=given.out,  # Python looks for packages there first
         stdout=subprocess.PIPE,
         text=True,
         check=True,
