@@ -45,7 +45,6 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _LONGEST_ID = 200
 _MOST_VALUES = 64 * 1024
 """Bytes of a sample's row that travel, for a user's function to make its request."""
-_OUTPUT_FIELDS = ("input_tokens", "output_tokens", "finish_reason")
 
 Shown = TypeVar("Shown", Sample, FailedExample)
 
@@ -165,9 +164,9 @@ def samples_of(good: pa.Table, task: Task, most: int, values: dict[int, dict[str
     outputs = rows["output"]
     of_task = outputs if task.chunk_index else task.published(outputs)[0]
     first = pc.struct_field(outputs, [0]) if task.chunk_index else of_task
-    names = [name for name in (*_OUTPUT_FIELDS, TOOL_CALLS_COLUMN) if _has(task, name)]
+    names = [name for name in (*task.sample_fields, TOOL_CALLS_COLUMN) if _has(task, name)]
     rest = pa.table({name: pc.struct_field(outputs, name) for name in names}).to_pylist() if names else None
-    responses = row_values(pa.table({"response": first}))
+    responses = row_values(pa.table({"first": first}))
     ordinals, ids = rows["ordinal"].to_pylist(), rows["id"].to_pylist()
     made = []
     for place, ordinal in enumerate(ordinals):
@@ -179,7 +178,7 @@ def samples_of(good: pa.Table, task: Task, most: int, values: dict[int, dict[str
                 id=_id(ids[place]),
                 row=shown[place],
                 request=requests[place],
-                response=response_text(responses[place]["response"], calls),
+                response=response_text(responses[place]["first"], calls),
                 **more,
             )
         )

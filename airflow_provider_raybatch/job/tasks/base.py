@@ -136,6 +136,11 @@ class Task(ABC):
         return outputs, np.arange(len(outputs))
 
     @property
+    def sample_fields(self) -> Sequence[str]:
+        """Output columns that a report shows of a row, besides its response."""
+        return ("input_tokens", "output_tokens")
+
+    @property
     def left_out(self) -> frozenset[str]:
         """Columns of the input that the dataset has in another form; by default none."""
         return frozenset()

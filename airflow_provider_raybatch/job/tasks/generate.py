@@ -71,6 +71,10 @@ class Generate(Task):
         return self._type(self.keeps_completions)
 
     @property
+    def sample_fields(self) -> Sequence[str]:
+        return (*super().sample_fields, "finish_reason")
+
+    @property
     def stored_type(self) -> pa.StructType:
         """All columns, since another job may keep completions.
 
