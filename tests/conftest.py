@@ -21,6 +21,7 @@ _SIDE_BY_SIDE = (
     "unit/job/engine/",
     "unit/job/planning/",
     "unit/operators/dag_runs/",
+    "unit/plugins/",
     "unit/test_examples.py",
 )
 """Where tests share what takes long to start, or look at all processes of the machine."""

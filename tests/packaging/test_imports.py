@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 HEAVY = ("boto3", "duckdb", "numpy", "pandas", "pyarrow", "ray", "torch", "transformers", "vllm")
-AIRFLOW_SIDE = ("cli", "decorators", "hooks", "links", "operators", "sensors", "triggers")
+AIRFLOW_SIDE = ("cli", "decorators", "hooks", "links", "operators", "plugins", "sensors", "triggers")
 IMPORT_IT = f"""
 import importlib, importlib.util, json, pkgutil, sys
 names = ["airflow_provider_raybatch." + name for name in ("get_provider_info", "dataset", "retries")]

@@ -49,6 +49,16 @@ def test_core_dependencies_exclude_ray_vllm_and_pyarrow(wheel: Path) -> None:
     }
 
 
+def test_airflow_finds_provider_and_plugin(wheel: Path) -> None:
+    """Nothing else tells a worker's or an API server's Airflow of them."""
+    found = {entry.group: entry.value for entry in metadata_of(wheel).entry_points}
+    assert found == {
+        "console_scripts": "airflow_provider_raybatch.cli.definition:main",
+        "apache_airflow_provider": "airflow_provider_raybatch.get_provider_info:get_provider_info",
+        "airflow.plugins": "airflow_provider_raybatch.plugins.raybatch:RayBatchPlugin",
+    }
+
+
 def test_installs_beside_airflow_alone(uv: Path, light_python: Path) -> None:
     checked = subprocess.run(
         [uv, "pip", "check", "--python", light_python], capture_output=True, text=True, timeout=60

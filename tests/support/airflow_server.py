@@ -48,12 +48,17 @@ def _token(user: str) -> str:
     return str(get_auth_manager().generate_jwt(SimpleAuthManagerUser(username=user, role=role, teams=[])))
 
 
+def configure(patch: pytest.MonkeyPatch) -> None:
+    """Set what Airflow asks for when the server starts and with each request."""
+    for name, value in _SETTINGS.items():
+        patch.setenv(name, value)
+
+
 @contextmanager
 def serving() -> Iterator[Server]:
     """Serve the core API, and the DAGs `nightly` and `other`; ``guest`` may see the latter alone."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in _SETTINGS.items():
-            patch.setenv(name, value)
+        configure(patch)
         from airflow import plugins_manager
         from airflow.api_fastapi import app as airflow_app
         from fastapi.testclient import TestClient
@@ -66,9 +71,10 @@ def serving() -> Iterator[Server]:
             cached.cache_clear()
         airflow_app.purge_cached_app()
         _write_dags("nightly", "other")
-        with TestClient(airflow_app.cached_app(apps="core")) as client:
-            yield Server(client)
-        airflow_app.purge_cached_app()
+        app = airflow_app.cached_app(apps="core")
+    with TestClient(app) as client:
+        yield Server(client)
+    airflow_app.purge_cached_app()
 
 
 def _write_dags(*names: str) -> None:
