@@ -236,7 +236,7 @@ def _generate(context: JobContext, control: Control) -> None:
     spec, emit, launch, sizing = context.spec, context.emit, context.launch, context.sizing
     if context.resolved.all():
         if launch.began and sizing.gpus:  # for what turned out not to be needed
-            context.money.held = held_gpus(spec, sizing, launch.began)
+            context.money.held = held_gpus(spec, sizing, launch)
             context.money.held.look(launch.reports(), time.time())
         launch.end()
         _count_gpus(context)
@@ -247,12 +247,12 @@ def _generate(context: JobContext, control: Control) -> None:
     if spec.keep_warm is not None and sizing.spans_nodes:
         emit(events.Notice(level="warning", message="keep_warm has no effect: replicas span nodes"))
     rows = context.source.rows
-    context.money.held = held_gpus(spec, sizing, launch.began)
     tracker = Tracker(rows, rows - context.remaining, time.time(), context.kept, context.money)
     paid = spent(spec, context.job.folder, layout.task_folder(context.journal.submission))
     budget = Budget(spec, paid, context.money)
     claim = ClaimWatch(context.journal.check)
     todo = _rows_to_do(context)
+    context.money.held = held_gpus(spec, sizing, launch)
     check = _limits(context, budget, control, claim)
     with control.draining(), claim.looking():
         try:

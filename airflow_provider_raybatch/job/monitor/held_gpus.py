@@ -22,6 +22,10 @@ _AT_ONCE = 15.0
 """Seconds from the launch within which the process of a replica has started that found room at once."""
 
 
+def _when(report: ReplicaProgress) -> float:
+    return report.placed
+
+
 @dataclass
 class HeldGpus:
     """The GPUs of one driver's replicas.
@@ -30,6 +34,8 @@ class HeldGpus:
     :param launched: epoch seconds at which replicas began to be placed.
     :param type_of: accelerator type of a node's GPUs, by the node's id; ``""`` where it is not known.
     :param unseen: GPUs by type to count all the time, where an engine's replicas don't report.
+    :param at_once: how many replicas found room at the launch. Ray gives them their GPUs then, though their
+        processes may take long to start, as with a new runtime environment.
     :ivar seconds: GPUs times seconds so far, by accelerator type.
     :ivar now: GPUs that are held, by accelerator type.
     """
@@ -38,6 +44,7 @@ class HeldGpus:
     launched: float
     type_of: Callable[[str], str] = lambda node: ""
     unseen: Mapping[str, int] = field(default_factory=dict)
+    at_once: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     now: dict[str, int] = field(default_factory=dict)
     _reports: Sequence[ReplicaProgress] = ()
@@ -60,24 +67,39 @@ class HeldGpus:
             for kind, gpus in self.unseen.items():
                 seconds[kind] = gpus * max(0.0, until - self.launched)
                 held[kind] += gpus
+            since = self._since()
             for report in self._reports:
                 if report.placed:
-                    self._add(report, until, seconds, held)
+                    self._add(report, since.get(report.replica, report.placed), until, seconds, held)
         self.seconds, self.now = seconds, dict(held)
 
     def _add(
-        self, report: ReplicaProgress, until: float, seconds: dict[str, float], held: Counter[str]
+        self,
+        report: ReplicaProgress,
+        since: float,
+        until: float,
+        seconds: dict[str, float],
+        held: Counter[str],
     ) -> None:
         silent = self._looked - report.seen
         ends = report.held_until
         if not ends and silent > (_SILENT_AT_ITS_END if report.state == "ended" else _SILENT):
             ends = report.seen
-        found_room_at_once = self.launched <= report.placed <= self.launched + _AT_ONCE
-        since = self.launched if found_room_at_once and not report.is_warm else report.placed
         for kind, gpus in self._of(report).items():
             seconds[kind] = seconds.get(kind, 0.0) + gpus * max(0.0, (ends or until) - since)
             if not ends:
                 held[kind] += gpus
+
+    def _since(self) -> dict[str, float]:
+        """When the first processes of replicas that found room at once got their GPUs."""
+        own = sorted((one for one in self._reports if one.placed and not one.is_warm), key=_when)
+        firsts = {one.actor: one for one in reversed(own)}  # the first of each actor
+        ordered = sorted(firsts.values(), key=_when)
+        return {
+            one.replica: self.launched
+            for number, one in enumerate(ordered)
+            if number < self.at_once or self.launched <= one.placed <= self.launched + _AT_ONCE
+        }
 
     def _of(self, report: ReplicaProgress) -> Mapping[str, int]:
         """GPUs of a replica by type; `nodes` has one each where they lie on several nodes."""

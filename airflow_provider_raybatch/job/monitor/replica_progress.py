@@ -77,6 +77,11 @@ class ReplicaProgress:
     held_until: float = 0.0
 
     @property
+    def actor(self) -> str:
+        """Id of its actor, which stays the same when Ray starts its process again."""
+        return self.replica.rsplit("-", 2)[0]
+
+    @property
     def has_gpus(self) -> bool:
         """Whether it has its GPUs, if it lives: with an engine of its own, as long as its actor."""
         return not self.is_warm or self.state not in {"waiting", "ended"}

@@ -52,6 +52,18 @@ def has_idle(plan: Plan) -> bool:
     return bool(idle.get("CPU", 0) >= plan.cpus and idle.get("GPU", 0) >= plan.gpus)
 
 
+def idle_replicas(plan: Plan) -> int:
+    """How many replicas with GPUs find room now; 0 where idle GPUs may be of another type."""
+    kind = plan.accelerator_type
+    nodes = [node for node in _nodes() if node.get("GPU")]
+    if not plan.gpus or (kind and not all(ACCELERATOR + kind in node for node in nodes)):
+        return 0
+    idle = ray.available_resources()
+    rooms = [idle.get("GPU", 0.0) // plan.gpus]
+    rooms += [idle.get("CPU", 0.0) // plan.cpus] if plan.cpus else []
+    return min(plan.replicas, *map(int, rooms))
+
+
 def most_memory() -> int | None:
     """Bytes of the node that has most, swap included; ``None`` if one does not tell.
 

@@ -47,6 +47,11 @@ class Launch(AbstractContextManager["Launch"]):
         """Epoch seconds at which replicas started; 0 if none did."""
         return 0.0 if self._replicas is None else self._replicas.began
 
+    @property
+    def at_once(self) -> int:
+        """How many replicas found room when they started."""
+        return 0 if self._replicas is None else self._replicas.at_once
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -22,6 +22,7 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
+from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
@@ -49,12 +50,14 @@ class Replicas:
     :param folder: the destination.
     :ivar coordinator: handle of the coordinator.
     :ivar began: epoch seconds of their start.
+    :ivar at_once: how many found room then.
     """
 
     def __init__(
         self, spec: BatchInferenceSpec, environment: dict[str, SecretStr], folder: Folder, plan: Plan
     ) -> None:
         self.plan = plan
+        self.at_once = cluster_view.idle_replicas(plan)
         self.began = self._looked = time.time()
         self._source = engine_source(spec, environment, plan)
         # On the driver's node, so that it lives as long as the driver.

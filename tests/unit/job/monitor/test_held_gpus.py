@@ -35,6 +35,15 @@ def test_each_replica_counts_from_its_placement() -> None:
     assert found == {"H100": 4 * 100, "L4": 4 * 40}
 
 
+def test_a_replica_with_room_counts_while_its_process_starts() -> None:
+    """That takes long where Ray makes a new environment; a restart of its process is no new replica."""
+    one = held(at_once=2)
+    begun = [("x-1-aa", 40), ("x-2-bb", 60), ("y-3-cc", 70), ("z-4-dd", 90)]
+    reports = [ReplicaProgress(name, "a", placed=BEGAN + at, seen=BEGAN + 100) for name, at in begun]
+    one.look([reports[0].gone(), *reports[1:]], BEGAN + 100)
+    assert one.seconds == {"H100": 4 * (100 + (100 - 60) + 100 + (100 - 90))}
+
+
 @pytest.mark.parametrize("state", ["starting", "ready", "drained", "ended"])
 def test_an_engine_of_its_own_counts_in_each_state(state: str) -> None:
     """While it loads, and as long as Ray Data keeps the actor of one that has nothing to do."""
