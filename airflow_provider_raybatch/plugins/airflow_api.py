@@ -24,12 +24,13 @@ _LOGIN = ("authorization", "cookie")
 _UNUSABLE = frozenset({"", ".", "..", "~"})
 """What a path drops, and what stands for all DAGs or runs."""
 _XCOM_BYTES = 256 * 1024
+NO_INSTANCE = "There is no such task instance. Of a mapped task, select one of its instances."
 
 
 def check_ids(*ids: str) -> None:
     """:raises NotShownError: an id can't be one."""
     if any(one in _UNUSABLE or "/" in one for one in ids):
-        raise NotShownError("There is no such task instance.")
+        raise NotShownError(NO_INSTANCE)
 
 
 async def task_instance(request: Request, ti: TaskInstance) -> Mapping[str, Any]:
@@ -43,7 +44,7 @@ async def task_instance(request: Request, ti: TaskInstance) -> Mapping[str, Any]
         found = await _get(client, *_path_of(ti), str(ti.map_index))
     names = {"dag_id": ti.dag_id, "dag_run_id": ti.run_id, "task_id": ti.task_id, "map_index": ti.map_index}
     if any(found.get(name) != value for name, value in names.items()):
-        raise NotShownError("There is no such task instance.")
+        raise NotShownError(NO_INSTANCE)
     return found
 
 
@@ -101,7 +102,7 @@ async def _get(
     if answer.status_code in {401, 403}:
         raise HTTPException(answer.status_code, "Airflow does not show you this task instance.")
     if answer.status_code == 404:
-        raise NotShownError("There is no such task instance.")
+        raise NotShownError(NO_INSTANCE)
     if answer.status_code != 200:
         raise NotShownError(f"Airflow's API answered {answer.status_code} about this task; try again.", 502)
     if "xcomEntries" in path and len(answer.content) > _XCOM_BYTES:

@@ -123,7 +123,7 @@ def _by_airflow(request: Request, error: Any) -> HTMLResponse:
 
 
 def _wrong_path(request: Request, error: Any) -> HTMLResponse:
-    return HTMLResponse(message_page("No report", "There is no such task instance."), 404)
+    return HTMLResponse(message_page("No report", airflow_api.NO_INSTANCE), 404)
 
 
 def _failed(request: Request, error: Exception) -> HTMLResponse:

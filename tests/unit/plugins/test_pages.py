@@ -233,6 +233,14 @@ def test_no_links_inside_of_a_frame(server: Server, lake: LocalFolder) -> None:
         assert 'href="/' in server.get(path).text
 
 
+def test_a_mapped_task_as_a_whole_has_no_report(server: Server) -> None:
+    """Airflow's UI has a tab for it, too."""
+    ran(None, task_id="mapped", map_index=0, run_id="mapped_night", day=2)
+    answer = server.get("/raybatch/dags/nightly/runs/mapped_night/tasks/mapped/-1")
+    assert answer.status_code == 404
+    assert "select one of its instances" in answer.text
+
+
 def test_the_last_nights_of_a_mapped_task(server: Server) -> None:
     for index, rows in enumerate((10, 20)):
         result = {"rows": rows, "errors": 0, "tokens": {"input": 1, "output": 1}}
