@@ -153,16 +153,17 @@ class Recorder:
         self._thread.join(longest)
 
     def _run(self) -> None:
-        is_over = False
-        while not is_over:
-            is_over = self._over.is_set()
-            try:
-                if (record := self.record) is not None:
-                    content = record.model_dump_json(exclude_defaults=True)
-                    self._folder.write(self._path, content.encode())
-            except Exception as error:  # the next note, or none, says as much
-                logger.debug("%s is not written this time: %s", self._path, error)
-            self._over.wait(0.0 if is_over else self._interval)
+        self._write()
+        while not self._over.wait(self._interval):
+            self._write()
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            if (record := self.record) is not None:
+                self._folder.write(self._path, record.model_dump_json(exclude_defaults=True).encode())
+        except Exception as error:  # the next note, or none, says as much
+            logger.debug("%s is not written this time: %s", self._path, error)
 
 
 def records_of(folder: ReadableFolder, task_folder: str) -> list[JobRecord]:
