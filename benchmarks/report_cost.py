@@ -97,6 +97,8 @@ def line(case: str, other: str | None, turns: int) -> list[str]:
         # The one that begins changes, since a machine's speed drifts.
         for which in sorted(places, reverse=bool(turn % 2)):
             run = measured(case, places[which])
+            # A name that has changed would be measured as nothing.
+            assert which == "other" or not run["missing"], run["missing"]
             runs[which].append(run)
             print(which, json.dumps({"case": case, **run}), file=sys.stderr, flush=True)
     seconds = {which: statistics.median(run["seconds"] for run in found) for which, found in runs.items()}
@@ -153,7 +155,10 @@ def job(rows: int, columns: int = 0, fails: int = 0, answers: int = 0) -> dict[s
             for name, spent in json.loads(file.read_text()).items():
                 own[name] += spent
     assert manifest["counts"]["input"] == rows
-    timing = {name: manifest["timing"][name] for name in ("generation_seconds", "commit_seconds")}
+    timing: dict[str, Any] = {
+        name: manifest["timing"][name] for name in ("generation_seconds", "commit_seconds")
+    }
+    timing["missing"] = [name for name in TIMED if place_of(name) is None]
     return {"seconds": seconds, "own": sum(own.values()), "by_call": dict(own), **timing}
 
 
@@ -222,14 +227,21 @@ def time_calls() -> None:
         return call
 
     for name in TIMED:
-        module, _, path = name.partition(":")
-        try:
-            place = importlib.import_module(f"airflow_provider_raybatch.job.{module}")
-        except ModuleNotFoundError:
-            continue
-        owner, _, last = path.rpartition(".")
-        holder = getattr(place, owner) if owner else place
-        setattr(holder, last, timed(name, getattr(holder, last)))
+        if (found := place_of(name)) is not None:
+            setattr(*found, timed(name, getattr(*found)))
+
+
+def place_of(name: str) -> tuple[Any, str] | None:
+    """Where one of `TIMED` is; ``None`` in a version without it."""
+    module, _, path = name.partition(":")
+    try:
+        holder: Any = importlib.import_module(f"airflow_provider_raybatch.job.{module}")
+    except ModuleNotFoundError:
+        return None
+    owner, _, last = path.rpartition(".")
+    if owner:
+        holder = getattr(holder, owner)
+    return (holder, last) if hasattr(holder, last) else None
 
 
 if __name__ == "__main__":
