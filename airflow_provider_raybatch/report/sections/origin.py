@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -23,6 +24,8 @@ from airflow_provider_raybatch.report.elements import (
 
 _LONG = 100
 _MANY = 30
+_MOST_COLUMNS = 500
+"""That are listed: a browser shows a table of thousands slowly."""
 
 
 def origin(report: Report) -> Element:
@@ -66,8 +69,11 @@ def plan_rows(plan: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any,
 
 
 def _columns(columns: Mapping[str, str]) -> Element | None:
-    rows = [(words_of(name), words_of(kind)) for name, kind in columns.items()]
+    first = islice(columns.items(), _MOST_COLUMNS)
+    rows = [(words_of(name), words_of(kind)) for name, kind in first]
+    more = len(columns) - len(rows)
     caption = f"{count_of(len(columns), 'column')} of the dataset"
+    caption += f"; {count_of(more, 'more is', 'more are')} in report.json" if more else ""
     return _table(caption, ("Column", "Type"), rows) if rows else None
 
 
