@@ -160,9 +160,10 @@ class Digests(ContractModel):
 
 
 class Savings(ContractModel):
-    """Input and output tokens that the run did not pay for, by what saved them.
+    """Input and output tokens that the run would have paid for besides, by what saved them.
 
-    :param resumed: earlier runs of the task had the answers, before a clear.
+    :param resumed: earlier jobs had the answers: attempts of this run, which a retry would ask again, and
+        runs before a clear.
     :param reused: the response store had them.
     :param duplicates: equal rows of this dataset had them.
     :param filled: choices forced them, so that they were not generated.
@@ -198,7 +199,8 @@ class BatchManifest(ContractModel):
     :param gpu_hour_price: of one GPU, by accelerator type; types without a price are left out.
     :param cost: of all GPUs held: `gpu_seconds_by_type` times `gpu_hour_price`; ``None`` unless each has one.
     :param currency: of `gpu_hour_price` and `cost`, in ISO 4217.
-    :param savings: of `tokens_saved`, what saved them.
+    :param savings: what the run would have paid for without resume, reuse and the like: `tokens_saved`,
+        what earlier attempts had asked, and forced tokens.
     :param reasons_by_step: of each step in `counts.errors_by_step` its most frequent reason, the first
         sentence.
     :param last_run: the dataset of the same task before this one, where the destination has it.

@@ -228,15 +228,17 @@ def _counts(done: Sequence[PublishedRange], task: Task) -> Counts:
 def _savings(
     done: Sequence[PublishedRange], paid: int, cost: float | None, seen: Mapping[Part, Footer], run: str
 ) -> Savings:
-    """What the run did not pay for, at its own cost a token.
+    """What the run would have paid for besides, at its own cost a token.
 
     :param paid: tokens that it paid for, and `cost` what its GPUs cost.
     """
     saved = sum((Counter(one.saved) for one in done), Counter[str]())
     filled = sum(footer.filled for part, footer in seen.items() if part.is_of(run))
-    tokens = sum(saved.values()) + filled
+    # A retry that knew nothing would pay again for what earlier attempts have asked.
+    resumed = sum(one.carried for one in done) + saved["generated"]
+    tokens = resumed + saved["stored"] + saved["duplicate"] + filled
     return Savings(
-        resumed=saved["carried"] + saved["generated"],
+        resumed=resumed,
         reused=saved["stored"],
         duplicates=saved["duplicate"],
         filled=filled,

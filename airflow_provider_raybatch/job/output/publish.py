@@ -100,6 +100,7 @@ class PublishedRange:
     :param dataset_rows: rows of the file.
     :param reasons: see :func:`~airflow_provider_raybatch.job.failures.summary.main_reasons`.
     :param saved: input and output tokens of good rows that the run did not pay for, by their origin.
+    :param carried: of good rows that earlier jobs had asked, those of this run's earlier attempts among them.
     :param generated: output tokens of good rows that this submission generated.
     :param tally: of all its rows, for the report.
     """
@@ -114,6 +115,7 @@ class PublishedRange:
     reasons: dict[str, tuple[int, str]] = field(default_factory=dict)
     origins: dict[str, int] = field(default_factory=dict)
     saved: dict[str, int] = field(default_factory=dict)
+    carried: int = 0
     generated: int = 0
     tally: Tally = field(default_factory=Tally)
 
@@ -169,7 +171,8 @@ def publish(range_: Range, target: Target) -> PublishedRange:
         result.path, result.bytes = write_rows(flat, range_.number, target)
         result.totals = target.task.totals(good["output"])
         result.origins = dict(Counter(good["origin"].to_pylist()))
-        result.saved = _saved(good.filter(pc.invert(good["paid"])), target.task)
+        result.saved = _by_origin(good.filter(pc.invert(good["paid"])), target.task)
+        result.carried = _by_origin(good, target.task).get("carried", 0)
         own = good.filter(pc.equal(good["origin"], "generated"))
         result.generated = target.task.totals(own["output"]).output_tokens
     if bad.num_rows:
@@ -182,13 +185,13 @@ def publish(range_: Range, target: Target) -> PublishedRange:
     return result
 
 
-def _saved(rows: pa.Table, task: Task) -> dict[str, int]:
+def _by_origin(rows: pa.Table, task: Task) -> dict[str, int]:
     """Input and output tokens of rows by their origin."""
-    saved = {}
+    tokens = {}
     for origin in pc.unique(rows["origin"]).to_pylist():
         totals = task.totals(rows.filter(pc.equal(rows["origin"], origin))["output"])
-        saved[origin] = totals.input_tokens + totals.output_tokens
-    return saved
+        tokens[origin] = totals.input_tokens + totals.output_tokens
+    return tokens
 
 
 def write_rows(rows: Iterable[pa.Table], number: int, target: Target) -> tuple[str, int]:

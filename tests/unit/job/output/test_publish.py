@@ -123,6 +123,18 @@ def test_paid_and_saved_tokens_add_up_to_all_tokens(folder: Folder) -> None:
     assert (summary.tokens_paid, summary.tokens_saved, summary.gpu_seconds) == (0, 9, 0.0)
 
 
+def test_resume_saves_what_earlier_attempts_have_asked(folder: Folder) -> None:
+    """The run has paid for these tokens once; without resume the retry would have paid again."""
+    found = [
+        part(folder, numbered(2), [response("a b"), response("a b c")]),  # the first attempt
+        part(folder, numbered(1, 2), [response("c")], first=2, submission=1),
+    ]
+    own = found[1].path.rpartition("/")[0]
+    manifest = publish(folder, found, 3, own_parts=own)
+    assert manifest.counts.resumed == 2
+    assert (manifest.tokens_saved, manifest.savings) == (0, Savings(resumed=3 + 2 + 3 + 3))
+
+
 def test_a_summary_has_what_closes_the_log(folder: Folder) -> None:
     reasons = ["it broke. See there.", "only 5 of 9 fit", "only 7 of 9 fit"]
     results = [failure(reason=reason) for reason in reasons] + [failure("read", "no text"), response("a b")]
