@@ -29,7 +29,7 @@ from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
 from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.monitor.start_up import in_words
-from airflow_provider_raybatch.job.output import cleanup, run_reports
+from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.dead_letters import failures_of, with_rows_left
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy, renew_report_copies
@@ -135,13 +135,14 @@ def _report_failure(context: JobContext, submission: Submission, error: Exceptio
         content=context.spec.report_samples > 0,
     )
     shown = {} if plan is None else plan.shown()
-    known = Known(context.spec, shown, context.versions, replica_stats(context.recorder.reports))
+    has_claimed = context.recorder.record is not None
     context.reports.failed(
         context.journal.folder,
         submission.task,
         record.model_copy(update={"failure": without_queries(sentence), "failure_class": failure_class}),
-        known,
-        None if job is None or context.recorder.record is None else job.part_folder,
+        Known(context.spec, shown, context.versions, replica_stats(context.recorder.reports)),
+        context.journal.check if has_claimed else context.journal.check_owner,
+        job.part_folder if has_claimed and job is not None else None,
     )
 
 
@@ -237,7 +238,8 @@ def _generate(context: JobContext, control: Control) -> None:
     if context.resolved.all():
         if launch.began and sizing.gpus:  # for what turned out not to be needed
             context.money.held = held_gpus(spec, sizing, launch)
-            context.money.held.look(launch.reports(), time.time())
+            with suppress(Exception):  # they are not needed, and may have died
+                context.money.held.look(launch.reports(), time.time())
         launch.end()
         _count_gpus(context)
         checks = in_words(context.start_up.phases())
@@ -375,7 +377,7 @@ def _report(context: JobContext) -> DatasetReport:
 def _store(context: JobContext) -> None:
     """Keep the responses for other runs. After the commit: a slow or failing store can't cost the dataset."""
     renew_report_copies(context.journal.folder, context.journal)
-    run_reports.drop(context.journal.folder, context.journal.submission.task)
+    context.reports.committed(context.journal)
     if context.store is not None:
         context.emit(events.Phase(phase="storing", message="adding new responses to the response store"))
         job = context.job

@@ -10,7 +10,8 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.contract.arguments.cost import CostArguments
 from airflow_provider_raybatch.contract.base import parse_file
@@ -98,7 +99,8 @@ class Recorder:
             return
         with self._lock:
             self._reports = reports
-            self._series.add(reports, progress.done, time.time())
+            with suppress(Exception):  # a gap in a plot ends no job
+                self._series.add(reports, progress.done, time.time())
             self._seen = self._seen.model_copy(
                 update={
                     "done": progress.done,
@@ -127,11 +129,9 @@ class Recorder:
         if self._thread is None:
             return None
         with self._lock:
-            known = {
-                "at": time.time(),
-                "phases": self._start_up.phases(self._reports),
-                "course": self._series.moments,
-            }
+            known: dict[str, Any] = {"at": time.time(), "phases": self._start_up.phases(self._reports)}
+            with suppress(Exception):  # the rest says as much
+                known["course"] = self._series.moments
             return self._seen.model_copy(update=known)
 
     def end(

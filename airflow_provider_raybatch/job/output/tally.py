@@ -86,6 +86,13 @@ class Tally:
 
     def add(self, other: Tally, wanted: Wanted) -> None:
         """Take over what a range has."""
+        try:
+            self._take(other, wanted)
+        except Exception as error:  # the dataset matters more
+            self.flaw = self.flaw or _flaw(error)
+
+    def _take(self, other: Tally, wanted: Wanted) -> None:
+        self.flaw = self.flaw or other.flaw
         self.prompts.merge(other.prompts)
         self.outputs.merge(other.outputs)
         self.answers.merge(other.answers)
@@ -95,7 +102,6 @@ class Tally:
         self.values = {ordinal: row for ordinal, row in self.values.items() if ordinal in kept}
         for step, found in other.examples.items():
             self.examples[step] = telling([*self.examples.get(step, []), *found])
-        self.flaw = self.flaw or other.flaw
 
 
 def tally_of(good: pa.Table, bad: pa.Table, task: Task, wanted: Wanted) -> Tally:
@@ -110,8 +116,12 @@ def tally_of(good: pa.Table, bad: pa.Table, task: Task, wanted: Wanted) -> Tally
             made.samples = samples_of(good, task, wanted.of_range, made.values)
             made.examples = examples_of(bad)
     except Exception as error:  # the dataset matters more
-        made.flaw = f"{type(error).__name__}: {error}"[:500]
+        made.flaw = _flaw(error)
     return made
+
+
+def _flaw(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:500]
 
 
 def _count(made: Tally, good: pa.Table, task: Task, wanted: Wanted) -> None:

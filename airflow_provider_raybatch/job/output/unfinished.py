@@ -111,7 +111,8 @@ def report_of_run(
     report = _report(task, last, run, parts, folder, known)
     earlier = None if known is None else known.spec.last_run
     report = report.model_copy(update={"last_run": last_run_of(folder, entries, task) or earlier})
-    return report if last.content else report.without_content()
+    shows = last.content and (known is None or known.spec.report_samples > 0)
+    return report if shows else report.without_content()
 
 
 def _above(path: str) -> str:

@@ -5,19 +5,28 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from airflow_provider_raybatch.contract.events import Notice
+from airflow_provider_raybatch.contract.events import Notice, Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.layout import task_folder
 from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.report import Report
+from airflow_provider_raybatch.contract.run_token import new_run_token
 from airflow_provider_raybatch.job import driver
+from airflow_provider_raybatch.job.monitor.money import Money
+from airflow_provider_raybatch.job.monitor.series import Series
+from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.output import report as reports
-from airflow_provider_raybatch.job.output.unfinished import report_of_run
+from airflow_provider_raybatch.job.output import run_reports, tally
+from airflow_provider_raybatch.job.output.record import Recorder
+from airflow_provider_raybatch.job.output.unfinished import Known, report_of_run
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.publishing import failure, part, publish_rows, response
@@ -219,3 +228,87 @@ def test_a_new_destination_has_its_last_run_from_airflow(disk: LocalFolder, tmp_
     assert report.last_run is not None
     assert (report.last_run.rows, report.last_run.cost, report.last_run.columns) == (300, 1.5, None)
     assert summary.last_run is None
+
+
+def test_an_overtaken_job_reports_nothing(disk: LocalFolder, tmp_path: Path, monkeypatch) -> None:
+    """A driver that survived its cluster fails after a cleared run has published: the report would lie."""
+    source, prepare = numbered(tmp_path / "in.jsonl", 3), driver.prepare
+    older, newer = (submitted(n, token=new_run_token(n)).submission.model_dump() for n in (1, 2))
+
+    def overtaken(*_: object) -> None:
+        monkeypatch.setattr(driver, "prepare", prepare)
+        attempt(disk, 2, source, submission=newer)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(driver, "prepare", overtaken)
+    with pytest.raises(RaybatchError, match="ZeroDivisionError"):
+        attempt(disk, 1, source, submission=older)
+    assert disk.head(f"{PLACE}/report.json") is None
+
+
+def test_a_slow_look_writes_no_report_after_the_commit(
+    disk: LocalFolder, tmp_path: Path, monkeypatch
+) -> None:
+    killed(disk)
+    goes_on, looked = threading.Event(), []
+
+    def slow(*given, **named):
+        report = report_of_run(*given, **named)
+        looked.append(report)
+        goes_on.wait(60)
+        return report
+
+    monkeypatch.setattr(run_reports, "report_of_run", slow)
+    attempt(disk, 1, numbered(tmp_path / "in.jsonl", 3))
+    goes_on.set()
+    for thread in threading.enumerate():
+        if thread.name == "raybatch-report":
+            thread.join()
+    assert looked[0] is not None
+    assert disk.head(f"{PLACE}/report.json") is None
+    assert Report.model_validate_json(disk.read("report.json")).attempts == 2
+
+
+def test_a_retry_without_content_shows_none_of_the_job_before(disk: LocalFolder) -> None:
+    killed(disk)
+    known = Known(submitted(1, report_samples=0))
+    report = report_of_run(disk, SUBMISSION.task, part_folder=f"{PLACE}/q-l/raybatch-x-1", known=known)
+    assert report is not None
+    assert (report.content, report.failures[0].examples) == (False, [])
+
+
+def test_replicas_that_are_not_needed_fail_no_job(disk: LocalFolder) -> None:
+    """Early ones may have died when all rows turn out to be answered."""
+
+    def dead() -> None:
+        raise TimeoutError
+
+    emitted: list[Notice] = []
+    context = SimpleNamespace(
+        spec=submitted(),
+        emit=emitted.append,
+        launch=SimpleNamespace(began=1.0, at_once=0, reports=dead, end=lambda: None),
+        sizing=SimpleNamespace(gpus=1),
+        resolved=np.ones(3, bool),
+        money=Money(),
+        recorder=Recorder(),
+        start_up=StartUp(),
+    )
+    driver._generate(context, None)
+    assert emitted[-1].message.startswith("no engine was needed")
+
+
+def test_what_a_report_needs_fails_no_job(disk: LocalFolder, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(Series, "add", lambda *_: 1 / 0)
+    monkeypatch.setattr(Series, "moments", property(lambda _: 1 / 0))
+    monkeypatch.setattr(tally, "telling", lambda _: 1 / 0)
+    monkeypatch.setattr(tally, "lowest", lambda *_: 1 / 0)
+    source, emitted = numbered(tmp_path / "in.jsonl", 3), []
+    assert attempt(disk, 0, source, emitted).rows == 3
+    assert any("the report lacks" in one.message for one in emitted if isinstance(one, Notice))
+    recorder = Recorder()
+    recorder.begin(disk, f"{PLACE}/q-l/x", SUBMISSION, StartUp(), 3)
+    recorder.observe([], Progress(done=1, total=3), {"H100": 5.0})
+    assert recorder.record is not None
+    assert recorder.record.gpu_seconds_by_type == {"H100": 5.0}
+    recorder.end()
