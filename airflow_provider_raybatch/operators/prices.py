@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.coercion import from_text, is_absent
+from airflow_provider_raybatch.contract.arguments.cost import DEFAULT_CURRENCY
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.places.given import is_cluster
 
@@ -26,10 +27,11 @@ def with_prices(spec: BatchInferenceSpec, arguments: Mapping[str, Any], place: P
     given, of_place = spec.gpu_hour_price, place.gpu_hour_price
     has_currency = not is_absent(arguments.get("currency"))
     if isinstance(from_text(arguments.get("gpu_hour_price")), Mapping) or given is None:
-        if has_currency and of_place and spec.currency != place.currency:
+        in_currency = place.currency or DEFAULT_CURRENCY
+        if has_currency and of_place and spec.currency != in_currency:
             raise SpecError(
                 f"currency: {spec.currency!r} is given, and the prices of {_in_sentence(place.name)} are in "
-                f"{place.currency}; give gpu_hour_price as a number, or leave currency out."
+                f"{in_currency}; give gpu_hour_price as a number, or leave currency out."
             )
         given = {**(of_place or {}), **(given or {})} or None
     if spec.max_cost is not None and given is None:

@@ -14,6 +14,7 @@ from airflow_provider_raybatch.contract.base import ContractModel, shown
 
 ANY = "*"
 """Instead of an accelerator type: all that are not named."""
+DEFAULT_CURRENCY = "USD"
 _CURRENCY = re.compile(r"[A-Z]{3}")
 
 
@@ -75,7 +76,7 @@ class CostArguments(ContractModel):
 
     gpu_hour_price: GpuHourPrice | None = None
     max_cost: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    currency: Currency = "USD"
+    currency: Currency = DEFAULT_CURRENCY
 
     def price_of(self, accelerator_type: str | None) -> float | None:
         """Of a GPU for an hour; ``None`` where it is not known."""

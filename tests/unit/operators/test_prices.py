@@ -63,6 +63,17 @@ def test_currency_must_be_that_of_the_prices(ray: FakeRay, run: Run) -> None:
     assert spec_of_job(ray)["currency"] == "USD"
 
 
+def test_prices_of_a_connection_without_a_currency_are_in_usd(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection(ray.url, extra='{"gpu_hour_price": 3}'))
+    with pytest.raises(RayBatchFailException, match="connection 'ray_default' are in USD; give gpu_hour"):
+        batch(currency="EUR").execute(run.context())
+    batch(currency="USD", max_cost="5").execute(run.context())
+    spec = spec_of_job(ray)
+    assert (spec["gpu_hour_price"], spec["currency"]) == ({"*": 3.0}, "USD")
+
+
 def test_a_new_price_makes_no_other_job(ray: FakeRay, run: Run) -> None:
     """A retry takes the job that runs, and that keeps the price that it has."""
     first = batch(gpu_hour_price=2).execute(run.context())
