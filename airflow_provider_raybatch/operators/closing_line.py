@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.contract.durations import in_words
 from airflow_provider_raybatch.contract.text import clean, count_of, cut_to, money_of
-from airflow_provider_raybatch.operators.last_run import result_before
+from airflow_provider_raybatch.operators.last_run import last_run_before
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -44,7 +44,14 @@ def closing_line_of(context: Context, result: Mapping[str, Any], summary: Summar
     :param summary: of the job; ``None`` where an earlier attempt returned the result.
     """
     figures = result if summary is None else summary.model_dump()
-    return closing_line(figures, figures.get("last_run") or result_before(context))
+    return closing_line(figures, figures.get("last_run") or _numbers_before(context))
+
+
+def _numbers_before(context: Context) -> Mapping[str, Any] | None:
+    before = last_run_before(
+        context
+    )  # an XCom may have anything in it, which must not fail a job that is done
+    return None if before is None else before.model_dump()
 
 
 def failed_rows(result: Mapping[str, Any]) -> str:

@@ -98,6 +98,14 @@ class TestClosingLine:
         batch().execute(run.context())
         assert closing_lines(capsys) == [LINE]
 
+    @pytest.mark.parametrize("seconds", [1e400, float("nan"), 10**400], ids=["inf", "nan", "huge"])
+    def test_stands_beside_absurd_numbers_of_an_xcom(
+        self, ray: FakeRay, run: Run, capsys: pytest.CaptureFixture[str], seconds: float
+    ) -> None:
+        run.returned_before = {"rows": 1, "errors": 0, "seconds": seconds, "cost": seconds, "currency": ["x"]}
+        batch().execute(run.context())
+        assert closing_lines(capsys) == [f"{LINE} | last run: 1 ok"]
+
     @pytest.mark.parametrize(
         ("figures", "line"),
         [
