@@ -83,7 +83,8 @@ class Card:
             name: round(sum(run.get(name) or 0 for run in self.runs), 1) for name in _COSTS
         }
         currencies = {run["currency"] for run in self.runs if run.get("cost")}
-        if len(currencies) == 1:
+        is_known = all(run["cost"] is not None for run in self.runs if run.get("gpu_seconds"))
+        if is_known and len(currencies) == 1:
             cost = round(sum(run.get("cost") or 0 for run in self.runs), 6)
             totals |= {"cost": cost, "currency": currencies.pop()}
         return {

@@ -143,6 +143,23 @@ def test_a_card(tmp_path: Path) -> None:
     assert Rows(str(tmp_path / "kept")).count == 6  # the card is beside the dataset, not in it
 
 
+@pytest.mark.parametrize(
+    ("second", "total"),
+    [
+        ({"cost": 2.5, "currency": "EUR"}, {"cost": 4.0, "currency": "EUR"}),
+        ({"cost": 2.5, "currency": "USD"}, {}),
+        ({"cost": None, "currency": "EUR"}, {}),
+        ({"cost": None, "currency": None, "gpu_seconds": 0.0}, {"cost": 1.5, "currency": "EUR"}),
+    ],
+)
+def test_a_card_sums_costs_that_are_known(second: dict[str, Any], total: dict[str, Any]) -> None:
+    card = Card("Two steps")
+    one = {"step": "generate", "gpu_seconds": 9.0}
+    card.runs = [{**one, "cost": 1.5, "currency": "EUR"}, {**one, **second}, {"step": "foreign"}]
+    totals = card.as_json()["totals"]
+    assert {name: totals[name] for name in ("cost", "currency") if name in totals} == total
+
+
 def test_a_card_of_an_empty_night(tmp_path: Path) -> None:
     import pyarrow as pa
 
