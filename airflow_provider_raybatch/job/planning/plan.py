@@ -127,9 +127,14 @@ class Cluster:
         """
         if accelerator_type is not None:
             return {accelerator_type}
+        return {name for node in self.gpu_nodes for name in accelerator_types(node)}
+
+    @property
+    def gpu_nodes(self) -> list[Resources]:
+        """Those that have GPUs, and one of each group that the autoscaler may add."""
         groups = self.autoscaler.groups if self.autoscaler else ()
         nodes = [*self.nodes, *(group.node for group in groups if group.max_nodes)]
-        return {name for node in nodes if node.get("GPU") for name in accelerator_types(node)}
+        return [node for node in nodes if node.get("GPU")]
 
     def may_hold(self, asked: Resources, spans_nodes: bool) -> int:
         """Replicas that fit when the autoscaler has added all it may; 0 if that is unknown."""

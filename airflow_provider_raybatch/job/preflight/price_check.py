@@ -9,6 +9,8 @@ from airflow_provider_raybatch.contract.arguments.accelerators import close_type
 from airflow_provider_raybatch.contract.arguments.cost import ANY, CostArguments
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.monitor.budget import no_price
+from airflow_provider_raybatch.job.planning.gpu_types import type_of
+from airflow_provider_raybatch.job.planning.node_groups import ACCELERATOR
 from airflow_provider_raybatch.job.planning.plan import Cluster
 
 
@@ -21,13 +23,22 @@ def check_prices(prices: CostArguments, accelerator_type: str | None, cluster: C
     if not prices.gpu_hour_price:
         return
     # A group of an autoscaler may not tell its type before a node runs.
-    types = {kind or "" for kind in cluster.gpu_types(accelerator_type) if kind or cluster.autoscaler is None}
+    found = _types(prices, accelerator_type, cluster)
+    types = {kind for kind in found if kind or cluster.autoscaler is None}
     missing = sorted(kind for kind in types if prices.price_of(kind) is None)
     if missing and prices.max_cost is not None:
         raise PreflightError(f"max_cost: {no_price(missing[0], prices)}; the limit can't be kept without it.")
     for kind in missing:
         yield f"{no_price(kind, prices)}, or the cost of this job will not be known"
     yield from _misspelt(prices, types - set(missing))
+
+
+def _types(prices: CostArguments, asked: str | None, cluster: Cluster) -> set[str]:
+    """By which the GPUs that replicas may get are billed; an empty one is not known."""
+    nodes = [node for node in cluster.gpu_nodes if asked is None or ACCELERATOR + asked in node]
+    if asked is not None and not nodes:
+        return {asked}
+    return {type_of({"Resources": node}, asked, prices.gpu_hour_price or ()) for node in nodes}
 
 
 def _misspelt(prices: CostArguments, types: Collection[str]) -> Iterator[str]:

@@ -33,6 +33,14 @@ def test_a_type_without_a_price_is_told() -> None:
     assert told({"L4": 1}, Cluster((H100,)), asked="L4", most=5) == []
 
 
+@pytest.mark.parametrize("asked", [None, "A100", "A100-40G"])
+@pytest.mark.parametrize("priced", ["A100", "A100-40G"])
+def test_one_name_of_a_node_needs_a_price(asked: str | None, priced: str) -> None:
+    """The job is billed by it, see :mod:`airflow_provider_raybatch.job.planning.gpu_types`."""
+    both = {"CPU": 8.0, "GPU": 1.0, "accelerator_type:A100": 1.0, "accelerator_type:A100-40G": 1.0}
+    assert told({priced: 3}, Cluster((both, {"CPU": 4.0})), asked=asked, most=5) == []
+
+
 def test_a_misspelt_type_is_told_with_the_likely_name() -> None:
     assert "(is 'H10O' meant for it?)" in told({"H10O": 1}, Cluster((H100,)))[0]
     assert told({"H10O": 4, "*": 1}, Cluster((H100,))) == [
