@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import ray
@@ -25,19 +25,26 @@ class GpuTypes:
         self._known: dict[str, str] = {}
 
     def __call__(self, node: str) -> str:
-        """The type of the node with this id; ``""`` where it is not known."""
+        """The type of the node with this id, by default the one that was asked for; ``""`` if none was."""
         if node not in self._known:
             self.look()
-        return self._known.setdefault(node, "")
+        return self._known.setdefault(node, self._asked or "")
 
     def look(self) -> set[str]:
         """Look up all nodes.
 
         :returns: the types of those that are alive and have GPUs.
         """
-        alive = [node for node in ray.nodes() if node["Alive"]]
-        self._known |= {node["NodeID"]: type_of(node, self._asked, self._priced) for node in alive}
+        nodes = ray.nodes()
+        alive = [node for node in nodes if node["Alive"]]
+        self._known |= self._types_of(alive)
+        # Of one that has died, only the labels are left.
+        dead = self._types_of(node for node in nodes if not node["Alive"])
+        self._known = {node: kind for node, kind in dead.items() if kind} | self._known
         return {self._known[node["NodeID"]] for node in alive if node["Resources"].get("GPU")}
+
+    def _types_of(self, nodes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+        return {node["NodeID"]: type_of(node, self._asked, self._priced) for node in nodes}
 
 
 def type_of(node: Mapping[str, Any], asked: str | None, priced: Collection[str]) -> str:

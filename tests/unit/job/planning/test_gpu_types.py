@@ -43,3 +43,12 @@ def test_a_node_that_came_later_or_died_is_known(monkeypatch: pytest.MonkeyPatch
     assert [types("b"), types("a"), types("gone"), types("gone")] == ["L4", "H100", "", ""]
     assert len(asked) == 3
     assert types.look() == {"L4"}
+
+
+def test_a_node_that_died_before_a_look_has_its_label_or_the_type_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a limit of money would end the job, because these GPUs have no price."""
+    monkeypatch.setattr(ray, "nodes", lambda: [node(label="L4", name="a", alive=False)])
+    assert [GpuTypes()("a"), GpuTypes()("gone"), GpuTypes("H100")("gone")] == ["L4", "", "H100"]
+    assert GpuTypes().look() == set()
