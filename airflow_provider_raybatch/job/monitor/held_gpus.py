@@ -20,6 +20,9 @@ _SILENT_AT_ITS_END = 5.0
 """The same of one that has left: Ray Data ends its actor soon."""
 _AT_ONCE = 15.0
 """Seconds from the launch within which the process of a replica has started that found room at once."""
+_LONGEST_START = 660.0
+"""The same of one whose environment Ray makes first, within ten minutes by default. One that comes later has
+waited for others' GPUs: jobs that begin at once all see the same ones idle."""
 
 
 def _when(report: ReplicaProgress) -> float:
@@ -98,11 +101,14 @@ class HeldGpus:
         return {
             one.replica: self.launched
             for number, one in enumerate(ordered)
-            if number < self.at_once or self.launched <= one.placed <= self.launched + _AT_ONCE
+            if 0 <= one.placed - self.launched <= (_LONGEST_START if number < self.at_once else _AT_ONCE)
         }
 
     def _of(self, report: ReplicaProgress) -> Mapping[str, int]:
-        """GPUs of a replica by type; `nodes` has one each where they lie on several nodes."""
-        if report.nodes:
+        """GPUs of a replica by type; `nodes` has one each where they lie on several nodes.
+
+        Those of a warm engine may lie on another node than the replica, which learns of it a moment later.
+        """
+        if report.nodes or report.is_warm:
             return Counter(map(self.type_of, report.nodes))
         return {self.type_of(report.node): self.gpus}

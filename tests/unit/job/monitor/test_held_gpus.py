@@ -44,6 +44,23 @@ def test_a_replica_with_room_counts_while_its_process_starts() -> None:
     assert one.seconds == {"H100": 4 * (100 + (100 - 60) + 100 + (100 - 90))}
 
 
+def test_a_replica_that_others_forestalled_counts_from_its_placement() -> None:
+    """Jobs that begin at once see the same idle GPUs, and one of them gets those only when others end."""
+    one = held(at_once=1)
+    one.look([replica(placed=BEGAN + 3600, seen=BEGAN + 3610)], BEGAN + 3610)
+    assert one.seconds == {"H100": 4 * 10}
+
+
+def test_a_warm_engine_counts_by_the_node_of_its_gpus() -> None:
+    """Its replica may be on a node without GPUs, and knows the engine's only when that has begun."""
+    one = held()
+    begins = replica("cpu-only", is_warm=True, seen=BEGAN + 2)
+    one.look([begins], BEGAN + 2)
+    assert one.seconds == {}
+    one.look([replace(begins, nodes=["a"] * 4, seen=BEGAN + 10)], BEGAN + 10)
+    assert one.seconds == {"H100": 4 * 10}
+
+
 @pytest.mark.parametrize("state", ["starting", "ready", "drained", "ended"])
 def test_an_engine_of_its_own_counts_in_each_state(state: str) -> None:
     """While it loads, and as long as Ray Data keeps the actor of one that has nothing to do."""
