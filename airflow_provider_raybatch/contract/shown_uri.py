@@ -10,6 +10,8 @@ _QUERY = re.compile(
     r"(\b(?!file:|s3[an]?:|hf:)[a-z][a-z0-9+.-]+:/+[^\s?]*)\?\S*?(?=[)\]}>'\",.;:]*(?:\s|$))", re.IGNORECASE
 )
 
+_LOGIN = re.compile(r"(\b(?!file:|s3[an]?:|hf:)[a-z][a-z0-9+.-]+:/+)[^\s/?#@'\"<>]*@", re.IGNORECASE)
+
 
 def shown_uri(uri: str) -> str:
     """`uri` as a message may show it.
@@ -22,4 +24,4 @@ def shown_uri(uri: str) -> str:
 
 def without_queries(text: str) -> str:
     """A text as it may be shown that may have URLs somewhere; see :func:`shown_uri`."""
-    return _QUERY.sub(r"\1", text)
+    return _LOGIN.sub(r"\1", _QUERY.sub(r"\1", text))

@@ -16,14 +16,19 @@ from airflow_provider_raybatch.contract.layout import (
     NEWEST_MANIFEST,
     REPORT_DATA,
     REPORT_PAGE,
+    REPORTS,
     commit_of,
     report_folder,
 )
 from airflow_provider_raybatch.job.output.journal import Journal
+from airflow_provider_raybatch.report.elements import POLICY
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError, error_prefix
 from airflow_provider_raybatch.storage.folder import Folder
 
 _RACES = 20
+_MARKS = {REPORT_DATA: '{"schema_version":', REPORT_PAGE: POLICY}
+_BEGINNING = 1024
+"""Bytes of a copy within which its mark stands."""
 logger = logging.getLogger(__name__)
 _LONGEST_PAUSE = 0.1
 
@@ -37,7 +42,7 @@ def renew_report_copies(folder: Folder, journal: Journal) -> None:
     """Make the copies of a report equal that of the newest dataset, if that has one. Never raises."""
     for name in (REPORT_DATA, REPORT_PAGE):
         try:
-            _renew(folder, journal, name, partial(_of_report, name=name))
+            _renew(folder, journal, name, partial(_of_report, name=name), _MARKS[name])
         except Exception as error:  # the dataset is published
             logger.warning("%s/%s is not renewed this time: %s", folder.uri, name, error)
 
@@ -46,15 +51,20 @@ def _of_report(manifest: str, name: str) -> str:
     return f"{report_folder(str(commit_of(manifest)))}/{name}"
 
 
-def _renew(folder: Folder, journal: Journal, copy: str, original: Callable[[str], str]) -> None:
+def _renew(
+    folder: Folder, journal: Journal, copy: str, original: Callable[[str], str], mark: str = ""
+) -> None:
     """Make a copy equal its original.
 
     :param original: its path, by that of the manifest.
+    :param mark: stands at the beginning of each copy; a file without it is the user's own.
     """
     for _ in range(_RACES):
         with error_prefix("destination"):
             # Read before the journal is: if a newer manifest is copied after this, the replacement fails.
             old = None if folder.head(copy) is None else folder.read(copy)
+            if old is not None and mark.encode() not in old[:_BEGINNING]:
+                raise StorageError(f"it is no report, and stays; see {REPORTS}/ beside it.")
             last = journal.last()
             if last is None or last.published is None:
                 return

@@ -35,7 +35,16 @@ _EXPLAIN = (
 )  # fmt: skip
 _LONGEST = 4000
 """Characters of one argument's text, such as a chat template."""
-_SECRET = re.compile(r"token$|secret|password|passwd|credential|api_?key|authorization", re.IGNORECASE)
+_SECRET = re.compile(
+    r"token$|secret|passw|passphrase|credential|(api|access|private|auth|account)_?key|authorization|cookie|^auth$",
+    re.IGNORECASE,
+)
+_SECRETS = re.compile(
+    r"\b(hf_[A-Za-z0-9]{20,}|(AKIA|ASIA)[A-Z0-9]{16}|gh[pousr]_[A-Za-z0-9]{30,}|glpat-[\w-]{20,}|sk-[\w-]{20,}"
+    r"|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+)"
+)
+"""Values that are secrets, whatever their names."""
+_MASK = "***"
 _NO_SECRETS = frozenset({"bos_token", "eos_token", "pad_token", "unk_token", "seconds_per_token"})
 
 Rendered = Callable[[Sequence[Mapping[str, Any]]], Sequence[str | None]]
@@ -136,12 +145,16 @@ def explaining(spec: BatchInferenceSpec) -> dict[str, Any]:
     return {**shown, "source": [cut_to(_LONGEST, shown_uri(one)) for one in spec.source[:20]]}
 
 
-def _shown(value: Any, name: str = "") -> Any:
+def _shown(value: Any, name: str = "", is_secret: bool = False) -> Any:
+    """`value` without secrets.
+
+    :param is_secret: whether it lies in a value that is secret by its name.
+    """
+    is_secret = is_secret or (bool(_SECRET.search(name)) and name not in _NO_SECRETS)
     if isinstance(value, dict):
-        return {key: _shown(inner, str(key)) for key, inner in value.items()}
+        return {key: _shown(inner, str(key), is_secret) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_shown(inner, name) for inner in value]
+        return [_shown(inner, name, is_secret) for inner in value]
     if isinstance(value, str):
-        is_secret = _SECRET.search(name) and name not in _NO_SECRETS
-        return "***" if is_secret else cut_to(_LONGEST, without_queries(value))
+        return _MASK if is_secret else cut_to(_LONGEST, _SECRETS.sub(_MASK, without_queries(value)))
     return value

@@ -197,7 +197,11 @@ def test_what_may_be_a_secret_of_a_uri_is_not_shown(uri: str, shown: str) -> Non
         ("(see 'http://b/?c=s3cret;s3cret').", "(see 'http://b/')."),
         ("['https://a/b?s3cret', 'az://c/d?s3cret']", "['https://a/b', 'az://c/d']"),
         ('{"uri": "https://a/b?s3cret"}', '{"uri": "https://a/b"}'),
-        ("which rows? s3://b/x?.csv, see https://docs.example/x.", None),
+        (
+            "read https://me:s3cret@host:1/a.csv or abfss://s3cret@b/c.",
+            "read https://host:1/a.csv or abfss://b/c.",
+        ),
+        ("which rows? s3://b/x?.csv, see https://docs.example/x or https://a/@b, me@c.example.", None),
     ],
 )
 def test_queries_of_urls_are_cut_from_a_text(text: str, shown: str | None) -> None:

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report says of arguments, and whose files its copies replace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raybatch.job.output.report import explaining
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.specs import submitted
+from tests.support.whole_job import attempt, numbered, without_cluster
+
+TOKEN = f"hf_{'aB3' * 10}"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"credentials": {"user": "s3cret", "more": ["s3cret"]}},
+        {"hf_token": "s3cret", "headers": {"Authorization": ["Bearer s3cret"], "Cookie": "s3cret"}},
+        {"aws_access_key_id": "s3cret", "private_key": "s3cret", "passphrase": "s3cret", "auth": "s3cret"},
+        {"place": "https://me:s3cret@host/models?sig=s3cret"},
+        {"hf_overrides": f'{{"key": "{TOKEN}"}}', "more": [TOKEN, "Bearer of hf_names"]},
+    ],
+)
+def test_secrets_in_arguments_are_masked(given: dict[str, object]) -> None:
+    shown = str(explaining(submitted(engine_args=given))["engine_args"])
+    assert "s3cret" not in shown
+    assert TOKEN not in shown
+    assert "***" in shown or "https://host/models" in shown
+
+
+def test_arguments_that_explain_a_result_are_shown() -> None:
+    given = {"bos_token": "<s>", "max_model_len": 512, "key_cache": "fp8", "url": "s3://a/b@c?d"}
+    assert explaining(submitted(engine_args=given))["engine_args"] == given
+
+
+def test_files_of_a_user_are_not_replaced(
+    disk: LocalFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_cluster(monkeypatch)
+    mine = {"report.html": b"<!doctype html>\n<h1>my own</h1>", "report.json": b'{"sales": 3}'}
+    for name, content in mine.items():
+        disk.write(name, content)
+    summary = attempt(disk, 0, numbered(tmp_path / "in.jsonl", 3))
+    assert {name: disk.read(name) for name in mine} == mine
+    assert summary.report_uri is not None
