@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from airflow_provider_raybatch.contract import events, layout
-from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest, Summary
 from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.secrets import Secrets
@@ -26,6 +26,7 @@ from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK
 from airflow_provider_raybatch.job.monitor.budget import Budget, no_price, spent
 from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
+from airflow_provider_raybatch.job.monitor.money import spent_before
 from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.monitor.start_up import in_words
@@ -34,6 +35,7 @@ from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.dead_letters import failures_of, with_rows_left
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy, renew_report_copies
 from airflow_provider_raybatch.job.output.publish import Target, publish
+from airflow_provider_raybatch.job.output.record import records_of
 from airflow_provider_raybatch.job.output.report import DatasetReport
 from airflow_provider_raybatch.job.output.run_statistics import replica_stats, statistics_of
 from airflow_provider_raybatch.job.output.tally import rendered
@@ -133,6 +135,8 @@ def _report_failure(context: JobContext, submission: Submission, error: Exceptio
         began=context.start_up.began,
         at=time.time(),
         content=context.spec.report_samples > 0,
+        gpu_hour_price=context.spec.gpu_hour_price or {},
+        currency=context.spec.currency if context.spec.gpu_hour_price else None,
     )
     shown = {} if plan is None else plan.shown()
     has_claimed = context.recorder.record is not None
@@ -332,6 +336,9 @@ def _publish(context: JobContext, control: Control) -> BatchManifest:
     context.emit(events.Phase(phase="committing", message="publishing the dataset"))
     ledger += context.reuse.fan_out(job, source, ledger)
     tolerance.after(add_up(job.folder, ledger, source.rows))
+    with suppress(RaybatchError):  # an older job may have gone on until it found out about the claim
+        records = records_of(job.folder, layout.task_folder(journal.submission), job.part_folder)
+        context.money.earlier = spent_before(records, journal.submission.run_token)
     figures = statistics_of(context.ran, context.sizing, context.start_up, context.money)
     versions = {**context.versions, **figures.versions}
     plan = {**figures.plan, **context.checked.shown()}

@@ -166,15 +166,17 @@ class Recorder:
             logger.debug("%s is not written this time: %s", self._path, error)
 
 
-def records_of(folder: ReadableFolder, task_folder: str) -> list[JobRecord]:
+def records_of(folder: ReadableFolder, task_folder: str, without: str = "") -> list[JobRecord]:
     """The records of all jobs of a task that claimed its destination, oldest first.
 
     Broken and foreign ones are left out.
 
     :param task_folder: of the task, see :func:`~airflow_provider_raybatch.contract.layout.task_folder`.
+    :param without: folder of a driver whose record is left out.
     :raises StorageError: the folder can't be listed.
     """
-    return [record for _, record in listed_records(folder, folder.list(task_folder))]
+    found = listed_records(folder, folder.list(task_folder))
+    return [record for path, record in found if path != f"{without}/{RECORD}"]
 
 
 def listed_records(folder: ReadableFolder, files: Sequence[Entry]) -> list[tuple[str, JobRecord]]:

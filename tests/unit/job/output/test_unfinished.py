@@ -149,6 +149,30 @@ def test_a_refused_job_is_reported_where_its_destination_is(folder: Folder, tmp_
     assert report.failure_class is FailureClass.USER_ERROR
 
 
+def test_a_job_that_finds_the_money_spent_tells_the_cost(disk: LocalFolder, tmp_path: Path) -> None:
+    killed(disk, gpu_hour_price={"*": 3.6}, currency="EUR")
+    prices = {"gpu_hour_price": {"*": 3.6}, "currency": "EUR", "max_cost": 0.05}
+    with pytest.raises(RaybatchError, match=r"max_cost: 0\.050? EUR is spent"):
+        attempt(disk, 1, numbered(tmp_path / "in.jsonl", 3), **prices)
+    report = stored(disk)
+    assert (report.state, report.cost, report.currency, report.attempts) == ("failed", 0.05, "EUR", 2)
+
+
+def test_a_job_counts_what_an_older_one_notes_at_its_end(
+    disk: LocalFolder, tmp_path: Path, monkeypatch
+) -> None:
+    """It may go on until it finds out that the destination is another's."""
+    generate = driver._generate
+
+    def and_the_other_ends(context, control):
+        killed(disk)
+        generate(context, control)
+
+    monkeypatch.setattr(driver, "_generate", and_the_other_ends)
+    summary = attempt(disk, 1, numbered(tmp_path / "in.jsonl", 3), gpu_hour_price={"*": 3.6})
+    assert (summary.gpu_seconds, summary.cost) == (50.0, 0.05)
+
+
 def test_a_refused_job_leaves_the_folder_of_another_task_alone(disk: LocalFolder, tmp_path: Path) -> None:
     source = numbered(tmp_path / "in.jsonl", 3)
     attempt(disk, 0, source)
