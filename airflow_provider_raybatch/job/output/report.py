@@ -45,6 +45,8 @@ _SECRETS = re.compile(
 )
 """Values that are secrets, whatever their names."""
 _MASK = "***"
+_OF_SCHEMAS = frozenset({"type", "enum", "anyOf", "allOf", "oneOf", "$ref"})
+"""Keys of a field's JSON schema, whose name is not that of a value."""
 _NO_SECRETS = frozenset({"bos_token", "eos_token", "pad_token", "unk_token", "seconds_per_token"})
 
 Rendered = Callable[[Sequence[Mapping[str, Any]]], Sequence[str | None]]
@@ -152,6 +154,7 @@ def _shown(value: Any, name: str = "", is_secret: bool = False) -> Any:
     """
     is_secret = is_secret or (bool(_SECRET.search(name)) and name not in _NO_SECRETS)
     if isinstance(value, dict):
+        is_secret = is_secret and not _OF_SCHEMAS.intersection(value)
         return {key: _shown(inner, str(key), is_secret) for key, inner in value.items()}
     if isinstance(value, list):
         return [_shown(inner, name, is_secret) for inner in value]

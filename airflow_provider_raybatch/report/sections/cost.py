@@ -92,7 +92,7 @@ def _gpus(report: Report) -> Element | None:
 def _tokens(report: Report, shown: Figures) -> Element:
     tokens = report.tokens
     picked = [shown.tokens_paid, shown.input_tokens]
-    if report.rows is not None:
+    if report.rows is not None and report.state == "committed":
         picked.append(Figure("of them from the prefix cache", words.count(tokens.cached)))
     picked.append(shown.output_tokens)
     if tokens.reasoning is not None:

@@ -72,9 +72,10 @@ def _steps(report: Report) -> Element | None:
     last = report.last_run
     before = last.errors_by_step if last is not None else {}
     now = {group.step: group.rows for group in report.failures}
+    has_last = last is not None and bool(before or not last.errors)
     names = {**now, **before} if report.state == "committed" else now
     picked = [
-        figure(step, now.get(step, 0), before.get(step, 0), wanted="less", has_last=last is not None)
+        figure(step, now.get(step, 0), before.get(step, 0), wanted="less", has_last=has_last)
         for step in names
     ]
     return figure_table("Failed rows by step", picked) if picked else None

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 
+from airflow_provider_raybatch.contract.last_run import LastRun
 from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.report.page import report_page
 from tests.support import reports
@@ -200,3 +201,12 @@ def test_content_that_is_left_out_is_said() -> None:
     assert "Content of rows is left out of this report." in found.text
     assert "Company 3 Ltd" not in found.text
     assert "I can't say." not in found.text
+
+
+def test_what_is_not_known_is_not_shown_as_zero() -> None:
+    """A job without a dataset has not counted cached tokens; a last run from an XCom has no steps."""
+    assert "prefix cache" not in report_page(reports.killed())
+    last = LastRun(rows=90, errors=10)
+    page = report_page(reports.changed(last_run=last))
+    steps = page[page.index("Failed rows by step") : page.index("rows failed: ")]
+    assert "Last" not in steps

@@ -37,6 +37,12 @@ def test_arguments_that_explain_a_result_are_shown() -> None:
     assert explaining(submitted(engine_args=given))["engine_args"] == given
 
 
+def test_fields_of_a_schema_are_no_secrets() -> None:
+    schema = {"type": "object", "properties": {"cookie": {"type": "string"}, "password": {"type": "boolean"}}}
+    shown = explaining(submitted(response_format=schema))["response_format"]
+    assert shown["properties"] == schema["properties"]
+
+
 def test_files_of_a_user_are_not_replaced(
     disk: LocalFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
