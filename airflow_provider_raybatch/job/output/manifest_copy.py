@@ -63,11 +63,11 @@ def _renew(
         with error_prefix("destination"):
             # Read before the journal is: if a newer manifest is copied after this, the replacement fails.
             old = None if folder.head(copy) is None else folder.read(copy)
-            if old is not None and mark.encode() not in old[:_BEGINNING]:
-                raise StorageError(f"it is no report, and stays; see {REPORTS}/ beside it.")
             last = journal.last()
             if last is None or last.published is None:
                 return
+            if old is not None and mark.encode() not in old[:_BEGINNING]:
+                raise StorageError(f"it is no report, and stays; see {REPORTS}/ beside it.")
             path = original(last.published.manifest)
             if copy != NEWEST_MANIFEST and folder.head(path) is None:
                 folder.delete([copy])  # it is about an older dataset
