@@ -6,11 +6,11 @@ from __future__ import annotations
 import re
 
 _URL = re.compile(r"((?!file:|s3[an]?:|hf:)[A-Za-z][A-Za-z0-9+.-]+:/*)(?:[^/?#]*@)?([^?#]*)", re.IGNORECASE)
-_QUERY = re.compile(
-    r"(\b(?!file:|s3[an]?:|hf:)[a-z][a-z0-9+.-]+:/+[^\s?]*)\?\S*?(?=[)\]}>'\",.;:]*(?:\s|$))", re.IGNORECASE
-)
-
-_LOGIN = re.compile(r"(\b(?!file:|s3[an]?:|hf:)[a-z][a-z0-9+.-]+:/+)[^\s/?#@'\"<>]*@", re.IGNORECASE)
+_IN_TEXT = re.compile(r"(\b(?!file:|s3[an]?:|hf:)[a-z][a-z0-9+.-]{1,30}:/+)(\S*)", re.IGNORECASE)
+"""A URL with what stands behind it; each character is looked at a few times, however long the text is."""
+_LOGIN = re.compile(r"(:/+)[^\s/?#'\"<>]{1,300}@")
+_BEHIND = ")]}>'\",.;:"
+"""What may stand behind a URL in a sentence."""
 
 
 def shown_uri(uri: str) -> str:
@@ -24,4 +24,10 @@ def shown_uri(uri: str) -> str:
 
 def without_queries(text: str) -> str:
     """A text as it may be shown that may have URLs somewhere; see :func:`shown_uri`."""
-    return _LOGIN.sub(r"\1", _QUERY.sub(r"\1", text))
+    return _IN_TEXT.sub(_without_query, text)
+
+
+def _without_query(found: re.Match[str]) -> str:
+    place, mark, query = found[2].partition("?")
+    place = _LOGIN.sub(r"\1", found[1] + place)
+    return place + (query[len(query.rstrip(_BEHIND)) :] if mark else "")
