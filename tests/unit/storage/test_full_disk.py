@@ -80,7 +80,7 @@ import contextlib, json, resource, shutil, signal, sys
 from pathlib import Path
 import pytest
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.contract.layout import ASKED, DUPLICATES
+from airflow_provider_raybatch.contract.layout import ASKED, DUPLICATES, RECORD, REPORT_DATA, REPORT_PAGE
 from airflow_provider_raybatch.storage.checksum import checked
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.published import ROWS, published
@@ -124,6 +124,12 @@ for room in range(0, 20_000, 512):
         content = disk.read(entry.path)
         if entry.path.endswith(ASKED):
             assert json.loads(content)["asked"]
+            continue
+        if entry.path.endswith((RECORD, REPORT_DATA)):
+            assert json.loads(content)["submission_id"]
+            continue
+        if entry.path.endswith(REPORT_PAGE):
+            assert content.rstrip().endswith(b"</html>")
             continue
         assert (checked(content) if entry.path.endswith(DUPLICATES) else content)[-4:] == b"PAR1"
 assert published(disk).summary() == summary

@@ -44,7 +44,7 @@ def test_a_replica_with_room_counts_while_its_process_starts() -> None:
     assert one.seconds == {"H100": 4 * (100 + (100 - 60) + 100 + (100 - 90))}
 
 
-def test_a_replica_that_others_forestalled_counts_from_its_placement() -> None:
+def test_a_replica_that_waits_for_others_holds_nothing() -> None:
     """Jobs that begin at once see the same idle GPUs, and one of them gets those only when others end."""
     one = held(at_once=1)
     one.look([replica(placed=BEGAN + 3600, seen=BEGAN + 3610)], BEGAN + 3610)

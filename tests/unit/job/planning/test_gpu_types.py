@@ -45,10 +45,8 @@ def test_a_node_that_came_later_or_died_is_known(monkeypatch: pytest.MonkeyPatch
     assert types.look() == {"L4"}
 
 
-def test_a_node_that_died_before_a_look_has_its_label_or_the_type_that_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Else a limit of money would end the job, because these GPUs have no price."""
+def test_a_node_that_died_before_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has its label, or the type that was asked for: else a limit of money ended the job, without a price."""
     monkeypatch.setattr(ray, "nodes", lambda: [node(label="L4", name="a", alive=False)])
     assert [GpuTypes()("a"), GpuTypes()("gone"), GpuTypes("H100")("gone")] == ["L4", "", "H100"]
     assert GpuTypes().look() == set()

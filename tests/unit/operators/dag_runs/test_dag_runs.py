@@ -55,7 +55,7 @@ def rendered_fields(run: Any, task_id: str) -> Any:
         return ti.rendered_task_instance_fields.rendered_fields
 
 
-CLOSING_LINE = "2 rows ok, 1 failed (engine: it broke), 1 resumed, 3 tokens generated, 3 min 5 s"
+CLOSING_LINE = "2 rows ok, 1 failed (engine: it broke), 1 resumed, 3 tokens generated, 3 min 5 s, 1.50 EUR"
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
@@ -78,7 +78,8 @@ def test_result_link_and_asset_event(
     assert CLOSING_LINE in closing_lines(told)
     assert "XCom not found" not in told.out + told.err
     dag_test(dag)  # The next run finds the figures of this one among its XComs.
-    assert f"{CLOSING_LINE} | last run: 2 ok, 1 failed, 3 min 5 s" in closing_lines(capfd.readouterr())
+    before = "2 ok, 1 failed, 3 min 5 s, 1.50 EUR"
+    assert f"{CLOSING_LINE} | last run: {before}" in closing_lines(capfd.readouterr())
 
 
 def closing_lines(told: Any) -> str:
