@@ -34,7 +34,7 @@ def _of_any(given: Any) -> Any:
         return given
     try:
         return {ANY: float(_number(given))}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(
             "it must be a number, or a dictionary by accelerator type such as {'H100': 3.9}, but it is "
             f"{shown(given)}"

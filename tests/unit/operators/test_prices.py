@@ -111,6 +111,7 @@ def test_a_limit_that_no_connection_can_price_is_found_at_parse(cluster: dict[st
             "gpu_hour_price: ' ' is not an accelerator type; use Ray's name, or '*' for all others.",
         ),
         ({"H100": True}, "gpu_hour_price.H100: it must be a number, but it is True."),
+        (10**400, "gpu_hour_price: it must be a number, or a dictionary by accelerator type such as"),
         ("two", "gpu_hour_price: it must be a number, or a dictionary by accelerator type such as"),
     ],
 )
@@ -126,6 +127,8 @@ def test_a_price_that_can_not_be_used_is_found_at_parse(price: Any, sentence: st
         ({"gpu_hour_price": {"h100": 3}}, "gpu_hour_price in extra: Ray calls 'h100' 'H100'; write it so."),
         ({"gpu_hour_price": {"H100": -1}}, "gpu_hour_price in extra: H100: it must be at least 0, but it is"),
         ({"gpu_hour_price": "dear"}, "gpu_hour_price in extra: it must be a number, or a dictionary"),
+        ({"gpu_hour_price": 10**400}, "gpu_hour_price in extra: it must be a number, or a dictionary"),
+        ({"gpu_hour_price": {"*": 10**400}}, "gpu_hour_price in extra: *: it must be a"),
         ({"currency": "eur"}, "currency in extra: 'eur' is not a currency as in ISO 4217, such as USD or"),
     ],
 )

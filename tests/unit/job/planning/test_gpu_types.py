@@ -46,7 +46,7 @@ def test_a_node_that_came_later_or_died_is_known(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_node_that_died_before_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has its label, or the type that was asked for: else a limit of money ended the job, without a price."""
+    """It has its label, or the type that was asked for: without a price, max_cost ended the job."""
     monkeypatch.setattr(ray, "nodes", lambda: [node(label="L4", name="a", alive=False)])
     assert [GpuTypes()("a"), GpuTypes()("gone"), GpuTypes("H100")("gone")] == ["L4", "", "H100"]
     assert GpuTypes().look() == set()
