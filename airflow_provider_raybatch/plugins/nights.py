@@ -129,6 +129,8 @@ def _night(run_id: str, instances: Sequence[Instance]) -> Night:
     numbers = [one.numbers for one in instances]
     currencies = {one.currency for one in numbers if one.cost is not None}
     states = {one.state for one in instances}
+    # Amounts in several currencies have no sum, nor have some without those of other GPUs.
+    has_cost = len(currencies) == 1 and all(one.cost is not None for one in numbers if one.gpu_seconds)
     return Night(
         run_id=run_id,
         at=instances[0].at,
@@ -139,9 +141,8 @@ def _night(run_id: str, instances: Sequence[Instance]) -> Night:
             errors=_sum([one.errors for one in numbers]),
             tokens=_sum([one.tokens for one in numbers]),
             gpu_seconds=_sum([one.gpu_seconds for one in numbers]),
-            # Amounts in several currencies have no sum.
-            cost=_sum([one.cost for one in numbers]) if len(currencies) == 1 else None,
-            currency=next(iter(currencies)) if len(currencies) == 1 else None,
+            cost=_sum([one.cost for one in numbers]) if has_cost else None,
+            currency=next(iter(currencies)) if has_cost else None,
         ),
         instances=sorted(instances, key=lambda one: one.ti.map_index),
     )

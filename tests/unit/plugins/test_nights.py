@@ -82,6 +82,17 @@ def test_amounts_in_two_currencies_have_no_sum() -> None:
     assert found[0].numbers.cost is None
 
 
+@pytest.mark.parametrize(("gpu_seconds", "cost"), [(8.0, None), (0.0, 1.5)])
+def test_a_sum_of_costs_has_all_gpus(gpu_seconds: float, cost: float | None) -> None:
+    """One instance ran where a GPU has no price: what the others cost is not what the night did."""
+    unknown = numbers_of({**RESULT, "gpu_seconds": gpu_seconds, "cost": None})
+    found = nights_of([
+        instance(map_index=0, numbers=numbers_of(RESULT)),
+        instance(map_index=1, numbers=unknown),
+    ])
+    assert (found[0].numbers.cost, found[0].numbers.rows) == (cost, 6)
+
+
 def test_a_night_that_is_not_whole_is_left_out() -> None:
     """Only so many instances are asked for, and the oldest night may have more."""
     listed = [instance("r1", 0), instance("r1", 1), instance("r0", 0), instance("r0", 1)]
