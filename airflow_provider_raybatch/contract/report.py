@@ -13,6 +13,7 @@ from airflow_provider_raybatch.contract.last_run import LastRun
 from airflow_provider_raybatch.contract.manifest import Counts, ReplicaStats, Savings, Timing, Tokens
 from airflow_provider_raybatch.contract.record import Moment
 from airflow_provider_raybatch.contract.submission import TaskKey
+from airflow_provider_raybatch.contract.text import without_examples, without_values
 
 
 class FailedExample(ContractModel):
@@ -136,10 +137,20 @@ class Report(ContractModel):
     dead_letter_uri: str | None = None
 
     def without_content(self) -> Report:
-        """The same without what rows hold: samples, examples and answers. Reasons and numbers stay."""
-        failures = [group.model_copy(update={"examples": []}) for group in self.failures]
+        """The same without what rows hold: samples, examples, answers, and what reasons quote."""
+        failures = [
+            group.model_copy(update={"examples": [], "reason": group.reason and without_values(group.reason)})
+            for group in self.failures
+        ]
+        failure = self.failure and without_examples(self.failure)
         return self.model_copy(
-            update={"failures": failures, "answers": None, "samples": [], "content": False}
+            update={
+                "failures": failures,
+                "failure": failure,
+                "answers": None,
+                "samples": [],
+                "content": False,
+            }
         )
 
 

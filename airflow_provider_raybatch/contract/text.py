@@ -73,3 +73,19 @@ def money_of(amount: float, currency: str | None) -> str:
     while digits < 6 and 0 < amount < 10 ** (1 - digits):
         digits += 1
     return f"{amount:,.{digits}f} {currency or ''}".rstrip()
+
+
+_QUOTED = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'(?!\w)|"(?:[^"\\]|\\.)*"|['"].*)""", re.DOTALL)
+"""A value in quotes; one without an end was cut off."""
+_OF_ROW = re.compile(r"\brow \d+: .*", re.DOTALL)
+"""Why a row failed, as an example of many, and what follows."""
+
+
+def without_values(text: str) -> str:
+    """A sentence without the values that it quotes, such as the answer that is no JSON."""
+    return _QUOTED.sub("'...'", text)
+
+
+def without_examples(failure: str) -> str:
+    """Why a job failed, without the values that its examples of failed rows quote."""
+    return _OF_ROW.sub(lambda found: without_values(found[0]), failure)

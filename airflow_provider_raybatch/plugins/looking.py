@@ -98,6 +98,6 @@ def _credentials(place: ReportPlace) -> AwsCredentials | None:
 
 def _shown(look: Look) -> Look:
     report = look.report
-    if report is None or not report.content or report_content():
+    if report is None or report_content():
         return look
-    return replace(look, found=replace(look.found, report=report.without_content()), hidden=True)
+    return replace(look, found=replace(look.found, report=report.without_content()), hidden=report.content)

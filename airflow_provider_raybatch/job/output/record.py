@@ -20,6 +20,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.contract.layout import RECORD
 from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.submission import Submission
+from airflow_provider_raybatch.contract.text import without_examples
 from airflow_provider_raybatch.job.monitor.series import Series
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError
@@ -148,6 +149,8 @@ class Recorder:
         if self._thread is None or self._over.is_set():
             return
         with self._lock:
+            if failure is not None and not self._seen.content:
+                failure = without_examples(failure)
             self._seen = self._seen.model_copy(update={"failure": failure, "failure_class": failure_class})
         self._over.set()
         self._thread.join(longest)

@@ -51,6 +51,16 @@ def test_records_of_all_attempts_are_found_oldest_first(folder: Folder) -> None:
     assert first.at >= first.began
 
 
+def test_a_note_without_content_quotes_no_row(disk: LocalFolder) -> None:
+    for content in (True, False):
+        submission, recorder = submitted(int(content)).submission, Recorder()
+        recorder.begin(disk, f"{RUN}/{content}", submission, StartUp(), 20, content)
+        recorder.end("max_errors: 1 in step 'parse' (row 5: no JSON: 'My card').", FailureClass.USER_ERROR)
+    with_content, without = sorted(records_of(disk, TASK), key=lambda one: not one.content)
+    assert with_content.failure == "max_errors: 1 in step 'parse' (row 5: no JSON: 'My card')."
+    assert without.failure == "max_errors: 1 in step 'parse' (row 5: no JSON: '...')."
+
+
 def test_a_running_job_has_a_note_already(folder: Folder) -> None:
     with began(folder, interval=60) as recorder:
         while not (found := records_of(folder, TASK)):
