@@ -20,7 +20,9 @@ import pytest
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.layout import JOURNAL, PARTS, REPORT_DATA, REPORT_PAGE
 from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.report import parse_report
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.publishing import dead_letters, rows_of
@@ -170,9 +172,14 @@ def function(place: Place, body: str) -> dict[str, Any]:
 
 
 def assert_nothing_happened(place: Place) -> None:
-    """Check that there is no engine, no part and no dataset."""
+    """Check that there is no engine, no part and no dataset; why the job was refused is in a report."""
     phases = [event.phase for event in place.emitted if isinstance(event, events.Phase)]
     # Preflight has several, and one more each half minute of a long step.
     assert set(phases) <= {"preflight", "waiting"}
-    written = [path.relative_to(place.out).parts[:2] for path in place.out.rglob("*") if path.is_file()]
-    assert all(parts == ("_raybatch", "journal") for parts in written)
+    files = {path.relative_to(place.out) for path in place.out.rglob("*") if path.is_file()}
+    reports = {file for file in files if file.match(f"{PARTS}/*/{REPORT_DATA}")}
+    for file in reports:
+        report = parse_report((place.out / file).read_bytes(), file.name)
+        assert (report.state, report.samples, report.uri) == ("failed", [], None)
+    pages = {file.with_name(REPORT_PAGE) for file in reports}
+    assert all(file.is_relative_to(JOURNAL) for file in files - reports - pages)
