@@ -82,7 +82,7 @@ _OF_ROW = re.compile(r"\brow \d+: .*", re.DOTALL)
 
 
 def without_values(text: str) -> str:
-    """A sentence without the values that it quotes, such as the answer that is no JSON."""
+    """A sentence without the values that it quotes, such as an answer that is not JSON."""
     return _QUOTED.sub("'...'", text)
 
 

@@ -46,7 +46,7 @@ def last_run_before(context: Context) -> LastRun | None:
 
 
 def numbers_of(result: Mapping[str, Any]) -> LastRun | None:
-    """The numbers of a task's return value; what is none of it, or no number, is left out.
+    """The numbers of a task's return value; what does not belong there, or is not a number, is left out.
 
     Whoever may edit XComs may put anything there, so no text of it counts but a currency.
     """

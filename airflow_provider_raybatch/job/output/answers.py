@@ -26,7 +26,7 @@ class Answers:
         self.counts: Counter[str] | None = Counter()
 
     def add(self, answers: pa.ChunkedArray | None) -> None:
-        """Count the answers of some rows; ``None`` where the task's answers are no texts."""
+        """Count the answers of some rows; ``None`` where the task's answers are not text."""
         if answers is None:
             self.counts = None
             return

@@ -67,7 +67,7 @@ def _renew(
             if last is None or last.published is None:
                 return
             if old is not None and mark.encode() not in old[:_BEGINNING]:
-                raise StorageError(f"it is no report, and stays; see {REPORTS}/ beside it.")
+                raise StorageError(f"it is not a report, so it stays; see {REPORTS}/ beside it.")
             path = original(last.published.manifest)
             if copy != NEWEST_MANIFEST and folder.head(path) is None:
                 folder.delete([copy])  # it is about an older dataset

@@ -76,7 +76,7 @@ def text_of(text: str) -> str:
 
 
 def _content(content: Any) -> str:
-    """A message's content; parts that are no text by their type alone."""
+    """A message's content; of parts other than text, their type alone."""
     if not isinstance(content, list):
         return "" if content is None else str(content)
     return "\n".join(_part(part) for part in content)

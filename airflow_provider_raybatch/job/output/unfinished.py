@@ -49,7 +49,7 @@ _LARGEST_SAMPLED = 16 * 1024 * 1024
 _MOST_FOOTERS = 2000
 """Parts whose footers are read for the tokens that were paid for."""
 _MOST_ENTRIES = 200
-"""Of the journal: a task's last dataset is among the newest ones, or is no news."""
+"""Of the journal: a task's last dataset is among the newest ones, or too old to compare with."""
 _COLUMNS = ("ordinal", "ok", "id", "failure", "input")
 ALIVE = 3 * INTERVAL
 """Seconds since its last note for which a job without an end may still be running."""
