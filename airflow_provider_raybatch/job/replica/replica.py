@@ -10,6 +10,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import ray
@@ -217,7 +218,8 @@ def _node() -> str:
 
 def _nodes_of_gpus() -> list[str]:
     """Ids of the nodes of this actor's GPUs: each has a bundle of its placement group."""
-    group = ray.util.get_current_placement_group()
-    if group is None:
-        return []
-    return list(ray.util.placement_group_table(group)["bundles_to_node_id"].values())
+    with suppress(Exception):  # only the types of its GPUs are less exact then
+        group = ray.util.get_current_placement_group()
+        if group is not None:
+            return list(ray.util.placement_group_table(group)["bundles_to_node_id"].values())
+    return []

@@ -10,9 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.parts.part import paid_tokens
+from airflow_provider_raybatch.job.replica import replica
 from airflow_provider_raybatch.storage.errors import StorageError
 from tests.support.replicas import Place, do, lines, meanwhile, until, work, written
 from tests.support.scripted import Scripted
@@ -172,3 +174,9 @@ def test_exit_status_shows_what_ended_an_engine(codes: dict[str, int], killed: b
     resources = SimpleNamespace(engine_manager=manager)
     assert vllm_compat.was_killed(SimpleNamespace(engine_core=SimpleNamespace(resources=resources))) is killed
     assert not vllm_compat.was_killed(SimpleNamespace())
+
+
+def test_unknown_nodes_of_gpus_end_no_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a replica that spans nodes; they are only asked for prices."""
+    monkeypatch.setattr(ray.util, "get_current_placement_group", lambda: 1 / 0)
+    assert replica._nodes_of_gpus() == []
