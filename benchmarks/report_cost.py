@@ -37,7 +37,8 @@ TIMED = (
     "output.record:Recorder.observe",
     "output.record:Recorder.end",
     "output.run_reports:RunReports.begin",
-    "output.run_reports:drop",
+    "output.run_reports:RunReports.attempts",
+    "output.run_reports:RunReports.committed",
     "output.report:DatasetReport.__call__",
     "output.manifest_copy:renew_report_copies",
 )
