@@ -184,6 +184,7 @@ def show_result(began: float) -> None:
         f"the demo took {time.monotonic() - began:.0f} s"
     )
     print(f"manifest: {manifest.manifest_uri}")
+    print(f"report, for a browser: {manifest.report_uri}")
 
 
 if __name__ == "__main__":
