@@ -58,8 +58,9 @@ def _no_price(report: Report) -> Element | None:
         return None
     without = [kind for kind in report.gpu_seconds_by_type if kind not in report.gpu_hour_price]
     if not report.gpu_seconds and not without:
-        held = "is known" if report.gpu_seconds is None else "was held"
-        return node("p", f"No GPU {held}, so the cost is not known.")
+        if report.gpu_seconds is None:
+            return node("p", "How long GPUs were held is not known, nor is the cost.")
+        return node("p", "No GPU was held; only GPUs have a price.")
     named = ", ".join(kind or "an unknown type" for kind in without) or "its GPUs"
     return node(
         "p",

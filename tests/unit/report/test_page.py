@@ -158,6 +158,14 @@ def test_what_is_not_known_is_unknown() -> None:
     assert "inf " not in page("not_finite").text
 
 
+def test_a_job_without_gpus_says_why_it_has_no_cost() -> None:
+    found = {"cost": None, "gpu_seconds_by_type": {}, "gpu_hour_price": {}}
+    without = Page(report_page(reports.changed(**found, gpu_seconds=0.0))).text
+    assert "No GPU was held; only GPUs have a price." in without
+    unknown = Page(report_page(reports.changed(**found, gpu_seconds=None))).text
+    assert "How long GPUs were held is not known, nor is the cost." in unknown
+
+
 def test_columns_that_changed_are_named() -> None:
     text = page("good").text
     assert "The schema changed: 1 column added, 1 column removed, 1 column of another type" in text
