@@ -17,11 +17,7 @@ from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.arguments.output import OutputFormat
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException
-from airflow_provider_raybatch.operators.arguments import (
-    ARGUMENTS,
-    TEMPLATED,
-    TEXTS,
-)
+from airflow_provider_raybatch.operators.arguments import ARGUMENTS, TEMPLATED, TEXTS
 from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperator
 from airflow_provider_raybatch.operators.batch_plan import batch_plan
 from airflow_provider_raybatch.operators.closing_line import closing_line_of, failed_rows
