@@ -76,6 +76,26 @@ STORE_MARK = "v1/store.json"
 STORE_WHOLE = "_whole"
 """Name of the file that says that all of a submission's responses and their keys are in the store."""
 
+# The root of the Batch API.
+
+FILES = "files"
+"""Of each file a folder, with its record and, of an upload, its content."""
+BATCHES = "batches"
+"""Of each batch a folder, with its documents and its dataset."""
+USERS = "users"
+"""Of each user a folder with keys of files and batches, newest first."""
+CREATES = "creates"
+"""Which batch was made for which request, so that a repeated one makes no second batch."""
+SIGNED_RECORD = "record.json"
+"""Of a file or a batch: who owns it, and what it is."""
+CONTENT = "content.jsonl"
+TRIGGERED, STARTED, OUTCOME, PROGRESS, ENDED = (
+    "triggered.json", "started.json", "outcome.json", "progress.json", "ended.json",
+)  # fmt: skip
+"""Documents of a batch; all but the progress are written once."""
+BATCH_DATASET = "dataset"
+"""The destination of a batch's job, in the folder of the batch."""
+
 # Packages that travel to the cluster.
 
 SPEC_FILE = "spec.json"
@@ -86,6 +106,25 @@ KEY_FILE, SECRETS_FILE = "key", "secrets"
 
 WHEELS_FOLDER = "raybatch_wheels"
 """Of distributions that travel with a job."""
+
+
+def file_folder(file_id: str) -> str:
+    """Where a file of the Batch API lies."""
+    return f"{FILES}/{file_id}"
+
+
+def batch_folder(batch_id: str) -> str:
+    """Where a batch lies."""
+    return f"{BATCHES}/{batch_id}"
+
+
+def user_index(owner: str, of: str) -> str:
+    """The keys of a user's files or batches.
+
+    :param owner: the digest of the user's id.
+    :param of: :data:`FILES` or :data:`BATCHES`.
+    """
+    return f"{USERS}/{owner}/{of}"
 
 
 def manifest_file(commit: str) -> str:

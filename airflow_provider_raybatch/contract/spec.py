@@ -27,6 +27,7 @@ from airflow_provider_raybatch.contract.arguments.response_schema import (
 )
 from airflow_provider_raybatch.contract.arguments.reuse import ReuseArguments
 from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
+from airflow_provider_raybatch.contract.arguments.served import ServedArguments
 from airflow_provider_raybatch.contract.arguments.sizing import LORA_SIZES, SIZING_ARGS
 from airflow_provider_raybatch.contract.arguments.task import GENERATE, TaskArguments
 from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN, ToolArguments
@@ -46,6 +47,7 @@ NOT_ARGUMENTS = frozenset({
     "template_time", "adapter_digests",  # filled in by the job
     "deadline",  # an argument of every operator; the job gets it in epoch seconds
     "last_run",  # of the task's last DAG run
+    "served_batch",  # of the Batch API, given by its DAG's task
 })  # fmt: skip
 """The spec's fields that are not arguments of a batch inference; all others are, under the same name."""
 
@@ -57,7 +59,7 @@ _YOUNG = (
     "chunk_tokens", "chunk_overlap_tokens", "served_model_name", *_LATER_CHOICES,
 )  # fmt: skip
 """Arguments that came after specs were submitted: left out of the fingerprint where they are not given."""
-_NOT_DELIVERED = (Limits, CostArguments, ReportArguments)
+_NOT_DELIVERED = (Limits, CostArguments, ReportArguments, ServedArguments)
 _MODEL_FOLDERS = ("model", "tokenizer", "hf_config_path", "generation_config", "download_dir")
 """The model, and the engine arguments that may name a folder."""
 _VLLM_PROCESSOR = "vLLMEngineProcessorConfig"
@@ -65,6 +67,7 @@ _VLLM_PROCESSOR = "vLLMEngineProcessorConfig"
 
 class BatchInferenceSpec(
     # Pydantic takes the fields of the last base first: read upwards, they are in the order of the docs.
+    ServedArguments,
     ReportArguments,
     CostArguments,
     Limits,

@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_raybatch.contract.arguments.cost import CostArguments
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.arguments.report import ReportArguments
+from airflow_provider_raybatch.contract.arguments.served import ServedArguments
 from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.submission import TaskKey
 from tests.support.specs import TASK, spec, submitted
@@ -40,7 +41,8 @@ class TestFingerprint:
 
     def test_later_argument_leaves_other_jobs_digests(self) -> None:
         """A job that was submitted before the update is still the same job."""
-        not_delivered = {*Limits.model_fields, *CostArguments.model_fields, *ReportArguments.model_fields}
+        groups = (Limits, CostArguments, ReportArguments, ServedArguments)
+        not_delivered = {name for group in groups for name in group.model_fields}
         fields = spec().model_dump(mode="json", exclude={"submission", "template_time", *not_delivered})
         later = {
             "csv_options": None,

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files and batches of the Batch API, as documents in a folder or a bucket.
+
+Any process may die between two writes, and several may work on one batch: documents are created once, and
+the order in which they are written is such that what exists is never without what it needs.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from airflow_provider_raybatch.batches.settings import BatchApiSettings
+from airflow_provider_raybatch.contract import layout
+from airflow_provider_raybatch.contract.base import ContractModel, parse_file
+from airflow_provider_raybatch.contract.batch_api.ids import (
+    is_batch_id,
+    is_file_id,
+    newest_first,
+    owner_digest,
+)
+from airflow_provider_raybatch.contract.batch_api.records import (
+    BatchEnd,
+    BatchOutcome,
+    BatchProgress,
+    BatchRecord,
+    FileRecord,
+    Started,
+    Triggered,
+)
+from airflow_provider_raybatch.contract.batch_api.signature import opened, signed
+from airflow_provider_raybatch.contract.batch_api.states import BatchState
+from airflow_provider_raybatch.storage.errors import TakenError
+from airflow_provider_raybatch.storage.folder import Folder, folder
+
+Document = TypeVar("Document", bound=ContractModel)
+
+_REMEDY = "restore it, or create the batch again"
+
+
+def new_nonce() -> str:
+    """Makes a document unlike any other's, see :meth:`Folder.create`."""
+    return secrets.token_hex(8)
+
+
+@dataclass(frozen=True)
+class BatchStore:
+    """The documents below a root.
+
+    :param secret: see :class:`~airflow_provider_raybatch.batches.settings.BatchApiSettings`.
+
+    All methods raise :class:`StorageError` where the storage does not answer.
+    """
+
+    root: Folder
+    secret: bytes = field(repr=False)
+
+    def file(self, file_id: str) -> FileRecord | None:
+        """The record of a file, whoever owns it; ``None`` if there is none.
+
+        :raises ForgedRecordError: it is not signed by this Airflow.
+        """
+        if not is_file_id(file_id):
+            return None
+        path = f"{layout.file_folder(file_id)}/{layout.SIGNED_RECORD}"
+        content = self._read(path)
+        return None if content is None else opened(content, FileRecord, f"file {file_id}", self.secret)
+
+    def add_file(self, record: FileRecord) -> None:
+        """Keep the record of a file whose content is there; of an output file, several writers may."""
+        path = f"{layout.file_folder(record.id)}/{layout.SIGNED_RECORD}"
+        self._create_once(path, signed(record, f"file {record.id}", self.secret))
+        self._index(layout.FILES, record.owner, newest_first(record.created_at, record.id))
+
+    def delete_file(self, record: FileRecord) -> None:
+        """Delete a file: its record first, so that no file is found without its content."""
+        place = layout.file_folder(record.id)
+        index = layout.user_index(owner_digest(record.owner), layout.FILES)
+        self.root.delete([
+            f"{index}/{newest_first(record.created_at, record.id)}",
+            f"{place}/{layout.SIGNED_RECORD}",
+        ])
+        self.root.delete([piece.path for piece in record.content])
+
+    def add_batch(self, record: BatchRecord) -> None:
+        """Keep the record of a batch, and list it."""
+        path = f"{layout.batch_folder(record.id)}/{layout.SIGNED_RECORD}"
+        self._create_once(path, signed(record, f"batch {record.id}", self.secret))
+        self._index(layout.BATCHES, record.owner, newest_first(record.created_at, record.id))
+
+    def record(self, batch_id: str) -> BatchRecord | None:
+        """What was asked for; ``None`` if there is no such batch.
+
+        :raises ForgedRecordError: it is not signed by this Airflow.
+        """
+        if not is_batch_id(batch_id):
+            return None
+        content = self._read(f"{layout.batch_folder(batch_id)}/{layout.SIGNED_RECORD}")
+        return None if content is None else opened(content, BatchRecord, f"batch {batch_id}", self.secret)
+
+    def state(self, batch_id: str) -> BatchState | None:
+        """The batch as it is now; ``None`` if there is none.
+
+        :raises ForgedRecordError: a signed document of it is not signed by this Airflow.
+        """
+        record = self.record(batch_id)
+        if record is None:
+            return None
+        place = layout.batch_folder(batch_id)
+        found = {entry.path.rpartition("/")[2] for entry in self.root.list(place, depth=1)}
+
+        def read(name: str, model: type[Document]) -> Document | None:
+            content = self._read(f"{place}/{name}") if name in found else None
+            return None if content is None else self._parsed(content, model, f"{place}/{name}")
+
+        ended = self._read(f"{place}/{layout.ENDED}") if layout.ENDED in found else None
+        return BatchState(
+            record,
+            triggered=layout.TRIGGERED in found,
+            started=read(layout.STARTED, Started),
+            outcome=read(layout.OUTCOME, BatchOutcome),
+            progress=read(layout.PROGRESS, BatchProgress),
+            ended=None if ended is None else opened(ended, BatchEnd, f"end of {batch_id}", self.secret),
+        )
+
+    def mark_triggered(self, batch_id: str, at: float) -> None:
+        """Note that Airflow has the DAG run."""
+        self._put(batch_id, layout.TRIGGERED, Triggered(at=at, nonce=new_nonce()))
+
+    def start(self, batch_id: str, started: Started) -> Started:
+        """Note that the input is valid; an earlier attempt's note counts."""
+        return self._first(batch_id, layout.STARTED, started, Started)
+
+    def decide(self, batch_id: str, outcome: BatchOutcome) -> BatchOutcome:
+        """Decide how a batch ends, unless that is decided; returns what counts."""
+        return self._first(batch_id, layout.OUTCOME, outcome, BatchOutcome)
+
+    def end(self, batch_id: str, end: BatchEnd) -> BatchEnd:
+        """End a batch, unless it has ended; returns what counts. Records of its files come first."""
+        path = f"{layout.batch_folder(batch_id)}/{layout.ENDED}"
+        kind = f"end of {batch_id}"
+        if self._create_once(path, signed(end, kind, self.secret)):
+            return end
+        return opened(self.root.read(path), BatchEnd, kind, self.secret)
+
+    def listed(self, of: str, owner: str) -> list[str]:
+        """Ids of a user's files or batches, newest first.
+
+        :param of: ``layout.FILES`` or ``layout.BATCHES``.
+        """
+        index = layout.user_index(owner_digest(owner), of)
+        keys = sorted(entry.path.rpartition("/")[2] for entry in self.root.list(index, depth=1))
+        return [key.partition("-")[2] for key in keys]
+
+    def _index(self, of: str, owner: str, key: str) -> None:
+        self._create_once(f"{layout.user_index(owner_digest(owner), of)}/{key}", new_nonce().encode())
+
+    def _put(self, batch_id: str, name: str, document: ContractModel) -> bool:
+        return self._create_once(
+            f"{layout.batch_folder(batch_id)}/{name}", document.model_dump_json().encode()
+        )
+
+    def _first(self, batch_id: str, name: str, document: Document, model: type[Document]) -> Document:
+        if self._put(batch_id, name, document):
+            return document
+        path = f"{layout.batch_folder(batch_id)}/{name}"
+        return self._parsed(self.root.read(path), model, path)
+
+    def _create_once(self, path: str, content: bytes) -> bool:
+        try:
+            self.root.create(path, content)
+        except TakenError:
+            return False
+        return True
+
+    def _parsed(self, content: bytes, model: type[Document], path: str) -> Document:
+        return parse_file(model, content, f"{self.root.uri}/{path}", "a document of a batch", _REMEDY)
+
+    def _read(self, path: str) -> bytes | None:
+        return None if self.root.head(path) is None else self.root.read(path)
+
+
+def batch_store(settings: BatchApiSettings) -> BatchStore:
+    """The store that the settings name.
+
+    :raises RayConnectionError: the connection of the bucket can't be used.
+    """
+    credentials = None
+    if settings.aws_conn_id is not None:
+        from airflow_provider_raybatch.hooks.credentials import aws_credentials
+
+        credentials = aws_credentials(settings.aws_conn_id)
+    return BatchStore(folder(settings.root, credentials), settings.secret)

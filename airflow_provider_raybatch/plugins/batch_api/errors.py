@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refusals in the form that OpenAI's clients read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class OpenAiError(Exception):
+    """An answer other than 2xx; its text is for the client.
+
+    :param status: HTTP status. Official clients repeat 408, 409, 429 and 5xx by themselves.
+    :param message: one sentence.
+    :param param: the field that is wrong.
+    :param code: a word for programs.
+    :param headers: of the answer.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code, self.headers = status, param, code, dict(headers or {})
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """As `https://platform.openai.com/docs/guides/error-codes` has it."""
+        kinds = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+        kind = kinds.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
