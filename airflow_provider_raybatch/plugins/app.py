@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Annotated, Any
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import requires_access_dag
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
@@ -25,6 +25,8 @@ from airflow_provider_raybatch.plugins import airflow_api
 from airflow_provider_raybatch.plugins.headers import safely
 from airflow_provider_raybatch.plugins.last_nights import last_nights
 from airflow_provider_raybatch.plugins.looking import Look, look_at
+from airflow_provider_raybatch.plugins.own_batches import own_batches
+from airflow_provider_raybatch.plugins.pages.batches import batches_page
 from airflow_provider_raybatch.plugins.pages.dataset import dataset_page
 from airflow_provider_raybatch.plugins.pages.failed_rows import failed_rows_page
 from airflow_provider_raybatch.plugins.pages.frame import Frame, message_page
@@ -54,6 +56,15 @@ router = APIRouter(
     dependencies=[Depends(requires_access_dag(method="GET", access_entity=DagAccessEntity.XCOM))],
 )
 readers = Readers()
+own_pages = APIRouter(default_response_class=HTMLResponse)
+"""Pages that are about their reader, so a login is all that they ask for."""
+
+
+@own_pages.get("/batches")
+async def batches(request: Request, user: GetUserDep) -> HTMLResponse:
+    """The reader's own batches of the Batch API."""
+    found = await readers.run(own_batches, str(user.get_id()))
+    return HTMLResponse(batches_page(user.get_name(), found.states, found.total, _frame(request)))
 
 
 @router.get(_INSTANCE)
@@ -143,6 +154,7 @@ def make_app() -> FastAPI:
     """The app, which Airflow's API server mounts."""
     app = _App(title="Ray Batch reports", docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(router)
+    app.include_router(own_pages)
     app.add_exception_handler(NotShownError, _refused)
     app.add_exception_handler(HTTPException, _by_airflow)
     app.add_exception_handler(StarletteHTTPException, _by_airflow)

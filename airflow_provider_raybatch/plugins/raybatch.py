@@ -7,6 +7,7 @@ import logging
 from functools import cached_property
 from typing import Any
 
+from airflow.sdk.configuration import conf
 from airflow.sdk.plugins_manager import AirflowPlugin
 
 from airflow_provider_raybatch.links.report import PREFIX, DatasetLink, FailedRowsLink, ReportLink
@@ -30,14 +31,26 @@ _VIEWS: list[Any] = [
         "url_route": "raybatch_nights",
     },
 ]
+_BATCHES: dict[str, Any] = {
+    "name": "Batches",
+    "href": f"{_BELOW}/batches",
+    "destination": "nav",
+    "category": "browse",
+    "url_route": "raybatch_batches",
+}
 _LINKS: list[Any] = [ReportLink(), FailedRowsLink(), DatasetLink()]
+
+
+def _views() -> list[Any]:
+    has_batch_api = bool(conf.get("raybatch", "batch_api_root", fallback=""))
+    return [*_VIEWS, _BATCHES] if has_batch_api else _VIEWS
 
 
 class RayBatchPlugin(AirflowPlugin):
     """Reports of batch inferences in Airflow's UI."""
 
     name = "raybatch"
-    external_views = _VIEWS
+    external_views = _views()
     operator_extra_links = _LINKS
 
     # Only the API server asks for it, and `airflow plugins`; workers and schedulers never build the app.
