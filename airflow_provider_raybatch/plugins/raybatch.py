@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +14,8 @@ from airflow.sdk.plugins_manager import AirflowPlugin
 from airflow_provider_raybatch.links.report import PREFIX, DatasetLink, FailedRowsLink, ReportLink
 
 _log = logging.getLogger(__name__)
+
+BATCH_API_PREFIX = f"{PREFIX}/v1"
 
 # The UI resolves these against the API server's base url, which may have a path of its own.
 _BELOW = PREFIX.lstrip("/")
@@ -53,14 +56,30 @@ class RayBatchPlugin(AirflowPlugin):
     external_views = _views()
     operator_extra_links = _LINKS
 
-    # Only the API server asks for it, and `airflow plugins`; workers and schedulers never build the app.
+    # Only the API server asks for it, and `airflow plugins`; workers and schedulers never build the apps.
     @cached_property
     def fastapi_apps(self) -> list[Any]:  # type: ignore[override]
-        """The app that serves the pages, or none where it can't be built; the log says why."""
-        try:
-            from airflow_provider_raybatch.plugins.app import make_app
+        """The apps of the Batch API and of the pages, without one that can't be built; the log says why."""
+        # Airflow mounts them in this order, and the first prefix that fits gets the request.
+        return [*_mounted("Batch API", BATCH_API_PREFIX, _batch_app), *_mounted("reports", PREFIX, _pages)]
 
-            return [{"app": make_app(), "url_prefix": PREFIX, "name": "Ray Batch reports"}]
-        except Exception as error:  # an Airflow without reports is better than none
-            _log.warning("Airflow shows no reports of batch inferences: %s: %s", type(error).__name__, error)
-            return []
+
+def _mounted(what: str, prefix: str, make: Callable[[], Any]) -> list[Any]:
+    try:
+        app = make()
+    except Exception as error:  # an Airflow without it is better than none
+        _log.warning("Airflow serves no Ray Batch %s: %s: %s", what, type(error).__name__, error)
+        return []
+    return [] if app is None else [{"app": app, "url_prefix": prefix, "name": f"Ray Batch {what}"}]
+
+
+def _batch_app() -> Any:
+    from airflow_provider_raybatch.plugins.batch_api.app import make_batch_app
+
+    return make_batch_app()
+
+
+def _pages() -> Any:
+    from airflow_provider_raybatch.plugins.app import make_app
+
+    return make_app()

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who calls: Airflow's auth manager says so from the bearer token.
+
+Cookies are ignored on purpose: a browser sends them along with requests that another site made it send.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from airflow.api_fastapi.app import get_auth_manager
+from fastapi import Request
+from jwt import InvalidTokenError
+from sqlalchemy.exc import NoResultFound
+
+from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
+
+_BEARER = re.compile(r"bearer +([!-~]{1,16384})", re.IGNORECASE)
+_REMEDY = "get one from Airflow by POST /auth/token and send it as Authorization: Bearer <token>"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A user who is logged in.
+
+    :param id: as Airflow's auth manager has it; owns files and batches.
+    :param roles: as far as the auth manager tells them; with others than Airflow's own and FAB's, none.
+    :param token: of this request, for calls of Airflow's API in the caller's name.
+    """
+
+    id: str
+    name: str
+    roles: frozenset[str]
+    token: str = field(repr=False)
+
+
+class _Model(Protocol):
+    def is_for(self, user: str, roles: Collection[str]) -> bool: ...
+
+
+def may_use(caller: Caller, model: _Model) -> bool:
+    """Whether the configuration lets a user name a model, by id or by the name that Airflow shows."""
+    return model.is_for(caller.id, caller.roles) or model.is_for(caller.name, caller.roles)
+
+
+async def authenticated(request: Request) -> Caller:
+    """The user of the request's token.
+
+    :raises OpenAiError: 401, there is no token, or it has ended, was revoked, or is not Airflow's.
+    """
+    given = request.headers.getlist("authorization")
+    found = _BEARER.fullmatch(given[0].strip()) if len(given) == 1 else None
+    if found is None:
+        raise _refused(f"There is no bearer token: {_REMEDY}.")
+    token = found.group(1)
+    try:
+        user = await get_auth_manager().get_user_from_token(token)
+    except (InvalidTokenError, NoResultFound):  # the second: of FAB, for a user who was deleted
+        raise _refused(f"The token is not valid, or it has ended, as tokens do: {_REMEDY}.") from None
+    if getattr(user, "is_active", True) is False:
+        raise _refused("The user of this token is not active; ask the admin of Airflow.")
+    return Caller(str(user.get_id()), str(user.get_name()), _roles(user), token)
+
+
+def _roles(user: Any) -> frozenset[str]:
+    """Of the simple auth manager's users `role`, of FAB's `roles` with names."""
+    role, roles = getattr(user, "role", None), getattr(user, "roles", None)
+    several = roles if isinstance(roles, (list, tuple, set, frozenset)) else ()
+    names = [getattr(one, "name", one) for one in (role, *several)]
+    return frozenset(str(name) for name in names if isinstance(name, str) and name)
+
+
+def _refused(message: str) -> OpenAiError:
+    headers = {"WWW-Authenticate": "Bearer"}
+    return OpenAiError(401, message, code="invalid_api_key", headers=headers)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON object in the body of a request, of bounded size."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
+
+_MOST = 256 * 1024
+"""Bytes; the largest batch that the contract allows, with its metadata, has less than 64 KiB."""
+
+
+async def json_object(request: Request, most: int = _MOST) -> dict[str, Any]:
+    """The object; an empty body is an empty one, as for calls without parameters.
+
+    :param most: bytes.
+    :raises OpenAiError: it is too large, not JSON, or not an object.
+    """
+    content = bytearray()
+    try:
+        async for piece in request.stream():
+            content += piece
+            if len(content) > most:
+                raise OpenAiError(413, f"The body has more than {most // 1024} KiB, the most of this call.")
+    except ClientDisconnect:
+        raise OpenAiError(400, "The connection ended before the body did.") from None
+    if not content.strip():
+        return {}
+    try:
+        found = json.loads(content, parse_constant=_refused_number)
+    except (ValueError, RecursionError):
+        raise OpenAiError(400, "The body is not JSON; send a JSON object in UTF-8.") from None
+    if not isinstance(found, dict):
+        raise OpenAiError(400, f"The body is a JSON {type(found).__name__}; send a JSON object.")
+    return found
+
+
+def _refused_number(name: str) -> Any:
+    raise ValueError(name)

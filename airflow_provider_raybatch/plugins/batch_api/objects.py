@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files, batches and lists in OpenAI's JSON: functions of what is stored, and of nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_provider_raybatch.contract.batch_api.records import BatchError, FileRecord, Usage
+from airflow_provider_raybatch.contract.batch_api.states import BatchState
+
+
+def file_object(record: FileRecord) -> dict[str, Any]:
+    """A file as clients see it. It is usable from the moment it is listed, so always ``processed``."""
+    return {
+        "id": record.id,
+        "object": "file",
+        "bytes": record.bytes,
+        "created_at": int(record.created_at),
+        "expires_at": int(record.expires_at),
+        "filename": record.filename,
+        "purpose": record.purpose,
+        "status": "processed",
+        "status_details": None,
+    }
+
+
+def deleted_file(file_id: str) -> dict[str, Any]:
+    """The answer to a deletion."""
+    return {"id": file_id, "object": "file", "deleted": True}
+
+
+def batch_object(state: BatchState) -> dict[str, Any]:
+    """A batch as clients see it; what is not known yet is ``null``."""
+    record, ended, counts = state.record, state.ended, state.counts
+    errors = ended.errors if ended is not None else state.outcome.errors if state.outcome is not None else ()
+    return {
+        "id": record.id,
+        "object": "batch",
+        "endpoint": record.endpoint,
+        "model": record.model,
+        "errors": _errors(errors) if errors else None,
+        "input_file_id": record.input_file_id,
+        "completion_window": record.window,
+        "status": state.status,
+        "output_file_id": None if ended is None else ended.output_file_id,
+        "error_file_id": None if ended is None else ended.error_file_id,
+        "created_at": int(record.created_at),
+        "expires_at": int(record.expires_at),
+        **_times(state),
+        "request_counts": {
+            "total": counts.total,
+            "completed": counts.completed,
+            "failed": counts.failed,
+        },
+        "usage": None if ended is None else _usage(ended.usage),
+        "metadata": record.metadata,
+    }
+
+
+def listing(data: Sequence[dict[str, Any]], has_more: bool) -> dict[str, Any]:
+    """A page of a list; the official clients ask for the next one with ``after=<last_id>``."""
+    return {
+        "object": "list",
+        "data": list(data),
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": has_more,
+    }
+
+
+def model_object(name: str, created: float) -> dict[str, Any]:
+    """A model as clients see it.
+
+    :param created: epoch seconds.
+    """
+    return {"id": name, "object": "model", "created": int(created), "owned_by": "raybatch"}
+
+
+def _times(state: BatchState) -> dict[str, int | None]:
+    """When each state was entered. Clocks of machines differ; the times of one batch never run backwards."""
+    created = state.record.created_at
+    begun = None if state.started is None else max(state.started.at, created)
+    decided = _decided(state)
+    decision = None if decided is None else decided[0]
+    decided_at = None if decided is None else max(decided[1], begun or created)
+    ended_at = None if state.ended is None or decided_at is None else max(state.ended.at, decided_at)
+
+    def seconds(at: float | None, *decisions: str) -> int | None:
+        return int(at) if at is not None and decision in decisions else None
+
+    return {
+        "in_progress_at": None if begun is None else int(begun),
+        "finalizing_at": seconds(decided_at, "completed", "expired"),
+        "completed_at": seconds(ended_at, "completed"),
+        # A batch has failed once that is decided; what ends it later changes nothing that clients see.
+        "failed_at": seconds(decided_at, "failed"),
+        "expired_at": seconds(ended_at, "expired"),
+        "cancelling_at": seconds(decided_at, "cancelled"),
+        "cancelled_at": seconds(ended_at, "cancelled"),
+    }
+
+
+def _decided(state: BatchState) -> tuple[str, float] | None:
+    if state.ended is not None:
+        return state.ended.decision, state.ended.decided_at
+    return None if state.outcome is None else (state.outcome.decision, state.outcome.at)
+
+
+def _errors(errors: Sequence[BatchError]) -> dict[str, Any]:
+    data = [
+        {"code": one.code, "message": one.message, "param": one.param, "line": one.line} for one in errors
+    ]
+    return {"object": "list", "data": data}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    }

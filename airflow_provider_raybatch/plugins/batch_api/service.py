@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the routes of one app share: the store, the threads that call it, and the settings."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Annotated, Concatenate, ParamSpec, TypeVar
+
+from fastapi import Depends, Request
+
+from airflow_provider_raybatch.batches.settings import BatchApiSettings
+from airflow_provider_raybatch.batches.store import BatchStore, batch_store
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.plugins.batch_api.auth import Caller, authenticated
+from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
+from airflow_provider_raybatch.plugins.threads import CrowdedError, OwnThreads
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+_FRESH = 600.0
+"""Seconds for which a connection's credentials are used; those of a role last 15 minutes or more."""
+_AGAIN = {"Retry-After": "5"}
+
+
+class BatchService:
+    """The store of an app, called in threads of its own.
+
+    :param settings: where files and batches lie.
+    """
+
+    def __init__(self, settings: BatchApiSettings) -> None:
+        self.settings = settings
+        self._threads = OwnThreads("raybatch-batches", threads=16, waiting=200, seconds=60)
+        self._lock = threading.Lock()
+        self._store: BatchStore | None = None
+        self._stale_at = 0.0
+
+    async def call(
+        self, function: Callable[Concatenate[BatchStore, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """What `function` returns for the store and `args`, called in a thread.
+
+        :raises OpenAiError: 503, too many calls wait, or storage does not answer.
+        """
+
+        def in_thread() -> T:
+            return function(self.store(), *args, **kwargs)
+
+        try:
+            return await self._threads.run(in_thread)
+        except CrowdedError:
+            raise OpenAiError(
+                503, "The server has too many requests just now; try again.", headers=_AGAIN
+            ) from None
+        except TimeoutError:
+            raise OpenAiError(503, "Storage did not answer in time; try again.", headers=_AGAIN) from None
+        except RaybatchError as error:
+            _log.error("The Batch API can't do its work: %s", error)
+            raise OpenAiError(
+                503, "The Batch API can't do this just now; the log of Airflow's API server says why."
+            ) from error
+
+    def store(self) -> BatchStore:
+        """The store; it blocks while credentials are renewed.
+
+        :raises RaybatchError: the connection of the bucket can't be used.
+        """
+        with self._lock:
+            if self._store is None or time.monotonic() >= self._stale_at:
+                self._store = batch_store(self.settings)
+                self._stale_at = time.monotonic() + _FRESH
+            return self._store
+
+
+def _service(request: Request) -> BatchService:
+    service: BatchService = request.app.state.service
+    return service
+
+
+ServiceDep = Annotated[BatchService, Depends(_service)]
+
+
+async def _admitted(request: Request, service: ServiceDep) -> Caller:
+    return await authenticated(request)
+
+
+CallerDep = Annotated[Caller, Depends(_admitted)]
+"""The user who calls; requests of others, and too many of one, are refused before anything is read."""

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads of their own for blocking calls, so that slow storage takes none of the API server's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class CrowdedError(Exception):
+    """Too many calls wait for a thread."""
+
+
+class OwnThreads:
+    """A few threads, and a short queue before them.
+
+    :param name: of the threads.
+    :param threads: that work at once.
+    :param waiting: calls that may wait for one.
+    :param seconds: after which a caller no longer waits.
+    """
+
+    def __init__(self, name: str, threads: int, waiting: int, seconds: float) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._most = threads + waiting
+        self._under_way = 0
+        self.seconds = seconds
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What `function` returns, called in a thread.
+
+        :raises CrowdedError: the queue is full.
+        :raises TimeoutError: it takes too long. It goes on, and keeps its thread.
+        """
+        if self._under_way >= self._most:
+            raise CrowdedError
+        self._under_way += 1
+        call = partial(copy_context().run, partial(function, *args, **kwargs))
+        future = asyncio.get_running_loop().run_in_executor(self._pool, call)
+        future.add_done_callback(self._done)
+        return await asyncio.wait_for(asyncio.shield(future), self.seconds)
+
+    def _done(self, future: asyncio.Future[Any]) -> None:
+        self._under_way -= 1
+        if not future.cancelled():
+            future.exception()  # of a request that was answered before
