@@ -32,7 +32,7 @@ def get_provider_info() -> dict[str, Any]:
             f"{_PACKAGE}.links.ray_dashboard.RayDashboardLink",
             *(f"{_PACKAGE}.links.report.{name}" for name in ("ReportLink", "FailedRowsLink", "DatasetLink")),
         ],
-        "config": {"raybatch": {"description": "Reports of batch inferences.", "options": _options()}},
+        "config": {"raybatch": {"description": "Reports and the Batch API.", "options": _options()}},
         "cli": [f"{_PACKAGE}.cli.definition.airflow_commands"],
         "task-decorators": [
             {"name": "ray_batch", "class-name": f"{_PACKAGE}.decorators.ray_batch.ray_batch_task"},
@@ -83,6 +83,50 @@ def _options() -> dict[str, Any]:
             "type": "boolean",
             "example": None,
             "default": "False",
+        },
+        "batch_api_root": {
+            "description": (
+                "Folder or bucket with the files and batches of the Batch API: an absolute path that API\n"
+                "servers, workers and Ray clusters share, or s3://bucket/prefix. Without it there is no\n"
+                "Batch API.\n"
+            ),
+            "version_added": _VERSION,
+            "type": "string",
+            "example": "s3://lake/batch-api",
+            "default": "",
+        },
+        "batch_api_aws_conn_id": {
+            "description": (
+                "AWS connection for that bucket; by default the identity of each machine. Jobs have it,\n"
+                "too, unless the model names one of its own.\n"
+            ),
+            "version_added": _VERSION,
+            "type": "string",
+            "example": "aws_default",
+            "default": "",
+        },
+        "batch_api_secret": {
+            "description": (
+                "Signs records of files and batches, 32 characters or more, the same on API servers and\n"
+                "workers; by default derived from [core] fernet_key. Records signed with another secret are\n"
+                "refused.\n"
+            ),
+            "version_added": _VERSION,
+            "type": "string",
+            "sensitive": True,
+            "example": None,
+            "default": "",
+        },
+        "batch_api_models": {
+            "description": (
+                "Models that clients may name: a JSON object, or the absolute path of a file with one,\n"
+                "which API servers, DAG processors and workers read. Each name has the arguments of\n"
+                "RayBatchInferenceOperator for the model.\n"
+            ),
+            "version_added": _VERSION,
+            "type": "string",
+            "example": "/opt/airflow/batch_models.json",
+            "default": "",
         },
     }
 
