@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.layout import SCRATCH
+from airflow_provider_raybatch.storage import retry
 from airflow_provider_raybatch.storage.errors import (
     StorageError,
     answer,
@@ -100,10 +102,10 @@ def _put(place: S3Folder, path: str, content: bytes, mode: PutMode) -> bool:
     """
     from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-    key = "/".join(part for part in (place.prefix, path) if part)
+    key, once = place.key(path), replace(retry.RETRY_LIMITS, repeats=0)
 
     def attempt() -> bool:
-        store = s3_store(place.bucket, place.credentials, repeats=0)
+        store = s3_store(place.bucket, place.credentials, once)
         try:
             store.put(key, content, mode=mode, use_multipart=False)
         except (AlreadyExistsError, PreconditionError) as error:

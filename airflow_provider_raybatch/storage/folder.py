@@ -28,7 +28,7 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.storage import durable
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError, local_errors
-from airflow_provider_raybatch.storage.paths import several
+from airflow_provider_raybatch.storage.paths import inside, several
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
@@ -130,10 +130,7 @@ class LocalFolder:
         return self.root
 
     def _path(self, path: str) -> Path:
-        if path.startswith("/") or ".." in path.split("/"):
-            text = f"{path!r} leads out of {self.root}; use a path inside of it."
-            raise StorageError(text, FailureClass.USER_ERROR)
-        return Path(self.root, path) if path else Path(self.root)
+        return inside(self.root, path)
 
     def list(self, prefix: str = "", depth: int | None = None) -> list[Entry]:
         start = self._path(prefix)

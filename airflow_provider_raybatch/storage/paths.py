@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be given as paths to delete: they come from documents that may be damaged."""
+"""Check paths before a disk is touched: they come from documents that may be damaged."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.storage.errors import StorageError
 
 
 def several(paths: Iterable[str]) -> list[str]:
@@ -18,3 +22,14 @@ def several(paths: Iterable[str]) -> list[str]:
     if "" in wanted:
         raise ValueError("An empty path names the folder itself, which is never deleted.")
     return wanted
+
+
+def inside(root: str, path: str) -> Path:
+    """The file or folder `path` below `root`; `root` itself if it is empty.
+
+    :raises StorageError: it leads out of there.
+    """
+    if path.startswith("/") or ".." in path.split("/"):
+        text = f"{path!r} leads out of {root}; use a path inside of it."
+        raise StorageError(text, FailureClass.USER_ERROR)
+    return Path(root, path) if path else Path(root)

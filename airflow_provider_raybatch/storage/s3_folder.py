@@ -57,10 +57,11 @@ class S3Folder:
 
     def _call(self, verb: str, path: str, call: Callable[[S3Store, str], T]) -> T:
         """What `call` makes of the store and the key of `path`; it may be called again."""
-        key = self._key(path)
+        key = self.key(path)
         return with_retries(lambda: call(s3_store(self.bucket, self.credentials), key), verb, self._uri(key))
 
-    def _key(self, path: str) -> str:
+    def key(self, path: str) -> str:
+        """The key of `path` in the bucket."""
         return "/".join(part for part in (self.prefix, path) if part)
 
     def _uri(self, key: str) -> str:
@@ -75,7 +76,7 @@ class S3Folder:
                 return list(store.list_with_delimiter(prefix=key or None)["objects"])
             return [meta for page in store.list(prefix=key or None) for meta in page]
 
-        key = self._key(prefix)
+        key = self.key(prefix)
         entries = [
             Entry(self._relative(meta["path"]), meta["size"], str(meta["e_tag"] or ""))
             for meta in self._call("list", prefix, attempt)
@@ -98,7 +99,7 @@ class S3Folder:
         return sorted(name for path in level["common_prefixes"] if (name := path.rpartition("/")[2]))
 
     def head(self, path: str) -> Entry | None:
-        if not self._key(path):
+        if not self.key(path):
             return None  # the bucket itself is not a file
 
         def attempt(store: S3Store, key: str) -> Entry | None:
@@ -219,7 +220,7 @@ class S3Folder:
 
         def attempt(store: S3Store, key: str) -> None:
             try:
-                store.delete([self._key(path) for path in wanted])
+                store.delete([self.key(path) for path in wanted])
             except FileNotFoundError:
                 return
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,16 +20,16 @@ if TYPE_CHECKING:
 _STORES: dict[Any, S3Store] = {}
 
 
-def s3_store(bucket: str, credentials: AwsCredentials | None, repeats: int | None = None) -> S3Store:
+def s3_store(
+    bucket: str, credentials: AwsCredentials | None, limits: retry.RetryLimits | None = None
+) -> S3Store:
     """One store a process and identity: a store holds a connection pool.
 
-    :param repeats: how often obstore itself repeats a request; by default as in :data:`retry.RETRY_LIMITS`.
+    :param limits: how long obstore itself repeats a request; by default :data:`retry.RETRY_LIMITS`.
     """
     # The environment may name the identity and the endpoint.
     environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
-    limits = retry.RETRY_LIMITS
-    if repeats is not None:
-        limits = replace(limits, repeats=repeats)
+    limits = limits or retry.RETRY_LIMITS
     key = (os.getpid(), bucket, credentials, environment, limits)
     if key not in _STORES:
         _STORES[key] = new_store(bucket, credentials, limits)

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are written piece by piece appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.storage import retry
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
+from airflow_provider_raybatch.storage.stream import write_stream
+from tests.support.faulty_s3 import Fault, FaultyS3, after, first
+from tests.support.powerless import traced
+from tests.support.s3_server import S3Server
+
+MIB = 2**20
+PIECES = [bytes([number]) * MIB for number in range(30)]
+"""Four parts of an upload."""
+WHOLE = b"".join(PIECES)
+
+
+def write(place: Folder, path: str = "a/x", pieces: list[bytes] = PIECES) -> None:
+    with write_stream(place, path) as stream:
+        for piece in pieces:
+            stream.write(piece)
+
+
+def unfinished(place: Folder) -> list[Any]:
+    """Return what a writer has left: scratch files, or uploads."""
+    if isinstance(place, S3Folder):
+        assert place.credentials is not None
+        client = S3Server(str(place.credentials.endpoint_url)).client()
+        uploads = client.list_multipart_uploads(Bucket=place.bucket).get("Uploads", [])
+        return [one["Key"] for one in uploads]
+    return list(place.abandoned(-60))
+
+
+class TestEveryFolder:
+    def test_pieces_are_one_file_afterwards(self, folder: Folder) -> None:
+        write(folder)
+        assert folder.read("a/x") == WHOLE
+        assert [(entry.path, entry.size) for entry in folder.list()] == [("a/x", len(WHOLE))]
+        assert unfinished(folder) == []
+
+    @pytest.mark.parametrize("pieces", [[], [b""], [b"1"], [b"1", b"", b"2" * 8 * MIB], [b"3" * 17 * MIB]])
+    def test_pieces_have_any_size(self, folder: Folder, pieces: list[bytes]) -> None:
+        write(folder, "x", pieces)
+        assert folder.read("x") == b"".join(pieces)
+
+    def test_a_file_is_replaced_at_the_end(self, folder: Folder) -> None:
+        folder.write("a/x", b"before")
+        with write_stream(folder, "a/x") as stream:
+            for piece in PIECES:
+                stream.write(piece)
+            assert folder.read("a/x") == b"before"
+        assert folder.read("a/x") == WHOLE
+
+    @pytest.mark.parametrize("after_pieces", [0, 1, 30])
+    def test_an_exception_leaves_nothing(self, folder: Folder, after_pieces: int) -> None:
+        folder.write("a/y", b"other")
+        error = ConnectionResetError("the caller's, not the store's")
+        with pytest.raises(ConnectionResetError) as caught, write_stream(folder, "a/x") as stream:  # noqa: PT012
+            for piece in PIECES[:after_pieces]:
+                stream.write(piece)
+            raise error
+        assert caught.value is error
+        assert [entry.path for entry in folder.list()] == ["a/y"]
+        assert unfinished(folder) == []
+
+    def test_an_interrupt_leaves_nothing(self, folder: Folder) -> None:
+        with pytest.raises(KeyboardInterrupt), write_stream(folder, "a/x") as stream:  # noqa: PT012
+            for piece in PIECES:
+                stream.write(piece)
+            raise KeyboardInterrupt
+        assert folder.list() == []
+        assert unfinished(folder) == []
+
+
+def test_a_path_that_leads_out_is_refused(disk: LocalFolder) -> None:
+    with pytest.raises(StorageError) as caught:
+        write(disk, "../x")
+    assert str(caught.value) == f"'../x' leads out of {disk.uri}; use a path inside of it."
+
+
+def test_a_folder_that_can_not_be_made_is_told(tmp_path: Path) -> None:
+    tmp_path.joinpath("file").write_bytes(b"")
+    with pytest.raises(StorageError) as caught:
+        write(LocalFolder(f"{tmp_path}/file"), "x")
+    assert caught.value.failure_class is FailureClass.USER_ERROR
+    assert str(caught.value).startswith(
+        f"{tmp_path}/file/x: can't write it (Not a directory); check the path"
+    )
+
+
+def test_name_and_content_survive_a_power_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with traced(tmp_path / "out", monkeypatch) as unsynced:
+        write(LocalFolder(str(tmp_path / "out")))
+        assert unsynced.lost() == []
+        assert unsynced.named_hollow == set()
+
+
+@contextlib.contextmanager
+def small_files(limit: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+
+
+@pytest.mark.parametrize("pieces", [PIECES, [b"1" * 100] * 10_000])
+def test_a_full_disk_leaves_nothing(disk: LocalFolder, pieces: list[bytes]) -> None:
+    with pytest.raises(StorageError) as caught, small_files(200 * 1024):
+        write(disk, "a/x", pieces)
+    assert str(caught.value).startswith(f"{disk.uri}/a/x: can't write it (File too large); make room there")
+    assert list(Path(disk.root, "a").iterdir()) == []
+
+
+def test_a_failure_that_is_ignored_is_told_at_the_end(disk: LocalFolder) -> None:
+    """A file with a hole is never given its name."""
+    with pytest.raises(StorageError), small_files(200 * 1024), write_stream(disk, "x") as stream:  # noqa: PT012
+        with pytest.raises(StorageError):
+            stream.write(PIECES[0])
+        with contextlib.suppress(StorageError):
+            stream.write(b"small")
+    assert list(Path(disk.root).iterdir()) == []
+
+
+_KILLED = """
+import os, signal, sys
+from airflow_provider_raybatch.storage.folder import folder
+from airflow_provider_raybatch.storage.stream import write_stream
+
+with write_stream(folder(sys.argv[1]), "a/x") as stream:
+    for number in range(30):
+        stream.write(bytes([number]) * 2**20)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_writer_leaves_nothing_visible(folder: Folder, s3_server: S3Server) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _KILLED, folder.uri],
+        env={**os.environ, **s3_server.environment, "PYTHONPATH": str(Path(__file__).parents[3])},
+        timeout=60,
+    )
+    assert ran.returncode == -signal.SIGKILL
+    assert folder.list() == []
+    assert folder.head("a/x") is None
+    assert len(unfinished(folder)) == 1
+    write(folder)
+    assert folder.read("a/x") == WHOLE
+
+
+_EACH_CALL = """
+import json, os, signal, stat, sys
+from pathlib import Path
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from airflow_provider_raybatch.storage.stream import write_stream
+
+def traced(folder, fatal):
+    done, fsync = [], os.fsync
+
+    def call(what):
+        print(json.dumps(what), flush=True)
+        done.append(what)
+        if len(done) > fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def traced_fsync(number):
+        call("sync file" if stat.S_ISREG(os.fstat(number).st_mode) else "sync folder")
+        fsync(number)
+
+    def hook(event, arguments):
+        writes = event in {"os.rename", "os.remove"}
+        writes = writes or (event == "open" and arguments[2] & os.O_WRONLY)
+        if writes and str(arguments[0]).startswith(str(folder)):
+            call(event)
+
+    os.fsync = traced_fsync
+    sys.addaudithook(hook)
+
+for fatal in range(100):
+    root = Path(sys.argv[1], str(fatal))
+    root.joinpath("a").mkdir(parents=True)
+    child = os.fork()
+    if not child:
+        traced(root / "a", fatal)
+        with write_stream(LocalFolder(str(root)), "a/x") as stream:
+            for number in range(3):
+                stream.write(b"1" * 1_000_000)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    print(json.dumps(None), flush=True)
+    if not status:
+        break
+"""
+
+
+def test_a_writer_that_is_killed_before_each_call(tmp_path: Path) -> None:
+    """The file has its name once it is whole and synced, and is reported once the name is synced, too."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _EACH_CALL, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=60,
+    )
+    lives: list[list[str]] = [[]]
+    for line in ran.stdout.splitlines():
+        if (call := json.loads(line)) is None:
+            lives.append([])
+        else:
+            lives[-1].append(call)
+    last = lives[-2]
+    assert last.index("sync file") < last.index("os.rename")
+    assert "sync folder" in last[last.index("os.rename") :]
+    for fatal, calls in enumerate(lives[:-1]):
+        disk = LocalFolder(str(tmp_path / str(fatal)))
+        is_named = "os.rename" in (calls if calls is last else calls[:-1])
+        assert [(entry.path, entry.size) for entry in disk.list()] == [("a/x", 3_000_000)] * is_named
+        assert len(disk.abandoned(-60)) <= 1
+    assert len(lives) >= 5
+
+
+@pytest.fixture
+def place(proxy: FaultyS3, s3_server: S3Server) -> S3Folder:
+    return S3Folder(s3_server.new_bucket(), "out", proxy.api.credentials)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.CONFLICT])
+@pytest.mark.parametrize("method", ["PUT", "POST"])
+def test_faults_of_s3_are_survived(place: S3Folder, proxy: FaultyS3, fault: Fault, method: str) -> None:
+    """Parts are put; an upload begins and ends with a post."""
+    proxy.choose = first(fault, 2, method)
+    write(place)
+    proxy.choose = lambda call: None
+    assert place.read("a/x") == WHOLE
+    assert proxy.faults[fault] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.CUT_ANSWER, Fault.LOST_SILENT])
+def test_a_completion_whose_answer_is_lost_counts(place: S3Folder, proxy: FaultyS3, fault: Fault) -> None:
+    place.write("a/x", b"of another writer")
+    proxy.choose = lambda call: (
+        fault if call.method == "POST" and "uploadId=" in call.target and not proxy.faults else None
+    )
+    write(place)
+    assert proxy.faults[fault] == 1
+    assert place.read("a/x") == WHOLE
+
+
+@pytest.mark.slow
+def test_another_writers_object_is_not_taken_for_the_own(
+    place: S3Folder, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The upload is gone before it is completed, and an object of the same size is there."""
+    client = s3_server.client()
+    monkeypatch.setattr(retry, "RETRY_LIMITS", dataclasses.replace(retry.RETRY_LIMITS, whole=0.5, repeats=3))
+    with pytest.raises(StorageError) as caught, write_stream(place, "a/x") as stream:  # noqa: PT012
+        for piece in PIECES:
+            stream.write(piece)
+        place.write("a/x", WHOLE)
+        for upload in client.list_multipart_uploads(Bucket=place.bucket)["Uploads"]:
+            client.abort_multipart_upload(Bucket=place.bucket, Key=upload["Key"], UploadId=upload["UploadId"])
+    assert str(caught.value).startswith(f"s3://{place.bucket}/out/a/x: can't write it")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_s3_that_stays_down_ends_the_write(
+    place: S3Folder, proxy: FaultyS3, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(retry, "RETRY_LIMITS", dataclasses.replace(retry.RETRY_LIMITS, whole=0.5, repeats=3))
+    proxy.choose = after(number, Fault.ERROR_503)
+    with pytest.raises(StorageError) as caught:
+        write(place)
+    assert str(caught.value).startswith(f"s3://{place.bucket}/out/a/x: can't write it (SlowDown)")
+    proxy.choose = lambda call: None
+    assert place.list() == []
+
+
+@pytest.mark.slow
+def test_a_failed_part_aborts_the_upload(place: S3Folder, proxy: FaultyS3) -> None:
+    limits = dataclasses.replace(retry.RETRY_LIMITS, whole=0, repeats=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retry, "RETRY_LIMITS", limits)
+        proxy.choose = first(Fault.ERROR_500, 1, "PUT")
+        with pytest.raises(StorageError, match="InternalError"):
+            write(place, pieces=PIECES * 3)
+    assert place.list() == []
+    assert unfinished(place) == []
+
+
+@pytest.mark.slow
+def test_slow_s3_makes_the_writer_wait(place: S3Folder, proxy: FaultyS3) -> None:
+    """So that pieces don't pile up in memory: of 88 MiB, two parts are under way and one is collected."""
+    going, written = threading.Event(), 0
+
+    def hold(call: Any) -> None:
+        if call.method == "PUT":
+            going.wait(20)
+
+    def run() -> None:
+        nonlocal written
+        with write_stream(place, "a/x") as stream:
+            for number in range(88):
+                stream.write(PIECES[number % 30])
+                written += 1
+
+    proxy.choose = hold
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retry, "RETRY_LIMITS", dataclasses.replace(retry.RETRY_LIMITS, answer=30))
+        writer = threading.Thread(target=run)
+        writer.start()
+        seen = -1
+        while seen != written or not written:  # until it stands still
+            seen = written
+            time.sleep(0.5)
+        going.set()
+        writer.join(60)
+    assert 16 <= seen <= 32
+    head = place.head("a/x")
+    assert head is not None
+    assert head.size == 88 * MIB
