@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Uploads are stored as they come in; what is refused or cut leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.plugins.batch_api import upload
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.forms import CONTENT, CONTENT_TYPE, EXPIRES, PURPOSE, app, file_part, form, in_chunks, post
+
+LINES = b"".join(b'{"custom_id": "%d"}\n' % number for number in range(1000))
+
+
+def left(disk: LocalFolder) -> list[str]:
+    """Return all files in a folder, scratch files too."""
+    return [path.name for path in Path(disk.root).rglob("*") if path.is_file()]
+
+
+def stored(disk: LocalFolder) -> bytes:
+    assert left(disk) == ["content.jsonl"]
+    return disk.read(CONTENT)
+
+
+def scope_of(*headers: tuple[bytes, bytes]) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/files",
+        "raw_path": b"/v1/files",
+        "query_string": b"",
+        "headers": [(b"content-type", CONTENT_TYPE.encode()), *headers],
+        "http_version": "1.1",
+        "scheme": "http",
+    }
+
+
+async def never() -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations([PURPOSE, *EXPIRES, file_part(LINES)])))
+async def test_parts_come_in_any_order(disk: LocalFolder, order: Sequence[tuple[bytes, bytes]]) -> None:
+    answer = await post(app(disk), form(*order))
+    assert answer.json() == {
+        "purpose": "batch",
+        "expires_after": 3600,
+        "filename": "night.jsonl",
+        "bytes": len(LINES),
+        "lines": 1000,
+        "sha256": hashlib.sha256(LINES).hexdigest(),
+    }
+    assert stored(disk) == LINES
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000])
+async def test_chunks_end_anywhere(disk: LocalFolder, size: int) -> None:
+    content = b"a\r\n--0123456789abcde\r\n--0123\r\r\n\r\n" * 20
+    body = form(PURPOSE, file_part(content))
+    answer = await post(app(disk), in_chunks(body, size))
+    assert (answer.status_code, answer.json()["bytes"]) == (200, len(content))
+    assert stored(disk) == content
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [(b"", 0), (b"\n", 1), (b"x", 1), (b"x\n", 1), (b"x\ny", 2), (b"\n\n\n", 3), (b"x\r\ny\r\n", 2)],
+)
+async def test_lines_are_counted(disk: LocalFolder, content: bytes, lines: int) -> None:
+    answer = await post(app(disk), form(PURPOSE, file_part(content)))
+    assert answer.json()["lines"] == lines
+    assert answer.json()["sha256"] == hashlib.sha256(content).hexdigest()
+    assert stored(disk) == content
+
+
+async def test_a_large_file_is_stored_in_pieces(disk: LocalFolder) -> None:
+    content = LINES * 400
+    answer = await post(app(disk), in_chunks(form(file_part(content), PURPOSE), 65_536))
+    assert (answer.json()["bytes"], answer.json()["lines"]) == (len(content), 400_000)
+    assert stored(disk) == content
+
+
+FILE = file_part(LINES)
+SECONDS = b'form-data; name="expires_after[seconds]"'
+BAD_FILE = "Invalid file format for Batch API. Must be .jsonl"
+REFUSED: dict[str, tuple[Sequence[tuple[bytes, bytes]], int, str | None, str]] = {
+    "no file": ([PURPOSE], 400, "file", "file: it is missing; send it as a part with a filename."),
+    "no part": ([], 400, "file", "file: it is missing; send it as a part with a filename."),
+    "no filename": (
+        [PURPOSE, (b'form-data; name="file"', LINES)],
+        400,
+        "file",
+        "file: it has no filename; send it as a file.",
+    ),
+    "two files": ([PURPOSE, FILE, FILE], 400, "file", "file: the form has it twice; send it once."),
+    "two purposes": ([PURPOSE, PURPOSE], 400, "purpose", "purpose: the form has it twice; send it once."),
+    "no purpose": ([FILE], 400, "purpose", "purpose: it is missing; set it to 'batch'."),
+    "another purpose": (
+        [FILE, (PURPOSE[0], b"fine-tune")],
+        400,
+        "purpose",
+        "purpose: 'fine-tune' is not 'batch', the only one.",
+    ),
+    "another kind of file": ([PURPOSE, file_part(LINES, b"x.csv")], 400, "file", BAD_FILE),
+    "an empty filename": ([PURPOSE, file_part(LINES, b"")], 400, "file", BAD_FILE),
+    "another kind of file first": ([file_part(LINES, b"x.jsonl.gz"), PURPOSE], 400, "file", BAD_FILE),
+    "expiry without anchor": (
+        [PURPOSE, EXPIRES[1], FILE],
+        400,
+        "expires_after[anchor]",
+        "expires_after[anchor]: it is missing; set it to 'created_at'.",
+    ),
+    "expiry without seconds": (
+        [PURPOSE, EXPIRES[0], FILE],
+        400,
+        "expires_after[seconds]",
+        "expires_after[seconds]: it is missing; set it to a whole number from 3600 to 2592000.",
+    ),
+    "an unknown field": (
+        [PURPOSE, (b'form-data; name="colour"', b"red"), FILE],
+        400,
+        "colour",
+        "Unknown parameter: 'colour'; files have purpose, file and expires_after.",
+    ),
+    "a long field": (
+        [(PURPOSE[0], b"b" * 5000), FILE],
+        400,
+        "purpose",
+        "purpose: it has more than 4096 bytes; send a shorter value.",
+    ),
+    "a part without a name": (
+        [(b"form-data", b""), FILE],
+        400,
+        None,
+        "A part of the form has no name; send Content-Disposition: form-data.",
+    ),
+    "a nested form": (
+        [PURPOSE, (FILE[0] + b"\r\nContent-Type: multipart/mixed; boundary=x", b"--x--")],
+        400,
+        None,
+        "A part of the form is a form itself; send one file as one part.",
+    ),
+    "an encoded part": (
+        [PURPOSE, (FILE[0] + b"\r\nContent-Transfer-Encoding: base64", b"")],
+        400,
+        None,
+        "A part has a Content-Transfer-Encoding; send it as it is.",
+    ),
+} | {
+    f"expiry in {seconds!r}": (
+        [PURPOSE, EXPIRES[0], (SECONDS, seconds.encode()), FILE],
+        400,
+        "expires_after[seconds]",
+        f"expires_after[seconds]: it is {seconds!r}; set it to a whole number from 3600 to 2592000.",
+    )
+    for seconds in ("", "3599", "2592001", "3600.0", "-3600", "٣٦٠٠", "1e4", "1" * 30)
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_what_is_wrong_is_refused_by_name(disk: LocalFolder, case: str) -> None:
+    parts, status, param, message = REFUSED[case]
+    answer = await post(app(disk), form(*parts))
+    assert answer.status_code == status
+    error = answer.json()["error"]
+    assert (error["message"], error["param"]) == (message, param)
+    assert error["type"] == "invalid_request_error"
+    assert left(disk) == []
+
+
+@pytest.mark.parametrize("seconds", ["3600", "2592000"])
+async def test_expiry_at_its_bounds(disk: LocalFolder, seconds: str) -> None:
+    answer = await post(app(disk), form(PURPOSE, EXPIRES[0], (SECONDS, seconds.encode()), FILE))
+    assert answer.json()["expires_after"] == int(seconds)
+
+
+async def test_no_expiry_is_left_open(disk: LocalFolder) -> None:
+    answer = await post(app(disk), form(PURPOSE, FILE))
+    assert answer.json()["expires_after"] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("", "Content-Type: '' is not 'multipart/form-data'; send a form."),
+        ("application/json", "Content-Type: 'application/json' is not 'multipart/form-data'; send a form."),
+        ("multipart/form-data", "Content-Type: it has no boundary; let the client's library write it."),
+        (
+            "multipart/form-data; boundary=",
+            "Content-Type: it has no boundary; let the client's library write it.",
+        ),
+    ],
+)
+async def test_another_content_type_is_refused(disk: LocalFolder, given: str, message: str) -> None:
+    answer = await post(app(disk), form(PURPOSE, FILE), {"Content-Type": given})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, message)
+    assert left(disk) == []
+
+
+async def test_a_compressed_body_is_refused(disk: LocalFolder) -> None:
+    answer = await post(app(disk), form(PURPOSE, FILE), {"Content-Encoding": "gzip"})
+    assert answer.status_code == 415
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 400, 19_000])
+async def test_a_form_that_ends_early_is_refused(disk: LocalFolder, size: int) -> None:
+    answer = await post(app(disk), form(PURPOSE, FILE)[:size])
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "The body ends before the form does; send it whole."
+    assert left(disk) == []
+
+
+@pytest.mark.parametrize(("limit", "status"), [(len(LINES), 200), (len(LINES) - 1, 413)])
+async def test_a_file_is_refused_above_the_limit(disk: LocalFolder, limit: int, status: int) -> None:
+    answer = await post(app(disk, limit), in_chunks(form(PURPOSE, FILE), 1000))
+    assert answer.status_code == status
+    if status == 413:
+        assert answer.json()["error"] == {
+            "message": f"file: it is larger than {limit / 1e6:g} MB, the most that is accepted; split it.",
+            "type": "invalid_request_error",
+            "param": "file",
+            "code": "file_too_large",
+        }
+        assert left(disk) == []
+
+
+async def test_an_announced_length_is_refused_unread(disk: LocalFolder) -> None:
+    """A client that waits for "100 Continue" sends nothing of its file."""
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("the body was read")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = scope_of((b"content-length", b"2000000000"), (b"expect", b"100-continue"))
+    await app(disk, 1_000_000)(scope, receive, send)
+    assert sent[0]["status"] == 413
+    assert json.loads(sent[1]["body"])["error"]["code"] == "file_too_large"
+
+
+async def test_much_besides_the_file_is_refused(disk: LocalFolder) -> None:
+    body = form(PURPOSE, FILE) + b"x" * 70_000
+    answer = await post(app(disk), in_chunks(body, 5000))
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == (
+        "The form has more than 64 KiB besides the file; send nothing else."
+    )
+    assert left(disk) == []
+
+
+async def test_a_refused_client_is_read_to_its_end(disk: LocalFolder) -> None:
+    """Else it would see a broken connection instead of the answer."""
+    read = 0
+
+    def body() -> Any:
+        nonlocal read
+        for chunk in in_chunks(form((PURPOSE[0], b"x"), file_part(LINES * 10)), 1000):
+            read += 1
+            yield chunk
+
+    answer = await post(app(disk), body())
+    assert answer.status_code == 400
+    assert read > 100
+
+
+async def test_a_silent_client_is_given_up(disk: LocalFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload, "_IDLE", 0.05)
+    sent: list[dict[str, Any]] = []
+    begun = [{"type": "http.request", "body": form(PURPOSE, FILE)[:5000], "more_body": True}]
+
+    async def receive() -> dict[str, Any]:
+        if begun:
+            return begun.pop()
+        await never()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(disk)(scope_of(), receive, send)
+    assert sent[0]["status"] == 408
+    assert left(disk) == []
+
+
+async def test_a_client_that_goes_away_leaves_nothing(disk: LocalFolder) -> None:
+    messages = [
+        {"type": "http.request", "body": chunk, "more_body": True}
+        for chunk in in_chunks(form(PURPOSE, file_part(LINES * 200))[:-1000], 100_000)
+    ]
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0) if messages else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pass
+
+    await app(disk)(scope_of(), receive, send)
+    assert not messages
+    assert left(disk) == []
+
+
+async def test_a_cancelled_request_leaves_nothing(disk: LocalFolder) -> None:
+    """As when the server shuts down."""
+    messages = [
+        {"type": "http.request", "body": chunk, "more_body": True}
+        for chunk in in_chunks(form(PURPOSE, file_part(LINES * 200))[:-1000], 100_000)
+    ]
+    waits = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if messages:
+            return messages.pop(0)
+        waits.set()
+        await never()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        pass
+
+    task = asyncio.ensure_future(app(disk)(scope_of(), receive, send))
+    await waits.wait()
+    assert left(disk) != []
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert left(disk) == []
+
+
+async def test_storage_that_fails_is_told_without_its_place(
+    disk: LocalFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    Path(disk.root).parent.joinpath("out").write_bytes(b"a file where the folder should be")
+    answer = await post(app(disk), in_chunks(form(PURPOSE, file_part(LINES * 200)), 100_000))
+    assert answer.status_code == 503
+    assert answer.json()["error"] == {
+        "message": "The file can't be stored just now; the log of Airflow's API server says why.",
+        "type": "server_error",
+        "param": None,
+        "code": None,
+    }
+    assert f"An upload can't be stored: {disk.uri}/{CONTENT}: can't write it" in caplog.text
