@@ -34,7 +34,7 @@ _SIGNS = [
         (rb"Obj\x01", "Avro", _EXPORT),
         (rb"ARROW1\0\0|\xff{4}..\0\0", _ARROW, "set format='arrow'"),
         (rb"SQLite format 3\0", "an SQLite database", _EXPORT),
-        (rb".{8}DUCK" + _NOT_TEXT, "a DuckDB database", _EXPORT),
+        (rb".{8}DUCK..\0{6}", "a DuckDB database", _EXPORT),
         (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an Excel workbook", "save it as CSV"),
         (rb"%PDF-", "PDF", _EXPORT),
         (rb"\s*<(!doctype html|html)\b", "an HTML page", "check the address, which may ask for a login"),

@@ -14,10 +14,11 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.json_lines import LONGEST_LINE
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.listing import SourceFile
 
-LONGEST_ROW = 128 * 1024 * 1024
+LONGEST_ROW = LONGEST_LINE
 """Bytes; in a longer row, a quote is taken for never closed."""
 OTHER_DELIMITERS = ";\t|"
 _BLOCK = 8 * 1024 * 1024

@@ -16,14 +16,13 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from airflow_provider_raybatch.contract.json_lines import LONGEST_BLANK, is_blank
 from airflow_provider_raybatch.job.input import csv_records
 
 _BLOCK = 8 * 1024 * 1024
 _SLOW_BATCH = 65_536
 _CELL_BYTES = 16 * 1024 * 1024
 """Bytes after which a cell ends with the block, however few rows it has."""
-_LONGEST_BLANK = 16
-"""Bytes of a blank line, line feed included; longer lines of white space count as rows."""
 _WHITE_SPACE = np.frombuffer(b" \t\r\n\x0b\x0c", dtype=np.uint8)
 CELL_ROWS = 128
 
@@ -76,11 +75,6 @@ def index(
             start, open_rows = stop, 0
     if open_rows:
         yield Cell(start, stop, open_rows)
-
-
-def is_blank(line: bytes) -> bool:
-    """Whether a line of JSONL is not a row."""
-    return len(line) <= _LONGEST_BLANK and not line.strip()
 
 
 def _lines(stream: BinaryIO, quoted: bool, start: int, block: int, delimiter: str) -> Iterator[_Ends]:
@@ -154,7 +148,7 @@ def _is_row(data: bytes, ends: npt.NDArray[np.int64], quoted: bool) -> npt.NDArr
     starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
     is_row: npt.NDArray[np.bool_] = np.ones(len(ends), dtype=np.bool_)
     first = np.frombuffer(data, dtype=np.uint8)[starts]
-    may_be_blank = (ends - starts <= _LONGEST_BLANK) & np.isin(first, _WHITE_SPACE)
+    may_be_blank = (ends - starts <= LONGEST_BLANK) & np.isin(first, _WHITE_SPACE)
     for line in np.flatnonzero(may_be_blank):
         text = data[starts[line] : ends[line]]
         is_row[line] = bool(text.strip(b"\r\n")) if quoted else not is_blank(text)

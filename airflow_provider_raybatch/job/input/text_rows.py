@@ -5,21 +5,22 @@ from __future__ import annotations
 
 import io
 import json
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.openai_batch import CUSTOM_ID, LINE_COLUMNS
+from airflow_provider_raybatch.contract.json_lines import (
+    JsonLineError,
+    batch_request,
+    is_blank,
+    json_object,
+)
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input import csv_records
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
-from airflow_provider_raybatch.job.input.text_index import is_blank
 
 _LONGEST_SHOWN = 2000
-_KINDS = {list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
 _NULL = r"\N"
-_DEEPEST = 200
-"""Lists and objects in each other, in the body of a batch line; Python's own reader takes several hundred."""
 _MARK = "\ufeff"
 """Byte order mark, also inside a file that was joined from several."""
 
@@ -31,19 +32,9 @@ def json_rows(data: bytes) -> list[dict[str, Any] | BadRow]:
 
 def _json_row(line: bytes) -> dict[str, Any] | BadRow:
     try:
-        # Decoded here, since the decoder would accept surrogates in bytes.
-        value = _DECODER.decode(line.decode("utf-8-sig"))
-        if b"\\u" in line:
-            json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is not text
-    except _DoubleKeyError as error:
-        return BadRow(f"an object in the line has the key {str(error)!r} twice", _shown(line))
-    except (ValueError, RecursionError) as error:
-        return BadRow(f"the line is not JSON ({error})", _shown(line))
-    if isinstance(value, dict):
-        return value
-    return BadRow(
-        f"the line is JSON, but {_KINDS.get(type(value), 'a number')} instead of an object", _shown(line)
-    )
+        return json_object(line)
+    except JsonLineError as error:
+        return BadRow(str(error), _shown(line))
 
 
 def batch_lines(data: bytes) -> list[dict[str, Any] | BadRow]:
@@ -51,52 +42,30 @@ def batch_lines(data: bytes) -> list[dict[str, Any] | BadRow]:
 
     What is not a text where one belongs is null, and other fields of a line are left out.
     """
-    return [_batch_line(row) if isinstance(row, dict) else row for row in json_rows(data)]
+    return [_batch_line(line) for line in io.BytesIO(data) if not is_blank(line)]
 
 
-def _batch_line(line: dict[str, Any]) -> dict[str, Any] | BadRow:
-    row: dict[str, Any] = {name: _text(line.get(name)) for name in LINE_COLUMNS}
-    if (body := line.get("body")) is not None:
-        try:
-            row["body"] = json.dumps(body, ensure_ascii=False, allow_nan=False)
-            _check_depth(body, row["body"])
-        except (ValueError, RecursionError) as error:
-            shown = json.dumps({CUSTOM_ID: row[CUSTOM_ID]}).encode()
-            return BadRow(f"the body of the line is not JSON ({error})", _shown(shown))
+def _batch_line(line: bytes) -> dict[str, Any] | BadRow:
+    try:
+        found = batch_request(line)
+    except JsonLineError as error:
+        return BadRow(str(error), _shown(_named(line)))
+    row: dict[str, Any] = {name: _text(found.get(name)) for name in LINE_COLUMNS}
+    if (body := found.get("body")) is not None:
+        row["body"] = json.dumps(body, ensure_ascii=False, allow_nan=False)
     return row
 
 
-def _check_depth(body: Any, text: str) -> None:
-    """Refuse what may be read here, and not where the stack is deeper, as that of a publisher.
-
-    :raises ValueError: lists and objects are too deep in each other.
-    """
-    depth, inner = 0, [body]
-    if text.count("[") + text.count("{") <= _DEEPEST:
-        return
-    while inner := [one for one in inner if isinstance(one, (dict, list))]:
-        depth += 1
-        if depth > _DEEPEST:
-            raise ValueError(f"more than {_DEEPEST} lists and objects are in each other")
-        inner = [one for some in inner for one in (some.values() if isinstance(some, dict) else some)]
+def _named(line: bytes) -> bytes:
+    """What is kept of a broken line: its id alone, if it can be read, since the line is cut."""
+    try:
+        return json.dumps({CUSTOM_ID: _text(json_object(line).get(CUSTOM_ID))}).encode()
+    except JsonLineError:
+        return line
 
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-class _DoubleKeyError(Exception):
-    """An object has a key twice; JSON's reader would silently keep the last value."""
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise _DoubleKeyError(Counter(name for name, _ in pairs).most_common(1)[0][0])
-    return found
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def csv_rows(

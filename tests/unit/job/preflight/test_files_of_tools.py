@@ -249,6 +249,7 @@ def holds(content: bytes) -> Callable[[Path], object]:
         (holds(b"ORC\x08\x03"), "ORC; write it as Parquet"),
         (holds(b"Obj\x01\x04"), "Avro; write it as Parquet"),
         (lambda path: pl.DataFrame(ROWS).write_ipc(path), "Arrow IPC (Feather); set format='arrow'"),
+        (lambda path: duckdb.connect(path).close(), "a DuckDB database; write it as Parquet"),
         (holds(b"%PDF-1.7\n"), "PDF"),
         (holds(b"\n<!DOCTYPE html>\n<html>"), "an HTML page; check the address, which may ask for a login"),
         (

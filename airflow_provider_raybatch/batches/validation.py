@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The check of a whole OpenAI batch file on Airflow's worker, before any cluster is asked.
+
+One pass, whose memory does not grow with the file but for its ids. What it lets through, the job takes as a
+whole, and each line as a request to the batch's endpoint and model; parameters in a body are the job's to
+check, which gives their line an error. Messages quote nothing of a line, since they also stand in logs.
+"""
+
+from __future__ import annotations
+
+import heapq
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from airflow_provider_raybatch.batches.seen_ids import SeenIds
+from airflow_provider_raybatch.contract.arguments.openai_batch import (
+    CUSTOM_ID,
+    EMBEDDINGS,
+    ENDPOINTS,
+    LINE_COLUMNS,
+)
+from airflow_provider_raybatch.contract.batch_api.records import BatchError
+from airflow_provider_raybatch.contract.json_lines import (
+    BYTE_ORDER_MARK,
+    LONGEST_LINE,
+    JsonLineError,
+    batch_request,
+    is_blank,
+)
+from airflow_provider_raybatch.contract.text import count_of
+
+MOST_ERRORS = 100
+"""Errors of a file that are kept; the check stops at so many broken lines."""
+_FIRST_BYTES = 16 * 1024 * 1024
+_BLOCK = 1024 * 1024
+_URLS = frozenset(chain.from_iterable(ENDPOINTS.values()))
+_KINDS = {list: "a list", dict: "an object", bool: "a boolean", str: "a text", type(None): "null"}
+
+
+@dataclass(frozen=True)
+class FileLimits:
+    """What a file may have at most; ``None`` for no limit.
+
+    :param max_requests: lines that are not blank.
+    :param max_bytes: of the whole file.
+    :param max_inputs: texts of all lines, for embeddings.
+    :param max_line_bytes: of a line; the job takes no more than the default. A line of lists in lists takes
+        some 25 times as much memory while it is read.
+    """
+
+    max_requests: int | None = None
+    max_bytes: int | None = None
+    max_inputs: int | None = None
+    max_line_bytes: int = LONGEST_LINE
+
+
+STRICT_LIMITS = FileLimits(max_requests=50_000, max_bytes=200 * 1024 * 1024, max_inputs=50_000)
+"""OpenAI's, whose megabytes are of 2**20 bytes."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What the check of a file found.
+
+    :param lines: requests up to where it stopped; with no errors, those of the file.
+    :param model: the one that lines name; ``None`` where none does.
+    :param errors: the first of the file, by line; those of the whole file come before them.
+    """
+
+    lines: int
+    model: str | None
+    errors: list[BatchError]
+
+
+def validate(
+    content: BinaryIO, *, endpoint: str, model: str | None, limits: FileLimits | None = None
+) -> Checked:
+    """Check a file from the current position of `content` on.
+
+    :param endpoint: of the batch, which each line must have as its `url`.
+    :param model: of the batch, which each body must name; ``None`` for the one that a line names first.
+    :param limits: by default those of the job alone.
+    """
+    check = _FileCheck(endpoint, model, limits or FileLimits())
+    with _buffered(content) as stream:
+        check.read(stream)
+    return Checked(check.requests, check.model, check.found())
+
+
+def first_model(content: BinaryIO, most: int = _FIRST_BYTES) -> str | None:
+    """The model that a file names first; ``None`` where it names none within `most` bytes.
+
+    :param content: read from its current position on, as far as needed.
+    """
+    with _buffered(content) as stream:
+        while most > 0 and (line := stream.readline(most)):
+            most -= len(line)
+            try:
+                body = batch_request(line.removeprefix(BYTE_ORDER_MARK)).get("body")
+            except JsonLineError:
+                continue
+            model = body.get("model") if isinstance(body, dict) else None
+            if isinstance(model, str) and model:
+                return model
+    return None
+
+
+class _Problem(NamedTuple):
+    code: str
+    message: str
+    param: str | None = None
+
+
+_NOT_JSON = _Problem("invalid_json_line", "This line is not parseable as valid JSON.")
+
+
+class _FileCheck:
+    """The state of one pass."""
+
+    def __init__(self, endpoint: str, model: str | None, limits: FileLimits) -> None:
+        self.requests = 0
+        self.model = model
+        self._endpoint = endpoint
+        self._limits = limits
+        self._inputs = 0
+        self._ids = SeenIds()
+        self._errors: list[BatchError] = []
+
+    def read(self, stream: BinaryIO) -> None:
+        """Check lines until the file ends, a limit is passed, or :data:`MOST_ERRORS` are broken."""
+        limits, size, number = self._limits, 0, 0
+        longest = limits.max_line_bytes
+        while len(self._errors) < MOST_ERRORS and (line := stream.readline(longest + 1)):
+            number += 1
+            size += len(line)
+            if limits.max_bytes is not None and size > limits.max_bytes:
+                most = count_of(limits.max_bytes, "byte")
+                return self._fault(_Problem("file_too_large", f"The file has more than {most}; split it."))
+            if len(line) > longest:
+                most = count_of(longest, "byte")
+                return self._fault(
+                    _Problem("invalid_json_line", f"This line has more than {most}; make it shorter."), number
+                )
+            if number == 1:
+                line = line.removeprefix(BYTE_ORDER_MARK)
+            if is_blank(line):
+                continue
+            self.requests += 1
+            if limits.max_requests is not None and self.requests > limits.max_requests:
+                most = count_of(limits.max_requests, "request")
+                return self._fault(_Problem("too_many_tasks", f"The file has more than {most}; split it."))
+            if (problem := self._problem(line, number)) is not None:
+                self._fault(problem, number)
+            if limits.max_inputs is not None and self._inputs > limits.max_inputs:
+                most = count_of(limits.max_inputs, "text")
+                return self._fault(
+                    _Problem("too_many_tasks", f"The file asks for more than {most}; split it.")
+                )
+        if not self.requests:
+            self._fault(_Problem("empty_file", "The file has no requests; write one JSON object a line."))
+        return None
+
+    def found(self) -> list[BatchError]:
+        """The first errors of what was read, ids that are there twice among them."""
+        repeated = (
+            BatchError(
+                code="duplicate_custom_id",
+                message=f"Line {first} has the same custom_id; each line needs one of its own.",
+                param=CUSTOM_ID,
+                line=line,
+            )
+            for line, first in self._ids.repeated()
+        )
+        return heapq.nsmallest(MOST_ERRORS, chain(self._errors, repeated), key=lambda one: one.line or 0)
+
+    def _fault(self, problem: _Problem, line: int | None = None) -> None:
+        self._errors.append(
+            BatchError(code=problem.code, message=problem.message, param=problem.param, line=line)
+        )
+
+    def _problem(self, line: bytes, number: int) -> _Problem | None:
+        try:
+            request = batch_request(line)
+        except JsonLineError:
+            return _NOT_JSON
+        custom_id = request.get(CUSTOM_ID)
+        if isinstance(custom_id, str) and custom_id:
+            self._ids.add(custom_id, number)
+        return self._of_fields(request)
+
+    def _of_fields(self, request: dict[str, Any]) -> _Problem | None:
+        for name in LINE_COLUMNS:
+            value = request.get(name)
+            if value is None or (name != "body" and not (isinstance(value, str) and value)):
+                return _missing(name, value)
+        if request["method"] != "POST":
+            return _Problem("invalid_method", "'method' must be 'POST'.", "method")
+        if (url := request["url"]) != self._endpoint:
+            if url in _URLS:
+                return _Problem("url_mismatch", f"'url' must be {self._endpoint!r}, as of the batch.", "url")
+            return _Problem("invalid_url", f"'url' is no endpoint; it must be {self._endpoint!r}.", "url")
+        body = request["body"]
+        if not isinstance(body, dict):
+            return _Problem("invalid_value", f"'body' must be an object, not {_kind(body)}.", "body")
+        return self._of_body(body)
+
+    def _of_body(self, body: dict[str, Any]) -> _Problem | None:
+        model = body.get("model")
+        if model is None:
+            return _missing("body.model", None)
+        if self.model is None and isinstance(model, str) and model:
+            self.model = model
+        if model != self.model:
+            return _Problem(
+                "model_mismatch", "'body.model' is not the model of the batch; a file has one.", "body.model"
+            )
+        if self._endpoint == EMBEDDINGS:
+            self._inputs += _texts_in(body.get("input"))
+        return None
+
+
+def _missing(name: str, value: Any) -> _Problem:
+    why = f"Missing required parameter: '{name}'."
+    if value is not None:
+        why = f"'{name}' must be a text that is not empty, not {_kind(value)}."
+    return _Problem("missing_required_parameter", why, name)
+
+
+def _kind(value: Any) -> str:
+    return "an empty text" if value == "" else _KINDS.get(type(value), "a number")
+
+
+def _texts_in(asked: Any) -> int:
+    """Texts of a line; a list of tokens is one."""
+    is_list = isinstance(asked, list) and not all(isinstance(one, int) for one in asked)
+    return len(asked) if is_list else 1
+
+
+@contextmanager
+def _buffered(content: BinaryIO) -> Iterator[BinaryIO]:
+    """A stream that reads lines at once; a raw one would read them byte by byte."""
+    if not isinstance(content, io.RawIOBase):
+        yield content
+        return
+    reader = io.BufferedReader(content, _BLOCK)
+    try:
+        yield cast(BinaryIO, reader)
+    finally:
+        reader.detach()  # which the end of `reader` would close
