@@ -8,9 +8,11 @@ the order in which they are written is such that what exists is never without wh
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, cast
 
+from airflow_provider_raybatch.batches.known import KnownDocuments
 from airflow_provider_raybatch.batches.settings import BatchApiSettings
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.base import ContractModel, parse_file
@@ -55,6 +57,7 @@ class BatchStore:
 
     root: Folder
     secret: bytes = field(repr=False)
+    _known: KnownDocuments = field(default_factory=KnownDocuments, init=False, repr=False, compare=False)
 
     def file(self, file_id: str) -> FileRecord | None:
         """The record of a file, whoever owns it; ``None`` if there is none.
@@ -83,11 +86,14 @@ class BatchStore:
         ])
         self.root.delete([piece.path for piece in record.content])
 
-    def add_batch(self, record: BatchRecord) -> None:
-        """Keep the record of a batch, and list it."""
+    def add_batch(self, record: BatchRecord) -> BatchRecord:
+        """Keep the record of a batch, and list it; returns the one that counts, an earlier call's or this."""
         path = f"{layout.batch_folder(record.id)}/{layout.SIGNED_RECORD}"
-        self._create_once(path, signed(record, f"batch {record.id}", self.secret))
+        kind = f"batch {record.id}"
+        if not self._create_once(path, signed(record, kind, self.secret)):
+            record = opened(self.root.read(path), BatchRecord, kind, self.secret)
         self._index(layout.BATCHES, record.owner, newest_first(record.created_at, record.id))
+        return record
 
     def record(self, batch_id: str) -> BatchRecord | None:
         """What was asked for; ``None`` if there is no such batch.
@@ -102,27 +108,40 @@ class BatchStore:
     def state(self, batch_id: str) -> BatchState | None:
         """The batch as it is now; ``None`` if there is none.
 
+        A poll of a batch that runs costs a listing and the progress; of one that has ended, nothing.
+
         :raises ForgedRecordError: a signed document of it is not signed by this Airflow.
         """
-        record = self.record(batch_id)
-        if record is None:
+        if not is_batch_id(batch_id):
             return None
         place = layout.batch_folder(batch_id)
+        if (over := self._known.get(place)) is not None:
+            return cast(BatchState, over)
         found = {entry.path.rpartition("/")[2] for entry in self.root.list(place, depth=1)}
 
-        def read(name: str, model: type[Document]) -> Document | None:
-            content = self._read(f"{place}/{name}") if name in found else None
-            return None if content is None else self._parsed(content, model, f"{place}/{name}")
+        def once(name: str, parsed: Callable[[bytes], Document]) -> Document | None:
+            path = f"{place}/{name}"
+            return self._known.get_or(path, lambda: parsed(self.root.read(path))) if name in found else None
 
-        ended = self._read(f"{place}/{layout.ENDED}") if layout.ENDED in found else None
-        return BatchState(
+        def open_as(model: type[Document], kind: str) -> Callable[[bytes], Document]:
+            return lambda content: opened(content, model, kind, self.secret)
+
+        def parse_as(model: type[Document], name: str) -> Callable[[bytes], Document]:
+            return lambda content: self._parsed(content, model, f"{place}/{name}")
+
+        record = once(layout.SIGNED_RECORD, open_as(BatchRecord, f"batch {batch_id}"))
+        if record is None:
+            return None
+        progress = self.root.read(f"{place}/{layout.PROGRESS}") if layout.PROGRESS in found else None
+        state = BatchState(
             record,
             triggered=layout.TRIGGERED in found,
-            started=read(layout.STARTED, Started),
-            outcome=read(layout.OUTCOME, BatchOutcome),
-            progress=read(layout.PROGRESS, BatchProgress),
-            ended=None if ended is None else opened(ended, BatchEnd, f"end of {batch_id}", self.secret),
+            started=once(layout.STARTED, parse_as(Started, layout.STARTED)),
+            outcome=once(layout.OUTCOME, parse_as(BatchOutcome, layout.OUTCOME)),
+            progress=None if progress is None else parse_as(BatchProgress, layout.PROGRESS)(progress),
+            ended=once(layout.ENDED, open_as(BatchEnd, f"end of {batch_id}")),
         )
+        return self._known.keep(place, state) if state.is_over else state
 
     def mark_triggered(self, batch_id: str, at: float) -> None:
         """Note that Airflow has the DAG run."""
