@@ -10,7 +10,7 @@ RESULTS ?= .chaos/results.jsonl
 # --faults=0:49 for other faults than kills.
 CHAOS ?=
 MAKE_ENV = $(PYTHON) .ci/environments.py make $(@D)
-ENVIRONMENTS := .venv .venv-docs .venv-light .venv-pre .venv-ray
+ENVIRONMENTS := .venv .venv-docs .venv-light .venv-openai1 .venv-operators .venv-pre .venv-ray
 LANES := .venv-vllm-oldest .venv-vllm-newest
 STAMPS := $(ENVIRONMENTS:%=%/.stamp)
 
@@ -104,6 +104,8 @@ clean:
 .venv/.stamp: $(PINS)/dev-cpu.txt $(PINS)/dev-gpu.txt
 .venv-docs/.stamp: $(PINS)/docs.txt
 .venv-light/.stamp: $(PINS)/airflow-light.txt
+.venv-openai1/.stamp: $(PINS)/openai1.txt
+.venv-operators/.stamp: $(PINS)/operators.txt
 .venv-pre/.stamp: $(PINS)/airflow-pre.txt
 .venv-ray/.stamp: $(PINS)/ray-only.txt
 .venv-vllm-oldest/.stamp: $(PINS)/vllm-oldest.txt

@@ -26,6 +26,8 @@ OURS = f"{sys.version_info.major}.{sys.version_info.minor}"
 CLUSTER_PYTHONS = ("3.12", "3.13", "3.10", "3.11")
 # What vLLM's CPU build is installed from; all want PyTorch's CPU build, and none of its companions.
 CPU_PINS = ("dev-cpu", "vllm-oldest", "vllm-newest")
+# What is put on the path of .venv, which has all that it needs.
+BESIDE_DEV_PINS = ("operators",)
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ def environments() -> dict[str, Environment]:
         ".venv": Environment("dev-gpu" if has_nvidia_gpu() else "dev-cpu", with_project=True),
         ".venv-docs": Environment("docs"),
         ".venv-light": Environment("airflow-light"),
+        ".venv-openai1": Environment("openai1"),
+        ".venv-operators": Environment("operators"),
         ".venv-pre": Environment("airflow-pre", with_project=True),
         ".venv-ray": Environment("ray-only", on_cluster_side=True),
         ".venv-vllm-oldest": Environment("vllm-oldest"),
@@ -172,6 +176,8 @@ def lock(options: list[str]) -> None:
         ("airflow-light", "3.11"),
         ("airflow-pre", "3.11"),
         ("docs", "3.11"),
+        ("openai1", "3.11"),
+        ("operators", "3.11"),
         ("ray-only", "3.10"),
         ("vllm-oldest", "3.11"),
         ("vllm-newest", "3.11"),
@@ -182,6 +188,7 @@ def lock(options: list[str]) -> None:
             *("pip", "compile", "--quiet", "--universal", "--python-version", python),
             *("--no-annotate", "--no-emit-index-url", "--custom-compile-command", "make lock"),
             *(("--override", overrides) if pins in CPU_PINS else ()),
+            *(("--no-deps",) if pins in BESIDE_DEV_PINS else ()),
             *torch_source(pins, python),
             *options,
             REQUIREMENTS / f"{pins}.in",

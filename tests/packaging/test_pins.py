@@ -17,6 +17,8 @@ LOCKED = (
     "airflow-light",
     "airflow-pre",
     "docs",
+    "openai1",
+    "operators",
     "ray-only",
     "vllm-oldest",
     "vllm-newest",
