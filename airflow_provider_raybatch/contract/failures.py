@@ -78,14 +78,26 @@ class RaybatchError(Exception):
 
     :param message: one sentence that names the field, the value and the remedy. Parts of it may come from a
         cluster, so it is made fit for logs and databases.
+    :param public: the same without what rows hold, for a job with ``report_samples=0``; by default `message`
+        itself, which then must not quote rows.
     """
 
     failure_class: FailureClass = FailureClass.INTERNAL
+    _public: str | None = None
 
-    def __init__(self, message: str, failure_class: FailureClass | None = None) -> None:
+    def __init__(
+        self, message: str, failure_class: FailureClass | None = None, *, public: str | None = None
+    ) -> None:
         super().__init__(clean(message))
         if failure_class is not None:
             self.failure_class = failure_class
+        if public is not None:
+            self._public = clean(public)
+
+    @property
+    def public(self) -> str:
+        """The message without what rows hold."""
+        return str(self) if self._public is None else self._public
 
 
 class SpecError(RaybatchError, ValueError):

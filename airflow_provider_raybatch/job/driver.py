@@ -23,6 +23,7 @@ from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
+from airflow_provider_raybatch.job.failures.public_errors import guarded, guarded_task, public_error
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK
 from airflow_provider_raybatch.job.monitor.budget import Budget, no_price, spent
 from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
@@ -87,7 +88,13 @@ def run(
     context, control = JobContext(spec, secrets or Secrets(), emit), control or Control(spec, emit)
     emit(events.Phase(phase="preflight", message="checking source, prompt, model, destination and cluster"))
     try:
-        with context.launch, context.nodes, context.recorder, context.start_up.saying(emit):
+        with (
+            guarded(spec.shows_rows),
+            context.launch,
+            context.nodes,
+            context.recorder,
+            context.start_up.saying(emit),
+        ):
             return _steps(context, submission, control)
     except Exception as error:
         with suppress(Exception):  # what ended the job matters more
@@ -115,7 +122,8 @@ def _steps(context: JobContext, submission: Submission, control: Control) -> Sum
     except Exception as error:
         if isinstance(error, DamagedPartError):
             mark_damaged(context.job.folder, context.job.part_folder.rpartition("/")[0])
-        failure = with_rows_left(error, context.job, context.source.rows)
+        said = error if context.spec.shows_rows else public_error(error)
+        failure = with_rows_left(said, context.job, context.source.rows)
         failure_class, sentence = diagnose(failure)
         context.recorder.end(without_queries(sentence), failure_class)
         if failure is error:
@@ -134,7 +142,7 @@ def _report_failure(context: JobContext, submission: Submission, error: Exceptio
         submission_id=submission.submission_id,
         began=context.start_up.began,
         at=time.time(),
-        content=context.spec.report_samples > 0,
+        content=context.spec.shows_rows,
         gpu_hour_price=context.spec.gpu_hour_price or {},
         currency=context.spec.currency if context.spec.gpu_hour_price else None,
     )
@@ -193,7 +201,7 @@ def _claim(context: JobContext) -> BatchManifest | None:
     if committed is None:
         context.start_up.ended("claim")
         job, rows = context.job, context.source.rows
-        content, start_up, prices = context.spec.report_samples > 0, context.start_up, context.spec
+        content, start_up, prices = context.spec.shows_rows, context.start_up, context.spec
         context.recorder.begin(
             job.folder, job.part_folder, journal.submission, start_up, rows, content, prices
         )
@@ -360,7 +368,8 @@ def _publish(context: JobContext, control: Control) -> BatchManifest:
             if spec.postprocess is None
             else "postprocess was called"
         )
-        tolerance.while_published(manifest.counts.error, when, lambda: failures_of(job.folder, manifest))
+        describe = partial(failures_of, job.folder, manifest, shows_rows=spec.shows_rows)
+        tolerance.while_published(manifest.counts.error, when, describe)
     with control.uninterrupted():
         commit(journal, manifest)
         context.emit(events.Committed(summary=manifest.summary()))
@@ -396,4 +405,5 @@ def _store(context: JobContext) -> None:
 def publish_over_the_cluster(function: Callable[..., T], found: Sequence[Any], target: Target) -> Iterable[T]:
     """See :data:`~airflow_provider_raybatch.job.work.ParallelMap`."""
     notes = None if function is publish else target.postprocess
-    return parallel_map(function, found, target, _PUBLISHERS, postprocess=notes.function if notes else None)
+    guarded = guarded_task(function, target.task.spec.shows_rows)
+    return parallel_map(guarded, found, target, _PUBLISHERS, postprocess=notes.function if notes else None)

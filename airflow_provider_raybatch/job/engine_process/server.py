@@ -12,8 +12,8 @@ import asyncio
 import contextlib
 import itertools
 import pickle
+import sys
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -24,6 +24,7 @@ from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import Renewable
 from airflow_provider_raybatch.job.engine_process import fork_server
+from airflow_provider_raybatch.job.failures.public_errors import traceback_of
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
 _THREADS = 3
@@ -72,7 +73,8 @@ def serve(connection: Connection) -> None:
                 if opens:
                     _prepare(made, loop, is_new=renew is None)
             except Exception as error:
-                traceback.print_exc()  # a pickled exception has no traceback
+                # A pickled exception has no traceback.
+                print(traceback_of(error, _shows_rows(arguments)), file=sys.stderr, flush=True)
                 connection.send([(0, None, _portable(error))])
                 if renew is not None:
                     break  # the engine is in an unknown state
@@ -86,6 +88,11 @@ def serve(connection: Connection) -> None:
                 return
     if resting is not None:
         resting.close()
+
+
+def _shows_rows(arguments: Sequence[Any]) -> bool:
+    """Whether the job of a call may show what its rows hold."""
+    return all(one.shows_rows for one in arguments if isinstance(one, BatchInferenceSpec))
 
 
 def _prepare(engine: Renewable, loop: asyncio.AbstractEventLoop, is_new: bool) -> None:
@@ -277,4 +284,5 @@ def _portable(error: BaseException) -> BaseException:
         with contextlib.suppress(Exception):  # its content may raise anything
             pickle.loads(pickle.dumps(error))
             return error
-    return RaybatchError(f"{type(error).__name__}: {error}")
+    name = type(error).__name__
+    return RaybatchError(f"{name}: {error}", public=f"{name} in the engine's process")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from airflow_provider_raybatch.contract.text import write_utf8
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.control.control import Control, EventWriter, orders_for, stop_on_sigterm
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
+from airflow_provider_raybatch.job.failures.public_errors import traceback_of
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,14 @@ def drive(spec_file: str, work: Callable[[Driver], object]) -> int:
     """
     writer = EventWriter()
     write_utf8()
+    shows_rows = True  # what is raised before the spec is read knows no row
     try:
         spec = parse(BatchInferenceSpec, Path(spec_file).read_bytes())
         if spec.submission is None:
             raise SpecError(
                 "submission: it is missing from the spec, so the job can't run; let the operator submit it."
             )
+        shows_rows = spec.shows_rows
         control = Control(spec, writer.emit)
         with control.watching():
             ray.init(log_to_driver=False, logging_level="warning")
@@ -61,10 +63,10 @@ def drive(spec_file: str, work: Callable[[Driver], object]) -> int:
             stop_on_sigterm(control)
             work(Driver(spec, spec.submission, package.secrets(), writer.emit, control))
     except BaseException as error:
-        failure_class, sentence = diagnose(error)
+        failure_class, sentence = diagnose(error, shows_rows=shows_rows)
         if failure_class is FailureClass.INTERNAL:
             # Only here the traceback helps more than the message.
-            print(without_queries(traceback.format_exc()))
+            print(without_queries(traceback_of(error, shows_rows)))
         writer.emit(events.Failed(failure_class=failure_class, message=without_queries(sentence)))
         return 1
     return 0

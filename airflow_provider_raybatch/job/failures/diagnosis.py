@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from pydantic import ValidationError
-from ray.exceptions import RayTaskError
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.job.failures.causes import chain, own_error, public_text
 
 _LONGEST = 600
 _MARKS: tuple[tuple[FailureClass, tuple[str, ...], str], ...] = (
@@ -86,21 +85,21 @@ _OWN = re.compile(r"^airflow_provider_raybatch\.[\w.]+\.(\w+): (.+)$", re.MULTIL
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def diagnose(error: BaseException) -> tuple[FailureClass, str]:
-    """Class and sentence of what ended the job: those of this package's own error in it, else by its text."""
-    for inner in _chain(error):
-        # Ray's error of a failed task is also an instance of the cause's class, but without its text and its
-        # failure class.
-        if isinstance(inner, RaybatchError) and not isinstance(inner, RayTaskError):
-            return inner.failure_class, _one_line(str(inner))
-    if any(isinstance(inner, KeyboardInterrupt) for inner in _chain(error)):
+def diagnose(error: BaseException, *, shows_rows: bool = True) -> tuple[FailureClass, str]:
+    """Class and sentence of what ended the job: those of this package's own error in it, else by its text.
+
+    :param shows_rows: whether the sentence may quote rows, see :func:`public_text`.
+    """
+    if (mine := own_error(error)) is not None:
+        return mine.failure_class, _one_line(str(mine) if shows_rows else mine.public)
+    if any(isinstance(inner, KeyboardInterrupt) for inner in chain(error)):
         return FailureClass.CANCELLED, "the job was stopped."
-    text = _COLOUR.sub("", "\n".join(f"{type(inner).__name__}: {inner}" for inner in _chain(error)))
+    text = _COLOUR.sub("", "\n".join(f"{type(inner).__name__}: {inner}" for inner in chain(error)))
     own = _OWN.findall(text)
     if own:  # an actor's exception comes as the text of its traceback
         name, sentence = own[-1]
-        return _class_of(name), _one_line(sentence)
-    return _by_marks(text)
+        return _class_of(name), _one_line(sentence) if shows_rows else f"{public_text(error)}."
+    return _by_marks(text, None if shows_rows else public_text(error))
 
 
 def _class_of(name: str) -> FailureClass:
@@ -141,25 +140,17 @@ def without_traceback(text: str) -> str:
     return _telling(_COLOUR.sub("", text), None)
 
 
-def _by_marks(everything: str) -> tuple[FailureClass, str]:
+def _by_marks(everything: str, public: str | None = None) -> tuple[FailureClass, str]:
+    """Class and sentence by the text of an exception.
+
+    :param public: said in the place of its telling line.
+    """
     for failure_class, marks, remedy in _MARKS:
         mark = next((mark for mark in marks if mark in everything), None)
         if mark is not None:
-            return failure_class, f"{_telling(everything, mark)}; {remedy}."
-    return FailureClass.INTERNAL, _telling(everything, None)
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and what caused it; Ray keeps the remote cause in `cause`."""
-    seen: set[int] = set()
-    queue: list[BaseException | None] = [error]
-    while queue:
-        current = queue.pop(0)
-        if current is None or id(current) in seen:
-            continue
-        seen.add(id(current))
-        yield current
-        queue += [getattr(current, "cause", None), current.__cause__, current.__context__]
+            told = _telling(everything, mark) if public is None else f"{mark!r} in {public}"
+            return failure_class, f"{told}; {remedy}."
+    return FailureClass.INTERNAL, _telling(everything, None) if public is None else public
 
 
 def _telling(text: str, mark: str | None) -> str:

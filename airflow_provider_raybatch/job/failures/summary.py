@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
+from airflow_provider_raybatch.job.failures.public_reasons import public_reason
 from airflow_provider_raybatch.job.row import RowFailure
 
 _MOST_SHOWN = 3
@@ -15,31 +16,37 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s|\n")
 _VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|\d+(?:[.,]\d+)*")
 
 
-def counted(failures: Iterable[tuple[int, RowFailure]]) -> str:
+def counted(failures: Iterable[tuple[int, RowFailure]], *, shows_rows: bool) -> str:
     """How many rows failed by step and reason, the most frequent first, each with one row as an example.
 
     Reasons that differ only in numbers and quoted values count as one.
 
     :param failures: each with the row's position in the input.
+    :param shows_rows: whether a reason may quote its row.
     """
     counts: Counter[tuple[str, str]] = Counter()
     examples: dict[tuple[str, str], str] = {}
     for ordinal, failure in failures:
-        kind = failure.step, kind_of_reason(failure.reason)
+        reason = failure.reason if shows_rows else public_reason(failure)
+        kind = failure.step, kind_of_reason(reason)
         counts[kind] += 1
-        examples.setdefault(kind, f"row {ordinal}: {_short(failure.reason)}")
+        examples.setdefault(kind, f"row {ordinal}: {_short(reason)}")
     shown = counts.most_common(_MOST_SHOWN)
     told = [f"{count:,} in step {kind[0]!r} ({examples[kind]})" for kind, count in shown]
     others = counts.total() - sum(count for _, count in shown)
     return ", ".join([*told, *([f"{others:,} for other reasons"] if others else [])])
 
 
-def main_reasons(failures: Iterable[RowFailure]) -> dict[str, tuple[int, str]]:
-    """By step how many rows failed for its most frequent reason, and the first sentence of that."""
+def main_reasons(failures: Iterable[RowFailure], *, shows_rows: bool) -> dict[str, tuple[int, str]]:
+    """By step how many rows failed for its most frequent reason, and the first sentence of that.
+
+    :param shows_rows: whether a reason may quote its row.
+    """
     counts: Counter[tuple[str, str]] = Counter()
     examples: dict[tuple[str, str], str] = {}
     for failure in failures:
-        sentence = _SENTENCE.split(failure.reason.strip(), maxsplit=1)[0]
+        reason = failure.reason if shows_rows else public_reason(failure)
+        sentence = _SENTENCE.split(reason.strip(), maxsplit=1)[0]
         kind = failure.step, kind_of_reason(sentence)
         counts[kind] += 1
         examples.setdefault(kind, _short(sentence))

@@ -215,10 +215,11 @@ def _recode(file: SourceFile, encoded: IO[bytes], into: IO[bytes]) -> None:
             into.write(decoder.decode(block).encode())
         into.write(decoder.decode(b"", final=True).encode())
     except UnicodeError as error:
-        raise PreflightError(
-            f"source: {file.shown} is not {file.csv.encoding} text ({error}); set "
-            "csv_options={'encoding': ...} to its own."
-        ) from error
+        what, then = (
+            f"source: {file.shown} is not {file.csv.encoding} text",
+            "set csv_options={'encoding': ...} to its own.",
+        )
+        raise PreflightError(f"{what} ({error}); {then}", public=f"{what}; {then}") from error
 
 
 def _copy(file: SourceFile, unpacked: Any, into: IO[bytes]) -> None:

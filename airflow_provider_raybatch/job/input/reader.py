@@ -180,9 +180,9 @@ class Reader:
         if self._listing.format == "parquet":
             where = self._broken_column(file, group)
         reason = " ".join(str(error).split())[:200].rstrip(".")
+        damaged, then = f"source: {file.shown} is damaged, {where} can't be decoded", "write the file again."
         return StorageError(
-            f"source: {file.shown} is damaged, {where} can't be decoded ({reason}); write the file again.",
-            FailureClass.USER_ERROR,
+            f"{damaged} ({reason}); {then}", FailureClass.USER_ERROR, public=f"{damaged}; {then}"
         )
 
     def _broken_column(self, file: SourceFile, group: int) -> str:

@@ -50,12 +50,17 @@ class Tolerance:
         :param remedy: for the message, beside mending rows and allowing more failures.
         :raises RaybatchError: too many rows fail.
         """
-        if self.exceeded(len(failures)):
-            raise self._too_many(
+        if not self.exceeded(len(failures)):
+            return
+
+        def what(shows_rows: bool) -> str:
+            return (
                 f"{len(failures):,} of the first {count_of(seen, 'row')} fail already, more than "
-                f"{self._rule}: {counted(failures)}; mend them{f', {remedy},' if remedy else ''} or raise "
-                f"{self._field}."
+                f"{self._rule}: {counted(failures, shows_rows=shows_rows)}; mend them"
+                f"{f', {remedy},' if remedy else ''} or raise {self._field}."
             )
+
+        raise self._too_many(what(shows_rows=True), what(shows_rows=False))
 
     def during(self, reports: Sequence[ReplicaProgress]) -> None:
         """:raises RaybatchError: too many rows failed, or nearly all rows so far."""
@@ -117,5 +122,9 @@ class Tolerance:
             return f"{allowed} that may fail where {self._field} is not set"
         return f"{allowed} that {self._field}={self._share:g} allows"
 
-    def _too_many(self, what: str) -> RaybatchError:
-        return RaybatchError(f"{self._field}: {what}", FailureClass.TOO_MANY_ERRORS)
+    def _too_many(self, what: str, public: str | None = None) -> RaybatchError:
+        return RaybatchError(
+            f"{self._field}: {what}",
+            FailureClass.TOO_MANY_ERRORS,
+            public=None if public is None else f"{self._field}: {public}",
+        )

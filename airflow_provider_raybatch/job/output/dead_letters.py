@@ -31,15 +31,19 @@ _ABOUT_TIME = frozenset({FailureClass.TIMEOUT, FailureClass.LIMIT_REACHED, Failu
 _ABOUT_FAILED_ROWS = frozenset({FailureClass.TOO_MANY_ERRORS, FailureClass.POISON_ROW})
 
 
-def failures_of(folder: Folder, manifest: BatchManifest) -> str:
-    """Summary of a dataset's dead letters, with their location."""
+def failures_of(folder: Folder, manifest: BatchManifest, *, shows_rows: bool) -> str:
+    """Summary of a dataset's dead letters, with their location.
+
+    :param shows_rows: whether a reason may quote its row.
+    """
     place = str(manifest.dead_letter_uri)
     letters = (
         json.loads(line)
         for file in folder.list(place.removeprefix(f"{folder.uri}/"))
         for line in folder.read(file.path).splitlines()
     )
-    summary = counted((letter["ordinal"], RowFailure(letter["step"], letter["reason"])) for letter in letters)
+    failures = ((letter["ordinal"], RowFailure(letter["step"], letter["reason"])) for letter in letters)
+    summary = counted(failures, shows_rows=shows_rows)
     return f"the dead letters are in {place}: {summary}"
 
 
@@ -65,7 +69,9 @@ def with_rows_left(error: Exception, job: Job, rows: int) -> Exception:
             failed = _write(job.folder, letters, ledger.parts, ledger.failures > 0)
             if failed:
                 place = f"{count_of(len(failed), 'failed row')} are in {job.folder.uri}/{letters}"
-                added.append(f"the dead letters of {place}: {counted(failed)}")
+                added.append(
+                    f"the dead letters of {place}: {counted(failed, shows_rows=job.spec.shows_rows)}"
+                )
     if len(added) == 1:
         return error
     text = f"{'; '.join(added)}."

@@ -181,7 +181,7 @@ def publish(range_: Range, target: Target) -> PublishedRange:
         target.folder.write(data_file(target.dead_letter, range_.number, "jsonl"), dead_letters(bad))
         failures = [RowFailure(one["step"], one["reason"]) for one in bad["failure"].to_pylist()]
         result.failed_steps = dict(Counter(failure.step for failure in failures))
-        result.reasons = main_reasons(failures)
+        result.reasons = main_reasons(failures, shows_rows=target.task.spec.shows_rows)
     return result
 
 

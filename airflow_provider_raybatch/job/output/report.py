@@ -24,6 +24,7 @@ from airflow_provider_raybatch.contract.report import Report, Sample
 from airflow_provider_raybatch.contract.shown_uri import shown_uri, without_queries
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import all_storable, cut_to
+from airflow_provider_raybatch.job.failures.causes import said
 from airflow_provider_raybatch.job.output.tally import Tally
 from airflow_provider_raybatch.report.from_manifest import report_from_manifest
 from airflow_provider_raybatch.report.page import report_page
@@ -78,7 +79,7 @@ class DatasetReport:
             report = report_of(manifest, tally, self.spec, self.course, self.attempts)
             write(self.folder, place, report)
         except Exception as error:  # the dataset is what the job is for
-            self.emit(warning(error))
+            self.emit(warning(error, self.spec.shows_rows))
             return None
         if tally.flaw is not None:
             text = f"the report lacks lengths, samples or answers of some rows ({tally.flaw})"
@@ -96,9 +97,9 @@ class DatasetReport:
         ]
 
 
-def warning(error: Exception) -> Notice:
+def warning(error: Exception, shows_rows: bool) -> Notice:
     """The log line of a report that could not be made."""
-    why = without_queries(" ".join(str(error).split()))[:300] or type(error).__name__
+    why = without_queries(" ".join(said(error, shows_rows).split()))[:300] or type(error).__name__
     return Notice(level="warning", message=f"no report of this job is written: {why}")
 
 
@@ -134,7 +135,7 @@ def report_of(
             "arguments": explaining(spec),
         }
     )
-    return report if spec.report_samples > 0 else report.without_content()
+    return report if spec.shows_rows else report.without_content()
 
 
 def explaining(spec: BatchInferenceSpec) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from airflow_provider_raybatch.contract.layout import REPORT_DATA, REPORT_PAGE, 
 from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission, TaskKey
+from airflow_provider_raybatch.job.failures.causes import said
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.record import listed_records
 from airflow_provider_raybatch.job.output.report import write
@@ -62,7 +63,7 @@ class RunReports:
                     if report is not None and not self._over.is_set():
                         write(folder, place, report)
 
-        self._earlier = _started(look, self._counted.set)
+        self._earlier = _started(look, spec.shows_rows, self._counted.set)
 
     def attempts(self) -> int:
         """Jobs of the run that are known, this one included."""
@@ -95,7 +96,7 @@ class RunReports:
                 write(folder, task_place(task), made)
 
         kind = record.failure_class or FailureClass.INTERNAL
-        _started(report).join(_LONGEST.get(kind, _USUALLY))
+        _started(report, known.spec.shows_rows).join(_LONGEST.get(kind, _USUALLY))
 
     def committed(self, journal: Journal) -> None:
         """Delete the report of earlier attempts, and write none any more, since the run has a dataset now."""
@@ -110,12 +111,15 @@ class RunReports:
             logger.warning("%s/%s/%s is not deleted: %s", folder.uri, place, REPORT_DATA, error)
 
 
-def _started(function: Callable[[], None], finally_: Callable[[], None] = lambda: None) -> threading.Thread:
+def _started(
+    function: Callable[[], None], shows_rows: bool, finally_: Callable[[], None] = lambda: None
+) -> threading.Thread:
     def run() -> None:
         try:
             function()
         except Exception as error:  # the job matters more
-            logger.warning("no report of a job without a dataset is written: %s", error)
+            text = "no report of a job without a dataset is written: %s"
+            logger.warning(text, said(error, shows_rows))
         finally:
             finally_()
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN
 from airflow_provider_raybatch.contract.report import FailedExample, Sample
 from airflow_provider_raybatch.contract.text import cut_to, storable
+from airflow_provider_raybatch.job.failures.causes import public_text
 from airflow_provider_raybatch.job.failures.summary import kind_of_reason
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.reader import parquet_rows
@@ -89,7 +90,7 @@ class Tally:
         try:
             self._take(other, wanted)
         except Exception as error:  # the dataset matters more
-            self.flaw = self.flaw or _flaw(error)
+            self.flaw = self.flaw or _flaw(error, wanted)
 
     def _take(self, other: Tally, wanted: Wanted) -> None:
         self.flaw = self.flaw or other.flaw
@@ -116,12 +117,12 @@ def tally_of(good: pa.Table, bad: pa.Table, task: Task, wanted: Wanted) -> Tally
             made.samples = samples_of(good, task, wanted.of_range, made.values)
             made.examples = examples_of(bad)
     except Exception as error:  # the dataset matters more
-        made.flaw = _flaw(error)
+        made.flaw = _flaw(error, wanted)
     return made
 
 
-def _flaw(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:500]
+def _flaw(error: Exception, wanted: Wanted) -> str:
+    return f"{type(error).__name__}: {error}"[:500] if wanted.samples else public_text(error)
 
 
 def _count(made: Tally, good: pa.Table, task: Task, wanted: Wanted) -> None:

@@ -108,10 +108,10 @@ def report_of_run(
     drivers += [part_folder] if own is not None and part_folder is not None else []
     in_run = tuple({f"{_above(driver)}/" for driver in drivers})
     parts = [part for part in listed(files) if part.path.startswith(in_run)]
-    report = _report(task, last, run, parts, folder, known)
+    shows = last.content and (known is None or known.spec.shows_rows)
+    report = _report(task, last, run, parts, folder, known, shows)
     earlier = None if known is None else known.spec.last_run
     report = report.model_copy(update={"last_run": last_run_of(folder, entries, task) or earlier})
-    shows = last.content and (known is None or known.spec.report_samples > 0)
     return report if shows else report.without_content()
 
 
@@ -168,13 +168,14 @@ def _report(
     parts: Sequence[Part],
     folder: Folder,
     known: Known | None,
+    shows_rows: bool,
 ) -> Report:
     rows, errors, still = _counted(folder, parts, last.total)
     tokens = Tokens(input=sum(one.input_tokens for one in run), output=sum(one.output_tokens for one in run))
     prices = {"gpu_hour_price": last.gpu_hour_price or None, "currency": last.currency or "USD"}
     money = Money(CostArguments.model_validate(prices), spent_before(run, last.run_token))
     seconds = round(max(0.0, last.at - last.began), 1)
-    failed = _failures(folder, parts, still)
+    failed = _failures(folder, parts, still, shows_rows)
     return Report(
         rows=rows,
         errors=errors,
@@ -237,10 +238,13 @@ def _counted(folder: Folder, parts: Sequence[Part], total: int | None) -> tuple[
     return good, errors, None
 
 
-def _failures(folder: Folder, parts: Sequence[Part], still: RowMask | None) -> list[FailureGroup]:
+def _failures(
+    folder: Folder, parts: Sequence[Part], still: RowMask | None, shows_rows: bool
+) -> list[FailureGroup]:
     """Failed rows by step, as far as the newest parts that have any tell.
 
     :param still: rows that no later job has answered.
+    :param shows_rows: whether reasons may quote their rows.
     """
     ragged = sorted((part for part in parts if part.ok < part.rows), key=lambda part: part.path, reverse=True)
     sizes = accumulate(part.bytes for part in ragged)
@@ -260,7 +264,7 @@ def _failures(folder: Folder, parts: Sequence[Part], still: RowMask | None) -> l
         failures += [RowFailure(one["step"], one["reason"]) for one in bad["failure"].to_pylist()]
         for step, found in (examples_of(bad) if number < _MOST_READ else {}).items():
             examples[step] = telling([*examples.get(step, []), *found])
-    reasons = main_reasons(failures)
+    reasons = main_reasons(failures, shows_rows=shows_rows)
     return [
         FailureGroup(step=step, rows=rows, reason=reasons[step][1], examples=examples.get(step, []))
         for step, rows in Counter(failure.step for failure in failures).most_common()

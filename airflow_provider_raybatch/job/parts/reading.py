@@ -55,12 +55,11 @@ def read_part(
         why = first.rstrip(".")[:200]
         if isinstance(error, OSError) and error.errno is not None:  # a disk's; pyarrow's have none
             raise StorageError(f"parts: {folder.uri}/{path} can't be read ({why}).") from error
-        logging.getLogger(__name__).warning("%s/%s is damaged (%s)", folder.uri, path, why)
+        damaged = f"parts: {folder.uri}/{path} is damaged"
+        logging.getLogger(__name__).warning("%s", damaged)  # without `why`, which may quote rows
         folder.write(path + DAMAGED, why.encode())
-        raise DamagedPartError(
-            f"parts: {folder.uri}/{path} is damaged ({why}); its rows count as not finished, and a retry "
-            "asks them again."
-        ) from error
+        then = "its rows count as not finished, and a retry asks them again."
+        raise DamagedPartError(f"{damaged} ({why}); {then}", public=f"{damaged}; {then}") from error
 
 
 def _read(folder: Folder, path: str, size: int, read: Callable[[pq.ParquetFile], T], extent: Extent) -> T:

@@ -18,6 +18,7 @@ from airflow_provider_raybatch.contract.row_template import RowTemplate, placeho
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.job.failures.public_reasons import public_reason
 from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.copies import Copies
@@ -114,14 +115,13 @@ def check_rows(
     failures, rows = sampled.failures, count_of(sampled.rows, "row")
     if failures and not sampled.requests and not spec.answers_lines:
         _, first = failures[0]
-        raise PreflightError(
-            f"prompt: none of the first {rows} makes a request; the first fails in step "
-            f"{first.step!r}: {first.reason}."
-        )
+        none = f"prompt: none of the first {rows} makes a request; the first fails in step {first.step!r}"
+        raise PreflightError(f"{none}: {first.reason}.", public=f"{none}: {public_reason(first)}.")
     if failures:
         tolerance.before(failures, sampled.rows)
         become = "error lines" if spec.answers_lines else "dead letters"
-        text = f"{len(failures):,} of the first {rows} will be {become}: {counted(failures)}."
+        why = counted(failures, shows_rows=spec.shows_rows)
+        text = f"{len(failures):,} of the first {rows} will be {become}: {why}."
         emit(Notice(level="warning", message=text))
     return sampled
 
@@ -160,10 +160,10 @@ def _schema(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | 
     read = [reader.read(chunk) for chunk in cut(surveyed, _SAMPLE_CHUNK, _SAMPLE_ROWS)]
     bad = [row for rows in read for row in rows.rows if isinstance(row, BadRow)]
     if bad and len(bad) == sum(len(rows) for rows in read):
-        raise PreflightError(
-            f"source: none of the first {count_of(len(bad), 'line')} of {listing.files[0].shown} is a row: "
-            f"{bad[0].reason}; JSONL has one JSON object a line."
-        )
+        none = f"source: none of the first {count_of(len(bad), 'line')} of {listing.files[0].shown} is a row"
+        public = public_reason(RowFailure("read", bad[0].reason))
+        why, public = (f"{none}: {one}; JSONL has one JSON object a line." for one in (bad[0].reason, public))
+        raise PreflightError(why, public=public)
     kinds: dict[str, Kind] = {}
     for rows in read:
         for name, kind in kinds_of(rows.columns().schema).items():

@@ -24,6 +24,7 @@ from airflow_provider_raybatch.job.engine.chat import ChatEncoder, prints_the_da
 from airflow_provider_raybatch.job.engine.pair_encoder import pooling_encoder
 from airflow_provider_raybatch.job.engine.token_ids import absent_bos, check_token_ids, surplus_tokens
 from airflow_provider_raybatch.job.failures.diagnosis import short
+from airflow_provider_raybatch.job.failures.public_reasons import public_reason
 from airflow_provider_raybatch.job.planning.context_length import ContextLength
 from airflow_provider_raybatch.job.planning.model_fit import ModelSizes
 from airflow_provider_raybatch.job.preflight.adapter_check import (
@@ -263,9 +264,11 @@ def _refuse_all(failures: Sequence[RowFailure], lengths: Sequence[int], context:
     """:raises PreflightError: no prompt becomes tokens, or all exceed the context."""
     if failures and not lengths:
         argument = "chat_template" if failures[0].step == "template" else "prompt"
+        none = (
+            f"{argument}: none of the first {count_of(len(failures), 'row')} becomes tokens; the first fails"
+        )
         raise PreflightError(
-            f"{argument}: none of the first {count_of(len(failures), 'row')} becomes tokens; the first "
-            f"fails: {failures[0].reason}."
+            f"{none}: {failures[0].reason}.", public=f"{none}: {public_reason(failures[0])}."
         )
     if lengths and min(lengths) >= context:
         raise PreflightError(

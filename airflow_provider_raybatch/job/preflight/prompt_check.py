@@ -61,7 +61,8 @@ def check_prompts(
         together = sorted([*sample.failures, *failed])
         if tolerance.exceeded(len(together)):
             return Refusal(tolerance, together, sample.rows, remedy)
-        text = f"{len(failed):,} of the first {rows} will be dead letters: {counted(failed)}."
+        why = counted(failed, shows_rows=spec.shows_rows)
+        text = f"{len(failed):,} of the first {rows} will be dead letters: {why}."
         emit(Notice(level="warning", message=text))
     if checked.truncated:
         text = (
@@ -72,7 +73,8 @@ def check_prompts(
         emit(Notice(message=text))
     if marked:
         shown = ", ".join(map(repr, list(dict.fromkeys(marked))[:3]))
-        text = f"{len(marked):,} of the first {rows} have special tokens in their text ({shown})"
+        which = f" ({shown})" if spec.shows_rows else ""
+        text = f"{len(marked):,} of the first {rows} have special tokens in their text{which}"
         emit(Notice(level="warning", message=f"{text}, {effect(spec)}."))
     return None
 

@@ -28,6 +28,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.engine import echo, forced
+from airflow_provider_raybatch.job.failures.public_errors import guarded_task
 from airflow_provider_raybatch.job.input.copies import Copies
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.budget import check_cost
@@ -384,7 +385,8 @@ def _made(
     if checked is not None:
         return checked
     options = beside_the_model(cluster_view.gpu_node(spec.accelerator_type))
-    made: ModelCheck = ray.get(ray.remote(check).options(**options).remote(spec, requests, environment))
+    task = ray.remote(guarded_task(check, spec.shows_rows)).options(**options)
+    made: ModelCheck = ray.get(task.remote(spec, requests, environment))
     return made
 
 

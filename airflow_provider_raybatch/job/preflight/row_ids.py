@@ -79,13 +79,16 @@ def _refuse_duplicates(
             if not one or hash(one) not in candidates:
                 continue
             if one in seen and are_lines:
+                lines = f"source: lines {seen[one] + 1} and {chunk.ordinal + position + 1}"
+                then = "answers are found by it, so each may be there once."
                 raise PreflightError(
-                    f"source: lines {seen[one] + 1} and {chunk.ordinal + position + 1} both have the "
-                    f"{column} {one!r}; answers are found by it, so each may be there once."
+                    f"{lines} both have the {column} {one!r}; {then}",
+                    public=f"{lines} have the same {column}; {then}",
                 )
             if one in seen:
+                rows = f"id_column: rows {seen[one]} and {chunk.ordinal + position}"
+                then = f"in column {column!r}; ids name rows, so each may be there once."
                 raise PreflightError(
-                    f"id_column: rows {seen[one]} and {chunk.ordinal + position} both have {one!r} in column "
-                    f"{column!r}; ids name rows, so each may be there once."
+                    f"{rows} both have {one!r} {then}", public=f"{rows} have the same value {then}"
                 )
             seen[one] = chunk.ordinal + position

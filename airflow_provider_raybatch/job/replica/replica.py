@@ -23,6 +23,7 @@ from airflow_provider_raybatch.job.control.private_package import set_environmen
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine_process.opening import open_engine
 from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy
+from airflow_provider_raybatch.job.failures.public_errors import guarded
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress, Reporter
 from airflow_provider_raybatch.job.replica.crash_log import CrashLog, left_by_the_last, path_of
@@ -81,7 +82,8 @@ class Replica(ReplicaProcess):
         self.reporter = Reporter(
             coordinator, self.report, self._measure, self.draining.set, self.asked_to_ask.set
         )
-        with self.reporter.reporting_failure():
+        self._shows_rows = spec.shows_rows
+        with self.reporter.reporting_failure(), guarded(self._shows_rows):
             self._check_starts(spec)
             try:
                 is_open = self._is_needed() and self._open(spec, environment, spans_nodes)
@@ -168,7 +170,7 @@ class Replica(ReplicaProcess):
         """Work until every row of the input is written. Each process that starts takes a ticket."""
         for number in batch["ticket"]:
             if not self._has_left:
-                with self.reporter.reporting_failure():
+                with self.reporter.reporting_failure(), guarded(self._shows_rows):
                     await self._work()
             yield {"ticket": [number]}
 

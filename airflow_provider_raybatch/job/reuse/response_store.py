@@ -16,6 +16,7 @@ from airflow_provider_raybatch.contract.arguments.reuse import ReuseArguments
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.failures.causes import said
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
@@ -97,7 +98,8 @@ def remember(store: ResponseStore, place: Folder, ledger: Sequence[Part], emit: 
         for driver, found in groupby(paid, key=lambda part: part.driver):
             store.add(driver, _generated(place, list(found), task, emit))
     except Exception as error:  # the dataset is committed: nothing that fails here may fail the job
-        text = f"{_sentence(error)} The dataset is complete, but the response store lacks new responses."
+        why = _sentence(error, task.spec.shows_rows)
+        text = f"{why} The dataset is complete, but the response store lacks new responses."
         emit(Notice(level="warning", message=text))
 
 
@@ -114,7 +116,7 @@ def remember_committed(
         store = open_store(spec, credentials, emit)
         ledger = parts.listed(place.list(layout.task_folder(spec.submission)))
     except Exception as error:
-        emit(Notice(level="warning", message=_sentence(error)))
+        emit(Notice(level="warning", message=_sentence(error, spec.shows_rows)))
         return
     if spec.on_clear == "regenerate":
         # Responses of earlier runs are the ones that the user wants replaced.
@@ -123,8 +125,11 @@ def remember_committed(
         remember(store, place, ledger, emit, task_of(spec))
 
 
-def _sentence(error: Exception) -> str:
-    return str(error) if isinstance(error, StorageError) else f"reuse: {type(error).__name__}: {error}."
+def _sentence(error: Exception, shows_rows: bool) -> str:
+    why = said(error, shows_rows)
+    if isinstance(error, StorageError):
+        return why
+    return f"reuse: {type(error).__name__}: {why}." if shows_rows else f"reuse: {why}."
 
 
 def _generated(place: Folder, found: Sequence[Part], task: Task, emit: Emit) -> Iterator[pa.Table]:

@@ -12,6 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.failures.public_errors import guarded_task
 from airflow_provider_raybatch.job.row_order import buckets
 from airflow_provider_raybatch.job.work import Job, WorkItem, in_sequence
 
@@ -27,7 +28,7 @@ def apart_if_users_code(spec: BatchInferenceSpec, function: Callable[..., T]) ->
     """
     if not spec.functions:
         return function
-    task = ray.remote(**on_this_node())(function)
+    task = ray.remote(**on_this_node())(guarded_task(function, spec.shows_rows))
     code = users_code(**spec.functions)
 
     def call(*arguments: Any) -> T:
@@ -101,13 +102,15 @@ def parallel_map(
 
 def keys_over_the_cluster(function: Callable[..., T], groups: Sequence[Any], job: Job) -> Iterable[T]:
     """See :data:`~airflow_provider_raybatch.job.work.ParallelMap`."""
-    return parallel_map(function, groups, job, prompt_function=job.spec.prompt_function)
+    guarded = guarded_task(function, job.spec.shows_rows)
+    return parallel_map(guarded, groups, job, prompt_function=job.spec.prompt_function)
 
 
 def cut_in_tasks(groups: Sequence[Sequence[WorkItem]], cut: buckets.Cut) -> Iterable[tuple[Any, list[Any]]]:
     """See :data:`~airflow_provider_raybatch.job.row_order.regroup.CutInTasks`."""
     code = users_code(prompt_function=cut.job.spec.prompt_function)
-    return _spread(buckets.slices, groups, cut, 1 + cut.grouping.buckets, code)
+    slices = guarded_task(buckets.slices, cut.job.spec.shows_rows)
+    return _spread(slices, groups, cut, 1 + cut.grouping.buckets, code)
 
 
 def _spread(

@@ -265,12 +265,15 @@ def _together(name: str, one: Seen | None, other: Seen) -> Seen:
         return other
     kind = join(one.kind, other.kind)
     if kind == TEXT:
+        then = "which no type fits both; return one type, or None where there is no value."
         raise _user_error(
             f"column {name!r} has {one.example} in row {one.ordinal} and {other.example} in row "
-            f"{other.ordinal}, which no type fits both; return one type, or None where there is no value."
+            f"{other.ordinal}, {then}",
+            public=f"column {name!r} has values in row {one.ordinal} and in row {other.ordinal}, {then}",
         )
     return replace(one, kind=kind)
 
 
-def _user_error(text: str) -> RaybatchError:
-    return RaybatchError(f"{STEP}: {text}", FailureClass.USER_ERROR)
+def _user_error(text: str, public: str | None = None) -> RaybatchError:
+    public = None if public is None else f"{STEP}: {public}"
+    return RaybatchError(f"{STEP}: {text}", FailureClass.USER_ERROR, public=public)

@@ -13,6 +13,7 @@ import ray.data
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.failures.public_errors import guarded_task
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.run.ray_data_llm import stages
@@ -59,10 +60,11 @@ def dataset(job: Job, plan: Plan, items: Sequence[WorkItem]) -> ray.data.Dataset
     work = ray.data.from_items(
         [{"item": pickle.dumps(item)} for item in items], override_num_blocks=len(items)
     )
-    rows = work.map_batches(stages.read, fn_kwargs={"job": job}, batch_size=1, **cpus)
-    checked = processor(rows).map(stages.checked_response, fn_kwargs={"job": job}, **cpus)
+    guarded = functools.partial(guarded_task, shows_rows=job.spec.shows_rows)
+    rows = work.map_batches(guarded(stages.read), fn_kwargs={"job": job}, batch_size=1, **cpus)
+    checked = processor(rows).map(guarded(stages.checked_response), fn_kwargs={"job": job}, **cpus)
     return checked.map_batches(
-        stages.write,
+        guarded(stages.write),
         fn_kwargs={"job": job},
         batch_size=plan.rows_per_chunk,
         batch_format="pyarrow",

@@ -25,7 +25,7 @@ def test_failures_are_counted_by_step_and_reason() -> None:
     failures += [(row, RowFailure("tokenize", f"{row} tokens, and 512 fit")) for row in range(3, 1003)]
     failures += [(2000, RowFailure("parse", "no JSON." + "x" * 500))]
     failures += [(3000 + row, RowFailure(f"step {'abc'[row]}", "odd")) for row in range(3)]
-    assert counted(failures) == (
+    assert counted(failures, shows_rows=True) == (
         "1,000 in step 'tokenize' (row 3: 3 tokens, and 512 fit), 3 in step 'template' (row 0: column 'a' is "
         f"null), 1 in step 'parse' (row 2000: no JSON.{'x' * 89}...), 3 for other reasons"
     )
@@ -34,15 +34,16 @@ def test_failures_are_counted_by_step_and_reason() -> None:
 def test_the_first_sentence_of_the_most_frequent_reason_is_kept() -> None:
     reasons = ["Row 1 is odd.", "It broke\nhere.", "Row 22 is odd. Look at it.", "y" * 500]
     failures = [RowFailure("engine", one) for one in reasons] + [RowFailure("read", "no text")]
-    assert main_reasons(failures) == {"engine": (2, "Row 1 is odd"), "read": (1, "no text")}
-    assert main_reasons([RowFailure("engine", "y" * 500)]) == {"engine": (1, f"{'y' * 97}...")}
+    assert main_reasons(failures, shows_rows=True) == {"engine": (2, "Row 1 is odd"), "read": (1, "no text")}
+    cut = main_reasons([RowFailure("engine", "y" * 500)], shows_rows=True)
+    assert cut == {"engine": (1, f"{'y' * 97}...")}
 
 
 def job_in(folder: Folder, submission: int = 1) -> Any:
     return SimpleNamespace(
         folder=folder,
         part_folder=f"{RUN}/raybatch-x-{submission}",
-        spec=SimpleNamespace(on_clear="reuse"),
+        spec=SimpleNamespace(on_clear="reuse", shows_rows=True),
     )
 
 

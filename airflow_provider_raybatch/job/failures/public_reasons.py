@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a row failed, in words that no row can choose: all that a job with ``report_samples=0`` says of it.
+
+Reasons quote values, keys, responses and texts of foreign exceptions. So this lists what may be said, rather
+than what may not. Dead letters and error files have the whole reason.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+
+from airflow_provider_raybatch.job.row import RowFailure
+
+_COUNT = r"\d+(?:,\d{3})*"
+_SAYS: tuple[tuple[str, str | None], ...] = (
+    ("the line is not JSON", None),
+    ("the line is JSON, but (?:a list|a string|a boolean|null|a number) instead of an object", None),
+    ("the body of the line is not JSON", None),
+    ("an object in the line has the key .* twice", "an object in the line has a key twice"),
+    ("the row is not CSV", None),
+    ("the row is not UTF-8 text", None),
+    ("the row is the header line once more", None),
+    (f"the row has {_COUNT} fields?, the header has {_COUNT}", None),
+    ("column .* has a value that can't be read", "a column has a value that can't be read"),
+    ("the request is not JSON", None),
+    ("sampling of the row: ", "the sampling of the row is refused"),
+    ("the row has no column ", "the row has no such column as the prompt names"),
+    ("column .* is null", "a column that the prompt names is null"),
+    ("column .* is empty", "a column that the prompt names is empty"),
+    (
+        f"the prompt has {_COUNT} tokens? and max_model_len is {_COUNT}, which leaves no room for a response",
+        None,
+    ),
+    (f"the (?:text|pair of query and document) has {_COUNT} tokens? and the model takes {_COUNT}", None),
+    ("the query leaves .* no room for a document", "the query leaves no room for a document"),
+    ("the text has no token but white space", None),
+    ("the row's text has the special token ", "the row's text has a special token of the model"),
+    ("the prompt has the token ", "the prompt has a token that the model's vocabulary lacks"),
+    ("the engine's process dies of this row, and did so with this row alone in it", None),
+    (
+        "the process of the engine and of prompt_function ",
+        "the process of the engine and of prompt_function dies of this row, alone in it",
+    ),
+    ("the engine ended the request with finish_reason '(?:error|abort)'", None),
+    ("the engine gave no (?:vector for each chunk|vector|probabilities|score)", None),
+    ("the echo engine fails requests that contain ", "the echo engine fails such requests"),
+    ("vLLM ended the request without a result", None),
+    ("the server answered without a completion", None),
+    ("the response is not JSON(?:, cut off by max_tokens)?", None),
+    ("the response does not fit the JSON schema", None),
+    ("the response does not fit the columns of response_format", None),
+    ("the response is not one of the choices", None),
+    ("the response calls a tool in a form that can't be read", None),
+    ("the response calls no tool, which tool_choice asks for", None),
+    ("the response calls the tool ", "the response calls a tool that is not among tools"),
+    ("the arguments of .* are not JSON", "the arguments of a tool call are not JSON"),
+    ("the arguments of .* do not fit its schema", "the arguments of a tool call do not fit its schema"),
+    ("the response has reasoning and no answer after it", None),
+    (f"the response was cut off after {_COUNT} tokens?", None),
+    ("the function returned a column ", "the function returned a column that can't be used"),
+    ("the function returned ", "the function returned what is not a dictionary of columns"),
+)
+"""Beginnings of reasons, and what is said of them; ``None`` for what has matched: fixed words and counts."""
+_KNOWN = tuple((re.compile(begins, re.DOTALL), words) for begins, words in _SAYS)
+_PLACE = re.compile(rf"(?:chunk {_COUNT} \(from character {_COUNT}\)|document {_COUNT}): ")
+_FIELD = re.compile(r"([a-z_]{1,30})(?:\.[^:]*)?: ")
+_FIELDS = frozenset({
+    "custom_id", "method", "url", "body", "model", "messages", "prompt", "input", "temperature", "top_p",
+    "presence_penalty", "frequency_penalty", "seed", "n", "max_tokens", "max_completion_tokens", "stop",
+    "logit_bias", "logprobs", "top_logprobs", "response_format", "tools", "tool_choice", "stream", "echo",
+    "best_of", "modalities", "dimensions", "encoding_format", "top_k", "min_p", "min_tokens",
+    "repetition_penalty", "ignore_eos",
+})  # fmt: skip
+"""Of the lines of OpenAI batch files; a key that only a row has is not said."""
+_CLASS = re.compile(r"(\w{1,60}): ")
+_CLASSES = frozenset({
+    *(name for name, kind in vars(builtins).items() if isinstance(kind, type) and name.endswith("Error")),
+    "TemplateError", "UndefinedError", "SecurityError", "ValidationError", "VLLMValidationError",
+    "EngineGenerateError", "JSONDecodeError",
+})  # fmt: skip
+"""Exceptions of Python, Jinja, pydantic and vLLM, whose names begin the reasons of rows."""
+_OF_STEP = {
+    "read": "the row can't be read",
+    "template": "the row makes no request",
+    "tokenize": "the row makes no prompt that the model takes",
+    "engine": "the engine made no response",
+    "parse": "the response is not what was asked for",
+    "length": "the response was cut off",
+    "postprocess": "no columns could be made of the response",
+}
+_OTHER = "the dead letter has the reason"
+
+
+def public_reason(failure: RowFailure) -> str:
+    """Why a row failed, without what the row or its response holds."""
+    reason = failure.reason
+    if (place := _PLACE.match(reason)) is not None:
+        reason = reason[place.end() :]
+    for begins, words in _KNOWN:
+        if (found := begins.match(reason)) is not None:
+            return words or found[0]
+    if (field := _FIELD.match(reason)) is not None and field[1] in _FIELDS:
+        return f"the line's {field[1]} is refused"
+    general = _OF_STEP.get(failure.step, _OTHER)
+    if (kind := _CLASS.match(reason)) is not None and kind[1] in _CLASSES:
+        return f"{general} ({kind[1]})"
+    return general
