@@ -128,6 +128,51 @@ def _options() -> dict[str, Any]:
             "example": "/opt/airflow/batch_models.json",
             "default": "",
         },
+        "batch_api_strict": {
+            "description": (
+                "Accept what OpenAI accepts: 50,000 requests and 200 MB a file, and 24-hour windows alone.\n"
+            ),
+            "version_added": _VERSION,
+            "type": "boolean",
+            "example": None,
+            "default": "False",
+        },
+        **_limits(),
+    }
+
+
+def _limits() -> dict[str, Any]:
+    """What one user may ask of the Batch API."""
+    texts = {
+        "batch_api_max_file_bytes": ("Bytes of one uploaded file; 0 for no limit.\n", "2000000000"),
+        "batch_api_max_user_bytes": (
+            "Bytes of all files of a user that have not expired, with those that batches have made;\n"
+            "0 for no limit. Uploads are refused above it, and batches go on.\n",
+            "50000000000",
+        ),
+        "batch_api_requests_per_minute": (
+            "Requests of a user in a minute, counted by each process of the API server on its own;\n"
+            "0 for no limit.\n",
+            "3000",
+        ),
+        "batch_api_batches_per_hour": (
+            "Batches that a user may create in an hour; 0 for no limit.\n",
+            "2000",
+        ),
+        "batch_api_unfinished_batches": (
+            "Batches of a user that may wait or run at once; 0 for no limit.\n",
+            "1000",
+        ),
+    }
+    return {
+        name: {
+            "description": text,
+            "version_added": _VERSION,
+            "type": "integer",
+            "example": None,
+            "default": default,
+        }
+        for name, (text, default) in texts.items()
     }
 
 

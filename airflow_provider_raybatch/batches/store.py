@@ -22,6 +22,13 @@ from airflow_provider_raybatch.contract.batch_api.ids import (
     newest_first,
     owner_digest,
 )
+from airflow_provider_raybatch.contract.batch_api.listed import (
+    ListedBatch,
+    ListedFile,
+    file_key,
+    listed_batch,
+    listed_file,
+)
 from airflow_provider_raybatch.contract.batch_api.records import (
     BatchEnd,
     BatchOutcome,
@@ -73,15 +80,16 @@ class BatchStore:
     def add_file(self, record: FileRecord) -> None:
         """Keep the record of a file whose content is there; of an output file, several writers may."""
         path = f"{layout.file_folder(record.id)}/{layout.SIGNED_RECORD}"
-        self._create_once(path, signed(record, f"file {record.id}", self.secret))
-        self._index(layout.FILES, record.owner, newest_first(record.created_at, record.id))
+        if not self._create_once(path, signed(record, f"file {record.id}", self.secret)):
+            record = self.file(record.id) or record  # the one that counts, whose writer may have died here
+        self._index(layout.FILES, record.owner, file_key(record))
 
     def delete_file(self, record: FileRecord) -> None:
         """Delete a file: its record first, so that no file is found without its content."""
         place = layout.file_folder(record.id)
         index = layout.user_index(owner_digest(record.owner), layout.FILES)
         self.root.delete([
-            f"{index}/{newest_first(record.created_at, record.id)}",
+            f"{index}/{file_key(record)}",
             f"{place}/{layout.SIGNED_RECORD}",
         ])
         self.root.delete([piece.path for piece in record.content])
@@ -168,9 +176,19 @@ class BatchStore:
 
         :param of: ``layout.FILES`` or ``layout.BATCHES``.
         """
+        return [one.id for one in (self.files(owner) if of == layout.FILES else self.batches(owner))]
+
+    def files(self, owner: str) -> list[ListedFile]:
+        """A user's files, newest first; also such as have expired and are not deleted yet."""
+        return [one for one in map(listed_file, self._keys(layout.FILES, owner)) if one is not None]
+
+    def batches(self, owner: str) -> list[ListedBatch]:
+        """A user's batches, newest first."""
+        return [one for one in map(listed_batch, self._keys(layout.BATCHES, owner)) if one is not None]
+
+    def _keys(self, of: str, owner: str) -> list[str]:
         index = layout.user_index(owner_digest(owner), of)
-        keys = sorted(entry.path.rpartition("/")[2] for entry in self.root.list(index, depth=1))
-        return [key.partition("-")[2] for key in keys]
+        return sorted(entry.path.rpartition("/")[2] for entry in self.root.list(index, depth=1))
 
     def _index(self, of: str, owner: str, key: str) -> None:
         self._create_once(f"{layout.user_index(owner_digest(owner), of)}/{key}", new_nonce().encode())

@@ -50,6 +50,14 @@ def newest_first(created_at: float, name: str) -> str:
     return f"{_LATEST - int(created_at * 1000):013d}-{name}"
 
 
+def created_at(countdown: str) -> float:
+    """When something was created, in epoch seconds.
+
+    :param countdown: the digits that its key begins with, see :func:`newest_first`.
+    """
+    return (_LATEST - int(countdown)) / 1000
+
+
 def owner_digest(owner: str) -> str:
     """A user's folder, whose name must not depend on what user names may hold."""
     return hex_digest(owner)

@@ -19,13 +19,15 @@ from starlette.types import Receive, Scope, Send
 
 from airflow_provider_raybatch.batches.settings import batch_api_settings
 from airflow_provider_raybatch.contract.failures import RaybatchError, SpecError
+from airflow_provider_raybatch.plugins.batch_api import files, models
 from airflow_provider_raybatch.plugins.batch_api.answering import Answering
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.service import BatchService
+from airflow_provider_raybatch.plugins.batch_api.settings import api_limits
 
 _log = logging.getLogger(__name__)
 
-_ROUTERS: Sequence[APIRouter] = ()
+_ROUTERS: Sequence[APIRouter] = (files.router, models.router)
 _DEFECT = "The server had an error; the log of Airflow's API server has it under this request's x-request-id."
 _UNUSABLE = "The Batch API of this Airflow can't be used just now; ask its admin."
 _PATHS = {
@@ -40,13 +42,13 @@ def make_batch_app() -> FastAPI | None:
     With a setting that can't be used, it answers each call with 503 and says why in the log.
     """
     try:
-        settings = batch_api_settings()
+        settings, limits = batch_api_settings(), api_limits()
     except SpecError as error:
         return _unusable(str(error))
     if settings is None:
         return None
     app = _new_app()
-    app.state.service = BatchService(settings)
+    app.state.service = BatchService(settings, limits)
     for router in _ROUTERS:
         app.include_router(router)
     return app

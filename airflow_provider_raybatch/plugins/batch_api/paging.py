@@ -35,11 +35,14 @@ class PageRequest:
     after: str | None = None
     order: str | None = None
 
-    def page(self, newest_first: Sequence[str], *, default: int, most: int) -> Page:
+    def page(
+        self, newest_first: Sequence[str], *, default: int, most: int, gone_at: int | None = None
+    ) -> Page:
         """The page of a list.
 
         :param newest_first: all ids that the caller may see.
         :param default: ids on a page whose `limit` is not given, and `most` on any page.
+        :param gone_at: how many in the list are newer than the entry `after`, if that was deleted.
         :raises OpenAiError: a parameter can't be used, or `after` is not in the list: an empty page would
             end the loop of a client as if it had seen everything.
         """
@@ -49,17 +52,22 @@ class PageRequest:
                 400, f"order: {shown(self.order)} is not an order; use asc or desc.", param="order"
             )
         ids = list(reversed(newest_first)) if self.order == "asc" else list(newest_first)
-        start = 0
-        if self.after is not None:
-            if self.after not in ids:
-                raise OpenAiError(
-                    400,
-                    f"after: {shown(self.after)} is not in this list; use the id of its last entry that you "
-                    "have seen.",
-                    param="after",
-                )
-            start = ids.index(self.after) + 1
+        start = self._start(ids, gone_at)
         return Page(ids[start : start + limit], start + limit < len(ids))
+
+    def _start(self, ids: list[str], gone_at: int | None) -> int:
+        if self.after is None:
+            return 0
+        if self.after in ids:
+            return ids.index(self.after) + 1
+        if gone_at is None:
+            raise OpenAiError(
+                400,
+                f"after: {shown(self.after)} is not in this list; use the id of its last entry that you have "
+                "seen.",
+                param="after",
+            )
+        return len(ids) - gone_at if self.order == "asc" else gone_at
 
     def _limit(self, default: int, most: int) -> int:
         if self.limit is None:

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the routes of one app share: the store, the threads that call it, and the settings."""
+"""What the routes of one app share: the store, the threads that call it, limits, and what was read lately.
+
+A cache never says that something exists. Files are looked up in storage with each request, so that a deleted
+one is gone at once at all servers; only the content of documents that are written once is kept. Batches that
+have ended are kept with the store, which is made anew every ten minutes: no client can delete one.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +12,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Annotated, Concatenate, ParamSpec, TypeVar
+from typing import Annotated, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from fastapi import Depends, Request
 
+from airflow_provider_raybatch.batches.known import KnownDocuments
 from airflow_provider_raybatch.batches.settings import BatchApiSettings
 from airflow_provider_raybatch.batches.store import BatchStore, batch_store
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller, authenticated
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
+from airflow_provider_raybatch.plugins.batch_api.limits import RequestRate, check_new_batch
+from airflow_provider_raybatch.plugins.batch_api.settings import ApiLimits
 from airflow_provider_raybatch.plugins.threads import CrowdedError, OwnThreads
 
 P = ParamSpec("P")
@@ -28,14 +36,27 @@ _FRESH = 600.0
 _AGAIN = {"Retry-After": "5"}
 
 
+class ShownFile(NamedTuple):
+    """A file's owner, and the file as its owner sees it."""
+
+    owner: str
+    shown: dict[str, Any]
+
+
 class BatchService:
     """The store of an app, called in threads of its own.
 
     :param settings: where files and batches lie.
+    :param limits: of each user.
     """
 
-    def __init__(self, settings: BatchApiSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: BatchApiSettings, limits: ApiLimits) -> None:
+        self.settings, self.limits = settings, limits
+        self.rate = RequestRate(limits.requests_per_minute)
+        self.shown_files = KnownDocuments()
+        """A :class:`ShownFile` by the id of the file."""
+        self.deleted_files = KnownDocuments()
+        """When a file was created that a user has deleted, by ``<user>/<file>``."""
         self._threads = OwnThreads("raybatch-batches", threads=16, waiting=200, seconds=60)
         self._lock = threading.Lock()
         self._store: BatchStore | None = None
@@ -66,6 +87,13 @@ class BatchService:
                 503, "The Batch API can't do this just now; the log of Airflow's API server says why."
             ) from error
 
+    async def check_new_batch(self, caller: Caller) -> None:
+        """Check that a user may create another batch now.
+
+        :raises OpenAiError: 429, too many were created in the last hour, or have not ended.
+        """
+        await self.call(check_new_batch, caller.id, self.limits)
+
     def store(self) -> BatchStore:
         """The store; it blocks while credentials are renewed.
 
@@ -87,7 +115,9 @@ ServiceDep = Annotated[BatchService, Depends(_service)]
 
 
 async def _admitted(request: Request, service: ServiceDep) -> Caller:
-    return await authenticated(request)
+    caller = await authenticated(request)
+    service.rate.take(caller.id)
+    return caller
 
 
 CallerDep = Annotated[Caller, Depends(_admitted)]
