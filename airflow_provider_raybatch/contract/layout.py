@@ -127,6 +127,16 @@ def user_index(owner: str, of: str) -> str:
     return f"{USERS}/{owner}/{of}"
 
 
+def create_log(digest: str) -> str:
+    """The log of the requests that ask for the same batch."""
+    return f"{CREATES}/{digest}"
+
+
+def create_entry(digest: str, number: int) -> str:
+    """An entry of it; their names have the order of their numbers."""
+    return f"{create_log(digest)}/{number:08d}.json"
+
+
 def manifest_file(commit: str) -> str:
     """Its manifest."""
     return f"{MANIFESTS}/{commit}.json"

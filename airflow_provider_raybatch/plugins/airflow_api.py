@@ -87,18 +87,29 @@ def _path_of(ti: TaskInstance) -> tuple[str, ...]:
 
 
 def _client(request: Request) -> httpx.AsyncClient:
+    return airflow_client({name: value for name, value in request.headers.items() if name in _LOGIN})
+
+
+def airflow_client(login: Mapping[str, str]) -> httpx.AsyncClient:
+    """A client of Airflow's API in this process; paths are those of :func:`api_path`.
+
+    :param login: headers.
+    """
     # The same call as that of Airflow's own server, which finds the app that serves this request.
     app = cached_app(apps=os.environ.get("AIRFLOW_API_APPS", "all"))
-    login = {name: value for name, value in request.headers.items() if name in _LOGIN}
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://airflow.internal", headers=login)
+    return httpx.AsyncClient(transport=transport, base_url="http://airflow.internal", headers=dict(login))
+
+
+def api_path(*parts: str) -> str:
+    """A path of Airflow's public API."""
+    return f"{base_path()}/api/v2/" + "/".join(quote(part, safe="~") for part in parts)
 
 
 async def _get(
     client: httpx.AsyncClient, *path: str, params: Mapping[str, Any] | None = None
 ) -> Mapping[str, Any]:
-    url = f"{base_path()}/api/v2/" + "/".join(quote(part, safe="~") for part in path)
-    answer = await client.get(url, params=params)
+    answer = await client.get(api_path(*path), params=params)
     if answer.status_code in {401, 403}:
         raise HTTPException(answer.status_code, "Airflow does not show you this task instance.")
     if answer.status_code == 404:

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a look at a batch completes because whoever should have done it has died.
+
+No process owns a batch. So a server that was killed before it had made the DAG run, or a task that was killed
+before it had ended the batch, is noticed by the next look at the batch, at whichever server.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from airflow_provider_raybatch.batches.ending import end_of, end_without_job, manifest_of
+from airflow_provider_raybatch.batches.queueing import run_after
+from airflow_provider_raybatch.batches.store import BatchStore, new_nonce
+from airflow_provider_raybatch.contract.batch_api.records import BatchError, BatchOutcome, Decision
+from airflow_provider_raybatch.contract.batch_api.states import BatchState
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
+from airflow_provider_raybatch.plugins.batch_api.runs import DagRuns
+from airflow_provider_raybatch.storage.errors import StorageError
+
+_log = logging.getLogger(__name__)
+
+_ALIVE = 60.0
+"""Seconds: a driver renews its progress every few of them, so it lives if that is younger."""
+_PUBLISHING = 600.0
+"""Seconds that a job without a task gets to publish, once it is decided how its batch ends."""
+_MOST_LOOKS = 20_000
+
+
+def trigger(store: BatchStore, state: BatchState, runs: DagRuns) -> BatchState:
+    """Make the DAG run of a batch, and note that it is there.
+
+    :raises OpenAiError: see :meth:`DagRuns.trigger`.
+    """
+    record = state.record
+    runs.trigger(record.dag_id, record.id, run_after(record.created_at, record.input_lines), record.model)
+    store.mark_triggered(record.id, time.time())
+    return replace(state, triggered=True)
+
+
+def decided(
+    store: BatchStore, batch_id: str, decision: Decision, errors: tuple[BatchError, ...] = ()
+) -> BatchOutcome:
+    """How a batch ends: `decision`, unless another one was made before."""
+    wanted = BatchOutcome(decision=decision, at=time.time(), nonce=new_nonce(), errors=list(errors))
+    return store.decide(batch_id, wanted)
+
+
+def settled(store: BatchStore, state: BatchState) -> BatchState:
+    """End a batch that needs no job any more: it is decided, or its window has passed, before its task began.
+
+    A task that begins later sees the decision, since it looks for one after it has noted that it began.
+    """
+    if state.is_over or state.started is not None:
+        return state
+    if state.outcome is None:
+        if time.time() < state.record.expires_at:
+            return state
+        decided(store, state.record.id, "expired")
+        state = _again(store, state)
+    if state.started is None and state.outcome is not None:
+        end_without_job(store, state, state.outcome.decision, state.outcome.errors)
+        state = _again(store, state)
+    return state
+
+
+class Upkeep:
+    """The looks of one process.
+
+    :param interval: seconds between two questions to Airflow about one batch.
+    :param at_once: questions to Airflow; looks beyond that show what is written.
+    """
+
+    def __init__(self, interval: float = 10.0, at_once: int = 4) -> None:
+        self._interval = interval
+        self._free = threading.BoundedSemaphore(at_once)
+        self._lock = threading.Lock()
+        self._asked: OrderedDict[str, float] = OrderedDict()
+
+    def looked_after(self, store: BatchStore, state: BatchState, runs: DagRuns) -> BatchState:
+        """The batch after what was missing is done.
+
+        Where Airflow refuses or does not answer, the batch is as it was; a later look tries again.
+        """
+        state = settled(store, state)
+        if state.is_over or _is_alive(state):
+            return state
+        with self._turn(state.record.id) as is_due:
+            if not is_due:
+                return state
+            if state.triggered:
+                return self._after_its_run(store, state, runs)
+            if state.outcome is None:
+                try:
+                    return trigger(store, state, runs)
+                except OpenAiError as error:
+                    _log.warning("%s has no DAG run yet: %s", state.record.id, error)
+        return state
+
+    def _after_its_run(self, store: BatchStore, state: BatchState, runs: DagRuns) -> BatchState:
+        """End a batch whose run is over, from what its job has published."""
+        record = state.record
+        if not runs.is_over(record.dag_id, record.id):
+            return state
+        state = _again(store, state)  # its task may have ended it just before
+        if state.is_over:
+            return state
+        try:
+            manifest = manifest_of(store, record.id)
+            if manifest is not None:
+                end_of(store, state, manifest)
+                return _again(store, state)
+        except StorageError:
+            raise
+        except RaybatchError as error:
+            _log.error("%s can't be ended from its manifest: %s", record.id, error)
+        return _without_manifest(store, state)
+
+    @contextmanager
+    def _turn(self, batch_id: str) -> Iterator[bool]:
+        """Whether Airflow may be asked about a batch now."""
+        if not self._is_due(batch_id) or not self._free.acquire(blocking=False):
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            self._free.release()
+
+    def _is_due(self, batch_id: str) -> bool:
+        now = time.monotonic()
+        with self._lock:
+            if now < self._asked.get(batch_id, now):
+                return False
+            self._asked[batch_id] = now + self._interval
+            self._asked.move_to_end(batch_id)
+            if len(self._asked) > _MOST_LOOKS:
+                self._asked.popitem(last=False)
+        return True
+
+
+def _without_manifest(store: BatchStore, state: BatchState) -> BatchState:
+    """Fail a batch whose run is over and whose job has published nothing, unless the job may still do so."""
+    record, outcome = state.record, state.outcome
+    if outcome is not None and outcome.decision != "failed" and time.time() - outcome.at < _PUBLISHING:
+        return state
+    error = BatchError(
+        code="dag_run_over",
+        message=f"DAG run {record.id} of {record.dag_id} is over without a result; see its log in Airflow.",
+    )
+    if outcome is None and decided(store, record.id, "failed", (error,)).decision != "failed":
+        return _again(store, state)  # decided by the job, which publishes now
+    end_without_job(store, _again(store, state), "failed", [error])
+    return _again(store, state)
+
+
+def _is_alive(state: BatchState) -> bool:
+    return state.progress is not None and abs(time.time() - state.progress.at) < _ALIVE
+
+
+def _again(store: BatchStore, state: BatchState) -> BatchState:
+    return store.state(state.record.id) or state

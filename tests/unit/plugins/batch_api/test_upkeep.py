@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a look at a batch completes, after servers, tasks and jobs have died."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.batches.store import BatchStore, new_nonce
+from airflow_provider_raybatch.contract import layout
+from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id
+from airflow_provider_raybatch.contract.batch_api.records import (
+    BatchEnd,
+    BatchProgress,
+    BatchRecord,
+    RequestCounts,
+    Started,
+)
+from airflow_provider_raybatch.contract.batch_api.states import BatchState
+from airflow_provider_raybatch.plugins.batch_api.cancelling import cancelled
+from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
+from airflow_provider_raybatch.plugins.batch_api.runs import RunRefusedError
+from airflow_provider_raybatch.plugins.batch_api.upkeep import Upkeep, decided, settled
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.batch_api import published
+from tests.support.batch_runs import DAY, RunsOfTests
+
+SECRET = b"a secret of the tests, long enough"
+
+
+class Served:
+    """A batch, the store it lies in, and servers that look at it."""
+
+    def __init__(self, root: LocalFolder) -> None:
+        self.store = BatchStore(root, SECRET)
+        self.runs = RunsOfTests()
+        self.upkeep = Upkeep(interval=0)
+        self.record = self.add()
+
+    def add(self, **fields: Any) -> BatchRecord:
+        now = time.time()
+        given: dict[str, Any] = {
+            "id": new_batch_id(), "owner": "ann", "dag_id": "batches_small", "model": "small",
+            "endpoint": "/v1/chat/completions", "input_file_id": f"file-{'0' * 32}", "input": [],
+            "created_at": now, "expires_at": now + DAY, "outputs_expire_after": DAY,
+        }  # fmt: skip
+        self.record = self.store.add_batch(BatchRecord(**{**given, **fields}))
+        return self.record
+
+    @property
+    def state(self) -> BatchState:
+        state = self.store.state(self.record.id)
+        assert state is not None
+        return state
+
+    def look(self, upkeep: Upkeep | None = None) -> BatchState:
+        return (upkeep or self.upkeep).looked_after(self.store, self.state, self.runs)
+
+    def cancel(self) -> BatchState:
+        return cancelled(self.store, self.state, self.runs, self.upkeep)
+
+    def start(self, total: int = 3) -> None:
+        self.store.start(self.record.id, Started(at=time.time(), total=total, nonce=new_nonce()))
+
+    def progress(self, completed: int, age: float = 0.0) -> None:
+        counts = RequestCounts(total=3, completed=completed)
+        written = BatchProgress(at=time.time() - age, counts=counts)
+        path = f"{layout.batch_folder(self.record.id)}/{layout.PROGRESS}"
+        self.store.root.write(path, written.model_dump_json().encode())
+
+    def over(self) -> None:
+        """End its DAG run."""
+        self.runs.over.add(self.record.id)
+
+    def error(self) -> str:
+        ended = self.state.ended
+        assert ended is not None
+        return ended.errors[0].code
+
+
+@pytest.fixture
+def served(disk: LocalFolder) -> Served:
+    return Served(disk)
+
+
+@pytest.fixture
+def started(served: Served) -> Served:
+    """With a run and a task that has begun."""
+    served.look()
+    served.start()
+    return served
+
+
+def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + seconds)
+
+
+def test_a_batch_without_a_run_gets_one(served: Served) -> None:
+    assert served.look().triggered
+    assert served.state.triggered
+    assert served.runs.runs.keys() == {served.record.id}
+
+
+def test_looks_of_many_servers_make_one_run(served: Served) -> None:
+    together = threading.Barrier(6)
+
+    def look(_: int) -> BatchState:
+        together.wait()
+        return served.look(Upkeep())
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(state.triggered for state in pool.map(look, range(6)))
+    assert served.runs.runs.keys() == {served.record.id}
+
+
+@pytest.mark.parametrize("kind", [OpenAiError, RunRefusedError])
+def test_a_refused_run_is_tried_again_by_a_later_look(served: Served, kind: Callable[..., Any]) -> None:
+    served.runs.refusal = kind(503, "Airflow does not answer.")
+    assert (served.look().status, served.look().triggered) == ("validating", False)
+    served.runs.refusal = None
+    assert served.look().triggered
+
+
+def test_airflow_is_asked_rarely(started: Served) -> None:
+    rare = Upkeep(interval=1000)
+    for _ in range(20):
+        started.look(rare)
+    assert started.runs.questions == 1
+
+
+def test_airflow_is_not_asked_about_a_job_that_writes(started: Served) -> None:
+    started.progress(1)
+    started.over()
+    assert started.look().status == "in_progress"
+    started.progress(1, age=61)
+    assert started.look().status == "failed"
+
+
+def test_a_batch_expires_before_its_task_began(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.look()
+    later(monkeypatch, DAY + 1)
+    state = served.look()
+    assert (state.status, state.is_over) == ("expired", True)
+
+
+def test_a_listing_shows_the_expiry_without_airflow(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    later(monkeypatch, DAY + 1)
+    assert settled(served.store, served.state).status == "expired"
+    assert (served.runs.questions, served.runs.triggers) == (0, 0)
+
+
+def test_a_started_batch_is_expired_by_its_job(started: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    later(monkeypatch, DAY + 1)
+    assert started.look().status == "in_progress"
+
+
+def test_a_task_that_begins_while_its_batch_expires_decides(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale = served.state
+    served.start()
+    later(monkeypatch, DAY + 1)
+    state = settled(served.store, stale)
+    assert (state.status, state.is_over) == ("finalizing", False)
+
+
+def test_a_run_that_is_over_ends_its_batch_from_the_manifest(started: Served) -> None:
+    published(started.store, started.record, {"part-00000.jsonl": 2}, {"part-00000.jsonl": 1})
+    started.over()
+    state = started.look()
+    assert state.ended is not None
+    assert (state.status, state.counts.completed, state.counts.failed) == ("completed", 2, 1)
+    assert started.store.file(state.ended.output_file_id or "") is not None
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_run_without_a_result_fails_its_batch(started: Served, is_deleted: bool) -> None:
+    if is_deleted:
+        started.runs.runs.clear()
+    else:
+        started.over()
+    assert started.look().status == "failed"
+    assert started.error() == "dag_run_over"
+
+
+def test_a_run_that_is_over_before_its_task_began_fails_it(served: Served) -> None:
+    served.look()
+    served.over()
+    assert served.look().status == "failed"
+
+
+def test_an_end_that_was_just_written_counts(started: Served) -> None:
+    stale = started.state
+    end = BatchEnd(decision="completed", decided_at=1.0, at=1.0, nonce=new_nonce())
+    started.store.end(started.record.id, end)
+    started.over()
+    assert started.upkeep.looked_after(started.store, stale, started.runs).status == "completed"
+
+
+def test_a_job_that_outlives_its_run_may_publish(started: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    decided(started.store, started.record.id, "completed")
+    started.over()
+    assert started.look().status == "finalizing"
+    later(monkeypatch, 601)
+    assert started.look().status == "failed"
+
+
+def test_a_decision_of_the_job_wins_over_a_failure(started: Served) -> None:
+    stale = started.state
+    decided(started.store, started.record.id, "completed")
+    started.over()
+    assert started.upkeep.looked_after(started.store, stale, started.runs).status == "finalizing"
+
+
+def test_a_caller_who_may_not_read_runs_sees_what_is_written(started: Served) -> None:
+    started.over()
+    started.runs.silent = True
+    assert started.look().status == "in_progress"
+
+
+def test_a_manifest_that_cannot_be_used_fails_the_batch(started: Served) -> None:
+    path = f"{layout.batch_folder(started.record.id)}/{layout.BATCH_DATASET}/{layout.NEWEST_MANIFEST}"
+    started.store.root.write(path, b"{}")
+    started.over()
+    assert started.look().status == "failed"
+
+
+def test_states_and_counts_of_two_servers_never_go_back(started: Served) -> None:
+    order = ["validating", "in_progress", "finalizing", "completed"]
+    other = BatchStore(started.store.root, SECRET)
+    seen: list[tuple[int, int]] = []
+    stop = threading.Event()
+
+    def poll() -> None:
+        stores = [started.store, other]
+        while not stop.is_set():
+            stores.reverse()
+            state = stores[0].state(started.record.id)
+            assert state is not None
+            looked = started.upkeep.looked_after(stores[0], state, started.runs)
+            seen.append((order.index(looked.status), looked.counts.completed))
+
+    with ThreadPoolExecutor(1) as pool:
+        polling = pool.submit(poll)
+        for completed in range(4):
+            started.progress(completed)
+            time.sleep(0.02)
+        decided(started.store, started.record.id, "completed")
+        published(started.store, started.record, {"part-00000.jsonl": 3})
+        started.over()
+        started.progress(3, age=100)
+        while not started.state.is_over:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        stop.set()
+        polling.result(10)
+    assert seen == sorted(seen)
+    assert seen[-1] == (3, 3)
+
+
+def test_a_batch_that_has_not_begun_is_cancelled_at_once(served: Served) -> None:
+    served.look()
+    state = served.cancel()
+    assert (state.status, state.is_over) == ("cancelled", True)
+    assert served.cancel() == state
+
+
+def test_a_batch_without_a_run_is_cancelled_and_gets_none(served: Served) -> None:
+    assert served.cancel().status == "cancelled"
+    assert served.look().status == "cancelled"
+    assert served.runs.triggers == 0
+
+
+def test_a_running_batch_is_cancelled_by_its_job(started: Served) -> None:
+    assert started.cancel().status == "cancelling"
+    assert started.cancel().status == "cancelling"
+    published(started.store, started.record, {"part-00000.jsonl": 1})
+    started.over()
+    state = started.look()
+    assert (state.status, state.counts.completed) == ("cancelled", 1)
+
+
+@pytest.mark.parametrize("decision", ["completed", "expired", "failed"])
+def test_a_batch_that_is_decided_is_not_cancelled(started: Served, decision: Any) -> None:
+    decided(started.store, started.record.id, decision)
+    with pytest.raises(OpenAiError, match="so it can't be cancelled") as refused:
+        started.cancel()
+    assert refused.value.status == 400
+    assert started.state.outcome is not None
+    assert started.state.outcome.decision == decision
+
+
+def test_a_cancellation_that_loses_the_race_is_refused(started: Served) -> None:
+    stale = started.state
+    decided(started.store, started.record.id, "completed")
+    with pytest.raises(OpenAiError, match="is finalizing"):
+        cancelled(started.store, stale, started.runs, started.upkeep)
+
+
+def test_cancellation_and_completion_agree_on_one_end(disk: LocalFolder) -> None:
+    for _ in range(20):
+        served, together = Served(disk), threading.Barrier(2)
+        served.start()
+
+        def cancel(served: Served = served, together: Any = together) -> bool:
+            together.wait()
+            try:
+                return served.cancel().status == "cancelling"
+            except OpenAiError:
+                return False
+
+        def complete(served: Served = served, together: Any = together) -> bool:
+            together.wait()
+            return decided(served.store, served.record.id, "completed").decision == "completed"
+
+        with ThreadPoolExecutor(2) as pool:
+            ends = [pool.submit(cancel), pool.submit(complete)]
+            assert sorted(end.result() for end in ends) == [False, True]
