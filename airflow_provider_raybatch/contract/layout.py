@@ -202,6 +202,11 @@ def run_folder(submission: Submission, question: str, listing_digest: str) -> st
     return f"{task_folder(submission)}/{question[:16]}-{listing_digest[:16]}"
 
 
+def is_of_input(run: str, listing_digest: str) -> bool:
+    """Whether a run's folder has the parts of this input."""
+    return run.endswith(f"-{listing_digest[:16]}")
+
+
 def driver_folder(run: str, submission_id: str) -> str:
     """Where one driver keeps its parts, below the run folder `run`, and no other driver.
 

@@ -37,7 +37,7 @@ class Counts(ContractModel):
     :param chunks: rows of the dataset, where `chunk_tokens` made several of a row; otherwise they are the ok
         rows.
     :param errors_by_step: failed rows by the step that failed: read, template, tokenize, engine,
-        parse, length, postprocess.
+        parse, length, postprocess; cancelled or expired, where a batch of the Batch API has ended before.
     """
 
     input: int = Field(ge=0)

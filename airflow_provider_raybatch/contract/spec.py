@@ -98,6 +98,15 @@ class BatchInferenceSpec(
         return self
 
     @model_validator(mode="after")
+    def _served_lines_are_answered(self) -> BatchInferenceSpec:
+        if self.served_batch is not None and not self.answers_lines:
+            raise ValueError(
+                f"served_batch: it is answered by lines, and destination_format is "
+                f"{self.destination_format!r}; set 'openai_batch'"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _model_folders_are_absolute(self) -> BatchInferenceSpec:
         if not self.has_vllm_sampling:
             return self  # a server's model names look like paths

@@ -30,11 +30,14 @@ from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
 from airflow_provider_raybatch.job.monitor.money import spent_before
 from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
+from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
 from airflow_provider_raybatch.job.monitor.start_up import in_words
 from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.dead_letters import failures_of, with_rows_left
+from airflow_provider_raybatch.job.output.finished import finished
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy, renew_report_copies
+from airflow_provider_raybatch.job.output.openai_batch.unanswered import write_unanswered
 from airflow_provider_raybatch.job.output.publish import Target, publish
 from airflow_provider_raybatch.job.output.record import records_of
 from airflow_provider_raybatch.job.output.report import DatasetReport
@@ -44,6 +47,7 @@ from airflow_provider_raybatch.job.output.unfinished import Known
 from airflow_provider_raybatch.job.parts.ledger import add_up, mark_damaged
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.planning import cluster_view
+from airflow_provider_raybatch.job.preflight.ended_batch import make_ready_to_end
 from airflow_provider_raybatch.job.preflight.memory_check import cache_differs
 from airflow_provider_raybatch.job.preflight.ready import Emit, JobContext, make_ready
 from airflow_provider_raybatch.job.request import special_tokens
@@ -86,6 +90,7 @@ def run(
     :raises RaybatchError: one sentence, with the failure class that decides what follows.
     """
     context, control = JobContext(spec, secrets or Secrets(), emit), control or Control(spec, emit)
+    context.batch = batch = BatchWatch(spec.served_batch, context.secrets.aws)
     emit(events.Phase(phase="preflight", message="checking source, prompt, model, destination and cluster"))
     try:
         with (
@@ -94,6 +99,7 @@ def run(
             context.nodes,
             context.recorder,
             context.start_up.saying(emit),
+            batch.looking(),
         ):
             return _steps(context, submission, control)
     except Exception as error:
@@ -103,12 +109,25 @@ def run(
 
 
 def _steps(context: JobContext, submission: Submission, control: Control) -> Summary:
-    """All of them in order."""
+    """All of them in order; for a batch that is over before or meanwhile, those that publish alone."""
+    if not context.batch.asks_no_more:
+        try:
+            return _answer(context, submission, control)
+        except Exception as error:
+            if not context.batch.is_ended_by(error):
+                raise
+    return _end_batch(context, submission, control) or _answer(context, submission, control)
+
+
+def _answer(context: JobContext, submission: Submission, control: Control) -> Summary:
+    """Give each row an answer, and publish them."""
+    context.batch.check()
     if (committed := make_ready(context, submission)) is not None:
         _found_committed(context, committed)
         remember_committed(context.spec, context.journal.folder, context.secrets.aws, context.emit)
         return committed.summary()
     try:
+        context.batch.check()
         _reuse(context)
         if (committed := _claim(context)) is not None:
             _found_committed(context, committed)
@@ -120,6 +139,8 @@ def _steps(context: JobContext, submission: Submission, control: Control) -> Sum
         context.recorder.end()
         return manifest.summary()
     except Exception as error:
+        if context.batch.is_ended_by(error):
+            raise
         if isinstance(error, DamagedPartError):
             mark_damaged(context.job.folder, context.job.part_folder.rpartition("/")[0])
         said = error if context.spec.shows_rows else public_error(error)
@@ -129,6 +150,53 @@ def _steps(context: JobContext, submission: Submission, control: Control) -> Sum
         if failure is error:
             raise
         raise failure from error
+
+
+def _end_batch(context: JobContext, submission: Submission, control: Control) -> Summary | None:
+    """Publish what is finished of a batch that is decided, without an engine.
+
+    :returns: ``None`` where each row of it has had an answer, and one is lost: then the row is asked again.
+    """
+    _end_replicas(context)
+    context.nodes.close()
+    if (committed := make_ready_to_end(context, submission)) is not None:
+        _found_committed(context, committed)
+        return committed.summary()
+    if context.recorder.record is None and (committed := _claim(context)) is not None:
+        _found_committed(context, committed)
+        return committed.summary()
+    context.recorder.spent(context.money.own_gpu_seconds)
+    try:
+        if not _note_unanswered(context):
+            return None
+        manifest = _publish(context, control)
+        renew_report_copies(context.journal.folder, context.journal)
+        context.reports.committed(context.journal)
+        remember_committed(context.spec, context.journal.folder, context.secrets.aws, context.emit)
+        cleanup.collect(context.journal.folder, context.journal)
+        context.recorder.end()
+        return manifest.summary()
+    except Exception as error:
+        if isinstance(error, DamagedPartError):
+            mark_damaged(context.job.folder, context.job.part_folder.rpartition("/")[0])
+        failure_class, sentence = diagnose(error if context.spec.shows_rows else public_error(error))
+        context.recorder.end(without_queries(sentence), failure_class)
+        raise
+
+
+def _note_unanswered(context: JobContext) -> bool:
+    """Write the rows that have no answer as such, unless the batch is complete by its outcome."""
+    job, source, ending = context.job, context.source, context.batch.ending
+    done = finished(job, source)
+    context.batch.observe(source.rows, done.good, done.failed)
+    context.ledger = list(done.parts)
+    unanswered = source.rows - done.good - done.failed
+    if ending is None:
+        return not unanswered
+    text = f"the batch is {ending}: {count_of(unanswered, 'line')} of {source.rows:,} without an answer"
+    context.emit(events.Notice(message=text))
+    context.ledger += write_unanswered(job, source, done.rows, ending)
+    return True
 
 
 def _report_failure(context: JobContext, submission: Submission, error: Exception) -> None:
@@ -169,7 +237,9 @@ def _found_committed(context: JobContext, manifest: BatchManifest) -> None:
 def _reuse(context: JobContext) -> None:
     """Find the rows that need no request, and size the job for the others."""
     earlier = context.earlier
-    given_up = earlier.given_up(context.spec.max_row_attempts)
+    # A client has seen which lines have failed: these are answered.
+    attempts = context.spec.max_row_attempts if context.spec.served_batch is None else 1
+    given_up = earlier.given_up(attempts)
     context.tolerance = replace(context.tolerance, given_up=int(np.count_nonzero(given_up)))
     context.tolerance.during([])
     context.resolved = earlier.good | given_up
@@ -195,7 +265,8 @@ def _claim(context: JobContext) -> BatchManifest | None:
     if context.remaining and not context.launch.began:  # early replicas have found room
         context.start_up.begins("nodes")
         began_before, longest = journal.began_before(), context.spec.cluster_wait
-        cluster_view.wait_for(context.sizing, longest, began_before, context.emit, context.nodes)
+        check = context.batch.check
+        cluster_view.wait_for(context.sizing, longest, began_before, context.emit, context.nodes, check)
         context.start_up.ended("nodes")
     committed = journal.claim()
     if committed is None:
@@ -220,6 +291,7 @@ def _write_reused(context: JobContext) -> None:
     context.ledger = [*context.earlier.parts, *reused.parts]
     context.kept = context.earlier.rows + reused.rows
     context.resolved |= context.reuse.shared | reused.good
+    context.batch.observe(context.source.rows, context.kept, context.tolerance.given_up)
     if (remaining := int(np.count_nonzero(~context.resolved))) != context.remaining:
         # The store's index names them, but their data was gone or unreadable.
         context.remaining, context.sizing = remaining, context.launch.plan(context.spec, remaining)
@@ -248,12 +320,7 @@ def _generate(context: JobContext, control: Control) -> None:
     """Let replicas generate the responses that are missing."""
     spec, emit, launch, sizing = context.spec, context.emit, context.launch, context.sizing
     if context.resolved.all():
-        if launch.began and sizing.gpus:  # for what turned out not to be needed
-            context.money.held = held_gpus(spec, sizing, launch)
-            with suppress(Exception):  # they are not needed, and may have died
-                context.money.held.look(launch.reports(), time.time())
-        launch.end()
-        _count_gpus(context)
+        _end_replicas(context)
         checks = in_words(context.start_up.phases())
         emit(events.Notice(message=f"no engine was needed; checks took {checks}"))
         return
@@ -274,6 +341,7 @@ def _generate(context: JobContext, control: Control) -> None:
         finally:
             launch.end()
             _count_gpus(context)
+    context.batch.check()
     # Rows may have failed after the last check; a poison row must still be reported as one.
     context.tolerance.during(ran.reports)
     if differs := cache_differs(context.checked.kv_cache_tokens, ran.engine.sizes.get("kv_cache_tokens")):
@@ -281,6 +349,19 @@ def _generate(context: JobContext, control: Control) -> None:
     for text in _prompts(spec, ran.reports):
         emit(events.Notice(message=text))
     context.ledger += ran.parts
+
+
+def _end_replicas(context: JobContext) -> None:
+    """End replicas that have started and turned out not to be needed, and count their GPUs."""
+    launch = context.launch
+    if launch.began:
+        sizing = context.sizing if hasattr(context, "sizing") else launch.plan(context.spec, 1)
+        if sizing.gpus:
+            context.money.held = held_gpus(context.spec, sizing, launch)
+            with suppress(Exception):  # they are not needed, and may have died
+                context.money.held.look(launch.reports(), time.time())
+        launch.end()
+        _count_gpus(context)
 
 
 def _count_gpus(context: JobContext) -> None:
@@ -321,6 +402,9 @@ def _limits(context: JobContext, budget: Budget, control: Control, claim: ClaimW
             phases = in_words(context.start_up.phases(reports))
             context.emit(events.Notice(message=f"first request after {phases}"))
         context.recorder.observe(reports, progress, context.money.own_gpu_seconds)
+        failed = context.tolerance.given_up + progress.errors
+        context.batch.observe(context.source.rows, progress.kept or 0, failed)
+        context.batch.check()
         context.tolerance.during(reports)
         budget.check(reports, time.time())
         control.check(progress)
@@ -343,7 +427,11 @@ def _publish(context: JobContext, control: Control) -> BatchManifest:
     ledger, tolerance = context.ledger, context.tolerance
     context.emit(events.Phase(phase="committing", message="publishing the dataset"))
     ledger += context.reuse.fan_out(job, source, ledger)
-    tolerance.after(add_up(job.folder, ledger, source.rows))
+    answered = add_up(job.folder, ledger, source.rows)
+    if context.batch.ending is None:
+        tolerance.after(answered)
+        context.batch.observe(source.rows, answered.rows, source.rows - answered.rows)
+        context.batch.complete()
     with suppress(RaybatchError):  # an older job may have gone on until it found out about the claim
         records = records_of(job.folder, layout.task_folder(journal.submission), job.part_folder)
         context.money.earlier = spent_before(records, journal.submission.run_token)

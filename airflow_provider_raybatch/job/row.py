@@ -134,7 +134,8 @@ class Response:
 class RowFailure:
     """Why a row has no response.
 
-    :param step: ``read``, ``template``, ``tokenize``, ``engine``, ``parse``, ``length`` or ``postprocess``.
+    :param step: ``read``, ``template``, ``tokenize``, ``engine``, ``parse``, ``length`` or ``postprocess``;
+        ``cancelled`` or ``expired`` where no request was made before its batch ended.
     :param input_tokens: of a response that was generated and rejected, as are `output_tokens`.
     """
 

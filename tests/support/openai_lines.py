@@ -39,7 +39,7 @@ def ask(path: Path, lines: Iterable[Any]) -> str:
     return str(path)
 
 
-def answered(folder: Folder) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def both_files(folder: Folder) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the lines of the output and of the error files of the newest dataset.
 
     Each line of the input must have one of them.
@@ -57,6 +57,13 @@ def answered(folder: Folder) -> tuple[list[dict[str, Any]], list[dict[str, Any]]
     assert len(set(names)) == len(names)
     for one in output + errors:
         assert list(one) == ["id", "custom_id", "response", "error"]
+    return output, errors
+
+
+def answered(folder: Folder) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the same of a dataset in which the model or a check has answered each line."""
+    output, errors = both_files(folder)
+    for one in output + errors:
         assert list(one["response"]) == ["status_code", "request_id", "body"]
         assert one["error"] is None
     assert {one["response"]["status_code"] for one in output} <= {200}
@@ -90,6 +97,7 @@ __all__ = [
     "IN_AND_OUT",
     "answered",
     "ask",
+    "both_files",
     "by_id",
     "chat",
     "completion",

@@ -42,10 +42,10 @@ def without_cluster(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(run_module, "publish_over_the_cluster", in_sequence)
     patch.setattr(Launch, "early", lambda *_: None)
     patch.setattr(Launch, "replicas", lambda launch, job, sizing, work: work)
-    patch.setattr(supervision, "run", _one_replica)
+    patch.setattr(supervision, "run", one_replica)
 
 
-def _one_replica(job: Job, plan: Plan, work: Input, *_: Any) -> supervision.Ran:
+def one_replica(job: Job, plan: Plan, work: Input, *_: Any) -> supervision.Ran:
     coordinator, ran = Coordinator(job.folder), supervision.Ran()
     coordinator.begin(work, job.part_folder, plan.fewest, ())
     asyncio.run(ticket(Replica(job.spec, job.environment, Handle(coordinator, job, plan), spans_nodes=False)))

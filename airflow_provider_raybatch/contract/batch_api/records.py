@@ -13,6 +13,8 @@ from pydantic import Field
 from airflow_provider_raybatch.contract.base import ContractModel
 
 Decision = Literal["completed", "failed", "expired", "cancelled"]
+EarlyEnd = Literal["expired", "cancelled"]
+"""How a batch ends in which not each line has an answer; also the step of such a line's row."""
 
 
 class StoredPiece(ContractModel):

@@ -88,6 +88,8 @@ _OF_STEP = {
     "parse": "the response is not what was asked for",
     "length": "the response was cut off",
     "postprocess": "no columns could be made of the response",
+    "cancelled": "the batch was cancelled before the line had an answer",
+    "expired": "the completion window was over before the line had an answer",
 }
 _OTHER = "the dead letter has the reason"
 

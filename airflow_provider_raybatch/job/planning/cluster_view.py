@@ -122,6 +122,7 @@ def wait_for(
     held_before: bool,
     emit: Callable[[Phase], None],
     held: contextlib.ExitStack,
+    check: Callable[[], None] = lambda: None,
 ) -> Cluster:
     """Wait until the cluster can hold the plan.
 
@@ -130,6 +131,7 @@ def wait_for(
     :param held: its end withdraws the request to the autoscaler, which would outlive the job and keep its
         nodes. End it when replicas hold them: the first node may have been idle for so long meanwhile that
         the autoscaler would take it at once.
+    :param check: called before each pause; raises to end the wait.
     :raises PreflightError: it never can, or did not in time.
     """
     began, announced = time.monotonic(), False
@@ -153,6 +155,7 @@ def wait_for(
                 "for fewer replicas or smaller ones, or add nodes.",
                 FailureClass.STALLED,
             )
+        check()
         time.sleep(_POLL)
         cluster = replace(cluster, nodes=_nodes())
 

@@ -34,6 +34,7 @@ from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.budget import check_cost
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.monitor.money import Money, spent_before
+from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.record import Recorder, records_of
@@ -88,6 +89,7 @@ class JobContext:
         is as it was checked.
     :param secrets: credentials that travelled with the job.
     :ivar journal: of the destination.
+    :ivar batch: the batch of the Batch API that the job answers, if any.
     :ivar nodes: the request for nodes, until replicas hold them.
     :ivar refusal: too many of the first rows fail, unless they have an answer; no engine starts before.
     :ivar earlier: what earlier submissions finished of the same input and request configuration.
@@ -105,6 +107,7 @@ class JobContext:
     spec: BatchInferenceSpec
     secrets: Secrets
     emit: Emit
+    batch: BatchWatch = field(default_factory=BatchWatch)
     start_up: StartUp = field(default_factory=StartUp)
     launch: Launch = field(default_factory=Launch)
     nodes: ExitStack = field(default_factory=ExitStack)
@@ -140,18 +143,9 @@ def make_ready(context: JobContext, submission: Submission) -> BatchManifest | N
     :returns: the dataset, if an earlier submission of this run committed it with the same arguments.
     :raises RaybatchError: one sentence about the first problem found.
     """
-    spec, aws = context.spec, context.secrets.aws
-    context.versions = cluster_view.check_versions()
-    if spec.engine == ray_data_llm.NAME:
-        ray_data_llm.check_processor(spec)
-    take_over = spec.on_destination_owned == "take_over"
-    context.journal = Journal(folder(spec.destination, aws), submission, take_over, spec.fingerprint)
-    if (committed := context.journal.committed()) is not None:
+    spec = context.spec
+    if (committed := open_destination(context, submission)) is not None:
         return committed
-    context.journal.check_owner()
-    context.may_report = True
-    records = records_of(context.journal.folder, layout.task_folder(submission))
-    context.money = Money(spec, spent_before(records, submission.run_token))
     check_cost(context.money)
     context.spec = with_model(spec, apart_if_users_code(spec, schema_of_model))
     sampled = _check_input(context)
@@ -166,11 +160,37 @@ def make_ready(context: JobContext, submission: Submission) -> BatchManifest | N
     return None
 
 
+def open_destination(context: JobContext, submission: Submission) -> BatchManifest | None:
+    """Check that this run may claim the destination, and add up what it has cost.
+
+    :returns: the dataset, if an earlier submission of this run committed it with the same arguments.
+    :raises PreflightError: the destination belongs to another task.
+    """
+    spec = context.spec
+    context.versions = cluster_view.check_versions()
+    if spec.engine == ray_data_llm.NAME:
+        ray_data_llm.check_processor(spec)
+    take_over, place = spec.on_destination_owned == "take_over", folder(spec.destination, context.secrets.aws)
+    context.journal = Journal(place, submission, take_over, spec.fingerprint)
+    if (committed := context.journal.committed()) is not None:
+        return committed
+    context.journal.check_owner()
+    context.may_report = True
+    records = records_of(place, layout.task_folder(submission))
+    context.money = Money(spec, spent_before(records, submission.run_token))
+    return None
+
+
+def copies_of(context: JobContext) -> Copies:
+    """Where the run copies sources that have no version of their own."""
+    submission = context.journal.submission
+    return Copies(context.journal.folder, layout.run_name(submission.task, submission.run_token))
+
+
 def _check_input(context: JobContext) -> Sample:
     """Check source, ids, the first rows, and that destination and response store are writable."""
     spec, aws, journal = context.spec, context.secrets.aws, context.journal
-    copies = Copies(journal.folder, layout.run_name(journal.submission.task, journal.submission.run_token))
-    context.source = look_at_source(spec, aws, copies, context.secrets.hf_token, context.emit)
+    context.source = look_at_source(spec, aws, copies_of(context), context.secrets.hf_token, context.emit)
     context.tolerance = Tolerance(spec, context.source.rows, all_may_fail=spec.answers_lines)
     if spec.id_column is not None:
         check_ids(context.source, spec.id_column, aws, are_lines=spec.asks_by_lines)
@@ -193,7 +213,7 @@ def _check_model(context: JobContext, spec: BatchInferenceSpec, sampled: Sample)
     _check_prices(spec, context.source.rows, emit)
     environment = credentials.environment(context.secrets)
     launch.early(spec, environment, journal.folder, context.source.rows, workload_of(spec, requests))
-    wait_for_engine_node(spec, journal.began_before(), emit)
+    wait_for_engine_node(spec, journal.began_before(), emit, context.batch.check)
     context.start_up.ended("nodes")
     checked = check_engine(spec, requests, environment, emit, launch)
     checked = tell_of_memory(spec, checked, emit)
@@ -242,9 +262,12 @@ def request_config_digest(spec: BatchInferenceSpec, submission: Submission, keye
     return hex_digest(f"{spec.response_digest}-{keyer.digest}-{of_run}")
 
 
-def wait_for_engine_node(spec: BatchInferenceSpec, held_before: bool, emit: Emit) -> None:
+def wait_for_engine_node(
+    spec: BatchInferenceSpec, held_before: bool, emit: Emit, check: Callable[[], None] = lambda: None
+) -> None:
     """Wait for a node with room for a replica, if the driver's node has no vLLM.
 
+    :param check: see :func:`~airflow_provider_raybatch.job.planning.cluster_view.wait_for`.
     :raises PreflightError: the cluster can't add such a node, or did not in time.
     """
     if spec.engine == "echo" or not engine_is_here(spec) or vllm_is_here():
@@ -252,7 +275,7 @@ def wait_for_engine_node(spec: BatchInferenceSpec, held_before: bool, emit: Emit
     one = replace(plan.make(spec, 1, cluster_view.view()), replicas=1, fewest_replicas=None)
     if one.gpus and cluster_view.gpu_node(spec.accelerator_type) is None:
         with ExitStack() as held:
-            cluster_view.wait_for(one, spec.cluster_wait, held_before, emit, held)
+            cluster_view.wait_for(one, spec.cluster_wait, held_before, emit, held, check)
 
 
 def vllm_is_here() -> bool:

@@ -183,6 +183,23 @@ def plan_reuse(
     )
 
 
+def with_kept_followers(job: Job, files: Sequence[Entry], answered: RowMask) -> ReusePlan:
+    """The rows that get the outcome of an answered row, by what earlier attempts have kept of equal requests.
+
+    It needs no keys, so neither the model nor the rows.
+
+    :param files: of one input and one set of requests.
+    :param answered: rows with an outcome, by ordinal.
+    """
+    no_rows: RowMask = np.zeros(len(answered), np.bool_)
+    search = read_search(job.folder, files, len(answered)) if job.spec.deduplicate else None
+    if search is None:
+        return ReusePlan(no_rows, no_rows)
+    resolver = ReuseResolver(len(answered), answered, answered, (), share=True)
+    resolver.resolve(search.repeats, None)
+    return ReusePlan(resolver.rows, resolver.shared, (), resolver.followers)
+
+
 def all_repeats(own: Partitions[RequestKeys]) -> Partitions[Repeats]:
     """The repeats of an input.
 

@@ -19,6 +19,7 @@ from airflow_provider_raybatch.job.control.control import seconds_to_drain
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
+from airflow_provider_raybatch.job.monitor.served_batch import BatchEndedError
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.run.pipeline import Pipeline
@@ -86,8 +87,8 @@ def run(
 
     :param work: replicas that have the rows; for engine ``ray_data_llm``, chunks of rows.
     :param say: called with the progress every few seconds.
-    :param check: judges each reading.
-    :raises RaybatchError: what `check` raises, or that nothing moved for `no_progress_timeout`.
+    :param check: judges each reading. With a :class:`BatchEndedError` it ends the run as a success.
+    :raises RaybatchError: what else `check` raises, or that nothing moved for `no_progress_timeout`.
     """
     ran = Ran()
     if isinstance(work, Replicas):
@@ -112,7 +113,10 @@ def run(
     except Exception as error:
         if replicas is not None:
             _drain(replicas, error)
-        raise
+        if not isinstance(error, BatchEndedError):
+            raise
+        _describe_rest(ran, replicas, watch)
+        return ran
     ran.reports = watch.look()
     if not watch.is_finished and pipeline.error is not None:
         _raise(pipeline.error, ran.reports)
@@ -122,6 +126,14 @@ def run(
     if progress.text() != spoken.last:
         say(progress)
     return ran
+
+
+def _describe_rest(ran: Ran, replicas: Replicas | None, watch: _Watch) -> None:
+    """Add what is still known of a run that was ended. What it has written is on disk, reported or not."""
+    with contextlib.suppress(ray.exceptions.RayError, RaybatchError):
+        ran.reports = watch.look()
+        if replicas is not None:
+            ran.engine = replicas.engine()
 
 
 def _engine(job: Job, replicas: Replicas | None, is_finished: bool) -> EngineInfo:

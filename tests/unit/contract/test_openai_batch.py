@@ -73,3 +73,11 @@ def test_the_document_keeps_its_meaning() -> None:
     again = BatchInferenceSpec.model_validate_json(built.model_dump_json())
     assert (again, again.fingerprint) == (built, built.fingerprint)
     assert spec(**LINES).response_digest == spec(**LINES, served_model_name="x").response_digest
+
+
+def test_served_batch_is_answered_by_lines() -> None:
+    served = {"folder": "/batches/one", "expires_at": 4e9}
+    assert spec(**LINES, destination_format="openai_batch", served_batch=served).served_batch is not None
+    said = spec_error(**LINES, destination_format="jsonl", served_batch=served)
+    assert "served_batch" in said
+    assert "'jsonl'" in said

@@ -8,7 +8,6 @@ uninterrupted one would.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +26,9 @@ from airflow_provider_raybatch.job.output.openai_batch.bodies import (
     completion,
     embeddings,
 )
+from airflow_provider_raybatch.job.output.openai_batch.custom_id import custom_id_in
 from airflow_provider_raybatch.job.output.openai_batch.errors import error_of
+from airflow_provider_raybatch.job.output.openai_batch.unanswered import unanswered_error
 
 SCHEMA = pa.schema([
     ("id", pa.string()),
@@ -44,9 +45,6 @@ SCHEMA = pa.schema([
 ])
 """Of an output file, as far as all bodies have it."""
 
-_TEXT = r'"(?:[^"\\]|\\.)*"'
-_TEXT_OR_BRACKET = re.compile(rf"{_TEXT}|[{{}}\[\]]")
-_TEXT_OF_KEY = re.compile(rf"\s*:\s*({_TEXT})")
 _AT_ONCE = 256
 """Rows that are Python values at once; a line may have megabytes."""
 
@@ -94,8 +92,10 @@ class AnswerLines:
         return make(name, self.created, body, output)
 
     def _error(self, ordinal: int, failure: Mapping[str, str], line: Mapping[str, Any]) -> bytes:
+        if (unanswered := unanswered_error(failure["step"])) is not None:
+            return self._written(ordinal, line.get(CUSTOM_ID), None, unanswered)
         status, error = error_of(failure, line, self.spec)
-        unread = _named_in(failure["request"]) if failure["step"] == "read" else None
+        unread = custom_id_in(failure["request"]) if failure["step"] == "read" else None
         return self._line(ordinal, line.get(CUSTOM_ID) or unread, status, {"error": error})
 
     def _name(self, ordinal: int) -> str:
@@ -104,28 +104,9 @@ class AnswerLines:
     def _line(self, ordinal: int, custom_id: str | None, status: int, body: Any) -> bytes:
         name = self._name(ordinal)
         response = {"status_code": status, "request_id": f"req_{name}", "body": body}
-        line = {"id": f"batch_req_{name}", CUSTOM_ID: custom_id, "response": response, "error": None}
+        return self._written(ordinal, custom_id, response, None)
+
+    def _written(self, ordinal: int, custom_id: str | None, response: Any, error: Any) -> bytes:
+        name = f"batch_req_{self._name(ordinal)}"
+        line = {"id": name, CUSTOM_ID: custom_id, "response": response, "error": error}
         return (json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n").encode()
-
-
-def _named_in(text: str) -> str | None:
-    """The id in a line that is not JSON, as far as it is there; what its body has may be another line's."""
-    depth = 0
-    for found in _TEXT_OR_BRACKET.finditer(text):
-        if found[0] in ("{", "["):
-            depth += 1
-        elif found[0] in ("}", "]"):
-            depth -= 1
-        elif depth == 1 and found[0] == f'"{CUSTOM_ID}"':
-            value = _TEXT_OF_KEY.match(text, found.end())
-            return None if value is None else _name(value[1])
-    return None
-
-
-def _name(written: str) -> str | None:
-    try:
-        name = json.loads(written)
-        name.encode()  # half of a surrogate pair is not text
-    except ValueError:
-        return None
-    return name if name and "\ufffd" not in name else None  # which stands for bytes that are not text

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines that have no answer when their batch is cancelled or expires: failed rows in parts of their own.
+
+So they take the way of all failed rows, and a driver that dies meanwhile is resumed by the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import pyarrow as pa
+
+from airflow_provider_raybatch.contract.arguments.openai_batch import CUSTOM_ID
+from airflow_provider_raybatch.contract.batch_api.records import EarlyEnd
+from airflow_provider_raybatch.job.input.chunk_rows import BadRow
+from airflow_provider_raybatch.job.input.reader import Reader
+from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Source
+from airflow_provider_raybatch.job.output.openai_batch.custom_id import custom_id_in
+from airflow_provider_raybatch.job.parts import part as parts
+from airflow_provider_raybatch.job.parts.ledger import RowMask
+from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.row import RowFailure, RowOutcome
+from airflow_provider_raybatch.job.work import Job, work
+
+_REASONS: Mapping[str, str] = {
+    "cancelled": "This request was not executed before the batch was cancelled.",
+    "expired": "This request could not be executed before the completion window expired.",
+}
+_NAMES = tuple(f"{ending}-" for ending in get_args(EarlyEnd))
+
+
+def unanswered_error(step: str) -> dict[str, str] | None:
+    """The error of a line without an answer, ``None`` for a row that failed in another step."""
+    return {"code": f"batch_{step}", "message": _REASONS[step]} if step in _REASONS else None
+
+
+def is_unanswered(part: Part) -> bool:
+    """Whether a part has rows without an answer."""
+    return part.path.rpartition("/")[2].startswith(_NAMES)
+
+
+def write_unanswered(job: Job, source: Source, answered: RowMask, ending: EarlyEnd) -> list[Part]:
+    """Write the rows that are not `answered`, a chunk of the input at a time, with their `custom_id` alone.
+
+    :raises StorageError: the source can't be read, or a part can't be written.
+    """
+    reader = Reader(job.listing, [CUSTOM_ID], job.credentials)
+    failure = RowFailure(ending, _REASONS[ending])
+    written: list[Part] = []
+    for item in work(source, ROWS_PER_CHUNK, answered):
+        positions = item.positions
+        rows = reader.rows(item.chunk, reader.content(item.chunk), positions).rows
+        ids = [_custom_id(row) for row in rows]
+        outcomes = [
+            RowOutcome(item.chunk.ordinal + position, failure, row_id=name)
+            for position, name in zip(positions, ids, strict=True)
+        ]
+        stem = f"{job.part_folder}/{ending}-{item.chunk.ordinal:012d}"
+        columns = pa.table({CUSTOM_ID: pa.array(ids, pa.string())})
+        written += parts.write_all(job.folder, stem, columns, outcomes, job.task)
+    return written
+
+
+def _custom_id(row: dict[str, Any] | BadRow) -> str | None:
+    return custom_id_in(row.text) if isinstance(row, BadRow) else row.get(CUSTOM_ID)
