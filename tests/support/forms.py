@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import socket
+import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any
 
 import httpx
+import uvicorn
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 
+from airflow_provider_raybatch.plugins.batch_api.download import download
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.upload import receive_upload
 from airflow_provider_raybatch.storage.folder import Folder
@@ -41,18 +46,42 @@ def form(*parts: tuple[bytes, bytes], boundary: bytes = BOUNDARY) -> bytes:
 
 
 def app(folder: Folder, max_bytes: int | None = None) -> FastAPI:
-    """Return an app that stores each upload under the same name."""
+    """Return an app that stores each upload under the same name, and sends it as the content of `file-1`.
+
+    The content of another file has another part, which may be missing.
+    """
     api = FastAPI()
 
     @api.post("/v1/files")
     async def create(request: Request) -> dict[str, Any]:
         return dataclasses.asdict(await receive_upload(request, write_stream(folder, CONTENT), max_bytes))
 
+    @api.get("/v1/files/{name}/content")
+    async def content(name: str) -> StreamingResponse:
+        entry = folder.head(CONTENT)
+        assert entry is not None
+        return await download(folder, [(CONTENT, entry.size), *[(name, 5)] * (name != "file-1")])
+
     def refused(request: Request, error: Any) -> JSONResponse:
         return JSONResponse(error.body, error.status)
 
     api.add_exception_handler(OpenAiError, refused)
     return api
+
+
+@contextlib.contextmanager
+def served(api: FastAPI) -> Iterator[str]:
+    """Serve an app by uvicorn in a thread, as Airflow does; yield its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(api, log_level="critical", lifespan="off"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        listener.close()
 
 
 def in_chunks(body: bytes, size: int) -> Iterator[bytes]:

@@ -71,7 +71,9 @@ class UploadForm:
         try:
             self._parser.write(chunk)
         except FormParserError as error:
-            raise OpenAiError(400, f"The body is not a valid form ({error}).") from None
+            raise OpenAiError(
+                400, f"The body is not a valid form ({error}); send it as an HTTP library does."
+            ) from None
         content = bytes(self._content)
         self._content.clear()
         self._around += len(chunk) - len(content)
@@ -130,4 +132,4 @@ class UploadForm:
 
     @property
     def _shown(self) -> str:
-        return self._part[:64]
+        return "".join(one for one in self._part[:64] if one.isprintable())
