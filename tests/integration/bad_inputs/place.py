@@ -39,7 +39,11 @@ FIELDS = "|".join([*BatchInferenceSpec.model_fields, "credentials"])
 
 
 class Place:
-    """Input and output of a case."""
+    """Input and output of a case.
+
+    :ivar emitted: events of the last job.
+    :ivar printed: what the driver of a refused job has printed.
+    """
 
     def __init__(self, folder: Path, s3: S3Server, modules: Path) -> None:
         self.folder = folder
@@ -47,6 +51,7 @@ class Place:
         self.out = folder / "out"
         self.s3 = s3
         self.emitted: list[Any] = []
+        self.printed = ""
 
     def file(self, name: str, content: bytes | str) -> list[str]:
         """Write a file; return a source of it."""
@@ -103,7 +108,8 @@ class Place:
             # This is not the driver's process.
             patch.setattr(process, "stop_on_sigterm", lambda control: None)
             assert driver.main([str(path)]) == 1
-        found = [events.read_line(line, KEY) for line in printed.getvalue().splitlines()]
+        self.printed = printed.getvalue()
+        found = [events.read_line(line, KEY) for line in self.printed.splitlines()]
         self.emitted[:] = [one.event for one in found if one is not None]
         failed = self.emitted.pop()
         assert isinstance(failed, events.Failed)
