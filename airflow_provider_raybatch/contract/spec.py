@@ -98,6 +98,15 @@ class BatchInferenceSpec(
         return self
 
     @model_validator(mode="after")
+    def _logs_quote_no_rows(self) -> BatchInferenceSpec:
+        if not self.shows_rows and self.engine_args.get("enable_log_requests"):
+            raise ValueError(
+                "engine_args: enable_log_requests has vLLM log requests, and report_samples=0 keeps rows out "
+                "of logs; remove one of the two"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _served_lines_are_answered(self) -> BatchInferenceSpec:
         if self.served_batch is not None and not self.answers_lines:
             raise ValueError(

@@ -180,7 +180,8 @@ class RayBatchInferenceOperator(RayOperator):
     :param currency: of `gpu_hour_price` and `max_cost`, three letters as in ISO 4217; by default the
         connection's, or else ``USD``.
     :param report_samples: how many good rows the report shows with prompt and answer, at most 100, default
-        10; 0 leaves all content of rows out of it.
+        10. With 0, what rows hold (prompts, answers, ids) is in the dataset, its dead letters and error files
+        alone: no log, event, result, manifest or report quotes a row.
 
     Access and environment:
 

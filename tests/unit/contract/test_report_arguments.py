@@ -9,6 +9,7 @@ from airflow_provider_raybatch.contract.arguments.cost import CostArguments
 from airflow_provider_raybatch.contract.arguments.report import ReportArguments
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import SpecError
+from tests.support.specs import spec, spec_error
 
 
 def test_gpu_hour_price_is_of_any_gpu_or_by_type() -> None:
@@ -33,3 +34,10 @@ def test_max_cost_that_is_no_amount_is_refused(most: object) -> None:
 def test_report_samples_out_of_range_are_refused(samples: object) -> None:
     with pytest.raises(SpecError, match=r"^report_samples: "):
         parse(ReportArguments, {"report_samples": samples})
+
+
+def test_rows_that_are_not_shown_are_not_logged_by_vllm() -> None:
+    logs = {"engine": "vllm", "engine_args": {"enable_log_requests": True}}
+    assert spec_error(**logs, report_samples=0).startswith("engine_args: enable_log_requests has vLLM log ")
+    assert spec(**logs).shows_rows
+    assert not spec(report_samples=0).shows_rows
