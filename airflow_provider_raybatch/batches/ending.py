@@ -10,7 +10,7 @@ import posixpath
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Literal, get_args
 
 from airflow_provider_raybatch.batches.store import BatchStore, new_nonce
 from airflow_provider_raybatch.contract import layout
@@ -21,6 +21,7 @@ from airflow_provider_raybatch.contract.batch_api.records import (
     BatchOutcome,
     BatchRecord,
     Decision,
+    EarlyEnd,
     FileRecord,
     RequestCounts,
     StoredPiece,
@@ -30,7 +31,7 @@ from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
 
-NEVER_ASKED = ("batch_expired", "batch_cancelled")
+_NEVER_ASKED = get_args(EarlyEnd)
 """Steps of `errors_by_step` whose rows were not asked before the batch ended; they count as neither."""
 
 
@@ -39,13 +40,15 @@ def dataset_of(batch_id: str) -> str:
     return f"{layout.batch_folder(batch_id)}/{layout.BATCH_DATASET}"
 
 
-def manifest_of(store: BatchStore, batch_id: str) -> BatchManifest | None:
+def manifest_of(store: BatchStore, batch_id: str, uri: str | None = None) -> BatchManifest | None:
     """The manifest of a batch whose job has published its dataset; ``None`` before that.
 
+    :param uri: of one manifest, by default the newest; only its name counts.
     :raises SpecError: it is not a manifest of this version.
     :raises StorageError: the storage does not answer.
     """
-    path = f"{dataset_of(batch_id)}/{layout.NEWEST_MANIFEST}"
+    name = layout.NEWEST_MANIFEST if uri is None else f"{layout.MANIFESTS}/{_last(uri)}"
+    path = f"{dataset_of(batch_id)}/{name}"
     if store.root.head(path) is None:
         return None
     return parse_manifest(store.root.read(path), f"{store.root.uri}/{path}")
@@ -64,7 +67,7 @@ def end_of(store: BatchStore, state: BatchState, manifest: BatchManifest) -> Bat
     outcome = state.outcome or _decided(store, record.id, "completed")
     output = _kept(store, record, manifest, "output", _answers(record.id, manifest))
     errors = _kept(store, record, manifest, "error", _failures(store, record.id, manifest))
-    never_asked = sum(counts.errors_by_step.get(step, 0) for step in NEVER_ASKED)
+    never_asked = sum(counts.errors_by_step.get(step, 0) for step in _NEVER_ASKED)
     end = BatchEnd(
         decision=outcome.decision,
         decided_at=outcome.at,
@@ -146,7 +149,7 @@ def _kept(
 
 
 def _answers(batch_id: str, manifest: BatchManifest) -> list[StoredPiece]:
-    folder = f"{layout.DATA}/{_commit(manifest.uri)}"
+    folder = f"{layout.DATA}/{_last(manifest.uri)}"
     found = []
     for file in manifest.files:
         path = f"{folder}/{file.path}"
@@ -160,14 +163,14 @@ def _answers(batch_id: str, manifest: BatchManifest) -> list[StoredPiece]:
 def _failures(store: BatchStore, batch_id: str, manifest: BatchManifest) -> list[StoredPiece]:
     if manifest.errors_uri is None:
         return []
-    folder = f"{layout.ERRORS}/{_commit(manifest.errors_uri)}"
+    folder = f"{layout.ERRORS}/{_last(manifest.errors_uri)}"
     if layout.commit_of(f"{folder}/any") is None:
         raise _foreign(batch_id, manifest.errors_uri)
     listed = store.root.list(f"{dataset_of(batch_id)}/{folder}")
     return [StoredPiece(path=entry.path, bytes=entry.size) for entry in listed if entry.size]
 
 
-def _commit(uri: str) -> str:
+def _last(uri: str) -> str:
     return uri.rstrip("/").rpartition("/")[2]
 
 

@@ -43,6 +43,17 @@ def batch_api_settings() -> BatchApiSettings | None:
     return BatchApiSettings(root, conn_id or None, _secret())
 
 
+def required_settings() -> BatchApiSettings:
+    """The settings, on a machine that works for the Batch API.
+
+    :raises SpecError: `batch_api_root` is not set, or a setting can't be used.
+    """
+    settings = batch_api_settings()
+    if settings is None:
+        raise SpecError("[raybatch] batch_api_root: it is not set on this machine; set it as on API servers.")
+    return settings
+
+
 def _secret() -> bytes:
     own = (conf.get(SECTION, "batch_api_secret", fallback="") or "").strip()
     shared = own or (conf.get("core", "fernet_key", fallback="") or "").strip()

@@ -151,6 +151,14 @@ class BatchStore:
         )
         return self._known.keep(place, state) if state.is_over else state
 
+    def ended(self, batch_id: str) -> BatchEnd | None:
+        """The end of a batch; ``None`` before it.
+
+        :raises ForgedRecordError: it is not signed by this Airflow.
+        """
+        content = self._read(f"{layout.batch_folder(batch_id)}/{layout.ENDED}")
+        return None if content is None else opened(content, BatchEnd, f"end of {batch_id}", self.secret)
+
     def mark_triggered(self, batch_id: str, at: float) -> None:
         """Note that Airflow has the DAG run."""
         self._put(batch_id, layout.TRIGGERED, Triggered(at=at, nonce=new_nonce()))

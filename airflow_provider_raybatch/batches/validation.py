@@ -57,6 +57,12 @@ class FileLimits:
     max_inputs: int | None = None
     max_line_bytes: int = LONGEST_LINE
 
+    def within(self, others: FileLimits) -> FileLimits:
+        """The stricter one of each limit."""
+        own, theirs = vars(self), vars(others)
+        given = {name: [one for one in (own[name], theirs[name]) if one is not None] for name in own}
+        return FileLimits(**{name: min(found) for name, found in given.items() if found})
+
 
 STRICT_LIMITS = FileLimits(max_requests=50_000, max_bytes=200 * 1024 * 1024, max_inputs=50_000)
 """OpenAI's, whose megabytes are of 2**20 bytes."""

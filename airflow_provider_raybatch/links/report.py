@@ -19,6 +19,7 @@ PREFIX = "/raybatch"
 _PACKAGE = "airflow_provider_raybatch"
 _OPERATORS = (
     ("operators.ray_batch", "RayBatchInferenceOperator"),
+    ("operators.served_batch", "ServedBatchOperator"),
     ("decorators.ray_batch", "RayBatchDecoratedOperator"),
 )
 

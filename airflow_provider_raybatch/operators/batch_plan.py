@@ -20,6 +20,7 @@ from airflow_provider_raybatch.operators.prices import with_prices
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
+    from airflow_provider_raybatch.contract.arguments.served import ServedBatch
     from airflow_provider_raybatch.contract.secrets import Secrets
     from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
     from airflow_provider_raybatch.operators.base import RayOperator
@@ -31,12 +32,14 @@ def batch_plan(
     runtime_env: Any,
     secrets: Secrets | None,
     run: TaskRun,
+    served: ServedBatch | None = None,
 ) -> JobPlan:
     """The plan of `operator` for a run of its task.
 
     :param arguments: rendered, those of the spec.
     :param runtime_env: as it was given.
     :param secrets: of the job.
+    :param served: the batch of the Batch API that the job answers.
     :raises SpecError: the first mistake in the arguments.
     """
     from airflow_provider_raybatch.cluster.submit.request import with_source_digest
@@ -46,7 +49,12 @@ def batch_plan(
     made = run.place.makes_clusters
     wait = seconds_of(operator.ray_cluster.cluster_wait) if made else None
     wait = wait if given.cluster_wait is None else given.cluster_wait
-    filled_in = {"deadline": run.deadline.earlier, "cluster_wait": wait, "last_run": run.before()}
+    filled_in = {
+        "deadline": run.deadline.earlier,
+        "cluster_wait": wait,
+        "last_run": run.before(),
+        "served_batch": served,
+    }
     spec = given.model_copy(update=filled_in)
     check_lease(spec.orphan_timeout, operator.poll_interval)
     if spec.has_vllm_sampling and (names := unknown_names(spec.sampling)):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome
+    from airflow_provider_raybatch.contract.arguments.served import ServedBatch
 
 
 class RayBatchInferenceOperator(RayOperator):
@@ -363,6 +364,11 @@ class RayBatchInferenceOperator(RayOperator):
         self.runtime_env = runtime_env
         self._check_at_parse()
 
+    @property
+    def _served(self) -> ServedBatch | None:
+        """The batch of the Batch API that the task answers."""
+        return None
+
     def _arguments(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ARGUMENTS}
 
@@ -370,9 +376,7 @@ class RayBatchInferenceOperator(RayOperator):
         """See :meth:`RayOperator.check_known`."""
         values = vars(self)
         given = {name: values[name] for name in ARGUMENTS if values.get(name) is not None}
-        if type(self) is not RayBatchInferenceOperator:
-            # A subclass, or a decorated function, may give the others later.
-            unknown = {*unknown, *ARGUMENTS} - (given.keys() - {*unknown, "engine"})
+        unknown = {*unknown, *self._given_later(given)}
         spec = spec_of_known(given, unknown, self.depends_on_run)
         if not {"orphan_timeout", "poll_interval"}.intersection(unknown):
             check_lease(spec.orphan_timeout, self.poll_interval)
@@ -381,12 +385,21 @@ class RayBatchInferenceOperator(RayOperator):
         if "runtime_env" not in unknown:
             given_mapping(self.runtime_env, "runtime_env")
 
+    def _given_later(self, given: Mapping[str, Any]) -> Collection[str]:
+        """Arguments that a subclass, or a decorated function, may give when the task runs.
+
+        :param given: those that are given while the DAG is parsed.
+        """
+        if type(self) is RayBatchInferenceOperator:
+            return ()
+        return set(ARGUMENTS) - (given.keys() - {"engine"})
+
     def plan(self, run: TaskRun) -> JobPlan:
         """See :meth:`RayOperator.plan`."""
         from airflow_provider_raybatch.hooks.credentials import job_secrets
 
         secrets = job_secrets(self.aws_conn_id, self.hf_conn_id)
-        return batch_plan(self, self._arguments(), self.runtime_env, secrets, run)
+        return batch_plan(self, self._arguments(), self.runtime_env, secrets, run, self._served)
 
     def lease_terms(self, run: TaskRun, submission_id: str) -> LeaseTerms:
         """See :meth:`RayOperator.lease_terms`."""

@@ -54,4 +54,4 @@ def make_folder(path: Path) -> None:
 def remove_folder(path: Path) -> None:
     """Remove a folder with all that is in it. :raises OSError: it can't be removed."""
     shutil.rmtree(path)
-    _NAMED.difference_update([one for one in _NAMED if path in (one, *one.parents)])
+    _NAMED.difference_update([one for one in tuple(_NAMED) if path in (one, *one.parents)])

@@ -156,9 +156,8 @@ class LocalFolder:
 
     def _entry(self, path: Path) -> Entry:
         stat = path.stat()
-        return Entry(
-            path.relative_to(self.root).as_posix(), stat.st_size, f"{stat.st_mtime_ns}-{stat.st_size}"
-        )
+        name, version = path.relative_to(self.root).as_posix(), f"{stat.st_mtime_ns}-{stat.st_size}"
+        return Entry(name, stat.st_size, version, stat.st_mtime)
 
     def head(self, path: str) -> Entry | None:
         full = self._path(path)

@@ -78,7 +78,7 @@ class S3Folder:
 
         key = self.key(prefix)
         entries = [
-            Entry(self._relative(meta["path"]), meta["size"], str(meta["e_tag"] or ""))
+            _entry(self._relative(meta["path"]), meta)
             for meta in self._call("list", prefix, attempt)
             if depth is None or meta["path"][len(key) :].strip("/").count("/") < depth
         ]
@@ -107,7 +107,7 @@ class S3Folder:
                 meta = self._ask(store, key, _head)
             except FileNotFoundError:
                 return None
-            return Entry(path, meta["size"], str(meta["e_tag"] or ""))
+            return _entry(path, meta)
 
         return self._call("read", path, attempt)
 
@@ -248,6 +248,10 @@ def _is_listed(store: S3Store, key: str, above: str) -> bool:
 
 def _content(store: S3Store, key: str) -> bytes:
     return bytes(store.get(key).bytes())
+
+
+def _entry(path: str, meta: ObjectMeta) -> Entry:
+    return Entry(path, meta["size"], str(meta["e_tag"] or ""), meta["last_modified"].timestamp())
 
 
 def _head(store: S3Store, key: str) -> ObjectMeta:

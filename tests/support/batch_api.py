@@ -5,22 +5,32 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from airflow_provider_raybatch.batches.ending import dataset_of
-from airflow_provider_raybatch.batches.settings import BatchApiSettings
-from airflow_provider_raybatch.batches.store import BatchStore, batch_store
+from airflow_provider_raybatch.batches.settings import BatchApiSettings, required_settings
+from airflow_provider_raybatch.batches.store import BatchStore, batch_store, new_nonce
 from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id, new_file_id
-from airflow_provider_raybatch.contract.batch_api.records import BatchRecord, FileRecord, StoredPiece
+from airflow_provider_raybatch.contract.batch_api.records import (
+    BatchOutcome,
+    BatchRecord,
+    Decision,
+    FileRecord,
+    StoredPiece,
+)
 from airflow_provider_raybatch.contract.batch_api.states import BatchState
+from airflow_provider_raybatch.contract.events import Committed
 from airflow_provider_raybatch.contract.layout import CONTENT, file_folder
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.storage.folder import Folder
+from tests.support.fake_ray import FakeRay, Script
 
-SECRET = b"the secret of the Airflow of these tests"
+SECRET = "the secret of the Airflow of these tests"
 COMMIT = "20260102T030405-0123abcd"
 MADE_AT = 1767322800.0
 MODEL = "small"
@@ -28,7 +38,15 @@ ANSWER = {"custom_id": "a", "response": {"status_code": 200}}
 
 
 def store_at(root: Path | str) -> BatchStore:
-    return batch_store(BatchApiSettings(str(root), None, SECRET))
+    return batch_store(BatchApiSettings(str(root), None, SECRET.encode()))
+
+
+def configured(monkeypatch: pytest.MonkeyPatch, root: Path | str, aws_conn_id: str = "") -> BatchStore:
+    """Set up the Batch API for this process."""
+    settings = {"ROOT": str(root), "AWS_CONN_ID": aws_conn_id, "SECRET": SECRET}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"AIRFLOW__RAYBATCH__BATCH_API_{name}", value)
+    return batch_store(required_settings())
 
 
 def line(number: int, model: str = MODEL, **body: Any) -> dict[str, Any]:
@@ -120,8 +138,26 @@ def published(
     }
     manifest = BatchManifest(**{**given, **fields})
     content = manifest.model_dump_json(by_alias=True).encode()
-    store.root.write(f"{dataset_of(record.id)}/manifest.json", content)
+    for name in (f"manifests/{COMMIT}.json", "manifest.json"):
+        store.root.write(f"{dataset_of(record.id)}/{name}", content)
     return manifest
+
+
+def answering(
+    store: BatchStore,
+    record: BatchRecord,
+    answers: int = 2,
+    failures: int = 1,
+    decision: Decision = "completed",
+) -> Callable[[FakeRay, dict[str, Any]], Script]:
+    """What a fake cluster does for the batch: it publishes answers, and decides that the batch is done."""
+
+    def script(ray: FakeRay, body: dict[str, Any]) -> Script:
+        manifest = published(store, record, {"part-00000.jsonl": answers}, {"part-00000.jsonl": failures})
+        store.decide(record.id, BatchOutcome(decision=decision, at=time.time(), nonce=new_nonce()))
+        return Script(last=[ray.line(body, Committed(summary=manifest.summary()))])
+
+    return script
 
 
 def content_of(folder: Folder, file: FileRecord) -> bytes:

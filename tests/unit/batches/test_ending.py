@@ -70,7 +70,7 @@ def test_a_batch_whose_requests_all_failed_has_no_output(store: BatchStore) -> N
 def test_rows_that_were_never_asked_count_as_neither(store: BatchStore) -> None:
     record = created(store, rows=6)
     _decide(store, record.id, "expired")
-    counts = {"input": 6, "ok": 2, "error": 4, "errors_by_step": {"engine": 1, "batch_expired": 3}}
+    counts = {"input": 6, "ok": 2, "error": 4, "errors_by_step": {"engine": 1, "expired": 3}}
     manifest = published(store, record, {"a.jsonl": 2}, {"a.jsonl": 4}, counts=counts)
 
     end = end_of(store, state_of(store, record), manifest)

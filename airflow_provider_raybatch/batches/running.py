@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A batch in the hands of its task: from the check of its input to its end.
+
+Each step may be the last of a process. The next attempt sees by the documents which steps are done.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from airflow.sdk.configuration import conf
+
+from airflow_provider_raybatch.batches.asked import asked_batch, checked_input
+from airflow_provider_raybatch.batches.ending import dataset_of, end_of, end_without_job, manifest_of
+from airflow_provider_raybatch.batches.settings import SECTION, required_settings
+from airflow_provider_raybatch.batches.store import BatchStore, batch_store, new_nonce
+from airflow_provider_raybatch.batches.validation import STRICT_LIMITS, FileLimits
+from airflow_provider_raybatch.contract.arguments.served import ServedBatch
+from airflow_provider_raybatch.contract.batch_api.records import BatchEnd, BatchError, BatchRecord, Started
+from airflow_provider_raybatch.contract.batch_api.states import BatchState
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.layout import batch_folder
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunningBatch:
+    """A batch whose DAG run is going on.
+
+    :param aws_conn_id: of the bucket that it lies in.
+    :param limits: of its input.
+
+    All methods raise :class:`StorageError` where the storage does not answer, and the next attempt goes on.
+    """
+
+    store: BatchStore
+    record: BatchRecord
+    aws_conn_id: str | None
+    limits: FileLimits
+
+    @property
+    def source(self) -> list[str]:
+        """Its input, for the job."""
+        return [f"{self.store.root.uri}/{piece.path}" for piece in self.record.input]
+
+    @property
+    def destination(self) -> str:
+        """Its dataset."""
+        return f"{self.store.root.uri}/{dataset_of(self.record.id)}"
+
+    @property
+    def served(self) -> ServedBatch:
+        """What its job knows of it."""
+        place = f"{self.store.root.uri}/{batch_folder(self.record.id)}"
+        return ServedBatch(folder=place, expires_at=self.record.expires_at)
+
+    def end_before_job(self) -> BatchEnd | None:
+        """Check and start it; the end of one that needs no job (any more), else ``None``."""
+        state = self._state()
+        if state.ended is not None:
+            _log.info("Batch %s has ended already, so nothing is done.", self.record.id)
+            return state.ended
+        if state.started is None:
+            if state.outcome is not None:
+                return end_without_job(self.store, state, state.outcome.decision)
+            if time.time() >= self.record.expires_at:
+                return end_without_job(self.store, state, "expired")
+            if (errors := self._start()) or self._state().outcome is not None:
+                return end_without_job(self.store, self._state(), "failed", errors)
+        elif state.outcome is not None and state.outcome.decision == "failed":
+            return end_without_job(self.store, state, "failed")
+        return None
+
+    def _start(self) -> list[BatchError]:
+        """Note that the input is valid; its errors where it isn't."""
+        checked = checked_input(self.store, self.record, self.limits)
+        if checked.errors:
+            _log.info("The input of batch %s is not valid: %d errors.", self.record.id, len(checked.errors))
+            return checked.errors
+        _log.info("The input of batch %s is valid: %d requests.", self.record.id, checked.lines)
+        started = Started(at=time.time(), total=checked.lines, nonce=new_nonce())
+        self.store.start(self.record.id, started)
+        return []
+
+    def end(self, manifest_uri: str | None = None) -> BatchEnd:
+        """End it by the dataset that its job has published.
+
+        :param manifest_uri: of that dataset; by default the newest.
+        :raises RaybatchError: there is no manifest.
+        """
+        state = self._state()
+        if state.ended is not None:
+            return state.ended
+        manifest = manifest_of(self.store, self.record.id, manifest_uri)
+        if manifest is None:
+            raise RaybatchError(
+                f"{self.record.id}: its job has ended, and {self.destination} has no manifest; a retry looks "
+                "again.",
+                FailureClass.STORAGE,
+            )
+        return end_of(self.store, state, manifest)
+
+    def end_without_result(self, *, is_last: bool) -> BatchEnd | None:
+        """End it if no further attempt may answer it; ``None`` where one does.
+
+        :param is_last: whether Airflow makes no further attempt.
+        """
+        state = self._state()
+        if state.ended is not None:
+            return state.ended
+        has_failed = state.outcome is not None and state.outcome.decision == "failed"
+        if not is_last and not has_failed:
+            return None
+        # Content-free: what went wrong is for the administrator, in the log of the DAG run.
+        error = BatchError(
+            code="server_error",
+            message=f"The batch could not be run; its DAG run is {self.record.id} of {self.record.dag_id}.",
+        )
+        return end_without_job(self.store, state, "failed", [error])
+
+    def _state(self) -> BatchState:
+        state = self.store.state(self.record.id)
+        if state is None:
+            raise RaybatchError(
+                f"{self.record.id}: its record was deleted while it ran; create the batch again.",
+                FailureClass.USER_ERROR,
+            )
+        return state
+
+
+def running_batch(given: object, limits: FileLimits, *, run_id: str, dag_id: str, model: str) -> RunningBatch:
+    """The batch that a DAG run is for.
+
+    :param given: the configuration of the run.
+    :param limits: the model's; OpenAI's come on top where the server is strict.
+    :param model: the name of the model that the DAG serves.
+    :raises RaybatchError: this run may not answer that batch, or there is none.
+    :raises SpecError: a setting of the Batch API can't be used.
+    """
+    settings = required_settings()
+    store = batch_store(settings)
+    record = asked_batch(store, given, run_id=run_id, dag_id=dag_id, model=model)
+    if conf.getboolean(SECTION, "batch_api_strict", fallback=False):
+        limits = limits.within(STRICT_LIMITS)
+    return RunningBatch(store, record, settings.aws_conn_id, limits)

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.batches.ending import dataset_of, end_of, end_without_job
+from airflow_provider_raybatch.batches.store import BatchStore
+from airflow_provider_raybatch.batches.sweep import (
+    BATCHES_KEPT,
+    CREATES_KEPT,
+    DAY,
+    SLACK,
+    STRAYS_KEPT,
+    sweep,
+)
+from airflow_provider_raybatch.contract import layout
+from airflow_provider_raybatch.contract.batch_api.records import BatchRecord
+from tests.support.batch_api import created, published, state_of, store_at
+
+MONTH = 30 * DAY
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BatchStore:
+    return store_at(tmp_path)
+
+
+def paths(store: BatchStore) -> set[str]:
+    return {entry.path for entry in store.root.list()}
+
+
+def ended(store: BatchStore, **fields: Any) -> BatchRecord:
+    record = created(store, **fields)
+    made_at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(record.created_at))
+    manifest = published(store, record, {"a.jsonl": 2}, {"a.jsonl": 1}, created_at=made_at)
+    store.root.write(f"{dataset_of(record.id)}/_raybatch/parts/x/part", b"rows")
+    end_of(store, state_of(store, record), manifest)
+    return record
+
+
+def test_nothing_that_is_valid_is_deleted(store: BatchStore) -> None:
+    ended(store)
+    created(store)
+    before = paths(store)
+
+    assert not any(sweep(store).values())
+    assert paths(store) == before
+
+
+def test_files_go_at_their_expiry_with_what_came_of_them(store: BatchStore, tmp_path: Path) -> None:
+    record = ended(store)
+
+    swept = sweep(store, time.time() + MONTH + SLACK + 60)
+
+    assert (swept["files"], swept["datasets"]) == (3, 1)
+    assert paths(store) == {
+        f"batches/{record.id}/{name}" for name in ("record.json", "outcome.json", "ended.json")
+    } | {path for path in paths(store) if path.startswith("users/")}
+    assert store.listed(layout.FILES, "ann") == []
+    assert store.listed(layout.BATCHES, "ann") == [record.id]
+    assert not list((tmp_path / "files").iterdir())
+    assert not (tmp_path / dataset_of(record.id)).exists()
+    assert not any(sweep(store, time.time() + MONTH + SLACK + 60).values())
+
+
+def test_a_dataset_stays_until_its_last_file_expires(store: BatchStore) -> None:
+    record = ended(store)
+    end = state_of(store, record).ended
+    assert end is not None
+    errors = store.file(str(end.error_file_id))
+    assert errors is not None
+    store.root.delete([f"files/{errors.id}/record.json"])
+    longer = errors.model_copy(update={"expires_at": errors.expires_at + MONTH})
+    store.add_file(longer)
+
+    swept = sweep(store, time.time() + MONTH + SLACK + 60)
+
+    assert (swept["files"], swept["datasets"]) == (2, 0)
+    assert store.file(longer.id) == longer
+    assert all(store.root.head(piece.path) for piece in longer.content)
+    assert sweep(store, time.time() + 2 * MONTH + SLACK + 60)["datasets"] == 1
+
+
+def test_nothing_of_a_batch_that_runs_is_deleted(store: BatchStore) -> None:
+    """Neither its input nor what it has published, however late it is."""
+    record = created(store)
+    manifest = published(store, record, {"a.jsonl": 3})
+    kept = {path for path in paths(store) if path.startswith(("files/", "batches/"))}
+
+    swept = sweep(store, time.time() + 400 * DAY)
+
+    assert not any(swept.values())
+    assert kept <= paths(store)
+    assert end_of(store, state_of(store, record), manifest).output_file_id
+
+
+def test_a_dataset_without_files_goes_when_they_would(store: BatchStore) -> None:
+    record = created(store)
+    store.root.write(f"{dataset_of(record.id)}/_raybatch/parts/x/part", b"rows")
+    end_without_job(store, state_of(store, record), "cancelled")
+
+    assert sweep(store)["datasets"] == 0
+    assert sweep(store, time.time() + MONTH + SLACK + 60)["datasets"] == 1
+    assert state_of(store, record).status == "cancelled"
+
+
+def test_documents_of_a_batch_go_after_a_year(store: BatchStore, tmp_path: Path) -> None:
+    record = ended(store)
+    sweep(store, time.time() + MONTH + SLACK + 60)
+
+    swept = sweep(store, time.time() + BATCHES_KEPT + 60)
+
+    assert swept["batches"] == 1
+    assert store.listed(layout.BATCHES, "ann") == []
+    assert paths(store) == set()
+    assert not (tmp_path / "batches" / record.id).exists()
+
+
+def test_keys_and_content_without_records_go(store: BatchStore) -> None:
+    record = created(store)
+    store.root.delete([f"files/{record.input_file_id}/record.json", f"batches/{record.id}/record.json"])
+
+    assert sweep(store)["strays"] == 2  # an upload writes its record a moment after the content
+    assert store.root.head(record.input[0].path) is not None
+    assert sweep(store, time.time() + STRAYS_KEPT + 60)["strays"] == 1
+    assert store.root.head(record.input[0].path) is None
+
+
+def test_creates_go_a_log_at_a_time(store: BatchStore, tmp_path: Path) -> None:
+    for name in ("old/1", "old/2", "new/1", "new/2"):
+        store.root.write(f"creates/{name}", b"x")
+    long_ago = time.time() - CREATES_KEPT - 60
+    for name in ("old/1", "old/2", "new/1"):
+        os.utime(tmp_path / "creates" / name, (long_ago, long_ago))
+
+    assert sweep(store)["creates"] == 2
+    assert paths(store) == {"creates/new/1", "creates/new/2"}
+
+
+def test_what_is_not_signed_is_left_alone(store: BatchStore) -> None:
+    record = ended(store)
+    other = BatchStore(store.root, b"another secret, as after a change of the setting")
+    before = paths(store)
+
+    swept = sweep(other, time.time() + BATCHES_KEPT + 60)
+
+    assert swept["unreadable"] == 4
+    assert paths(store) == before
+    assert store.record(record.id) == record
+
+
+class DyingError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("most", range(12))
+def test_the_next_sweep_goes_on_where_one_died(
+    store: BatchStore, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    ended(store)
+    delete, left = type(store.root).delete, iter(range(most))
+
+    def dying(folder: Any, each: Any) -> None:
+        for path in each:
+            if next(left, None) is None:
+                raise DyingError
+            delete(folder, [path])
+
+    def both_sweeps() -> None:
+        for later in (MONTH + SLACK, BATCHES_KEPT):
+            sweep(store, time.time() + later + 60)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(store.root), "delete", dying)
+        with pytest.raises(DyingError):
+            both_sweeps()
+
+    both_sweeps()
+
+    assert paths(store) == set()
