@@ -12,13 +12,15 @@ import pytest
 
 _SETTINGS = {
     "AIRFLOW__CORE__AUTH_MANAGER": "tests.integration.end_to_end.auth.access_by_dag.AccessByDag",
-    "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer,guest:viewer",
+    "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer,guest:viewer,ann:user,bob:user",
     "AIRFLOW__API_AUTH__JWT_SECRET": "x" * 64,
     "AIRFLOW_API_APPS": "core",
     "RAYBATCH_TEST_GUEST_DAGS": "other",
     "_AIRFLOW_PROCESS_CONTEXT": "server",
     "AIRFLOW_VAR_RAYBATCH_INSTALLATION_ID": "this-airflow",
 }
+
+_ROLES = {"admin": "admin", "ann": "user", "bob": "user"}
 
 
 class Server:
@@ -29,22 +31,26 @@ class Server:
 
     def get(self, path: str, user: str | None = "viewer", **headers: str) -> Any:
         """Ask with a user's token, as programs do; ``None`` is anonymous."""
-        login = {} if user is None else {"Authorization": f"Bearer {_token(user)}"}
+        login = {} if user is None else {"Authorization": f"Bearer {token(user)}"}
         return self._client.get(path, headers={**login, **headers})
 
     def by_cookie(self, path: str, user: str) -> Any:
         """Ask as a user's browser."""
-        return self._client.get(path, headers={"Cookie": f"_token={_token(user)}"})
+        return self._client.get(path, headers={"Cookie": f"_token={token(user)}"})
 
     def post(self, path: str, user: str) -> Any:
-        return self._client.post(path, headers={"Authorization": f"Bearer {_token(user)}"})
+        return self._client.post(path, headers={"Authorization": f"Bearer {token(user)}"})
+
+    def delete(self, path: str, user: str) -> Any:
+        return self._client.delete(path, headers={"Authorization": f"Bearer {token(user)}"})
 
 
-def _token(user: str) -> str:
+def token(user: str) -> str:
+    """A user's token, as Airflow's login makes it."""
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
-    role = "admin" if user == "admin" else "viewer"
+    role = _ROLES.get(user, "viewer")
     return str(get_auth_manager().generate_jwt(SimpleAuthManagerUser(username=user, role=role, teams=[])))
 
 
@@ -101,7 +107,8 @@ def _dag(name: str) -> Any:
     from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 
     given: dict[str, Any] = {"source": "/in/*.parquet", "prompt": "{row.text}", "engine": "echo"}
-    with DAG(name, schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    with DAG(name, schedule=None, start_date=start, is_paused_upon_creation=False) as dag:
         RayBatchInferenceOperator(task_id="label", destination="/out", **given)
         RayBatchInferenceOperator.partial(task_id="mapped", **given).expand(destination=["/a", "/b"])
         EmptyOperator(task_id="plain")

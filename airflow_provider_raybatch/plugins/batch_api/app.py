@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from airflow_provider_raybatch.batches.settings import batch_api_settings
 from airflow_provider_raybatch.contract.failures import RaybatchError, SpecError
-from airflow_provider_raybatch.plugins.batch_api import files, models
+from airflow_provider_raybatch.plugins.batch_api import batches, files, models
 from airflow_provider_raybatch.plugins.batch_api.answering import Answering
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.service import BatchService
@@ -27,7 +27,7 @@ from airflow_provider_raybatch.plugins.batch_api.settings import api_limits
 
 _log = logging.getLogger(__name__)
 
-_ROUTERS: Sequence[APIRouter] = (files.router, models.router)
+_ROUTERS: Sequence[APIRouter] = (files.router, batches.router, models.router)
 _DEFECT = "The server had an error; the log of Airflow's API server has it under this request's x-request-id."
 _UNUSABLE = "The Batch API of this Airflow can't be used just now; ask its admin."
 _PATHS = {

@@ -29,8 +29,10 @@ from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller, may_use
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
+from airflow_provider_raybatch.plugins.batch_api.limits import check_new_batch
 from airflow_provider_raybatch.plugins.batch_api.new_batch import NewBatch
 from airflow_provider_raybatch.plugins.batch_api.runs import DagRuns, RunRefusedError
+from airflow_provider_raybatch.plugins.batch_api.settings import ApiLimits
 from airflow_provider_raybatch.plugins.batch_api.upkeep import decided, settled, trigger
 
 RUN_REFUSED = "dag_run_refused"
@@ -96,32 +98,42 @@ class _Checked:
     errors: tuple[BatchError, ...] = ()
 
 
-def created(
-    store: BatchStore, creation: BatchCreation, models: Mapping[str, ServedModel], runs: DagRuns
-) -> BatchState:
-    """The batch that a call means; a new one has its DAG run, too.
+@dataclass(frozen=True)
+class BatchCreator:
+    """Creates batches in the name of one caller.
 
     :param models: as configured, by name.
-    :raises OpenAiError: it can't be created, or Airflow does not answer.
+    :param limits: of each user.
     """
-    log, chosen = creation.log(store), creation.chooser(store)
-    known = log.find(chosen)
-    if known is not None and (state := store.state(known.batch_id)) is not None:
-        if not state.triggered and not state.is_over:
-            store.add_batch(state.record)  # a server that died there has not listed it
-        return _triggered(store, settled(store, state), runs)
-    checked = _checked(store, creation, models)
-    if checked.model is not None:
-        runs.check(checked.model.dag_id, checked.model.name)
-    entry = log.claim(chosen, creation.call.entry(time.time()))
-    if checked.model is None:
-        # Before the record: a batch without a model has no DAG, so it must never be there undecided.
-        decided(store, entry.batch_id, "failed", checked.errors)
-    record = store.add_batch(_record(creation, checked, entry))
-    if checked.model is None:
-        settled(store, store.state(record.id) or BatchState(record))
-        return BatchState(record)  # validating, as each batch is when it is created
-    return _triggered(store, store.state(record.id) or BatchState(record), runs)
+
+    models: Mapping[str, ServedModel]
+    limits: ApiLimits
+    runs: DagRuns
+
+    def created(self, store: BatchStore, creation: BatchCreation) -> BatchState:
+        """The batch that a call means; a new one has its DAG run, too.
+
+        :raises OpenAiError: it can't be created, or Airflow does not answer.
+        """
+        log, chosen = creation.log(store), creation.chooser(store)
+        known = log.find(chosen)
+        if known is not None and (state := store.state(known.batch_id)) is not None:
+            if not state.triggered and not state.is_over:
+                store.add_batch(state.record)  # a server that died there has not listed it
+            return _triggered(store, settled(store, state), self.runs)
+        checked = _checked(store, creation, self.models)
+        check_new_batch(store, creation.caller.id, self.limits)
+        if checked.model is not None:
+            self.runs.check(checked.model.dag_id, checked.model.name)
+        entry = log.claim(chosen, creation.call.entry(time.time()))
+        if checked.model is None:
+            # Before the record: a batch without a model has no DAG, so it must never be there undecided.
+            decided(store, entry.batch_id, "failed", checked.errors)
+        record = store.add_batch(_record(creation, checked, entry))
+        if checked.model is None:
+            settled(store, store.state(record.id) or BatchState(record))
+            return BatchState(record)  # validating, as each batch is when it is created
+        return _triggered(store, store.state(record.id) or BatchState(record), self.runs)
 
 
 def _triggered(store: BatchStore, state: BatchState, runs: DagRuns) -> BatchState:

@@ -19,6 +19,7 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import requires_access_dag
 from fastapi import HTTPException, Request
+from jwt import InvalidTokenError
 
 from airflow_provider_raybatch.plugins.airflow_api import airflow_client, api_path
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
@@ -71,7 +72,10 @@ class AirflowRuns:
 
     def check(self, dag_id: str, model: str) -> None:
         """See :class:`DagRuns`."""
-        user = self._wait(get_auth_manager().get_user_from_token(self._token))
+        try:
+            user = self._wait(get_auth_manager().get_user_from_token(self._token))
+        except InvalidTokenError:
+            raise _ended_token() from None
         permission = requires_access_dag("POST", DagAccessEntity.RUN, param_dag_id=dag_id)
         try:
             permission(cast(Request, None), user)  # it takes the DAG from the request only without the id
@@ -117,7 +121,7 @@ class AirflowRuns:
         if status in {200, 201}:
             return
         if status == 401:
-            raise RunRefusedError(401, "The token has ended; get a new one.", code="invalid_api_key")
+            raise _ended_token()
         if status == 403:
             raise _forbidden(model)
         if status >= 500 or status == 429:
@@ -148,6 +152,10 @@ class AirflowRuns:
 
 def _silent() -> OpenAiError:
     return OpenAiError(503, "Airflow does not answer just now; try again.", headers={"Retry-After": "2"})
+
+
+def _ended_token() -> RunRefusedError:
+    return RunRefusedError(401, "The token has ended; get a new one.", code="invalid_api_key")
 
 
 def _forbidden(model: str) -> RunRefusedError:

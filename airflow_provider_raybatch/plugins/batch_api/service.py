@@ -22,8 +22,9 @@ from airflow_provider_raybatch.batches.store import BatchStore, batch_store
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller, authenticated
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
-from airflow_provider_raybatch.plugins.batch_api.limits import RequestRate, check_new_batch
+from airflow_provider_raybatch.plugins.batch_api.limits import RequestRate
 from airflow_provider_raybatch.plugins.batch_api.settings import ApiLimits
+from airflow_provider_raybatch.plugins.batch_api.upkeep import Upkeep
 from airflow_provider_raybatch.plugins.threads import CrowdedError, OwnThreads
 
 P = ParamSpec("P")
@@ -53,6 +54,7 @@ class BatchService:
     def __init__(self, settings: BatchApiSettings, limits: ApiLimits) -> None:
         self.settings, self.limits = settings, limits
         self.rate = RequestRate(limits.requests_per_minute)
+        self.upkeep = Upkeep()
         self.shown_files = KnownDocuments()
         """A :class:`ShownFile` by the id of the file."""
         self.deleted_files = KnownDocuments()
@@ -86,13 +88,6 @@ class BatchService:
             raise OpenAiError(
                 503, "The Batch API can't do this just now; the log of Airflow's API server says why."
             ) from error
-
-    async def check_new_batch(self, caller: Caller) -> None:
-        """Check that a user may create another batch now.
-
-        :raises OpenAiError: 429, too many were created in the last hour, or have not ended.
-        """
-        await self.call(check_new_batch, caller.id, self.limits)
 
     def store(self) -> BatchStore:
         """The store; it blocks while credentials are renewed.

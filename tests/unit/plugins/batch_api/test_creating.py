@@ -17,10 +17,11 @@ from airflow_provider_raybatch.batches.store import BatchStore
 from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.contract.layout import BATCHES
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller
-from airflow_provider_raybatch.plugins.batch_api.creating import BatchCreation, created
+from airflow_provider_raybatch.plugins.batch_api.creating import BatchCreation, BatchCreator
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.new_batch import new_batch
 from airflow_provider_raybatch.plugins.batch_api.runs import RunRefusedError
+from airflow_provider_raybatch.plugins.batch_api.settings import ApiLimits
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.batch_runs import CHAT, DAY, RunsOfTests, lines, models, uploaded
 
@@ -60,6 +61,7 @@ class Client:
         self.store, self.runs = store, runs
         self.caller = Caller(user, user, frozenset({"user"}), token)
         self.models = models()
+        self.limits = ApiLimits()
 
     def create(
         self,
@@ -75,7 +77,8 @@ class Client:
         batch = new_batch(given)
         call = CreateCall(time.time() if arrived is None else arrived, repeats, batch.digest)
         creation = BatchCreation(self.caller, batch, call, key)
-        return created(store or self.store, creation, self.models, self.runs)
+        creator = BatchCreator(self.models, self.limits, self.runs)
+        return creator.created(store or self.store, creation)
 
     def batches(self) -> Sequence[str]:
         return self.store.listed(BATCHES, self.caller.id)
@@ -363,6 +366,14 @@ def test_an_invalid_file_fails_wherever_the_server_dies(client: Client) -> None:
     assert deaths == 5  # the entry, the decision, the record, the index, and the end
     states = [client.store.state(batch_id) for batch_id in client.batches()]
     assert [state.status for state in states if state is not None and state.is_over] == ["failed"] * 8
+
+
+def test_a_user_has_so_many_batches_at_once(client: Client, runs: RunsOfTests, file_id: str) -> None:
+    client.limits = ApiLimits(unfinished_batches=1)
+    first = client.create(file_id)
+    assert refusal(lambda: client.create(file_id)).status == 429
+    assert client.create(file_id, repeats=1).record == first.record
+    assert runs.runs.keys() == {first.record.id}
 
 
 def test_no_token_is_stored(client: Client, file_id: str) -> None:

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v1/batches``: create, look at, list and cancel a user's batches."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request
+
+from airflow_provider_raybatch.batches.creates import CreateCall
+from airflow_provider_raybatch.batches.models import served_models
+from airflow_provider_raybatch.batches.store import BatchStore
+from airflow_provider_raybatch.contract.base import shown
+from airflow_provider_raybatch.contract.batch_api.states import BatchState
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.contract.layout import BATCHES
+from airflow_provider_raybatch.plugins.batch_api.auth import Caller
+from airflow_provider_raybatch.plugins.batch_api.body import json_object
+from airflow_provider_raybatch.plugins.batch_api.cancelling import cancelled
+from airflow_provider_raybatch.plugins.batch_api.creating import BatchCreation, BatchCreator
+from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
+from airflow_provider_raybatch.plugins.batch_api.new_batch import new_batch
+from airflow_provider_raybatch.plugins.batch_api.objects import batch_object, listing
+from airflow_provider_raybatch.plugins.batch_api.paging import PageRequest
+from airflow_provider_raybatch.plugins.batch_api.runs import AirflowRuns
+from airflow_provider_raybatch.plugins.batch_api.service import CallerDep, ServiceDep
+from airflow_provider_raybatch.plugins.batch_api.upkeep import settled
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.in_order import in_order
+
+_log = logging.getLogger(__name__)
+
+_PAGE, _LONGEST_PAGE = 20, 100
+_COUNT = re.compile(r"[0-9]{1,9}")
+
+router = APIRouter()
+
+
+@router.post("/batches")
+async def create_batch(
+    request: Request,
+    caller: CallerDep,
+    service: ServiceDep,
+    idempotency_key: Annotated[str | None, Header()] = None,
+    x_stainless_retry_count: Annotated[str | None, Header()] = None,
+) -> dict[str, Any]:
+    """Create a batch, or find the one that this call repeats."""
+    arrived = time.time()
+    batch = new_batch(await json_object(request), strict=service.limits.strict)
+    call = CreateCall(arrived, _count(x_stainless_retry_count), batch.digest)
+    creation = BatchCreation(caller, batch, call, idempotency_key or None)
+    runs = _runs(caller)
+
+    def create(store: BatchStore) -> BatchState:
+        return BatchCreator(served_models(), service.limits, runs).created(store, creation)
+
+    return batch_object(await service.call(create))
+
+
+@router.get("/batches")
+async def list_batches(
+    caller: CallerDep,
+    service: ServiceDep,
+    limit: Annotated[str | None, Query()] = None,
+    after: Annotated[str | None, Query()] = None,
+) -> dict[str, Any]:
+    """A page of the caller's batches, newest first."""
+
+    def page(store: BatchStore) -> dict[str, Any]:
+        ids = store.listed(BATCHES, caller.id)
+        found = PageRequest(limit, after).page(ids, default=_PAGE, most=_LONGEST_PAGE)
+
+        def shown_batch(batch_id: str) -> dict[str, Any] | None:
+            try:
+                state = store.state(batch_id)
+                if state is None or state.record.owner != caller.id:
+                    return None
+                return batch_object(settled(store, state))
+            except StorageError:
+                raise
+            except RaybatchError as error:  # one damaged document must not hide the other batches
+                _log.error("A batch is left out of a listing: %s", error)
+                return None
+
+        shown_ones = in_order(shown_batch, found.ids)
+        return listing([one for one in shown_ones if one is not None], found.has_more)
+
+    return await service.call(page)
+
+
+@router.get("/batches/{batch_id}")
+async def retrieve_batch(batch_id: str, caller: CallerDep, service: ServiceDep) -> dict[str, Any]:
+    """One of the caller's batches, after a look whether something about it is left to do."""
+    runs = _runs(caller)
+
+    def look(store: BatchStore) -> BatchState:
+        return service.upkeep.looked_after(store, own_batch(store, caller, batch_id), runs)
+
+    return batch_object(await service.call(look))
+
+
+@router.post("/batches/{batch_id}/cancel")
+async def cancel_batch(batch_id: str, caller: CallerDep, service: ServiceDep) -> dict[str, Any]:
+    """Cancel one of the caller's batches."""
+    runs = _runs(caller)
+
+    def cancel(store: BatchStore) -> BatchState:
+        return cancelled(store, own_batch(store, caller, batch_id), runs, service.upkeep)
+
+    return batch_object(await service.call(cancel))
+
+
+def own_batch(store: BatchStore, caller: Caller, batch_id: str) -> BatchState:
+    """A batch of the caller's.
+
+    :raises OpenAiError: 404, in the same words whether it is another user's or never was.
+    """
+    state = store.state(batch_id)
+    if state is None or state.record.owner != caller.id:
+        raise OpenAiError(404, f"No batch found with id {shown(batch_id)}.", param="batch_id")
+    return state
+
+
+def _runs(caller: Caller) -> AirflowRuns:
+    return AirflowRuns(caller.token, asyncio.get_running_loop())
+
+
+def _count(given: str | None) -> int:
+    """How often a client says that it has repeated a call."""
+    return int(given) if given is not None and _COUNT.fullmatch(given) else 0

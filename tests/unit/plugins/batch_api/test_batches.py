@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v1/batches`` of two servers over one folder, in front of a real Airflow API server."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from airflow_provider_raybatch.batches.settings import batch_api_settings
+from airflow_provider_raybatch.batches.store import BatchStore, batch_store, new_nonce
+from airflow_provider_raybatch.contract import layout
+from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id
+from airflow_provider_raybatch.contract.batch_api.records import BatchEnd, Started
+from airflow_provider_raybatch.plugins.batch_api.app import make_batch_app
+from tests.support.airflow_server import Server, token
+from tests.support.batch_runs import CHAT, DAY, lines, uploaded
+
+MODELS = {
+    "small": {"model": "echo", "engine": "echo", "dag_id": "nightly"},
+    "other": {"model": "echo", "engine": "echo", "dag_id": "other", "users": ["bob"]},
+    "gone": {"model": "echo", "engine": "echo", "dag_id": "gone"},
+}
+
+
+class Api:
+    """Two servers of the Batch API, which answer in turn."""
+
+    def __init__(self, clients: list[TestClient], airflow: Server, store: BatchStore) -> None:
+        self._clients = clients
+        self.airflow = airflow
+        self.store = store
+
+    def call(self, method: str, path: str, user: str | None = "ann", **options: Any) -> Any:
+        self._clients.reverse()
+        headers = options.pop("headers", {})
+        login = {} if user is None else {"Authorization": f"Bearer {token(user)}"}
+        return self._clients[0].request(method, f"/batches{path}", headers={**login, **headers}, **options)
+
+    def file(self, owner: str = "ann", model: str = "small") -> str:
+        return uploaded(self.store, lines(model=model), owner=owner).id
+
+    def create(self, file_id: str | None = None, user: str = "ann", **given: Any) -> Any:
+        headers = given.pop("headers", {})
+        body = {"input_file_id": file_id or self.file(user), "endpoint": CHAT, "completion_window": "24h"}
+        return self.call("POST", "", user, json={**body, **given}, headers=headers)
+
+    def runs(self, dag_id: str = "nightly") -> list[str]:
+        path = f"/api/v2/dags/{dag_id}/dagRuns?limit=1000"
+        return [run["dag_run_id"] for run in self.airflow.get(path).json()["dag_runs"]]
+
+
+@pytest.fixture
+def api(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    monkeypatch.setenv("AIRFLOW__RAYBATCH__BATCH_API_ROOT", str(tmp_path / "root"))
+    monkeypatch.setenv("AIRFLOW__RAYBATCH__BATCH_API_SECRET", "s" * 40)
+    monkeypatch.setenv("AIRFLOW__RAYBATCH__BATCH_API_MODELS", json.dumps(MODELS))
+    settings, apps = batch_api_settings(), [make_batch_app(), make_batch_app()]
+    assert settings is not None
+    first, second = (TestClient(app, raise_server_exceptions=False) for app in apps if app is not None)
+    with first, second:
+        yield Api([first, second], server, batch_store(settings))
+
+
+def test_a_batch_of_the_wire(api: Api) -> None:
+    before = time.time()
+    expiry = {"anchor": "created_at", "seconds": 3600}
+    answer = api.create(metadata={"job": "nightly"}, output_expires_after=expiry)
+    batch = answer.json()
+    assert answer.status_code == 200
+    assert (batch["object"], batch["status"], batch["model"]) == ("batch", "validating", "small")
+    assert batch["metadata"] == {"job": "nightly"}
+    assert int(before) <= batch["created_at"] == batch["expires_at"] - DAY
+    assert api.call("GET", f"/{batch['id']}").json() == batch
+    assert batch["id"] in api.runs()
+    record = api.store.record(batch["id"])
+    assert record is not None
+    assert (record.owner, record.outputs_expire_after) == ("ann", 3600)
+
+
+def test_concurrent_repeats_at_two_servers_make_one_run(api: Api) -> None:
+    file_id = api.file()
+    headers = {"x-stainless-retry-count": "1"}
+    login = {"Authorization": f"Bearer {token('ann')}"}
+    body = {"input_file_id": file_id, "endpoint": CHAT, "completion_window": "24h"}
+
+    def call(index: int) -> Any:
+        client = api._clients[index % 2]
+        return client.post("/batches", json=body, headers={**headers, **login}).json()["id"]
+
+    with ThreadPoolExecutor(6) as pool:
+        ids = set(pool.map(call, range(12)))
+    assert len(ids) == 1
+    assert [run for run in api.runs() if run in ids] == list(ids)
+
+
+def test_a_key_in_a_header_means_one_batch(api: Api) -> None:
+    file_id = api.file()
+    first = api.create(file_id, headers={"Idempotency-Key": "k"})
+    assert api.create(file_id, headers={"Idempotency-Key": "k"}).json()["id"] == first.json()["id"]
+    other = api.create(file_id, headers={"Idempotency-Key": "k"}, completion_window="1h")
+    assert (other.status_code, other.json()["error"]["code"]) == (400, "idempotency_error")
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"input_file_id": f"file-{'0' * 32}"}, "input_file_id"),
+        ({"endpoint": "/v1/images"}, "endpoint"),
+        ({"endpoint": "/v1/embeddings"}, "endpoint"),
+        ({"completion_window": "1w"}, "completion_window"),
+        ({"metadata": {"k": 1}}, "metadata.k"),
+        ({"n": 1}, "n"),
+    ],
+)
+def test_a_wrong_field_is_named(api: Api, body: dict[str, Any], param: str) -> None:
+    answer = api.create(**body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff", b'{"a": NaN}', b"[" * 100_000])
+def test_a_body_that_is_no_object_is_refused(api: Api, content: bytes) -> None:
+    answer = api.call("POST", "", content=content)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_caller_whom_airflow_lets_make_no_runs(api: Api) -> None:
+    answer = api.create(user="viewer")
+    assert (answer.status_code, answer.json()["error"]["type"]) == (403, "permission_error")
+    assert api.call("GET", "", "viewer").json()["data"] == []
+
+
+def test_a_model_of_another_user_does_not_exist(api: Api) -> None:
+    answer = api.create(api.file(model="other"))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+    assert api.create(api.file("bob", "other"), user="bob").status_code == 200
+
+
+def test_a_model_whose_dag_is_not_there(api: Api) -> None:
+    answer = api.create(api.file(model="gone"))
+    assert answer.status_code == 503
+    assert "Model 'gone' can't be used just now" in answer.json()["error"]["message"]
+    assert api.call("GET", "").json()["data"] == []
+
+
+def test_batches_of_others_are_not_found(api: Api) -> None:
+    batch_id = api.create().json()["id"]
+    unknown = new_batch_id()
+    for user in ("bob", "admin"):
+        for method, path in (("GET", ""), ("POST", "/cancel")):
+            theirs = api.call(method, f"/{batch_id}{path}", user)
+            missing = api.call(method, f"/{unknown}{path}", user)
+            assert theirs.status_code == missing.status_code == 404
+            assert theirs.text.replace(batch_id, "") == missing.text.replace(unknown, "")
+        assert api.call("GET", "", user).json()["data"] == []
+    assert api.call("GET", f"/{batch_id}").json()["status"] == "validating"
+    assert api.call("GET", f"/{batch_id}", None).status_code == 401
+
+
+def test_pages_have_each_batch_once_newest_first(api: Api) -> None:
+    file_id = api.file()
+    made = [api.create(file_id).json()["id"] for _ in range(5)]
+    seen: list[str] = []
+    after: dict[str, str] = {}
+    while True:
+        page = api.call("GET", "", params={"limit": "2", **after}).json()
+        seen += [batch["id"] for batch in page["data"]]
+        if not page["has_more"]:
+            break
+        after = {"after": page["last_id"]}
+    assert seen == made[::-1]
+    assert [batch["id"] for batch in api.call("GET", "").json()["data"]] == seen
+
+
+@pytest.mark.parametrize("limit", ["0", "101", "-1", "x", ""])
+def test_a_limit_out_of_range_is_refused(api: Api, limit: str) -> None:
+    answer = api.call("GET", "", params={"limit": limit})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "limit")
+
+
+def test_a_batch_is_cancelled_before_it_begins(api: Api) -> None:
+    batch_id = api.create().json()["id"]
+    cancelled = api.call("POST", f"/{batch_id}/cancel", json={}).json()
+    assert cancelled["status"] == "cancelled"
+    assert cancelled["cancelling_at"] <= cancelled["cancelled_at"]
+    assert api.call("POST", f"/{batch_id}/cancel").json() == cancelled
+
+
+def test_a_running_batch_is_cancelling(api: Api) -> None:
+    batch_id = api.create().json()["id"]
+    api.store.start(batch_id, Started(at=time.time(), total=3, nonce=new_nonce()))
+    assert api.call("POST", f"/{batch_id}/cancel").json()["status"] == "cancelling"
+    assert api.call("GET", f"/{batch_id}").json()["status"] == "cancelling"
+
+
+def test_a_completed_batch_is_not_cancelled(api: Api) -> None:
+    batch_id = api.create().json()["id"]
+    api.store.end(batch_id, BatchEnd(decision="completed", decided_at=1.0, at=1.0, nonce=new_nonce()))
+    answer = api.call("POST", f"/{batch_id}/cancel")
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == f"Batch '{batch_id}' is completed, so it can't be cancelled."
+
+
+def test_a_batch_whose_run_was_deleted_fails(api: Api) -> None:
+    batch_id = api.create().json()["id"]
+    assert api.airflow.delete(f"/api/v2/dags/nightly/dagRuns/{batch_id}", "admin").status_code == 204
+    batch = api.call("GET", f"/{batch_id}").json()
+    assert batch["status"] == "failed"
+    assert batch["errors"]["data"][0]["code"] == "dag_run_over"
+
+
+def test_a_damaged_batch_hides_itself_alone(api: Api) -> None:
+    good, bad = api.create().json()["id"], api.create().json()["id"]
+    api.store.root.write(f"{layout.batch_folder(bad)}/{layout.ENDED}", b"not signed")
+    assert [batch["id"] for batch in api.call("GET", "").json()["data"]] == [good]
+    assert api.call("GET", f"/{bad}").status_code == 503
