@@ -12,7 +12,7 @@ import heapq
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -35,7 +35,8 @@ from airflow_provider_raybatch.contract.text import count_of
 
 MOST_ERRORS = 100
 """Errors of a file that are kept; the check stops at so many broken lines."""
-_FIRST_BYTES = 16 * 1024 * 1024
+_FIRST_BYTES = 4 * 1024 * 1024
+_FIRST_LINES = 10_000
 _BLOCK = 1024 * 1024
 _URLS = frozenset(chain.from_iterable(ENDPOINTS.values()))
 _KINDS = {list: "a list", dict: "an object", bool: "a boolean", str: "a text", type(None): "null"}
@@ -49,7 +50,7 @@ class FileLimits:
     :param max_bytes: of the whole file.
     :param max_inputs: texts of all lines, for embeddings.
     :param max_line_bytes: of a line; the job takes no more than the default. A line of lists in lists takes
-        some 25 times as much memory while it is read.
+        some 30 times as much memory while it is read.
     """
 
     max_requests: int | None = None
@@ -64,8 +65,8 @@ class FileLimits:
         return FileLimits(**{name: min(found) for name, found in given.items() if found})
 
 
-STRICT_LIMITS = FileLimits(max_requests=50_000, max_bytes=200 * 1024 * 1024, max_inputs=50_000)
-"""OpenAI's, whose megabytes are of 2**20 bytes."""
+STRICT_LIMITS = FileLimits(max_requests=50_000, max_bytes=200_000_000, max_inputs=50_000)
+"""OpenAI's."""
 
 
 @dataclass(frozen=True)
@@ -91,28 +92,39 @@ def validate(
     :param model: of the batch, which each body must name; ``None`` for the one that a line names first.
     :param limits: by default those of the job alone.
     """
-    check = _FileCheck(endpoint, model, limits or FileLimits())
+    limits = limits or FileLimits()
+    check, longest = _FileCheck(endpoint, model, limits), limits.max_line_bytes
     with _buffered(content) as stream:
-        check.read(stream)
-    return Checked(check.requests, check.model, check.found())
+        while (line := stream.readline(longest + 1)) and check.goes_on_after(line):
+            pass
+    return check.ended(not line)
 
 
-def first_model(content: BinaryIO, most: int = _FIRST_BYTES) -> str | None:
-    """The model that a file names first; ``None`` where it names none within `most` bytes.
+def check_start(content: BinaryIO, *, endpoint: str, most: int = _FIRST_BYTES) -> Checked:
+    """Check a file up to the first line that names a model, in bounded time and memory, for a server.
 
-    :param content: read from its current position on, as far as needed.
+    :param content: read from its current position on.
+    :param endpoint: of the batch.
+    :param most: bytes that are read, in at most 10,000 lines.
+    :returns: a model, or at least one error.
     """
+    check = _FileCheck(endpoint, None, FileLimits())
+    lines, left, at_end = 0, most, False
     with _buffered(content) as stream:
-        while most > 0 and (line := stream.readline(most)):
-            most -= len(line)
-            try:
-                body = batch_request(line.removeprefix(BYTE_ORDER_MARK)).get("body")
-            except JsonLineError:
-                continue
-            model = body.get("model") if isinstance(body, dict) else None
-            if isinstance(model, str) and model:
-                return model
-    return None
+        while check.model is None and left > 0 and lines < _FIRST_LINES:
+            line = stream.readline(left)
+            at_end = not line
+            lines, left = lines + 1, left - len(line)
+            is_cut = not left and not line.endswith(b"\n")
+            if at_end or is_cut or not check.goes_on_after(line):
+                break
+    found = check.ended(at_end)
+    if found.model is None and not found.errors:
+        read = count_of(most - left, "byte")
+        why = f"The first {read} of the file hold no whole request; put a short one first."
+        error = BatchError(code="missing_required_parameter", message=why, param="body.model")
+        return replace(found, errors=[error])
+    return found
 
 
 class _Problem(NamedTuple):
@@ -128,49 +140,51 @@ class _FileCheck:
     """The state of one pass."""
 
     def __init__(self, endpoint: str, model: str | None, limits: FileLimits) -> None:
-        self.requests = 0
         self.model = model
         self._endpoint = endpoint
         self._limits = limits
-        self._inputs = 0
+        self._requests = self._inputs = self._bytes = self._number = 0
         self._ids = SeenIds()
         self._errors: list[BatchError] = []
 
-    def read(self, stream: BinaryIO) -> None:
-        """Check lines until the file ends, a limit is passed, or :data:`MOST_ERRORS` are broken."""
-        limits, size, number = self._limits, 0, 0
-        longest = limits.max_line_bytes
-        while len(self._errors) < MOST_ERRORS and (line := stream.readline(longest + 1)):
-            number += 1
-            size += len(line)
-            if limits.max_bytes is not None and size > limits.max_bytes:
-                most = count_of(limits.max_bytes, "byte")
-                return self._fault(_Problem("file_too_large", f"The file has more than {most}; split it."))
-            if len(line) > longest:
-                most = count_of(longest, "byte")
-                return self._fault(
-                    _Problem("invalid_json_line", f"This line has more than {most}; make it shorter."), number
-                )
-            if number == 1:
-                line = line.removeprefix(BYTE_ORDER_MARK)
-            if is_blank(line):
-                continue
-            self.requests += 1
-            if limits.max_requests is not None and self.requests > limits.max_requests:
-                most = count_of(limits.max_requests, "request")
-                return self._fault(_Problem("too_many_tasks", f"The file has more than {most}; split it."))
-            if (problem := self._problem(line, number)) is not None:
-                self._fault(problem, number)
-            if limits.max_inputs is not None and self._inputs > limits.max_inputs:
-                most = count_of(limits.max_inputs, "text")
-                return self._fault(
-                    _Problem("too_many_tasks", f"The file asks for more than {most}; split it.")
-                )
-        if not self.requests:
-            self._fault(_Problem("empty_file", "The file has no requests; write one JSON object a line."))
-        return None
+    def goes_on_after(self, line: bytes) -> bool:
+        """Check the next line; false where a limit is passed, or :data:`MOST_ERRORS` lines are broken."""
+        limits = self._limits
+        self._number = number = self._number + 1
+        self._bytes += len(line)
+        if limits.max_bytes is not None and self._bytes > limits.max_bytes:
+            return self._passed("file_too_large", "has", limits.max_bytes, "byte")
+        if len(line) > limits.max_line_bytes:
+            most = count_of(limits.max_line_bytes, "byte")
+            self._fault(_Problem("invalid_json_line", f"This line has more than {most}; shorten it."), number)
+            return False
+        if number == 1:
+            line = line.removeprefix(BYTE_ORDER_MARK)
+        if is_blank(line):
+            return True
+        self._requests += 1
+        if limits.max_requests is not None and self._requests > limits.max_requests:
+            return self._passed("too_many_tasks", "has", limits.max_requests, "request")
+        if (problem := self._problem(line, number)) is not None:
+            self._fault(problem, number)
+        if limits.max_inputs is not None and self._inputs > limits.max_inputs:
+            return self._passed("too_many_tasks", "asks for", limits.max_inputs, "text")
+        return len(self._errors) < MOST_ERRORS
 
-    def found(self) -> list[BatchError]:
+    def _passed(self, code: str, has: str, most: int, noun: str) -> bool:
+        self._fault(_Problem(code, f"The file {has} more than {count_of(most, noun)}; split it."))
+        return False
+
+    def ended(self, at_end: bool) -> Checked:
+        """What was found.
+
+        :param at_end: whether this was the whole file.
+        """
+        if at_end and not self._requests:
+            self._fault(_Problem("empty_file", "The file has no requests; write one JSON object a line."))
+        return Checked(self._requests, self.model, self._first_errors())
+
+    def _first_errors(self) -> list[BatchError]:
         """The first errors of what was read, ids that are there twice among them."""
         repeated = (
             BatchError(
@@ -196,6 +210,8 @@ class _FileCheck:
         custom_id = request.get(CUSTOM_ID)
         if isinstance(custom_id, str) and custom_id:
             self._ids.add(custom_id, number)
+        if self.model is None:
+            self.model = _model_in(request.get("body"))
         return self._of_fields(request)
 
     def _of_fields(self, request: dict[str, Any]) -> _Problem | None:
@@ -218,8 +234,6 @@ class _FileCheck:
         model = body.get("model")
         if model is None:
             return _missing("body.model", None)
-        if self.model is None and isinstance(model, str) and model:
-            self.model = model
         if model != self.model:
             return _Problem(
                 "model_mismatch", "'body.model' is not the model of the batch; a file has one.", "body.model"
@@ -227,6 +241,11 @@ class _FileCheck:
         if self._endpoint == EMBEDDINGS:
             self._inputs += _texts_in(body.get("input"))
         return None
+
+
+def _model_in(body: Any) -> str | None:
+    model = body.get("model") if isinstance(body, dict) else None
+    return model if isinstance(model, str) and model else None
 
 
 def _missing(name: str, value: Any) -> _Problem:

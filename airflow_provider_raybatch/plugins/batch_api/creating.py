@@ -22,7 +22,7 @@ from airflow_provider_raybatch.batches.creates import (
 from airflow_provider_raybatch.batches.ending import end_without_job
 from airflow_provider_raybatch.batches.models import ServedModel
 from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.batches.validation import first_model, validate
+from airflow_provider_raybatch.batches.validation import check_start
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.batch_api.records import BatchError, BatchRecord, FileRecord
 from airflow_provider_raybatch.contract.batch_api.states import BatchState
@@ -182,15 +182,10 @@ def _checked(store: BatchStore, creation: BatchCreation, models: Mapping[str, Se
     if len(pieces) != 1:
         raise _of_file(file.id, "has no content", "upload it again")
     with store.root.open(pieces[0].path, pieces[0].bytes) as content:
-        name = first_model(content)
-    if name is None:
-        # Rare: a file without any line that could be asked, or whose first such line comes very late.
-        with store.root.open(pieces[0].path, pieces[0].bytes) as content:
-            found = validate(content, endpoint=batch.endpoint, model=None)
-        if found.errors or found.model is None:
-            return _Checked(file, None, tuple(found.errors))
-        name = found.model
-    return _Checked(file, _model(creation, name, models))
+        found = check_start(content, endpoint=batch.endpoint)
+    if found.model is None:
+        return _Checked(file, None, tuple(found.errors))
+    return _Checked(file, _model(creation, found.model, models))
 
 
 def _input(store: BatchStore, creation: BatchCreation) -> FileRecord:

@@ -15,7 +15,7 @@ from airflow_provider_raybatch.batches.validation import (
     STRICT_LIMITS,
     Checked,
     FileLimits,
-    first_model,
+    check_start,
     validate,
 )
 from airflow_provider_raybatch.contract.arguments.openai_batch import CHAT, COMPLETIONS, EMBEDDINGS
@@ -148,7 +148,7 @@ def test_strict_limits_are_those_of_openai() -> None:
     )
     assert found(lines, STRICT_LIMITS) == [("too_many_tasks", None, None)]
     assert found(lines[: lines.rindex(b"\n", 0, -1) + 1], STRICT_LIMITS) == []
-    assert STRICT_LIMITS.max_bytes == 200 * 2**20
+    assert STRICT_LIMITS.max_bytes == 200_000_000
 
 
 def test_more_bytes_than_the_limit_are_refused() -> None:
@@ -251,21 +251,54 @@ def test_memory_does_not_grow_with_the_file() -> None:
     assert most < 4_000_000
 
 
-class TestFirstModel:
-    def test_the_first_line_which_names_one_counts(self) -> None:
-        lines = [b"", b"{", {"body": 5}, {"body": chat(model=5)}, {**good(), "body": chat(model="a")}, good()]
-        assert first_model(io.BytesIO(b"\xef\xbb\xbf" + file_of(*lines))) == "a"
-        assert first_model(io.BytesIO(b"\xef\xbb\xbf" + file_of(good()))) == "echo"
+class TestStart:
+    def test_the_first_line_which_names_a_model_ends_it(self) -> None:
+        lines = [b"", b"{", {**good(), "body": chat(model=5)}, {**good(), "body": chat(model="a")}]
+        content = io.BytesIO(b"\xef\xbb\xbf" + file_of(*lines))
+        read = len(content.getvalue())
+        content = io.BytesIO(content.getvalue() + file_of(good()))
+        assert check_start(content, endpoint=CHAT).model == "a"
+        assert content.tell() == read
 
-    @pytest.mark.parametrize("content", [b"", b"\n\n", b"{", b'{"body": {}}', b'{"body": {"model": ""}}'])
-    def test_a_file_may_name_none(self, content: bytes) -> None:
-        assert first_model(io.BytesIO(content)) is None
+    @pytest.mark.parametrize(
+        ("content", "code"),
+        [
+            (b"", "empty_file"),
+            (b"\n\n", "empty_file"),
+            (b"{", "invalid_json_line"),
+            (file_of({**good(), "body": {}}), "missing_required_parameter"),
+            (file_of({**good(), "body": "echo"}), "invalid_value"),
+        ],
+    )
+    def test_a_file_without_a_request_has_its_errors(self, content: bytes, code: str) -> None:
+        start = check_start(io.BytesIO(content), endpoint=CHAT)
+        assert (start.model, start.errors) == (None, checked(content, model=None).errors)
+        assert start.errors[0].code == code
 
-    def test_no_more_is_read_than_the_bound(self) -> None:
-        first = file_of(good())
-        content = io.BytesIO(first * 1000)
-        assert first_model(content, len(first)) == "echo"
-        assert content.tell() == len(first)
-        content = io.BytesIO(b"{\n" * 100 + first)
-        assert first_model(content, 50) is None
-        assert content.tell() == 50
+    def test_a_line_for_another_endpoint_names_a_model_too(self) -> None:
+        start = check_start(io.BytesIO(file_of(good())), endpoint=EMBEDDINGS)
+        assert (start.model, [one.code for one in start.errors]) == ("echo", ["url_mismatch"])
+
+    def test_a_last_line_needs_no_line_feed(self) -> None:
+        assert check_start(io.BytesIO(file_of(good(), end=b"")), endpoint=CHAT) == Checked(1, "echo", [])
+
+    @pytest.mark.parametrize("before", [b"{\n" * 50, b"\n" * 100, b"x" * 100 + b"\n"])
+    def test_no_more_is_read_than_the_bound(self, before: bytes) -> None:
+        content = io.BytesIO(before + file_of(good()))
+        start = check_start(content, endpoint=CHAT, most=100)
+        assert (content.tell(), start.model) == (100, None)
+        assert start.errors
+
+    def test_blank_lines_without_end_are_left(self) -> None:
+        content = io.BytesIO(b"\n" * 100_000)
+        [error] = check_start(content, endpoint=CHAT).errors
+        assert content.tell() < 20_000
+        assert (error.code, error.param) == ("missing_required_parameter", "body.model")
+
+    def test_a_request_that_is_too_long_for_it_is_said(self) -> None:
+        content = file_of(good())
+        [error] = check_start(io.BytesIO(content), endpoint=CHAT, most=100).errors
+        assert (
+            error.message == "The first 100 bytes of the file hold no whole request; put a short one first."
+        )
+        assert check_start(io.BytesIO(content), endpoint=CHAT, most=len(content)).errors == []
