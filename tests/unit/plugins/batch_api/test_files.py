@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of users, asked of the Batch API on a disk and in a bucket."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract import layout
+from airflow_provider_raybatch.contract.batch_api.ids import new_file_id, owner_digest
+from airflow_provider_raybatch.contract.batch_api.records import FileRecord, StoredPiece
+from airflow_provider_raybatch.plugins.batch_api import files as module
+from airflow_provider_raybatch.storage.folder import Folder
+from tests.support.batch_server import LINE, BatchServer, batch_server, store_of_server
+
+DAY = 86_400
+
+
+def ids(answer: Any) -> list[str]:
+    assert answer.status_code == 200, answer.text
+    return [one["id"] for one in answer.json()["data"]]
+
+
+def output(folder: Folder, pieces: dict[str, bytes], owner: str = "viewer", **fields: Any) -> FileRecord:
+    """A file as a batch makes it, of parts of its dataset."""
+    for path, content in pieces.items():
+        folder.write(path, content)
+    now = time.time()
+    given = {
+        "id": new_file_id(),
+        "owner": owner,
+        "filename": "batch_1_output.jsonl",
+        "purpose": "batch_output",
+        "bytes": sum(map(len, pieces.values())),
+        "created_at": now,
+        "expires_at": now + DAY,
+        "content": [StoredPiece(path=path, bytes=len(content)) for path, content in pieces.items()],
+        **fields,
+    }
+    record = FileRecord(**given)
+    store_of_server().add_file(record)
+    return record
+
+
+def test_a_file_from_upload_to_deletion(api: BatchServer) -> None:
+    content = LINE * 1000
+    file = api.file(content, name="requests ü.jsonl")
+    assert (file["bytes"], file["filename"], file["purpose"]) == (len(content), "requests ü.jsonl", "batch")
+    assert file["expires_at"] - file["created_at"] == 30 * DAY
+    assert api.get(f"/files/{file['id']}").json() == file
+    assert api.get("/files").json()["data"] == [file]
+    answer = api.get(f"/files/{file['id']}/content")
+    assert answer.content == content
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-length"] == str(len(content))
+    deleted = api.delete(f"/files/{file['id']}")
+    assert deleted.json() == {"id": file["id"], "object": "file", "deleted": True}
+    assert ids(api.get("/files")) == []
+    for path in (f"/files/{file['id']}", f"/files/{file['id']}/content"):
+        assert api.get(path).status_code == 404
+    assert api.delete(f"/files/{file['id']}").status_code == 404
+    assert store_of_server().root.list() == []
+
+
+def test_an_upload_says_when_it_expires(on_disk: BatchServer) -> None:
+    fields = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "7200"}
+    file = on_disk.file(**fields)
+    assert file["expires_at"] - file["created_at"] == 7200
+
+
+def test_files_of_others_are_not_there(api: BatchServer) -> None:
+    """Not for an admin either: whose words are the same as about an id that never was."""
+    file = api.file()
+    path, unknown = f"/files/{file['id']}", f"/files/{new_file_id()}"
+    for user in ("guest", "admin"):
+        for method, below in (("GET", ""), ("GET", "/content"), ("DELETE", "")):
+            answer, other = api.ask(method, path + below, user), api.ask(method, unknown + below, user)
+            assert answer.status_code == other.status_code == 404
+            text = other.text.replace(unknown.rpartition("/")[2], file["id"])
+            assert answer.text == text
+        assert ids(api.get("/files", user)) == []
+    assert api.get(path).status_code == 200
+
+
+def test_expired_files_are_gone_before_they_are_deleted(api: BatchServer, folder: Folder) -> None:
+    now = time.time()
+    output(folder, {"batches/b/old": b"x"}, created_at=now - DAY, expires_at=now - 1)
+    left = output(folder, {"batches/b/new": b"x"})
+    [gone] = [one.id for one in store_of_server().files("viewer") if one.id != left.id]
+    assert ids(api.get("/files")) == [left.id]
+    for method, path in (("GET", ""), ("GET", "/content"), ("DELETE", "")):
+        assert api.ask(method, f"/files/{gone}{path}").status_code == 404
+    answer = api.get(f"/files?after={gone}")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "after")
+
+
+def test_listings_by_purpose_order_and_page(api: BatchServer, folder: Folder) -> None:
+    uploads = [api.file()["id"] for _ in range(3)]
+    made = output(folder, {"batches/b/part": b"x"}).id
+    assert ids(api.get("/files")) == [made, *reversed(uploads)]
+    assert ids(api.get("/files?order=asc&purpose=batch")) == uploads
+    assert ids(api.get("/files?purpose=batch_output")) == [made]
+    assert ids(api.get("/files?purpose=fine-tune")) == []
+    first = api.get("/files?limit=2").json()
+    assert (first["has_more"], first["first_id"], first["last_id"]) == (True, made, uploads[2])
+    second = api.get(f"/files?limit=2&after={first['last_id']}").json()
+    assert [one["id"] for one in second["data"]] == [uploads[1], uploads[0]]
+    assert second["has_more"] is False
+    for query in ("limit=0", "limit=10001", "order=up", f"after={new_file_id()}"):
+        answer = api.get(f"/files?{query}")
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, query.partition("=")[0])
+
+
+def test_a_client_that_deletes_what_it_lists_sees_all(on_disk: BatchServer) -> None:
+    uploads = [on_disk.file()["id"] for _ in range(5)]
+    seen: list[str] = []
+    page = on_disk.get("/files?limit=2").json()
+    while page["data"]:
+        for one in page["data"]:
+            seen.append(one["id"])
+            on_disk.delete(f"/files/{one['id']}")
+        page = on_disk.get(f"/files?limit=2&after={seen[-1]}").json()
+    assert seen == uploads[::-1]
+    assert on_disk.get(f"/files?after={seen[-1]}", "guest").status_code == 400
+
+
+def test_an_output_file_is_its_parts_in_order(api: BatchServer, folder: Folder) -> None:
+    parts = {f"batches/b/dataset/data/c/part-{number}": b"%d\n" % number * 50_000 for number in range(4)}
+    file = output(folder, parts)
+    answer = api.get(f"/files/{file.id}/content")
+    assert answer.content == b"".join(parts.values())
+    assert answer.headers["content-length"] == str(file.bytes)
+    assert api.delete(f"/files/{file.id}").status_code == 200
+    assert [entry.path for entry in folder.list("batches")] == []
+
+
+def test_a_deleted_file_is_gone_at_another_server(api: BatchServer) -> None:
+    file = api.file()
+    other = BatchServer(api.app)  # the first one's caches are warm
+    assert ids(api.get("/files")) == [file["id"]]
+    store = store_of_server()
+    record = store.file(file["id"])
+    assert record is not None
+    store.delete_file(record)
+    assert ids(other.get("/files")) == []
+    assert other.get(f"/files/{file['id']}").status_code == 404
+
+
+def test_content_that_is_missing_is_no_defect(on_disk: BatchServer, disk: Folder) -> None:
+    file = output(disk, {"batches/b/part": b"x"})
+    disk.delete(["batches/b/part"])
+    answer = on_disk.get(f"/files/{file.id}/content")
+    assert answer.status_code == 503
+    assert answer.json()["error"]["type"] == "server_error"
+    assert "batches/b/part" not in answer.text
+
+
+def test_names_of_files_can_not_end_a_header(on_disk: BatchServer, disk: Folder) -> None:
+    name = 'a"\r\nSet-Cookie: x=1\r\n/../b\\c.jsonl'
+    file = output(disk, {"batches/b/part": b"x"}, filename=name)
+    headers = on_disk.get(f"/files/{file.id}/content").headers
+    assert "set-cookie" not in headers
+    assert headers["content-disposition"].startswith(
+        f'attachment; filename="{file.id}.jsonl"; filename*=UTF-8'
+    )
+    assert not set(headers["content-disposition"]) & set("/\\\r\n")
+
+
+def test_a_server_that_died_in_an_upload_lists_nothing(on_disk: BatchServer, disk: Folder) -> None:
+    """Its content may be there, and the key in the index, but not the record."""
+    file = on_disk.file()
+    place = layout.file_folder(file["id"])
+    disk.delete([f"{place}/{layout.SIGNED_RECORD}"])
+    assert ids(on_disk.get("/files")) == []
+    assert on_disk.get(f"/files/{file['id']}").status_code == 404
+
+
+def test_a_damaged_record_hides_its_own_file_alone(on_disk: BatchServer, disk: Folder) -> None:
+    bad, good = on_disk.file(), on_disk.file()
+    disk.write(f"{layout.file_folder(bad['id'])}/{layout.SIGNED_RECORD}", b"{}")
+    assert ids(on_disk.get("/files")) == [good["id"]]
+    assert on_disk.get(f"/files/{bad['id']}").status_code == 503
+
+
+def test_a_forged_key_shows_no_foreign_file(on_disk: BatchServer, disk: Folder) -> None:
+    """Whoever may write to the bucket still can't list a file of another user as one's own."""
+    on_disk.file(user="admin")
+    [key] = disk.list(layout.user_index(owner_digest("admin"), layout.FILES))
+    mine = layout.user_index(owner_digest("viewer"), layout.FILES)
+    disk.write(f"{mine}/{key.path.rpartition('/')[2]}", b"x")
+    disk.write(f"{mine}/nonsense", b"x")
+    assert ids(on_disk.get("/files")) == []
+
+
+@pytest.fixture
+def small(server: object, disk: Folder, monkeypatch: pytest.MonkeyPatch) -> BatchServer:
+    """A server with narrow limits."""
+    monkeypatch.setenv("AIRFLOW__RAYBATCH__BATCH_API_MAX_FILE_BYTES", "1000")
+    monkeypatch.setenv("AIRFLOW__RAYBATCH__BATCH_API_MAX_USER_BYTES", "2500")
+    return batch_server(monkeypatch, disk)
+
+
+def test_an_upload_above_the_limit_leaves_nothing(small: BatchServer, disk: Folder) -> None:
+    answer = small.upload(b"x" * 1001)
+    assert (answer.status_code, answer.json()["error"]["code"]) != (413, "storage_limit_exceeded")
+    assert answer.status_code == 413
+    assert disk.list() == []
+    small.file(b"x" * 1000)
+
+
+def test_a_user_without_room_is_refused(small: BatchServer, disk: Folder) -> None:
+    first, _ = small.file(b"x" * 1000), small.file(b"x" * 1000)
+    for content in (b"x" * 501, b"x" * 1001):
+        answer = small.upload(content)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "storage_limit_exceeded")
+    small.file(b"x" * 500)
+    assert small.upload(b"x").status_code == 413
+    small.file(b"x", user="guest")
+    small.delete(f"/files/{first['id']}")
+    small.file(b"x" * 1000)
+    stored = [entry for entry in disk.list(layout.FILES) if entry.path.endswith(layout.CONTENT)]
+    assert sum(entry.size for entry in stored) == 2501
+
+
+def test_room_that_went_meanwhile_is_seen_at_the_end(
+    small: BatchServer, disk: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server stores a file while this one's upload comes in."""
+    arrives = module.receive_upload
+
+    async def receive(*given: Any) -> Any:
+        output(disk, {"batches/b/part": b"x" * 2400})
+        return await arrives(*given)
+
+    monkeypatch.setattr(module, "receive_upload", receive)
+    answer = small.upload(b"x" * 900)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "storage_limit_exceeded")
+    assert disk.list(layout.FILES) == [
+        entry for entry in disk.list(layout.FILES) if entry.path.endswith(layout.SIGNED_RECORD)
+    ]
+
+
+def test_a_user_who_asks_too_often_waits(
+    server: object, disk: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__RAYBATCH__BATCH_API_REQUESTS_PER_MINUTE", "2")
+    api = batch_server(monkeypatch, disk)
+    answers = [api.get("/files") for _ in range(3)]
+    assert [one.status_code for one in answers] == [200, 200, 429]
+    assert int(answers[2].headers["retry-after"]) >= 1
+    assert api.get("/files", "guest").status_code == 200

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits of a user: requests, stored bytes, and batches."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.batches.store import BatchStore, new_nonce
+from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id
+from airflow_provider_raybatch.contract.batch_api.listed import ListedFile
+from airflow_provider_raybatch.contract.batch_api.records import BatchEnd, BatchRecord
+from airflow_provider_raybatch.plugins.batch_api import limits as module
+from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
+from airflow_provider_raybatch.plugins.batch_api.limits import RequestRate, check_new_batch, free_bytes
+from airflow_provider_raybatch.plugins.batch_api.settings import ApiLimits
+from airflow_provider_raybatch.storage.folder import LocalFolder
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def taken(rate: RequestRate, user: str, most: int = 100) -> int:
+    """Requests that are let through."""
+    for number in range(most):
+        try:
+            rate.take(user)
+        except OpenAiError:
+            return number
+    return most
+
+
+def test_a_user_who_asks_too_often_is_told_when_to_come_back() -> None:
+    clock = Clock()
+    rate = RequestRate(30, clock)
+    assert taken(rate, "ann") == 30
+    with pytest.raises(OpenAiError, match="more than 30 requests in a minute; wait 2 s") as refusal:
+        rate.take("ann")
+    assert (refusal.value.status, refusal.value.headers) == (429, {"Retry-After": "2"})
+    assert refusal.value.body["error"]["type"] == "rate_limit_error"
+    clock.now += 2
+    assert taken(rate, "ann") == 1
+
+
+def test_refused_requests_do_not_keep_a_bucket_empty() -> None:
+    clock = Clock()
+    rate = RequestRate(60, clock)
+    assert taken(rate, "ann") == 60
+    for _ in range(20):
+        clock.now += 0.1
+        taken(rate, "ann", 1)
+    clock.now += 10
+    assert taken(rate, "ann") >= 10
+
+
+def test_users_do_not_share_a_bucket() -> None:
+    rate = RequestRate(3, Clock())
+    assert taken(rate, "ann") == taken(rate, "bob") == 3
+    assert taken(RequestRate(None), "ann", 500) == 500
+
+
+def test_old_buckets_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_USERS", 2)
+    rate = RequestRate(1, Clock())
+    for user in ("ann", "bob", "eve"):
+        rate.take(user)
+    assert taken(rate, "eve") == 0
+    assert taken(rate, "ann") == 1
+
+
+def test_expired_files_leave_room() -> None:
+    files = [
+        ListedFile("file-1", 1.0, 200, 30, "batch"),
+        ListedFile("file-2", 1.0, 100, 50, "batch_output"),
+    ]
+    assert free_bytes(files, ApiLimits(max_user_bytes=100), now=99.0) == 20
+    assert free_bytes(files, ApiLimits(max_user_bytes=100), now=100.0) == 70
+    assert free_bytes(files, ApiLimits(max_user_bytes=None), now=0.0) is None
+
+
+@pytest.fixture
+def store(disk: LocalFolder) -> BatchStore:
+    return BatchStore(disk, b"a secret of the tests, long enough")
+
+
+def add(store: BatchStore, age: float, owner: str = "ann", **fields: Any) -> BatchRecord:
+    created = time.time() - age
+    return store.add_batch(
+        BatchRecord(
+            id=new_batch_id(), owner=owner, dag_id="d", model="m", endpoint="/v1/chat/completions",
+            input_file_id="file-1", input=[], created_at=created, expires_at=created + DAY,
+            outputs_expire_after=DAY, **fields,
+        )
+    )  # fmt: skip
+
+
+def end(store: BatchStore, batch: BatchRecord) -> None:
+    store.end(batch.id, BatchEnd(decision="completed", decided_at=1.0, at=2.0, nonce=new_nonce()))
+
+
+def test_batches_of_the_last_hour_are_counted(store: BatchStore) -> None:
+    limits = ApiLimits(batches_per_hour=2, unfinished_batches=None)
+    add(store, age=HOUR + 5)
+    add(store, age=HOUR - 600)
+    add(store, age=1, owner="bob")
+    check_new_batch(store, "ann", limits)
+    add(store, age=1)
+    with pytest.raises(OpenAiError, match="2 batches within an hour") as refusal:
+        check_new_batch(store, "ann", limits)
+    assert refusal.value.status == 429
+    assert 590 <= int(refusal.value.headers["Retry-After"]) <= 601
+
+
+def test_batches_that_have_not_ended_are_counted(store: BatchStore) -> None:
+    limits = ApiLimits(batches_per_hour=None, unfinished_batches=2)
+    first, _ = add(store, age=3 * DAY), add(store, age=2 * DAY)
+    add(store, age=40 * DAY)  # its Airflow never ended it
+    with pytest.raises(OpenAiError, match="2 batches that have not ended") as refusal:
+        check_new_batch(store, "ann", limits)
+    assert refusal.value.status == 429
+    end(store, first)
+    check_new_batch(store, "ann", limits)
+    check_new_batch(store, "ann", ApiLimits(batches_per_hour=None, unfinished_batches=None))
