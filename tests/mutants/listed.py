@@ -18,6 +18,7 @@ from .areas import (
     sources,
     storage,
     submission,
+    uploads,
     warm_engines,
 )
 
@@ -37,5 +38,6 @@ AREAS = {
     "Clusters": clusters.MUTANTS,
     "Left clusters": left_clusters.MUTANTS,
     "Money": money.MUTANTS,
+    "Uploads": uploads.MUTANTS,
 }
 MUTANTS = [mutant for mutants in AREAS.values() for mutant in mutants]

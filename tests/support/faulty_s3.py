@@ -43,13 +43,15 @@ class Fault(Enum):
     LOST = "does it, and closes the connection without an answer"
     LOST_SILENT = "does it, and never answers"
     CONFLICT = "answers 409 ConditionalRequestConflict, and does nothing"
+    FORGOTTEN = "answers 404 NoSuchUpload, and does nothing"
 
 
-OF_ANY_CALL = tuple(fault for fault in Fault if fault is not Fault.CONFLICT)
+OF_ANY_CALL = tuple(fault for fault in Fault if fault not in {Fault.CONFLICT, Fault.FORGOTTEN})
 _CODES = {
     Fault.ERROR_500: (500, "InternalError"),
     Fault.ERROR_503: (503, "SlowDown"),
     Fault.CONFLICT: (409, "ConditionalRequestConflict"),
+    Fault.FORGOTTEN: (404, "NoSuchUpload"),
 }
 
 

@@ -287,7 +287,7 @@ async def test_a_silent_client_is_given_up(disk: LocalFolder, monkeypatch: pytes
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await app(disk)(scope_of(), receive, send)
+    await asyncio.wait_for(app(disk)(scope_of(), receive, send), 20)
     assert sent[0]["status"] == 408
     assert left(disk) == []
 
