@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from airflow.sdk.configuration import conf
 
@@ -42,14 +43,12 @@ class RunningBatch:
     limits: FileLimits
 
     @property
-    def source(self) -> list[str]:
-        """Its input, for the job."""
-        return [f"{self.store.root.uri}/{piece.path}" for piece in self.record.input]
-
-    @property
-    def destination(self) -> str:
-        """Its dataset."""
-        return f"{self.store.root.uri}/{dataset_of(self.record.id)}"
+    def locations(self) -> dict[str, Any]:
+        """Arguments of the operator: where its input and its dataset lie."""
+        return {
+            "source": [f"{self.store.root.uri}/{piece.path}" for piece in self.record.input],
+            "destination": f"{self.store.root.uri}/{dataset_of(self.record.id)}",
+        }
 
     @property
     def served(self) -> ServedBatch:
@@ -97,8 +96,7 @@ class RunningBatch:
         manifest = manifest_of(self.store, self.record.id, manifest_uri)
         if manifest is None:
             raise RaybatchError(
-                f"{self.record.id}: its job has ended, and {self.destination} has no manifest; a retry looks "
-                "again.",
+                f"{self.record.id}: its job has ended, and its dataset has no manifest; a retry looks again.",
                 FailureClass.STORAGE,
             )
         return end_of(self.store, state, manifest)

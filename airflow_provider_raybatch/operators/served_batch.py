@@ -54,13 +54,13 @@ class ServedBatchOperator(RayBatchInferenceOperator):
         **kwargs: Any,
     ) -> None:
         self._batch: RunningBatch | None = None
+        lines: dict[str, Any] = {"format": OPENAI_BATCH, "destination_format": OPENAI_BATCH}
         super().__init__(
             source=SET_DURING_EXECUTION,  # type: ignore[arg-type]
             destination=SET_DURING_EXECUTION,  # type: ignore[arg-type]
-            format=OPENAI_BATCH,
-            destination_format=OPENAI_BATCH,
             served_model_name=served_model_name,
             report_samples=0,
+            **lines,
             **kwargs,
         )
         self.max_requests = max_requests
@@ -101,7 +101,8 @@ class ServedBatchOperator(RayBatchInferenceOperator):
         run, limits = context["dag_run"], FileLimits(self.max_requests, self.max_file_bytes)
         names = {"run_id": run.run_id, "dag_id": context["ti"].dag_id, "model": str(self.served_model_name)}
         self._batch = batch = running_batch(run.conf, limits, **names)
-        self.source, self.destination = batch.source, batch.destination
+        for argument, value in batch.locations.items():
+            setattr(self, argument, value)
         if self.aws_conn_id is None:
             self.aws_conn_id = batch.aws_conn_id
         return batch

@@ -150,8 +150,8 @@ def commit(journal: Journal, manifest: BatchManifest) -> None:
         },
         "contract/layout.py": {
             "entries-by-spelling": (
-                '{number:08d}.json"',
-                '{number}.json"',
+                '{JOURNAL}/{number:08d}.json"',
+                '{JOURNAL}/{number}.json"',
                 "From the tenth entry on, the ninth counts as the last: the destination can't be claimed "
                 "any more.",
                 "job/output/test_journal.py::test_a_claim_then_its_commit",

@@ -33,7 +33,7 @@ MUTANTS = by_file({
             "storage/test_durable.py::test_folders_that_a_dead_process_made",
         ),
         "removed-folders-count-as-synced": (
-            "    _NAMED.difference_update([one for one in _NAMED if path in (one, *one.parents)])\n",
+            "    _NAMED.difference_update([one for one in tuple(_NAMED) if path in (one, *one.parents)])\n",
             "",
             "A folder that was removed and made again is gone after a power loss.",
             "storage/test_durable.py::test_folders_that_were_removed_and_made_again",

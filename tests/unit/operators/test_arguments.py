@@ -62,7 +62,7 @@ def test_every_argument_finds_its_place() -> None:
         "messages", "messages_column", "prompt_column", "prompt_function", "prompt_function_digest",
         "template_time", "postprocess_digest", "deadline", "keep_warm", "response_format_digest",
         "adapter", "adapter_column", "tools", "tool_choice", "tool_call_parser", "query", "document",
-        "documents_column", "top_n", "chunk_tokens", "served_model_name", "last_run",
+        "documents_column", "top_n", "chunk_tokens", "served_model_name", "last_run", "served_batch",
     ))  # fmt: skip
     plain = build_spec(given).model_dump(exclude={"submission", "schema_version"})
     of_others = {"pooling": {}, "embed_dtype": "float32", "adapters": {}, "adapter_digests": {}}

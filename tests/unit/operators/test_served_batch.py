@@ -206,7 +206,7 @@ def test_what_a_started_batch_has_finished_is_published(
     assert len(ray.jobs) == 1
 
 
-def test_a_batch_that_is_cancelled_while_it_is_checked_asks_nothing(
+def test_a_batch_cancelled_while_checked_asks_nothing(
     ray: FakeRay, store: BatchStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = created(store)
@@ -268,7 +268,7 @@ def forged(store: BatchStore, record: BatchRecord, content: bytes) -> None:
         ({"batch_id": "batch_" + SECOND}, f"conf: batch_id batch_{SECOND} is not the id of this run"),
     ],
 )
-def test_a_configuration_that_names_no_batch_of_this_run_is_refused(
+def test_a_configuration_of_no_batch_of_this_run_is_refused(
     ray: FakeRay, store: BatchStore, conf: Any, sentence: str
 ) -> None:
     run = ServedRun(created(store))
@@ -320,7 +320,7 @@ def test_a_batch_of_another_dag_or_model_is_refused(
     assert not ray.jobs
 
 
-def test_a_record_that_is_not_signed_by_this_airflow_is_refused(ray: FakeRay, store: BatchStore) -> None:
+def test_a_record_not_signed_by_this_airflow_is_refused(ray: FakeRay, store: BatchStore) -> None:
     record = created(store)
     theirs = created(store, owner="bob")
     changed = record.model_copy(update={"owner": "bob"})
@@ -350,7 +350,7 @@ def test_a_worker_without_the_setting_says_so(
         operator().execute(ServedRun(record).context())
 
 
-def test_a_failure_that_a_retry_may_change_leaves_the_batch_running(ray: FakeRay, store: BatchStore) -> None:
+def test_a_failure_with_a_retry_leaves_the_batch_running(ray: FakeRay, store: BatchStore) -> None:
     record = created(store)
     run = ServedRun(record)
     ray.script = failing(FailureClass.NODE_LOST, "prompt-of-ann")
@@ -403,7 +403,7 @@ def test_a_day_after_the_window_no_attempt_follows(ray: FakeRay, store: BatchSto
     assert state_of(store, record).status == "expired"
 
 
-def test_the_job_of_a_batch_that_has_failed_meanwhile_does_not_matter(
+def test_the_job_of_a_failed_batch_does_not_matter(
     ray: FakeRay, store: BatchStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server has given up on the batch, and its job ends itself."""
@@ -461,8 +461,6 @@ def test_the_next_attempt_goes_on_wherever_one_died(
         ({"orphan_timeout": 10, "poll_interval": 60}, "orphan_timeout: 10 s is less than 3 times"),
     ],
 )
-def test_a_mistake_of_the_model_is_found_while_the_dag_is_parsed(
-    arguments: dict[str, Any], sentence: str
-) -> None:
+def test_a_mistake_of_the_model_is_found_at_parse(arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SpecError, match=sentence):
         operator(**arguments)

@@ -112,7 +112,7 @@ def test_a_mistake_in_the_call_is_one_sentence(arguments: dict[str, Any], senten
         serve_batches(**arguments)
 
 
-def test_the_configuration_stays_as_it_is_when_airflow_renders(tmp_path: Path) -> None:
+def test_rendering_leaves_the_configuration_as_it_is(tmp_path: Path) -> None:
     task = read(tmp_path, ONE_LINE).dags["large"].tasks[0]
     task.ray_cluster.image = "another"
 
@@ -121,7 +121,7 @@ def test_the_configuration_stays_as_it_is_when_airflow_renders(tmp_path: Path) -
     assert again.ray_cluster.image == "rayproject/ray:2.56.0"
 
 
-def test_reading_the_file_loads_neither_pyarrow_nor_the_cluster(tmp_path: Path) -> None:
+def test_reading_the_file_loads_no_heavy_packages(tmp_path: Path) -> None:
     """Airflow reads it every half minute, and in each task."""
     code = (
         f"{ONE_LINE}import sys; heavy = {{'pyarrow', 'ray', 'obstore', 'fastapi', 'boto3', 'botocore'}}; "
