@@ -108,7 +108,7 @@ def end_without_job(
         decided_at=outcome.at,
         at=time.time(),
         nonce=new_nonce(),
-        counts=RequestCounts(total=0 if state.started is None else state.started.total),
+        counts=state.counts,  # as clients have seen them, so that they don't go back
         errors=(outcome.errors or list(errors)) if ends_as == "failed" else [],
     )
     return store.end(state.record.id, end)

@@ -38,7 +38,7 @@ def batch_object(state: BatchState) -> dict[str, Any]:
         "id": record.id,
         "object": "batch",
         "endpoint": record.endpoint,
-        "model": record.model,
+        "model": record.model or None,
         "errors": _errors(errors) if errors else None,
         "input_file_id": record.input_file_id,
         "completion_window": record.window,

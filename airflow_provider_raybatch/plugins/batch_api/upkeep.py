@@ -31,6 +31,8 @@ _ALIVE = 60.0
 """Seconds: a driver renews its progress every few of them, so it lives if that is younger."""
 _PUBLISHING = 600.0
 """Seconds that a job without a task gets to publish, once it is decided how its batch ends."""
+_QUEUED = 6
+"""Times the interval: a run in Airflow's queue ends only by hand, and many batches may wait there."""
 _MOST_LOOKS = 20_000
 
 
@@ -92,7 +94,7 @@ class Upkeep:
         state = settled(store, state)
         if state.is_over or _is_alive(state):
             return state
-        with self._turn(state.record.id) as is_due:
+        with self._turn(state) as is_due:
             if not is_due:
                 return state
             if state.triggered:
@@ -124,9 +126,11 @@ class Upkeep:
         return _without_manifest(store, state)
 
     @contextmanager
-    def _turn(self, batch_id: str) -> Iterator[bool]:
+    def _turn(self, state: BatchState) -> Iterator[bool]:
         """Whether Airflow may be asked about a batch now."""
-        if not self._is_due(batch_id) or not self._free.acquire(blocking=False):
+        is_queued = state.triggered and state.started is None
+        pause = self._interval * (_QUEUED if is_queued else 1)
+        if not self._is_due(state.record.id, pause) or not self._free.acquire(blocking=False):
             yield False
             return
         try:
@@ -134,12 +138,12 @@ class Upkeep:
         finally:
             self._free.release()
 
-    def _is_due(self, batch_id: str) -> bool:
+    def _is_due(self, batch_id: str, pause: float) -> bool:
         now = time.monotonic()
         with self._lock:
             if now < self._asked.get(batch_id, now):
                 return False
-            self._asked[batch_id] = now + self._interval
+            self._asked[batch_id] = now + pause
             self._asked.move_to_end(batch_id)
             if len(self._asked) > _MOST_LOOKS:
                 self._asked.popitem(last=False)

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.batches.queueing import run_after
 from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id
 from airflow_provider_raybatch.plugins.batch_api import runs as module
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
@@ -61,6 +63,29 @@ def test_a_run_that_is_there_is_not_made_again(ann: AirflowRuns, server: Server)
         ann.trigger("nightly", batch_id, PAST, "small")
     found = server.get("/api/v2/dags/nightly/dagRuns", limit="100").json()["dag_runs"]
     assert [run["dag_run_id"] for run in found].count(batch_id) == 1
+
+
+def test_airflow_starts_waiting_runs_by_size_and_age(ann: AirflowRuns) -> None:
+    from airflow.models import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import update
+
+    with create_session() as session:  # it looks at the first twenty
+        session.execute(update(DagRun).where(DagRun.state == "queued").values(state="failed"))
+    now, batches = time.time(), [new_batch_id() for _ in range(5)]
+    large, old, middle, small, young = batches
+    asked = {
+        large: (60, 10**6),
+        old: (4 * 3600, 10**6),
+        middle: (50, 30_000),
+        small: (40, 10),
+        young: (5, 10),
+    }
+    for batch_id, (age, count) in asked.items():
+        ann.trigger("other", batch_id, run_after(now - age, count), "small")
+    with create_session() as session:
+        waiting = [run.run_id for run in DagRun.get_queued_dag_runs_to_set_running(session)]
+    assert [one for one in waiting if one in batches] == [old, small, young, middle, large]
 
 
 def test_a_run_is_over_when_it_has_ended_or_is_gone(ann: AirflowRuns) -> None:

@@ -211,6 +211,13 @@ def test_a_job_that_outlives_its_run_may_publish(started: Served, monkeypatch: p
     assert started.look().status == "failed"
 
 
+def test_a_failure_after_progress_keeps_the_counts(started: Served) -> None:
+    started.progress(2, age=61)
+    started.over()
+    state = started.look()
+    assert (state.status, state.counts) == ("failed", RequestCounts(total=3, completed=2))
+
+
 def test_a_decision_of_the_job_wins_over_a_failure(started: Served) -> None:
     stale = started.state
     decided(started.store, started.record.id, "completed")
