@@ -109,6 +109,16 @@ class EchoSampling(ContractModel):
     prompt_logprobs: int | bool | None = Field(default=None, ge=0)
     structured_outputs: dict[str, Any] = Field(default_factory=dict)
 
+    @field_validator("structured_outputs")
+    @classmethod
+    def _schemas_are_objects(cls, given: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(schema := given.get("json"), str):
+            return given
+        try:
+            return {**given, "json": json.loads(schema)}
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"json: the text is not JSON ({error}); give a JSON schema") from None
+
     model_config: ClassVar[ConfigDict] = ConfigDict(**{**ContractModel.model_config, "extra": "ignore"})
 
 
@@ -363,8 +373,6 @@ def _complete(asked: _Encoded, number: int) -> Completion:
         pick = int(hashlib.sha256(asked.prompt.encode()).hexdigest(), 16)
         return Completion(str(choices[(pick + number) % len(choices)]), "stop", 1)
     schema = structured.get("json")
-    if isinstance(schema, str):
-        schema = json.loads(schema)
     top = followed(schema, schema)[0] if schema else None
     if isinstance(top, dict) and top.get("properties"):
         rng = random.Random(f"{number}-{asked.prompt}")

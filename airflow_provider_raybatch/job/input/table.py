@@ -116,9 +116,10 @@ def check_names(names: Sequence[str], uri: str) -> None:
     """:raises PreflightError: a column is there twice."""
     (name, times) = Counter(names).most_common(1)[0] if names else ("", 0)
     if times > 1:
+        there, then = count_of(times, "time"), "rename all but one in the file."
         raise PreflightError(
-            f"source: {shown_uri(uri)} has the column {name!r} {count_of(times, 'time')}; rename all "
-            "but one in the file."
+            f"source: {shown_uri(uri)} has the column {name!r} {there}; {then}",
+            public=f"source: {shown_uri(uri)} has a column {there}; {then}",  # perhaps of a row, not a header
         )
 
 

@@ -192,23 +192,33 @@ def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:
             wanted.setdefault(column, argument)
     if not source.rows and not source.columns:
         return
+    # A CSV file that lacks a header has its first row taken for one.
+    is_csv, files = source.listing.format == "csv", source.listing.files
+    may_be_row = is_csv and any(file.csv.header is True for file in files)
     for name, field in wanted.items():
         if name not in source.columns:
-            raise PreflightError(_missing(field, name, source.columns, "the source"))
+            raise _missing(field, name, source.columns, "the source", may_be_row)
     folders = partitions(source.listing)
     for file, schema, named in zip(source.listing.files, source.surveyed.schemas, folders, strict=True):
         for name, field in wanted.items():
             if schema and name not in schema.names and name not in named:
-                raise PreflightError(_missing(field, name, [*schema.names, *named], file.uri))
+                raise _missing(field, name, [*schema.names, *named], file.uri, may_be_row)
 
 
-def _missing(field: str, name: str, columns: list[str], where: str) -> str:
+def _missing(field: str, name: str, columns: list[str], where: str, may_be_row: bool) -> PreflightError:
+    """The error of a column that is not there.
+
+    :param may_be_row: whether the names of columns may be values of a row.
+    """
     near = difflib.get_close_matches(name, columns, n=1, cutoff=0.6)
     meant = f"; did you mean {near[0]!r}" if near else ""
     shown, others = columns[:_SHOWN_COLUMNS], len(columns) - _SHOWN_COLUMNS
     more = f" and {others:,} more" if others > 0 else ""
-    return (
-        f"{field}: {where} has no column {name!r}{meant} (its columns: {', '.join(shown) or 'none'}{more})."
+    return PreflightError(
+        f"{field}: {where} has no column {name!r}{meant} (its columns: {', '.join(shown) or 'none'}{more}).",
+        public=f"{field}: {where} has no column {name!r}; if a file has no header, set csv_options."
+        if may_be_row
+        else None,
     )
 
 

@@ -17,7 +17,16 @@ from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.output.unfinished import report_of_run
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.openai_lines import IN_AND_OUT, chat, line
-from tests.support.row_canaries import canary, canary_lines, canary_rows, found_in, outside, rows_of, written
+from tests.support.row_canaries import (
+    CANARY,
+    canary,
+    canary_lines,
+    canary_rows,
+    found_in,
+    outside,
+    rows_of,
+    written,
+)
 from tests.support.specs import submitted
 from tests.support.whole_job import attempt, without_cluster
 
@@ -37,16 +46,20 @@ class Job:
 
     def __init__(self, folder: Path, printed: pytest.CaptureFixture[str], log: pytest.LogCaptureFixture):
         self.out = LocalFolder(str(folder / "out"))
-        self._source = folder / "in.jsonl"
+        self._folder = folder
         self._printed, self._log = printed, log
         self.events: list[events.Event] = []
         self.error: RaybatchError | None = None
 
     def run(self, rows: list[Any], **fields: Any) -> Job:
-        self._source.write_bytes(written(rows))
+        return self.run_file("in.jsonl", written(rows), **fields)
+
+    def run_file(self, name: str, content: bytes, **fields: Any) -> Job:
+        source = self._folder / name
+        source.write_bytes(content)
         given = {"engine_args": ENGINE, "report_samples": 0, **fields}
         try:
-            attempt(self.out, 0, str(self._source), emitted=self.events, **given)
+            attempt(self.out, 0, str(source), emitted=self.events, **given)
         except RaybatchError as error:
             self.error = error
         return self
@@ -151,7 +164,7 @@ def test_rows_that_fail_late_are_counted_and_not_quoted(job: Job, is_lines: bool
         (
             [{"id": canary(name), "text": "x", "system": "", "sampling": canary(name)} for name in "ab"],
             OF_ROWS,
-            "makes a request; the first fails in step 'template': the row makes no request.",
+            "makes a request; the first fails in step 'template': a text of the row is not JSON.",
         ),
     ],
 )
@@ -159,6 +172,84 @@ def test_a_refused_input_is_not_quoted(job: Job, rows: list[Any], given: dict[st
     job.run(rows, **given)
     with pytest.raises(RaybatchError, match=says):
         raise job.error or AssertionError("it was not refused")
+    assert found_in(job.shown()) == []
+
+
+CHAT = [{"role": "user", "content": canary("chat")}]
+OTHER_REQUESTS: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "messages": (
+        [
+            *({"m": one} for one in (CHAT, canary("text"), [], None)),
+            {"m": [{"role": canary("role"), "content": "x"}]},
+            {"m": [{"content": canary("content")}]},
+            {"m": [{"role": "user"}]},
+            {"m": [{"role": "user", "content": {canary("key"): 1}}]},
+            {"m": [{"role": "user", "content": [{"type": canary("type")}]}]},
+            {"m": [{"from": canary("from"), "value": canary("value")}]},
+        ],
+        {"messages_column": "m"},
+    ),
+    "adapters": (
+        [{"text": canary("text"), "a": canary("adapter")}, {"text": "x", "a": ""}],
+        {"prompt": "{row.text}", "adapter_column": "a", "adapters": {"one": "/adapters/one"}},
+    ),
+    "documents": (
+        [
+            {"q": canary("query"), "d": one}
+            for one in ([canary("document")], canary("text"), [], [canary("a"), 1])
+        ],
+        {"model_task": "score", "query": "{row.q}", "documents_column": "d"},
+    ),
+    "vectors": (
+        [{"text": one} for one in (canary("text"), " ", None, f"{canary('long')} " * 99)],
+        {"model_task": "embed", "prompt": "{row.text}"},
+    ),
+    "sampling": (
+        [
+            {"text": canary("text"), "s": one}
+            for one in (
+                {"structured_outputs": {"json": canary("schema")}},
+                {"structured_outputs": {"json": canary("schema"), canary("key"): 1}},
+                {"logit_bias": {canary("token"): 1}},
+                {"stop": [1, canary("stop")]},
+                {"n": canary("n")},
+                f"{{{canary('torn')}",
+            )
+        ],
+        {"prompt": "{row.text}", "sampling_column": "s"},
+    ),
+    "cut": (
+        [{"text": canary("text")}],
+        {"prompt": "{row.text} b c", "sampling": {"max_tokens": 1}, "on_truncated": "error"},
+    ),
+}
+
+
+@pytest.mark.parametrize("given", [{"max_error_fraction": 1.0}, {}])
+@pytest.mark.parametrize("name", OTHER_REQUESTS)
+def test_no_kind_of_request_is_quoted(job: Job, name: str, given: dict[str, Any]) -> None:
+    rows, asked = OTHER_REQUESTS[name]
+    job.run(rows, **asked, **given)
+    assert (job.error is None) == bool(given)
+    assert found_in(job.shown()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (
+            f"{CANARY}-1,{CANARY}-2\n1,x\n",
+            "prompt: the source has no column 'text'; if a file has no header, ",
+        ),
+        (f"{CANARY},{CANARY}\n1,x\n", "has a column 2 times; rename all but one"),
+        (f'id,text\n1,"{CANARY}\n2,x\n', "ends inside a quoted field that begins in line 2"),
+        (f"id,text\n1,{CANARY}\xff,x\n2,{CANARY}\n", ""),
+    ],
+)
+def test_rows_of_csv_files_are_not_quoted(job: Job, content: str, says: str) -> None:
+    job.run_file("in.csv", content.encode("latin-1"), prompt="{row.text}", max_error_fraction=1.0)
+    assert says in str(job.error)
+    assert (job.error is None) == (not says)
     assert found_in(job.shown()) == []
 
 

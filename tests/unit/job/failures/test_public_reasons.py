@@ -27,7 +27,7 @@ SOURCES = re.sub(
     "".join(path.read_text() for path in PACKAGE.rglob("*.py") if path.name != "public_reasons.py"),
 )
 """Of the package, with texts of several lines joined."""
-_OPEN = re.compile(r"\.\*|\\d\+\(\?:,\\d\{3\}\)\*|\(\?:.*?\)\??|\w+s\?|'|the function returned (?=a)")
+_OPEN = re.compile(r"\.\*|\\d\+\(\?:,\\d\{3\}\)\*|\(\?:.*?\)\??|\w+s\?|'|\$|the function returned (?=a)")
 """Between the words of a listed reason: what a regular expression leaves open, or the code writes apart."""
 STEPS = ("read", "template", "tokenize", "engine", "parse", "length", "postprocess", "another")
 
