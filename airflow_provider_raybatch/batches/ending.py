@@ -10,7 +10,7 @@ import posixpath
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal, get_args
+from typing import Literal
 
 from airflow_provider_raybatch.batches.store import BatchStore, new_nonce
 from airflow_provider_raybatch.contract import layout
@@ -21,7 +21,6 @@ from airflow_provider_raybatch.contract.batch_api.records import (
     BatchOutcome,
     BatchRecord,
     Decision,
-    EarlyEnd,
     FileRecord,
     RequestCounts,
     StoredPiece,
@@ -30,9 +29,6 @@ from airflow_provider_raybatch.contract.batch_api.records import (
 from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
-
-_NEVER_ASKED = get_args(EarlyEnd)
-"""Steps of `errors_by_step` whose rows were not asked before the batch ended; they count as neither."""
 
 
 def dataset_of(batch_id: str) -> str:
@@ -67,13 +63,14 @@ def end_of(store: BatchStore, state: BatchState, manifest: BatchManifest) -> Bat
     outcome = state.outcome or _decided(store, record.id, "completed")
     output = _kept(store, record, manifest, "output", _answers(record.id, manifest))
     errors = _kept(store, record, manifest, "error", _failures(store, record.id, manifest))
-    never_asked = sum(counts.errors_by_step.get(step, 0) for step in _NEVER_ASKED)
     end = BatchEnd(
         decision=outcome.decision,
         decided_at=outcome.at,
         at=time.time(),
         nonce=new_nonce(),
-        counts=RequestCounts(total=counts.input, completed=counts.ok, failed=counts.error - never_asked),
+        counts=RequestCounts(
+            total=counts.input, completed=counts.ok, failed=counts.error - counts.unanswered
+        ),
         usage=Usage(
             input_tokens=manifest.tokens.input,
             cached_tokens=manifest.tokens.cached,

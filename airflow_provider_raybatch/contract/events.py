@@ -134,9 +134,11 @@ class Committed(_Event):
     def text(self) -> str:
         """For people."""
         how = "found, committed earlier" if self.reused else "committed"
-        rows, errors = self.summary.rows, self.summary.errors
+        rows, errors, unanswered = self.summary.rows, self.summary.errors, self.summary.unanswered
+        left = f", {unanswered:,} not asked before the batch ended" if unanswered else ""
+        failed = f"{errors - unanswered:,} failed{left}"
         return (
-            f"{rows:,} of {count_of(rows + errors, 'row')} {how} at {self.summary.uri} ({errors:,} failed)"
+            f"{rows:,} of {count_of(rows + errors, 'row')} {how} at {self.summary.uri} ({failed})"
             f"{self._cost()}; manifest {self.summary.manifest_uri}"
         )
 

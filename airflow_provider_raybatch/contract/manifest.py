@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 
 from airflow_provider_raybatch.contract.arguments.output import OutputFormat
 from airflow_provider_raybatch.contract.base import ContractModel, parse_file
+from airflow_provider_raybatch.contract.batch_api.records import EarlyEnd
 from airflow_provider_raybatch.contract.last_run import LastRun
 from airflow_provider_raybatch.contract.submission import TaskKey
 
@@ -48,6 +49,11 @@ class Counts(ContractModel):
     duplicates: int = Field(default=0, ge=0)
     chunks: int | None = Field(default=None, ge=0)
     errors_by_step: dict[str, int] = Field(default_factory=dict)
+
+    @property
+    def unanswered(self) -> int:
+        """Of the failed rows, how many no model was asked for, since their batch had ended."""
+        return sum(self.errors_by_step.get(step, 0) for step in get_args(EarlyEnd))
 
     @property
     def dataset_rows(self) -> int:
@@ -264,8 +270,12 @@ class BatchManifest(ContractModel):
 
     @property
     def main_failure(self) -> str | None:
-        """Where most of the failed rows failed, and why: ``engine: the prompt is empty``."""
-        steps = self.counts.errors_by_step
+        """Where most of the failed rows failed, and why: ``engine: the prompt is empty``.
+
+        Rows whose batch had ended before they were asked are left out.
+        """
+        by_step = self.counts.errors_by_step
+        steps = {step: rows for step, rows in by_step.items() if step not in get_args(EarlyEnd)}
         if not steps:
             return None
         step = max(steps, key=lambda one: steps[one])
@@ -281,6 +291,7 @@ class BatchManifest(ContractModel):
             format=self.format,
             rows=self.counts.ok,
             errors=self.counts.error,
+            unanswered=self.counts.unanswered,
             main_failure=self.main_failure,
             resumed=self.counts.resumed,
             reused=self.counts.reused,
@@ -341,6 +352,7 @@ class Summary(ContractModel):
 
     :param rows: good rows; `resumed`, `reused` and `duplicates` are of them, and they became `chunks`, as in
         :class:`Counts`.
+    :param errors: all other rows; of them, `unanswered` were not asked before their batch ended.
     :param main_failure: see :attr:`BatchManifest.main_failure`.
     :param seconds: the job's, from its start until the dataset was written.
     """
@@ -351,6 +363,7 @@ class Summary(ContractModel):
     format: OutputFormat
     rows: int
     errors: int
+    unanswered: int = 0
     main_failure: str | None = None
     resumed: int = 0
     reused: int = 0

@@ -55,16 +55,24 @@ def _numbers_before(context: Context) -> Mapping[str, Any] | None:
 def failed_rows(result: Mapping[str, Any]) -> str:
     """How many rows failed, and where their dead letters are."""
     return (
-        f"{result['errors']:,} of {count_of(result['rows'] + result['errors'], 'row')} failed; the dead "
-        f"letters with the reasons are at {result['dead_letter_uri']}."
+        f"{failed_by_itself(result):,} of {count_of(result['rows'] + result['errors'], 'row')} failed; the "
+        f"dead letters with the reasons are at {result['dead_letter_uri']}."
     )
 
 
+def failed_by_itself(figures: Mapping[str, Any]) -> int:
+    """How many rows failed, without those that were not asked before their batch ended."""
+    return int(figures.get("errors") or 0) - int(figures.get("unanswered") or 0)
+
+
 def _failed(figures: Mapping[str, Any]) -> list[str]:
-    if not figures.get("errors"):
-        return []
-    why = " ".join(clean(figures.get("main_failure") or "").split())
-    return [f"{figures['errors']:,} failed" + (f" ({cut_to(_LONGEST_FAILURE, why)})" if why else "")]
+    told = []
+    if failed := failed_by_itself(figures):
+        why = " ".join(clean(figures.get("main_failure") or "").split())
+        told.append(f"{failed:,} failed" + (f" ({cut_to(_LONGEST_FAILURE, why)})" if why else ""))
+    if unanswered := figures.get("unanswered"):
+        told.append(f"{unanswered:,} not asked before the batch ended")
+    return told
 
 
 def _reasoning(figures: Mapping[str, Any]) -> str:

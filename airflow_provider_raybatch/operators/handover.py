@@ -33,9 +33,11 @@ def result_of(summary: Summary, submission_id: str, dashboard_url: str | None) -
         `tokens_saved`, `tokens_generated`, `gpu_seconds`, `savings`, `submission_id`, `dashboard_url`; `uri`
         (the committed, immutable folder), for S3 also `bucket` and `key_prefix` (which ends with a slash, so
         that no other folder begins with it), `manifest_uri`, `report_uri`, `dead_letter_uri`.
+        Where a batch of the Batch API ended early, `unanswered`: errors whose lines were not asked before.
     """
+    left_out = _ONLY_IN_THE_LOG if summary.unanswered else {*_ONLY_IN_THE_LOG, "unanswered"}
     facts = {
-        **summary.model_dump(exclude=_ONLY_IN_THE_LOG),
+        **summary.model_dump(exclude=left_out),
         **s3_prefix(summary.uri),
         "submission_id": submission_id,
         "dashboard_url": dashboard_url,

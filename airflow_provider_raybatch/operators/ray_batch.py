@@ -20,7 +20,7 @@ from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.arguments import ARGUMENTS, TEMPLATED, TEXTS
 from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperator
 from airflow_provider_raybatch.operators.batch_plan import batch_plan
-from airflow_provider_raybatch.operators.closing_line import closing_line_of, failed_rows
+from airflow_provider_raybatch.operators.closing_line import closing_line_of, failed_by_itself, failed_rows
 from airflow_provider_raybatch.operators.handover import publish_asset_events, result_of
 from airflow_provider_raybatch.operators.misplaced import check_names
 from airflow_provider_raybatch.operators.parse_check import check_lease, spec_of_known
@@ -426,7 +426,7 @@ class RayBatchInferenceOperator(RayOperator):
     def announce(self, context: Context, result: Mapping[str, Any]) -> None:
         """See :meth:`RayOperator.announce`."""
         publish_asset_events(context, self.outlets, result)
-        if result["errors"]:
+        if failed_by_itself(result):
             self.log.warning("%s", failed_rows(result))
 
     def log_end(self, context: Context, result: Mapping[str, Any], outcome: Outcome | None = None) -> None:

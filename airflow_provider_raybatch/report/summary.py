@@ -10,9 +10,14 @@ from airflow_provider_raybatch.report import words
 def ending(report: Report) -> tuple[str, str]:
     """What happened to the dataset, and why; the second is empty for a dataset that is complete."""
     if report.state == "committed":
-        failed = f", {words.count(report.errors)} failed" if report.errors else ""
+        unanswered = 0 if report.counts is None else report.counts.unanswered
+        errors = (report.errors or 0) - unanswered
+        failed = f", {words.count(errors)} failed" if errors else ""
         noun = "row" if report.rows == 1 else "rows"
-        return f"The dataset is complete: {words.count(report.rows)} good {noun}{failed}.", ""
+        told = f"{words.count(report.rows)} good {noun}{failed}"
+        if unanswered:
+            return f"The batch ended early: {told}, {words.count(unanswered)} not asked before.", ""
+        return f"The dataset is complete: {told}.", ""
     if report.failure:
         kind = f" ({report.failure_class.value})" if report.failure_class is not None else ""
         return f"The job failed{kind}, and no dataset was published.", report.failure

@@ -10,7 +10,7 @@ import json
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -34,6 +34,7 @@ from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, Seen, apply, load, note, with_added
 from airflow_provider_raybatch.storage.folder import Folder
 
+_ROWS_AT_ONCE = 4096
 _MOST_DECODED = 512 * 1024 * 1024
 """Bytes of a range in memory; publishing takes a few times as much. Well below the 2 GiB that a column of
 text may have in Arrow, which equal rows reach in a file of a few MiB."""
@@ -178,11 +179,21 @@ def publish(range_: Range, target: Target) -> PublishedRange:
     if bad.num_rows:
         if target.lines is not None:
             target.folder.write(data_file(target.errors, range_.number, "jsonl"), target.lines.errors(bad))
-        target.folder.write(data_file(target.dead_letter, range_.number, "jsonl"), dead_letters(bad))
-        failures = [RowFailure(one["step"], one["reason"]) for one in bad["failure"].to_pylist()]
-        result.failed_steps = dict(Counter(failure.step for failure in failures))
-        result.reasons = main_reasons(failures, shows_rows=target.task.spec.shows_rows)
+        letters = b"".join(map(dead_letters, _few_at_once(bad)))
+        target.folder.write(data_file(target.dead_letter, range_.number, "jsonl"), letters)
+        result.failed_steps = dict(Counter(failure.step for failure in _failures(bad)))
+        result.reasons = main_reasons(_failures(bad), shows_rows=target.task.spec.shows_rows)
     return result
+
+
+def _few_at_once(rows: pa.Table) -> Iterator[pa.Table]:
+    """Slices of a table: as Python values, its rows take a multiple of the memory."""
+    return (rows.slice(start, _ROWS_AT_ONCE) for start in range(0, rows.num_rows, _ROWS_AT_ONCE))
+
+
+def _failures(bad: pa.Table) -> Iterator[RowFailure]:
+    found = (one for some in _few_at_once(bad) for one in some["failure"].to_pylist())
+    return (RowFailure(one["step"], one["reason"]) for one in found)
 
 
 def _by_origin(rows: pa.Table, task: Task) -> dict[str, int]:

@@ -38,7 +38,9 @@ def make_ready_to_end(context: JobContext, submission: Submission) -> BatchManif
     :returns: the dataset, if an earlier submission of this run committed it.
     :raises RaybatchError: the destination is another's, or the source can't be read.
     """
-    if not hasattr(context, "journal") and (committed := open_destination(context, submission)) is not None:
+    has_journal = hasattr(context, "journal")
+    committed = context.journal.committed() if has_journal else open_destination(context, submission)
+    if committed is not None:
         return committed
     spec, aws = context.spec, context.secrets.aws
     if not hasattr(context, "source"):

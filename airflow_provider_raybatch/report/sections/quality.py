@@ -33,6 +33,8 @@ STEPS = {
     "parse": "the answer is not the JSON that was asked for",
     "length": "the answer was cut off",
     "postprocess": "the user's function failed",
+    "cancelled": "not asked before the batch was cancelled",
+    "expired": "not asked before the completion window was over",
 }
 """What a failed step means."""
 

@@ -141,6 +141,11 @@ def test_other_lines_are_not_events(text: str) -> None:
             f"1,200 of 1,203 rows committed at {URI} (3 failed); 1 token paid, 1,234 saved; {MANIFEST}",
         ),
         (
+            committed(unanswered=2),
+            f"1,200 of 1,203 rows committed at {URI} (1 failed, 2 not asked before the batch ended); "
+            f"{MANIFEST}",
+        ),
+        (
             committed(tokens_paid=5000, gpu_seconds=1234.5),
             f"1,200 of 1,203 rows committed at {URI} (3 failed); 5,000 tokens paid, 0 saved, 1,234 GPU "
             f"seconds; {MANIFEST}",

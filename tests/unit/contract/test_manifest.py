@@ -69,3 +69,12 @@ def test_summary_stays_small_beside_a_wide_dataset() -> None:
     )
     assert manifest.summary().last_run == LastRun(rows=1, errors=0, seconds=2.5)
     assert len(manifest.summary().model_dump_json()) < 2000
+
+
+def test_lines_that_were_not_asked_are_no_main_failure() -> None:
+    steps = {"cancelled": 5, "expired": 1, "engine": 2}
+    counts = {"input": 9, "ok": 1, "error": 8, "errors_by_step": steps}
+    summary = parse(BatchManifest, document(counts=counts)).summary()
+    assert (summary.errors, summary.unanswered, summary.main_failure) == (8, 6, "engine")
+    only = {"input": 6, "ok": 1, "error": 5, "errors_by_step": {"cancelled": 5}}
+    assert parse(BatchManifest, document(counts=only)).summary().main_failure is None

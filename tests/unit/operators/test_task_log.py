@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.events import Committed
 from airflow_provider_raybatch.contract.last_run import LastRun
-from airflow_provider_raybatch.operators.closing_line import closing_line
+from airflow_provider_raybatch.operators.closing_line import closing_line, failed_rows
 from tests.support.airflow_tasks import Run
 from tests.support.batches import batch, defer, die_before
 from tests.support.fake_ray import FakeRay, Script, lasting, summary
@@ -131,6 +131,13 @@ class TestClosingLine:
     )
     def test_leaves_out_what_is_unknown(self, figures: dict[str, Any], line: str) -> None:
         assert closing_line(figures) == line
+
+    def test_failed_lines_are_not_those_of_an_ended_batch(self) -> None:
+        figures = {"rows": 2, "errors": 4, "unanswered": 3, "main_failure": "engine: it broke"}
+        told = "2 rows ok, 1 failed (engine: it broke), 3 not asked before the batch ended"
+        assert closing_line(figures) == told
+        assert closing_line({**figures, "unanswered": 4}).count("failed") == 0
+        assert failed_rows({**figures, "dead_letter_uri": "/d"}).startswith("1 of 6 rows failed; ")
 
     def test_cuts_a_long_reason(self) -> None:
         cost = {"rows": 1, "seconds": 2, "cost": 1.234, "currency": "EUR"}

@@ -29,3 +29,10 @@ def test_numbers_and_reasons_of_a_manifest() -> None:
     assert made.columns == {"response": "string"}
     assert (made.state, made.task, made.content, made.samples) == ("committed", key(), False, [])
     assert "2.50 EUR" in report_page(made)
+
+
+def test_page_of_a_batch_that_ended_early_says_so() -> None:
+    counts = {"input": 9, "ok": 1, "error": 8, "errors_by_step": {"cancelled": 6, "engine": 2}}
+    page = report_page(report_from_manifest(parse_manifest(manifest(key(), counts=counts), "manifest.json")))
+    assert "The batch ended early: 1 good row, 2 failed, 6 not asked before." in page
+    assert "not asked before the batch was cancelled" in page

@@ -78,11 +78,10 @@ class AnswerLines:
 
         :param rows: failed rows of parts.
         """
-        lines: list[Any] = [None] * rows.num_rows
-        if "input" in rows.schema.names:
-            lines = rows["input"].to_pylist()
-        found = zip(rows["ordinal"].to_pylist(), rows["failure"].to_pylist(), lines, strict=True)
-        return b"".join(self._error(ordinal, failure, line or {}) for ordinal, failure, line in found)
+        wanted = [name for name in ("ordinal", "failure", "input") if name in rows.schema.names]
+        found = rows.select(wanted).to_batches(_AT_ONCE)
+        each = (row for batch in found for row in batch.to_pylist())
+        return b"".join(self._error(row["ordinal"], row["failure"], row.get("input") or {}) for row in each)
 
     def _body(self, ordinal: int, line: Mapping[str, Any], output: Mapping[str, Any]) -> Any:
         body, name = json.loads(line["body"]), self._name(ordinal)
