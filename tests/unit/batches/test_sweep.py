@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,9 @@ from airflow_provider_raybatch.batches.sweep import (
 )
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.batch_api.records import BatchRecord
+from airflow_provider_raybatch.storage.folder import folder
 from tests.support.batch_api import created, published, state_of, store_at
+from tests.support.s3_server import serving
 
 MONTH = 30 * DAY
 
@@ -28,6 +32,13 @@ MONTH = 30 * DAY
 @pytest.fixture
 def store(tmp_path: Path) -> BatchStore:
     return store_at(tmp_path)
+
+
+@pytest.fixture
+def bucket() -> Iterator[BatchStore]:
+    with serving() as server:
+        place = folder(f"s3://{server.new_bucket()}/batch-api", server.credentials)
+        yield BatchStore(place, b"the secret of this Airflow")
 
 
 def paths(store: BatchStore) -> set[str]:
@@ -66,6 +77,36 @@ def test_files_go_at_their_expiry_with_what_came_of_them(store: BatchStore, tmp_
     assert not list((tmp_path / "files").iterdir())
     assert not (tmp_path / dataset_of(record.id)).exists()
     assert not any(sweep(store, time.time() + MONTH + SLACK + 60).values())
+
+
+def test_all_goes_in_a_bucket_too(bucket: BatchStore) -> None:
+    ended(bucket)
+    cancelled = created(bucket)
+    bucket.root.write(f"{dataset_of(cancelled.id)}/_raybatch/parts/x/part", b"rows")
+    end_without_job(bucket, state_of(bucket, cancelled), "cancelled")
+    bucket.root.write("files/file-" + "0" * 32 + "/content.jsonl", b"of a killed upload")
+    bucket.root.write("creates/old/1", b"x")
+    before = paths(bucket)
+    assert not any(sweep(bucket).values())
+    assert paths(bucket) == before
+
+    month = sweep(bucket, time.time() + MONTH + SLACK + 60)
+    sweep(bucket, time.time() + BATCHES_KEPT + 60)
+
+    assert (month["files"], month["datasets"], month["strays"], month["creates"]) == (4, 2, 1, 1)
+    assert paths(bucket) == set()
+
+
+def test_several_sweeps_at_once_do_as_one(store: BatchStore) -> None:
+    for _ in range(5):
+        ended(store)
+    later = time.time() + MONTH + SLACK + 60
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: sweep(store, later), range(4)))
+
+    assert not any(path.startswith("files/") or "/dataset/" in path for path in paths(store))
+    assert not any(sweep(store, later).values())
 
 
 def test_a_dataset_stays_until_its_last_file_expires(store: BatchStore) -> None:
