@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 _STORES: dict[Any, S3Store] = {}
+_MOST = 32
+"""Stores that are kept: the API server renews the credentials of a role all day long."""
 
 
 def s3_store(
@@ -31,9 +33,12 @@ def s3_store(
     environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
     limits = limits or retry.RETRY_LIMITS
     key = (os.getpid(), bucket, credentials, environment, limits)
-    if key not in _STORES:
-        _STORES[key] = new_store(bucket, credentials, limits)
-    return _STORES[key]
+    store = _STORES.get(key)
+    if store is None:
+        store = _STORES[key] = new_store(bucket, credentials, limits)
+        while len(_STORES) > _MOST:
+            _STORES.pop(next(iter(list(_STORES))), None)  # the oldest; threads may do this at once
+    return store
 
 
 def new_store(bucket: str, credentials: AwsCredentials | None, limits: retry.RetryLimits) -> S3Store:
