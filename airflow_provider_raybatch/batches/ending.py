@@ -30,6 +30,9 @@ from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
 
+PUBLISHING = 600.0
+"""Seconds that a job without a task gets to publish, once it is decided how its batch ends."""
+
 
 def dataset_of(batch_id: str) -> str:
     """The destination of a batch's job, below the root."""
@@ -48,6 +51,14 @@ def manifest_of(store: BatchStore, batch_id: str, uri: str | None = None) -> Bat
     if store.root.head(path) is None:
         return None
     return parse_manifest(store.root.read(path), f"{store.root.uri}/{path}")
+
+
+def has_dataset(store: BatchStore, batch_id: str) -> bool:
+    """Whether a job has claimed the destination of the batch, which it does before it writes a row.
+
+    :raises StorageError: the storage does not answer.
+    """
+    return store.root.holds(dataset_of(batch_id))
 
 
 def end_of(store: BatchStore, state: BatchState, manifest: BatchManifest) -> BatchEnd:

@@ -22,6 +22,7 @@ from airflow_provider_raybatch.batches.settings import SECTION
 from airflow_provider_raybatch.contract.arguments.openai_batch import ENDPOINTS, OPENAI_BATCH
 from airflow_provider_raybatch.contract.base import ContractModel, parse, shown
 from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.json_lines import LONGEST_LINE
 from airflow_provider_raybatch.contract.names import ascii_name
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 
@@ -66,6 +67,7 @@ class ServedModel(ContractModel):
         are ``None``, whoever Airflow lets trigger the DAG.
     :param max_requests: of one batch; ``None`` for the server's limit.
     :param max_file_bytes: of one batch's input; ``None`` for the server's limit.
+    :param max_line_bytes: of one line; ``None`` for 16 MiB.
     :param batches_at_once: runs of the DAG at once; others wait in Airflow's queue.
     :param retries: of the task; ``None`` for the default of the served DAG.
     :param pool: Airflow's pool of the task.
@@ -80,6 +82,7 @@ class ServedModel(ContractModel):
     roles: tuple[str, ...] | None = None
     max_requests: int | None = Field(default=None, ge=1)
     max_file_bytes: int | None = Field(default=None, ge=1)
+    max_line_bytes: int | None = Field(default=None, ge=1, le=LONGEST_LINE)
     batches_at_once: int = Field(default=1, ge=1)
     retries: int | None = Field(default=None, ge=0)
     pool: str | None = Field(default=None, min_length=1)

@@ -9,17 +9,31 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from airflow.sdk.configuration import conf
 
 from airflow_provider_raybatch.batches.asked import asked_batch, checked_input
-from airflow_provider_raybatch.batches.ending import dataset_of, end_of, end_without_job, manifest_of
+from airflow_provider_raybatch.batches.ending import (
+    PUBLISHING,
+    dataset_of,
+    end_of,
+    end_without_job,
+    has_dataset,
+    manifest_of,
+)
 from airflow_provider_raybatch.batches.settings import SECTION, required_settings
 from airflow_provider_raybatch.batches.store import BatchStore, batch_store, new_nonce
 from airflow_provider_raybatch.batches.validation import STRICT_LIMITS, FileLimits
 from airflow_provider_raybatch.contract.arguments.served import ServedBatch
-from airflow_provider_raybatch.contract.batch_api.records import BatchEnd, BatchError, BatchRecord, Started
+from airflow_provider_raybatch.contract.batch_api.records import (
+    BatchEnd,
+    BatchError,
+    BatchOutcome,
+    BatchRecord,
+    EarlyEnd,
+    Started,
+)
 from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.layout import batch_folder
@@ -58,7 +72,7 @@ class RunningBatch:
 
     def end_before_job(self) -> BatchEnd | None:
         """Check and start it; the end of one that needs no job (any more), else ``None``."""
-        state = self._state()
+        state = self.state()
         if state.ended is not None:
             _log.info("Batch %s has ended already, so nothing is done.", self.record.id)
             return state.ended
@@ -67,11 +81,26 @@ class RunningBatch:
                 return end_without_job(self.store, state, state.outcome.decision)
             if time.time() >= self.record.expires_at:
                 return end_without_job(self.store, state, "expired")
-            if (errors := self._start()) or self._state().outcome is not None:
-                return end_without_job(self.store, self._state(), "failed", errors)
-        elif state.outcome is not None and state.outcome.decision == "failed":
-            return end_without_job(self.store, state, "failed")
-        return None
+            if (errors := self._start()) or self.state().outcome is not None:
+                return end_without_job(self.store, self.state(), "failed", errors)
+            return None
+        return self.end_if_over() or self._expired_or_not_begun(state)
+
+    def _expired_or_not_begun(self, state: BatchState) -> BatchEnd | None:
+        """End a batch that is cancelled or has expired, if no job has begun with it: none is needed then.
+
+        That the window has passed is decided here, too, since the cluster may be away.
+        """
+        outcome = state.outcome
+        if outcome is None and time.time() >= self.record.expires_at:
+            outcome = self.store.decide(
+                self.record.id, BatchOutcome(decision="expired", at=time.time(), nonce=new_nonce())
+            )
+        if outcome is None or outcome.decision not in get_args(EarlyEnd):
+            return None
+        if has_dataset(self.store, self.record.id):
+            return None
+        return end_without_job(self.store, self.state(), outcome.decision)
 
     def _start(self) -> list[BatchError]:
         """Note that the input is valid; its errors where it isn't."""
@@ -90,7 +119,7 @@ class RunningBatch:
         :param manifest_uri: of that dataset; by default the newest.
         :raises RaybatchError: there is no manifest.
         """
-        state = self._state()
+        state = self.state()
         if state.ended is not None:
             return state.ended
         manifest = manifest_of(self.store, self.record.id, manifest_uri)
@@ -101,25 +130,45 @@ class RunningBatch:
             )
         return end_of(self.store, state, manifest)
 
-    def end_without_result(self, *, is_last: bool) -> BatchEnd | None:
-        """End it if no further attempt may answer it; ``None`` where one does.
+    def end_if_over(self) -> BatchEnd | None:
+        """Its end, whatever becomes of its job, if it has ended or failed, or its dataset is published.
 
-        :param is_last: whether Airflow makes no further attempt.
+        ``None`` where its job, or another one, has something to do for it.
         """
-        state = self._state()
+        state = self.state()
         if state.ended is not None:
             return state.ended
-        has_failed = state.outcome is not None and state.outcome.decision == "failed"
-        if not is_last and not has_failed:
-            return None
-        # Content-free: what went wrong is for the administrator, in the log of the DAG run.
-        error = BatchError(
-            code="server_error",
-            message=f"The batch could not be run; its DAG run is {self.record.id} of {self.record.dag_id}.",
-        )
-        return end_without_job(self.store, state, "failed", [error])
+        if state.outcome is not None and state.outcome.decision == "failed":
+            return end_without_job(self.store, state, "failed", [self._error()])
+        manifest = manifest_of(self.store, self.record.id)
+        return None if manifest is None else end_of(self.store, state, manifest)
 
-    def _state(self) -> BatchState:
+    def end_without_result(self, why: str = "") -> BatchEnd | None:
+        """End it, since no further attempt is made and nothing is published.
+
+        :param why: without content, for the client; a clause.
+        :return: ``None`` where its job has decided a moment ago how it ends, and may publish yet. The server
+            then ends it by what its job leaves.
+        """
+        state = self.state()
+        outcome = state.outcome
+        if outcome is not None and outcome.decision != "failed" and time.time() - outcome.at < PUBLISHING:
+            return None
+        return end_without_job(self.store, state, "failed", [self._error(why)])
+
+    def _error(self, why: str = "") -> BatchError:
+        # Content-free: what went wrong is for the administrator, in the log of the DAG run.
+        because = f", since {why}" if why else ""
+        message = (
+            f"The batch could not be run{because}; its DAG run is {self.record.id} of {self.record.dag_id}."
+        )
+        return BatchError(code="server_error", message=message)
+
+    def state(self) -> BatchState:
+        """It as it is now.
+
+        :raises RaybatchError: its record was deleted.
+        """
         state = self.store.state(self.record.id)
         if state is None:
             raise RaybatchError(

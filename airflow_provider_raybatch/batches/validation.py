@@ -33,6 +33,9 @@ from airflow_provider_raybatch.contract.json_lines import (
 )
 from airflow_provider_raybatch.contract.text import count_of
 
+LONGEST_SERVED_LINE = 16 * 1024 * 1024
+"""Bytes of a line that a served model takes by default, since the check of a line may take 30 times as much
+memory."""
 MOST_ERRORS = 100
 """Errors of a file that are kept; the check stops at so many broken lines."""
 _FIRST_BYTES = 4 * 1024 * 1024

@@ -97,6 +97,7 @@ def _served_dag(model: ServedModel, dag_arguments: dict[str, Any]) -> DAG:
             served_model_name=model.name,
             max_requests=model.max_requests,
             max_file_bytes=model.max_file_bytes,
+            max_line_bytes=model.max_line_bytes,
             retries=RETRIES if model.retries is None else model.retries,
             **({} if model.pool is None else {"pool": model.pool}),
             **_RETRY,

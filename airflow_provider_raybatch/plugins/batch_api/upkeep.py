@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from airflow_provider_raybatch.batches.ending import end_of, end_without_job, manifest_of
+from airflow_provider_raybatch.batches.ending import PUBLISHING, end_of, end_without_job, manifest_of
 from airflow_provider_raybatch.batches.queueing import run_after
 from airflow_provider_raybatch.batches.store import BatchStore, new_nonce
 from airflow_provider_raybatch.contract.batch_api.records import BatchError, BatchOutcome, Decision
@@ -29,8 +29,6 @@ _log = logging.getLogger(__name__)
 
 _ALIVE = 60.0
 """Seconds: a driver renews its progress every few of them, so it lives if that is younger."""
-_PUBLISHING = 600.0
-"""Seconds that a job without a task gets to publish, once it is decided how its batch ends."""
 _QUEUED = 6
 """Times the interval: a run in Airflow's queue ends only by hand, and many batches may wait there."""
 _MOST_LOOKS = 20_000
@@ -153,7 +151,7 @@ class Upkeep:
 def _without_manifest(store: BatchStore, state: BatchState) -> BatchState:
     """Fail a batch whose run is over and whose job has published nothing, unless the job may still do so."""
     record, outcome = state.record, state.outcome
-    if outcome is not None and outcome.decision != "failed" and time.time() - outcome.at < _PUBLISHING:
+    if outcome is not None and outcome.decision != "failed" and time.time() - outcome.at < PUBLISHING:
         return state
     error = BatchError(
         code="dag_run_over",

@@ -33,7 +33,8 @@ def test_defaults_follow_from_name_and_task(monkeypatch: pytest.MonkeyPatch) -> 
 def test_fields_of_ours_are_no_arguments_of_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     own = {
         "dag_id": "team.chat", "endpoints": ["/v1/completions"], "users": ["ann"], "roles": ["Op"],
-        "max_requests": 10, "max_file_bytes": 2000, "batches_at_once": 3, "retries": 5, "pool": "gpus",
+        "max_requests": 10, "max_file_bytes": 2000, "max_line_bytes": 1000, "batches_at_once": 3,
+        "retries": 5, "pool": "gpus",
     }  # fmt: skip
     arguments = {**ECHO, "ray_conn_id": "r", "keep_warm": 60, "gpu_hour_price": {"H100": 3.5}}
     _configure(monkeypatch, {"chat": {**own, **arguments}})
@@ -109,6 +110,7 @@ def test_users_and_roles_bound_who_may_name_it(
             "max_requests: it must be a whole number, but it is 'many'",
         ),
         ({"a": {**ECHO, "max_file_bytes": 0}}, "max_file_bytes: it must be at least 1, but it is 0"),
+        ({"a": {**ECHO, "max_line_bytes": 2**30}}, "max_line_bytes: it must be at most 1.34218e.08"),
         ({"a": {**ECHO, "users": "ann"}}, "users: it must be a list, but it is 'ann'"),
         ({"a": {**ECHO, "ray_conn_id": 5}}, "ray_conn_id: it must be text, but it is 5"),
         ({"a": {**ECHO, "dag_id": "a/b"}}, "dag_id: 'a/b' has other characters"),

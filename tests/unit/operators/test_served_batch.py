@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,16 +12,34 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from airflow_provider_raybatch.batches.ending import dataset_of
+from airflow_provider_raybatch.batches.ending import PUBLISHING, dataset_of
 from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.contract.batch_api.records import BatchOutcome, BatchRecord, Decision, Started
+from airflow_provider_raybatch.batches.validation import LONGEST_SERVED_LINE
+from airflow_provider_raybatch.contract.batch_api.records import (
+    BatchOutcome,
+    BatchProgress,
+    BatchRecord,
+    Decision,
+    RequestCounts,
+    Started,
+)
 from airflow_provider_raybatch.contract.batch_api.signature import signed
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
+from airflow_provider_raybatch.operators.served_attempts import LEAST_SECONDS, MOST_IN_VAIN
 from airflow_provider_raybatch.operators.served_batch import LATE, ServedBatchOperator
 from airflow_provider_raybatch.retries import ray_batch_retry_policy
 from tests.support.airflow_tasks import Clock, Run
-from tests.support.batch_api import MODEL, answering, configured, content_of, created, line, state_of
+from tests.support.batch_api import (
+    MODEL,
+    answering,
+    configured,
+    content_of,
+    created,
+    line,
+    published,
+    state_of,
+)
 from tests.support.batches import failing, spec_of_job
 from tests.support.fake_ray import FakeRay
 
@@ -48,6 +67,22 @@ class ServedRun(Run):
     def context(self) -> Any:
         run = SimpleNamespace(run_id=self.ids["run_id"], conf=self.conf)
         return {**super().context(), "dag_run": run}
+
+
+def begun(store: BatchStore, record: BatchRecord, answered: int | None = None) -> None:
+    """Leave a batch as a job does that has died.
+
+    :param answered: requests; ``None`` for a job that has claimed the destination alone.
+    """
+    store.start(record.id, Started(at=1.0, total=3, nonce="n"))
+    store.root.write(f"{dataset_of(record.id)}/_raybatch/journal/00000000.json", b"{}")
+    if answered is not None:
+        write_progress(store, record, answered)
+
+
+def write_progress(store: BatchStore, record: BatchRecord, answered: int) -> None:
+    progress = BatchProgress(at=time.time(), counts=RequestCounts(total=3, completed=answered))
+    store.root.write(f"batches/{record.id}/progress.json", progress.model_dump_json().encode())
 
 
 def decide(store: BatchStore, record: BatchRecord, decision: Decision) -> None:
@@ -196,7 +231,7 @@ def test_what_a_started_batch_has_finished_is_published(
 ) -> None:
     """Its job sees the decision, asks nothing more, and publishes."""
     record = created(store, window=-1)
-    store.start(record.id, Started(at=1.0, total=3, nonce="n"))
+    begun(store, record)
     decide(store, record, decision)
     ray.script = answering(store, record)
 
@@ -387,17 +422,19 @@ def test_a_failure_for_good_fails_batch_and_task(
 def test_a_day_after_the_window_no_attempt_follows(ray: FakeRay, store: BatchStore, clock: Clock) -> None:
     record = created(store, window=60)
     run = ServedRun(record)
-    store.start(record.id, Started(at=1.0, total=3, nonce="n"))
+    begun(store, record)
     ray.script = failing(FailureClass.NODE_LOST)
     clock.forward(120)
     with pytest.raises(RayBatchException) as first:
         operator().execute(run.context())
     assert not isinstance(first.value, RayBatchFailException)
-    decide(store, record, "expired")
+    assert state_of(store, record).status == "finalizing"
     clock.forward(LATE)
     run.try_number += 1
 
-    with pytest.raises(RayBatchFailException, match="ended more than a day ago, so no attempt follows"):
+    with pytest.raises(
+        RayBatchFailException, match="No attempt follows, since its window ended more than a day ago"
+    ):
         operator().execute(run.context())
 
     assert state_of(store, record).status == "expired"
@@ -416,6 +453,216 @@ def test_the_job_of_a_failed_batch_does_not_matter(
     ray.script = gives_up
 
     assert operator().execute(ServedRun(record).context())["status"] == "failed"
+
+
+def published_and_lost(store: BatchStore, record: BatchRecord) -> Any:
+    """What a cluster does that publishes, and is lost then."""
+
+    def script(ray: FakeRay, body: dict[str, Any]) -> Any:
+        answering(store, record)(ray, body)
+        return failing(FailureClass.NODE_LOST)(ray, body)
+
+    return script
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_published_batch_survives_its_cluster(ray: FakeRay, store: BatchStore, is_last: bool) -> None:
+    record = created(store)
+    run = ServedRun(record)
+    run.try_number = run.max_tries + 1 if is_last else 1
+    ray.script = published_and_lost(store, record)
+
+    result = operator().execute(run.context())
+
+    assert (result["status"], result["completed"], result["failed"]) == ("completed", 2, 1)
+    assert state_of(store, record).status == "completed"
+
+
+def test_a_published_batch_is_not_answered_again_after_a_clear(ray: FakeRay, store: BatchStore) -> None:
+    """Its worker died before it ended the batch, and a second dataset would replace files of the first."""
+    record = created(store)
+    begun(store, record)
+    decide(store, record, "completed")
+    published(store, record, {"part-00000.jsonl": 3})
+    run = ServedRun(record)
+    run.clear()
+
+    result = operator().execute(run.context())
+
+    assert (result["status"], result["completed"]) == ("completed", 3)
+    assert not ray.jobs
+
+
+def test_a_job_that_may_still_publish_is_left_to_the_server(
+    ray: FakeRay, store: BatchStore, clock: Clock
+) -> None:
+    record = created(store)
+    run = ServedRun(record)
+    run.try_number = run.max_tries + 1
+
+    def publishes_later(ray: FakeRay, body: dict[str, Any]) -> Any:
+        outcome = BatchOutcome(decision="completed", at=time.time(), nonce="job")
+        store.decide(record.id, outcome)
+        return failing(FailureClass.CLUSTER_UNREACHABLE)(ray, body)
+
+    ray.script = publishes_later
+    with pytest.raises(RayBatchException):
+        operator().execute(run.context())
+    assert state_of(store, record).status == "finalizing"
+
+    clock.forward(PUBLISHING)
+    run.try_number += 1
+    with pytest.raises(RayBatchException):
+        operator().execute(run.context())
+    assert state_of(store, record).status == "failed"
+
+
+@pytest.mark.parametrize("decision", ["cancelled", "expired"])
+def test_a_started_batch_that_no_job_has_begun_ends_without_one(
+    ray: FakeRay, store: BatchStore, decision: Decision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster was away all the time, and need not come back."""
+    record = created(store, window=-1)
+    store.start(record.id, Started(at=1.0, total=3, nonce="n"))
+    if decision == "cancelled":
+        decide(store, record, decision)
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", "")
+
+    result = operator().execute(ServedRun(record).context())
+
+    assert (result["status"], result["total"]) == (decision, 3)
+    assert state_of(store, record).status == decision
+
+
+def attempts(
+    ray: FakeRay, store: BatchStore, record: BatchRecord, clock: Clock, script: Any, most: int = 20
+) -> tuple[int, Exception | None]:
+    """Run attempts until none follows; returns how many, and what the last one raised."""
+    run, error = ServedRun(record), None
+    run.max_tries = run.retries = 288
+    ray.script = script
+    for number in range(1, most + 1):
+        run.try_number = number
+        try:
+            operator().execute(run.context())
+        except RayBatchFailException as last:
+            return number, last
+        except RayBatchException as failure:
+            error = failure
+        clock.forward(200)
+    return most, error
+
+
+@pytest.mark.parametrize("failure_class", [FailureClass.ENGINE_DEAD, FailureClass.INTERNAL])
+def test_a_batch_whose_jobs_only_fail_leaves_the_queue(
+    ray: FakeRay, store: BatchStore, clock: Clock, failure_class: FailureClass
+) -> None:
+    record = created(store)
+
+    def script(ray: FakeRay, body: dict[str, Any]) -> Any:
+        write_progress(store, record, 1)
+        return failing(failure_class, "prompt-of-ann")(ray, body)
+
+    number, error = attempts(ray, store, record, clock, script)
+
+    assert number == MOST_IN_VAIN + 1  # the first one has answered a request
+    assert "No attempt follows, since 5 attempts in a row answered no further request." in str(error)
+    ended = state_of(store, record).ended
+    assert ended is not None
+    assert (ended.decision, ended.counts.completed) == ("failed", 1)
+    assert ended.errors[0].message.startswith(
+        "The batch could not be run, since 5 attempts in a row answered no further request; its DAG run"
+    )
+
+
+def test_a_batch_that_gets_on_is_tried_for_as_long_as_it_does(
+    ray: FakeRay, store: BatchStore, clock: Clock
+) -> None:
+    record = created(store)
+    tries = iter(range(100))
+
+    def script(ray: FakeRay, body: dict[str, Any]) -> Any:
+        write_progress(store, record, next(tries) // 4)
+        return failing(FailureClass.ENGINE_DEAD)(ray, body)
+
+    attempts(ray, store, record, clock, script, 12)
+
+    assert state_of(store, record).status == "in_progress"
+
+
+@pytest.mark.parametrize("failure_class", [FailureClass.CLUSTER_UNREACHABLE, FailureClass.STALLED])
+def test_a_batch_without_a_cluster_keeps_its_place(
+    ray: FakeRay, store: BatchStore, clock: Clock, failure_class: FailureClass
+) -> None:
+    """As long as its jobs get no nodes, which others would not get either."""
+    record = created(store)
+
+    attempts(ray, store, record, clock, failing(failure_class), 12)
+
+    assert state_of(store, record).status == "in_progress"
+
+
+def test_attempts_in_vain_need_some_minutes(ray: FakeRay, store: BatchStore, clock: Clock) -> None:
+    record = created(store)
+    run = ServedRun(record)
+    run.max_tries = 288
+    ray.script = failing(FailureClass.ENGINE_DEAD)
+    for number in range(1, 8):
+        run.try_number = number
+        with pytest.raises(RayBatchException) as caught:
+            operator().execute(run.context())
+        assert not isinstance(caught.value, RayBatchFailException)
+    clock.forward(LEAST_SECONDS)
+    run.try_number += 1
+
+    with pytest.raises(RayBatchFailException, match="since 8 attempts in a row"):
+        operator().execute(run.context())
+
+
+def test_a_clear_counts_attempts_anew(ray: FakeRay, store: BatchStore, clock: Clock) -> None:
+    record = created(store)
+    run = ServedRun(record)
+    run.max_tries = 288
+    ray.script = failing(FailureClass.ENGINE_DEAD)
+    for _ in range(2 * MOST_IN_VAIN - 2):
+        with pytest.raises(RayBatchException):
+            operator().execute(run.context())
+        clock.forward(200)
+        run.try_number += 1
+        if run.try_number == MOST_IN_VAIN:
+            run.max_tries += run.try_number
+
+    assert state_of(store, record).status == "in_progress"
+
+
+def test_a_store_that_is_away_ends_no_batch(ray: FakeRay, store: BatchStore) -> None:
+    record = created(store)
+    run = ServedRun(record)
+
+    def script(ray: FakeRay, body: dict[str, Any]) -> Any:
+        run.store.broken = True
+        return failing(FailureClass.ENGINE_DEAD)(ray, body)
+
+    ray.script = script
+
+    with pytest.raises(RayBatchException):
+        operator().execute(run.context())
+
+    assert state_of(store, record).status == "in_progress"
+
+
+def test_a_line_has_16_mib_unless_the_model_says_more(ray: FakeRay, store: BatchStore) -> None:
+    content = json.dumps(line(1, user="x" * LONGEST_SERVED_LINE)).encode()
+    record, other = created(store, content), created(store, content)
+    ray.script = answering(store, other)
+
+    operator().execute(ServedRun(record).context())
+    operator(max_line_bytes=2 * LONGEST_SERVED_LINE).execute(ServedRun(other).context())
+
+    ended = state_of(store, record).ended
+    assert ended is not None
+    assert ended.errors[0].message == "This line has more than 16,777,216 bytes; shorten it."
+    assert state_of(store, other).status == "completed"
 
 
 class DyingError(Exception):
