@@ -98,7 +98,7 @@ def _programs() -> Path:
 def rows(database: str) -> bytes:
     """Return all rows of all tables, as text."""
     url = database.replace("+psycopg2", "")
-    dump = [_programs() / "pg_dump", "--data-only", f"--dbname={url}"]
+    dump = [str(_programs() / "pg_dump"), "--data-only", f"--dbname={url}"]
     return subprocess.run(dump, capture_output=True, timeout=120, check=True).stdout
 
 
@@ -116,8 +116,8 @@ def _copied(programs: Path, home: Path) -> Path:
 def _initialize(programs: Path, home: Path, identity: dict[str, Any]) -> None:
     done = subprocess.run(
         [
-            *(programs / "initdb", "--pgdata", home / "data", "--username", "airflow"),
-            *("--auth", "scram-sha-256", "--pwfile", home / "password"),
+            *(str(programs / "initdb"), "--pgdata", str(home / "data"), "--username", "airflow"),
+            *("--auth", "scram-sha-256", "--pwfile", str(home / "password")),
             *("--encoding", "UTF8", "--locale", "C", "--no-sync"),
         ],
         cwd=home,
@@ -132,5 +132,5 @@ def _initialize(programs: Path, home: Path, identity: dict[str, Any]) -> None:
 
 def _is_ready(programs: Path, server: subprocess.Popen[bytes], port: int, home: Path) -> bool:
     assert server.poll() is None, f"PostgreSQL ended with {server.returncode}\n{tail(home / 'log')}"
-    ready = [programs / "pg_isready", "--host=127.0.0.1", f"--port={port}"]
+    ready = [str(programs / "pg_isready"), "--host=127.0.0.1", f"--port={port}"]
     return subprocess.run(ready, capture_output=True, check=False).returncode == 0

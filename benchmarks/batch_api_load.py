@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Batch API under load: pollers, batches of all sizes, a large upload, and Airflow's own API beside it.
+
+A whole Airflow with PostgreSQL and one API server, a Ray with the echo engine, and the state on a local disk,
+all on this machine, with the clients: so each figure has the work of all of them in it. Fifty official
+clients poll recorded batches once a second each; sixty batches of 1 to 100,000 lines run meanwhile; one
+client uploads 1 GB. Before and during that, another one asks Airflow's own API four times a second.
+
+    python benchmarks/batch_api_load.py > benchmarks/results/batch_api_load.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import random
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+from unittest.mock import patch
+
+import httpx
+import httpx2
+import openai
+
+from airflow_provider_raybatch.batches.settings import batch_api_settings
+from airflow_provider_raybatch.batches.store import BatchStore, batch_store
+from airflow_provider_raybatch.cluster.local.head import RayHead
+from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id
+from airflow_provider_raybatch.contract.batch_api.records import (
+    BatchEnd,
+    BatchRecord,
+    RequestCounts,
+    Started,
+    Usage,
+)
+from tests.integration.end_to_end.stack import INTERVALS, AirflowStack
+
+CLIENTS, RECORDED, RUN, LARGEST, UPLOAD = 50, 1_000, 60, 100_000, 1_000_000_000
+QUIET_SECONDS = 60.0
+USER, DAG = "admin", "batches_echo"
+ENDPOINT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
+AT_ONCE = 2
+MODEL = {"engine": "echo", "keep_warm": 120, "poll_interval": 2, "num_cpus": 0.5}
+OVER = ("completed", "failed", "expired", "cancelled")
+
+
+@dataclass
+class Readings:
+    """Seconds of each call by its kind."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
+
+    async def timed(self, kind: str, call: Any) -> Any:
+        """Await a call, and keep how long it took, or that it failed."""
+        began = time.perf_counter()
+        try:
+            result = await call
+        except (openai.APIError, httpx.HTTPError) as error:
+            self.failed[kind] = self.failed.get(kind, 0) + 1
+            print(f"<!-- {kind}: {type(error).__name__} -->", flush=True)
+            return None
+        self.seconds.setdefault(kind, []).append(time.perf_counter() - began)
+        return result
+
+    def row(self, kind: str) -> str:
+        """A line of the table."""
+        found = sorted(self.seconds.get(kind, [0.0]))
+        shown = (found[len(found) // 2], found[min(len(found) - 1, int(len(found) * 0.95))], found[-1])
+        times = " | ".join(f"{1000 * seconds:,.0f} ms" for seconds in shown)
+        return f"| {kind} | {len(found):,} | {times} | {self.failed.get(kind, 0)} |"
+
+
+def sizes(number: int) -> list[int]:
+    """Numbers of lines from 1 to the largest, each larger than the one before by the same factor."""
+    return [round(LARGEST ** (place / (number - 1))) for place in range(number)]
+
+
+def lines(size: int, name: int) -> bytes:
+    """A batch file; no two requests are equal, so none is saved."""
+    text = "Write one sentence about item {} of list {}, and say what it is made of and where it comes from."
+    return b"".join(
+        json.dumps({
+            "custom_id": f"line-{number}",
+            "method": "POST",
+            "url": ENDPOINT,
+            "body": {
+                "model": "echo",
+                "messages": [{"role": "user", "content": text.format(number, name)}],
+                "max_tokens": 8,
+            },
+        }).encode()
+        + b"\n"
+        for number in range(size)
+    )
+
+
+def record(store: BatchStore, number: int) -> list[str]:
+    """Keep batches that have ended some time ago; return their ids."""
+    made: list[str] = []
+    for place in range(number):
+        created = time.time() - 86_400 + place
+        batch = BatchRecord(
+            id=new_batch_id(),
+            owner=USER,
+            dag_id=DAG,
+            model="echo",
+            endpoint=ENDPOINT,
+            input_file_id="file-0",
+            input=[],
+            created_at=created,
+            expires_at=created + 86_400,
+            outputs_expire_after=30 * 86_400,
+        )
+        counts = RequestCounts(total=100, completed=100)
+        store.add_batch(batch)
+        store.mark_triggered(batch.id, created)
+        store.start(batch.id, Started(at=created + 1, total=100, nonce="n"))
+        usage = Usage(input_tokens=4_000, output_tokens=800)
+        times = {"decided_at": created + 60, "at": created + 61}
+        store.end(batch.id, BatchEnd(decision="completed", nonce="n", counts=counts, usage=usage, **times))
+        made.append(batch.id)
+    return made
+
+
+class Load:
+    """The clients.
+
+    :param url: of Airflow's API server.
+    :param token: of Airflow.
+    """
+
+    def __init__(self, url: str, token: str, recorded: Sequence[str]) -> None:
+        self._url, self._token, self._recorded = url, token, recorded
+        self._draw = random.Random(0)
+        self.readings = Readings()
+        self.lines = 0
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[openai.AsyncOpenAI]:
+        """An official client of its own connections."""
+        async with openai.AsyncOpenAI(
+            base_url=f"{self._url}/raybatch/v1",
+            api_key=self._token,
+            timeout=120,
+            http_client=httpx2.AsyncClient(timeout=120),
+        ) as made:
+            yield made
+
+    async def poll(self) -> None:
+        """Poll recorded batches, one a second, until it is cancelled."""
+        async with self.client() as client:
+            await asyncio.sleep(self._draw.random())
+            while True:
+                batch_id = self._draw.choice(self._recorded)
+                await self.readings.timed("poll of a recorded batch", client.batches.retrieve(batch_id))
+                await asyncio.sleep(1)
+
+    async def ask_airflow(self, kind: str, seconds: float | None = None) -> None:
+        """Ask Airflow's own API for DAG runs, four times a second."""
+        headers = {"Authorization": f"Bearer {self._token}"}
+        path = f"{self._url}/api/v2/dags/{DAG}/dagRuns"
+        ends = None if seconds is None else time.monotonic() + seconds
+        async with httpx.AsyncClient(headers=headers, timeout=120) as client:
+            while ends is None or time.monotonic() < ends:
+                await self.readings.timed(kind, client.get(path, params={"limit": 10}))
+                await asyncio.sleep(0.25)
+
+    async def run(self, size: int, name: int) -> str:
+        """Upload, create and follow a batch; return how it ended."""
+        async with self.client() as client:
+            content = lines(size, name)
+            upload = client.files.create(file=("in.jsonl", content), purpose="batch")
+            file = await self.readings.timed("upload of a batch's file", upload)
+            create = client.batches.create(input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h")
+            batch = await self.readings.timed("create", create)
+            while batch.status not in OVER:
+                await asyncio.sleep(2)
+                poll = client.batches.retrieve(batch.id)
+                batch = await self.readings.timed("poll of a batch that waits or runs", poll) or batch
+            counts = batch.request_counts
+            assert (batch.status, counts.total, counts.completed) == ("completed", size, size), batch
+            self.lines += size
+            return str(batch.status)
+
+    async def upload(self) -> float:
+        """Upload one large file; return its seconds."""
+        piece = lines(5_000, 0)
+        with tempfile.TemporaryFile() as file:
+            while file.tell() < UPLOAD:
+                file.write(piece)
+            file.seek(0)
+            began = time.perf_counter()
+            async with self.client() as client:
+                made = await client.files.create(file=("large.jsonl", file), purpose="batch", timeout=600)
+            assert made.bytes >= UPLOAD
+            return time.perf_counter() - began
+
+    async def play(self, batches: int) -> tuple[float, float]:
+        """All of it; returns seconds of the upload and of all batches."""
+        await self.ask_airflow("Airflow's own API before", QUIET_SECONDS)
+        others = [asyncio.create_task(self.poll()) for _ in range(CLIENTS)]
+        others.append(asyncio.create_task(self.ask_airflow("Airflow's own API beside")))
+        began = time.perf_counter()
+        runs = [asyncio.create_task(self.run(size, name)) for name, size in enumerate(sizes(batches))]
+        uploaded = await self.upload()
+        await asyncio.gather(*runs)
+        took = time.perf_counter() - began
+        for other in others:
+            other.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        return uploaded, took
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--batches", type=int, default=RUN)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="load-", dir="/tmp") as folder:
+        dags = Path(folder) / "dags"
+        dags.mkdir()
+        (dags / "served.py").write_text(
+            "from airflow_provider_raybatch.serving import serve_batches  # a dag of Airflow's a model\n\n"
+            "serve_batches()\n"
+        )
+        model = {
+            "engine": "echo",
+            "batches_at_once": 2,
+            "keep_warm": 120,
+            "poll_interval": 2,
+            "num_cpus": 0.5,
+        }
+        settings = {
+            **INTERVALS,
+            "RAYBATCH__BATCH_API_ROOT": f"{folder}/root",
+            "RAYBATCH__BATCH_API_MODELS": json.dumps({"echo": model}),
+        }
+        with (
+            RayHead(num_cpus=2, with_token=False, startup_timeout=300) as ray,
+            AirflowStack({"tests": dags}, [DAG], settings) as stack,
+        ):
+            host, _, port = ray.url.removeprefix("http://").partition(":")
+            stack.api.connection("ray_default", "ray", host=host, port=int(port))
+            stack.api.unpause(DAG)
+            shared = {
+                name: value for name, value in stack.environment.items() if name.startswith("AIRFLOW__")
+            }
+            with patch.dict(os.environ, shared):
+                found = batch_api_settings()
+                assert found is not None
+                recorded = record(batch_store(found), RECORDED)
+            login = {"username": USER, "password": stack.passwords[USER]}
+            token = httpx.post(f"{stack.url}/auth/token", json=login, timeout=60).json()["access_token"]
+            load = Load(stack.url, token, recorded)
+            uploaded, took = asyncio.run(load.play(given.batches))
+    say(load, given.batches, uploaded, took)
+
+
+def say(load: Load, batches: int, uploaded: float, took: float) -> None:
+    """Print the table."""
+    versions = ", ".join(f"{name} {version(name)}" for name in ("apache-airflow", "ray", "openai", "fastapi"))
+    print(
+        f"""# The Batch API under load
+
+{CLIENTS} official clients poll {RECORDED:,} recorded batches once a second each; {batches} batches of 1 to
+{LARGEST:,} lines ({load.lines:,} in all) run, {AT_ONCE} at once, with the echo engine; one client uploads
+{UPLOAD / 1e9:g} GB. One API server, PostgreSQL, Ray, all clients and the disk with the state are on one
+machine of {os.cpu_count()} cores ({platform.machine()}), which is busy throughout. Python
+{platform.python_version()}, {versions}. Made by `python benchmarks/batch_api_load.py`.
+
+| call | number | median | p95 | longest | failed |
+| --- | ---: | ---: | ---: | ---: | ---: |"""
+    )
+    for kind in (
+        "poll of a recorded batch",
+        "poll of a batch that waits or runs",
+        "create",
+        "upload of a batch's file",
+        "Airflow's own API before",
+        "Airflow's own API beside",
+    ):
+        print(load.readings.row(kind))
+    print(
+        f"\nThe upload took {uploaded:.0f} s ({UPLOAD / 1e6 / uploaded:.0f} MB/s). All batches were "
+        f"completed, with an answer for each line, {took:.0f} s after the first was handed in."
+    )
+
+
+if __name__ == "__main__":
+    main()
