@@ -208,7 +208,22 @@ def check_helm(words: list[str]) -> None:
     assert words[:2] in (["repo", "add"], ["install", "kuberay-operator"])
 
 
+def check_curl(words: list[str]) -> None:
+    """It asks Airflow for a token, or the Batch API for what that has."""
+    from airflow_provider_raybatch.plugins.batch_api import batches, files, models
+
+    (url,) = [word for word in words if word.startswith("http")]
+    path = url.removeprefix("http://localhost:8080")
+    assert path != url
+    if path == "/auth/token":
+        return
+    wanted = re.sub(r"\$[A-Z]+", "name", path.removeprefix("/raybatch/v1"))
+    paths = [route.path for module in (batches, files, models) for route in module.router.routes]
+    assert any(re.fullmatch(re.sub(r"\{\w+\}", "name", known), wanted) for known in paths), url
+
+
 CHECKS = {
+    "curl": check_curl,
     "docker": check_docker,
     "helm": check_helm,
     "make": check_make,
