@@ -54,6 +54,7 @@ def sweep(store: BatchStore, now: float | None = None) -> dict[str, int]:
     uploads = run.folders(layout.FILES)
     run.each(run.file, run.expired(files, uploads))
     run.strays(files, uploads)
+    run.unnamed()
     run.old_creates()
     run.deleted["datasets"] = len(run.datasets)
     kinds = ("files", "datasets", "batches", "creates", "strays", "unreadable")
@@ -167,6 +168,10 @@ class _Sweep:
         for name, entries in folders.items():
             if is_file_id(name) and not _has_record(entries) and self._is_older(entries, STRAYS_KEPT):
                 self._delete([entry.path for entry in entries], "strays")
+
+    def unnamed(self) -> None:
+        """Delete what writers have left that were killed before their file had its name."""
+        self._delete([*self.store.root.abandoned(STRAYS_KEPT + time.time() - self.now)], "strays")
 
     def old_creates(self) -> None:
         """Delete which batch was made for which request, a log at a time."""

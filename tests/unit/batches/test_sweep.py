@@ -21,8 +21,10 @@ from airflow_provider_raybatch.batches.sweep import (
     sweep,
 )
 from airflow_provider_raybatch.contract import layout
+from airflow_provider_raybatch.contract.batch_api.ids import new_file_id
 from airflow_provider_raybatch.contract.batch_api.records import BatchRecord
 from airflow_provider_raybatch.storage.folder import folder
+from airflow_provider_raybatch.storage.stream import write_stream
 from tests.support.batch_api import created, published, state_of, store_at
 from tests.support.s3_server import serving
 
@@ -170,6 +172,20 @@ def test_keys_and_content_without_records_go(store: BatchStore) -> None:
     assert store.root.head(record.input[0].path) is not None
     assert sweep(store, time.time() + STRAYS_KEPT + 60)["strays"] == 1
     assert store.root.head(record.input[0].path) is None
+
+
+def test_what_a_killed_upload_left_is_deleted(store: BatchStore, tmp_path: Path) -> None:
+    """On a disk, its file had no name yet, so that no listing shows it."""
+    kept = set(paths(store))
+    place = layout.file_folder(new_file_id())
+    upload = write_stream(store.root, f"{place}/{layout.CONTENT}")
+    upload.__enter__().write(b"half")
+
+    assert sweep(store)["strays"] == 0
+    assert len([*(tmp_path / place).iterdir()]) == 1
+    assert sweep(store, time.time() + STRAYS_KEPT + 60)["strays"] == 1
+    assert not [*(tmp_path / place).iterdir()]
+    assert paths(store) == kept
 
 
 def test_creates_go_a_log_at_a_time(store: BatchStore, tmp_path: Path) -> None:
