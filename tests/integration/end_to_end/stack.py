@@ -112,13 +112,15 @@ class AirflowStack:
             self.start(name)
         self.wait_until_healthy()
 
-    def start(self, name: str, beside: str | None = None) -> None:
+    def start(self, name: str, beside: str | None = None, **settings: str) -> None:
         """Start one component; it has a process group and a log file of its own.
 
         :param beside: name of a second component of this kind.
+        :param settings: of Airflow, for this process alone.
         """
         command = [sys.executable, "-m", "airflow", *_COMPONENTS[name]]
-        environment = {**self.environment, **self._shown}
+        own = {f"AIRFLOW__{setting}": value for setting, value in settings.items()}
+        environment = {**self.environment, **self._shown, **own}
         if beside is not None:
             ports = {"WORKER_LOG_SERVER_PORT", "TRIGGER_LOG_SERVER_PORT"}
             for port, free in zip(ports, free_ports(len(ports)), strict=True):
