@@ -20,6 +20,8 @@ import psutil
 
 from airflow_provider_raybatch.batches.settings import batch_api_settings
 from airflow_provider_raybatch.batches.store import BatchStore, batch_store
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+from airflow_provider_raybatch.cluster.jobs_api.errors import EmbeddedClusterError
 from airflow_provider_raybatch.cluster.local.head import RayHead
 from tests.support.engine_log import Engine, engines
 
@@ -110,8 +112,7 @@ class BatchApiWorld:
         models = self.folder / "models.json"
         models.write_text(json.dumps({name: _model(self.log, name == "deferred") for name in MODELS}))
         self.balancer = self._exit.enter_context(Balancer())
-        head = RayHead(_RAY, num_cpus=_CPUS, with_token=False, startup_timeout=300)
-        self.cluster = self._exit.enter_context(head)
+        self.cluster = self._started_cluster()
         settings = {
             **INTERVALS,
             "CORE__PARALLELISM": "6",
@@ -136,6 +137,17 @@ class BatchApiWorld:
         for dag_id in DAG_IDS:
             self.api.unpause(dag_id)
         self.store = self._store()
+
+    def _started_cluster(self, attempts: int = 4) -> ClusterAddress:
+        """Start Ray, which gives up after half a minute: too short on a busy machine, so it is repeated."""
+        while True:
+            head = RayHead(_RAY, num_cpus=_CPUS, with_token=False, startup_timeout=300)
+            try:
+                return self._exit.enter_context(head)
+            except EmbeddedClusterError:
+                attempts -= 1
+                if not attempts:
+                    raise
 
     def _store(self) -> BatchStore:
         shared = ("AIRFLOW__RAYBATCH__", "AIRFLOW__CORE__FERNET_KEY")
