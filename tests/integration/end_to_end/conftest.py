@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .batch_world import BatchWorld, dag_ids, settings
 from .lake import Lake, locked_lake
 from .ray_jobs import RayJobs
 from .rest import AirflowApi
-from .stack import AirflowStack
+from .stack import INTERVALS, AirflowStack
 
 if TYPE_CHECKING:
     from ..conftest import RayCluster
@@ -45,13 +46,21 @@ DAGS = [
     "each_night",
     "after_each_night",
     "own_cluster",
+    *dag_ids(),
 ]
 
 
 @pytest.fixture(scope="session")
-def airflow() -> Iterator[AirflowStack]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the models that the Batch API serves."""
+    return tmp_path_factory.mktemp("served")
+
+
+@pytest.fixture(scope="session")
+def airflow(served: Path) -> Iterator[AirflowStack]:
     """A running Airflow."""
-    with AirflowStack({"tests": HERE / "dags", "examples": EXAMPLES}, DAGS) as stack:
+    bundles = {"tests": HERE / "dags", "examples": EXAMPLES}
+    with AirflowStack(bundles, DAGS, {**INTERVALS, **settings(served)}) as stack:
         yield stack
 
 
@@ -86,3 +95,11 @@ def lake() -> Iterator[Lake]:
 def as_airflow(monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:
     """The connection ``lake`` for this process, which is not part of the stack."""
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "aws", **lake.connection()}))
+
+
+@pytest.fixture(scope="module")
+def batches(airflow: AirflowStack, jobs: RayJobs, lake: Lake, served: Path) -> Iterator[BatchWorld]:
+    """The Batch API, with its files in the bucket."""
+    airflow.show_dags({})
+    with BatchWorld(airflow, lake, jobs, served) as world:
+        yield world

@@ -46,7 +46,7 @@ INTERVALS = {
     "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "12",
 }
 
-USERS = {"admin": "admin", "viewer": "viewer", "guest": "viewer"}
+USERS = {"admin": "admin", "viewer": "viewer", "guest": "viewer", "ann": "user", "bob": "op"}
 """Users and their roles; ``guest`` sees no DAG."""
 
 _COMPONENTS = {

@@ -1,0 +1,482 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Batch API as the official clients of OpenAI see it, in a whole Airflow."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from airflow_provider_raybatch.contract.batch_api.ids import new_file_id
+from tests.support.forgetful_proxy import forgetful
+from tests.support.openai_lines import CHAT, COMPLETIONS, EMBEDDINGS, line
+
+from .batch_checks import codes, final, ids, lines
+from .batch_world import ANN, BOB, PREFIX, VLLM_MODEL, BatchWorld, chats, text_of
+from .secrecy import Secrets, left_by_airflow, shown_by_airflow, shown_by_ray
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+MAIN = "3-sync"
+"""The client that does all, with each commit; the others take turns."""
+CLIENTS = [
+    MAIN,
+    pytest.param("3-async", marks=pytest.mark.turn(0)),
+    pytest.param("1-sync", marks=pytest.mark.turn(1)),
+    pytest.param("1-async", marks=pytest.mark.turn(2)),
+]
+HOUR = 3600
+VLLM_EXAMPLE = text_of(
+    line(
+        f"request-{number}",
+        {
+            "model": VLLM_MODEL,
+            "messages": [
+                {"role": "system", "content": f"You are {manner} assistant."},
+                {"role": "user", "content": "Hello world!"},
+            ],
+            "max_completion_tokens": 1000,
+        },
+    )
+    for number, manner in ((1, "a helpful"), (2, "an unhelpful"))
+)
+"""As vLLM's examples/offline_inference/openai_batch/openai_example_batch.jsonl."""
+GOOD = text_of(chats("good"))
+
+
+def mixed() -> list[dict[str, Any]]:
+    rows = chats("mixed")
+    rows[1]["body"]["max_tokens"] = -1
+    return rows
+
+
+def changed(marker: str, **fields: Any) -> list[dict[str, Any]]:
+    """Three chats, whose last has other fields."""
+    rows = chats(marker)
+    rows[-1] |= fields
+    return rows
+
+
+INVALID: dict[str, tuple[str, str, int | None]] = {
+    "bad_json": (
+        text_of([*chats("bad", 1), '{"custom_id": "bad-1", ', *chats("worse", 1)]),
+        "invalid_json_line",
+        2,
+    ),
+    "duplicate": (text_of([*chats("twice"), *chats("twice", 1)]), "duplicate_custom_id", 4),
+    "url": (text_of(changed("url", url=COMPLETIONS)), "url_mismatch", 3),
+    "method": (text_of(changed("method", method="GET")), "invalid_method", 3),
+    "models": (text_of([*chats("one"), *chats("two", model="slow")]), "model_mismatch", 4),
+    "empty": ("", "empty_file", None),
+}
+"""Files that fail as a whole: the code, and the line where it is one line's."""
+WRONG_CALLS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "wrong purpose": ("purpose", "files.create", {"file": ["a.jsonl", GOOD], "purpose": "fine-tune"}),
+    "not jsonl": ("file", "files.create", {"file": ["a.csv", GOOD], "purpose": "batch"}),
+    "too short a life": (
+        "expires_after",
+        "files.create",
+        {
+            "file": ["a.jsonl", GOOD],
+            "purpose": "batch",
+            "expires_after": {"anchor": "created_at", "seconds": 3599},
+        },
+    ),
+    "unknown endpoint": ("endpoint", "batches.create", {"endpoint": "/v1/moderations"}),
+    "unknown window": ("completion_window", "batches.create", {"completion_window": "a fortnight"}),
+    "too short a window": ("completion_window", "batches.create", {"completion_window": "1m"}),
+    "too short an expiry": (
+        "output_expires_after",
+        "batches.create",
+        {"output_expires_after": {"anchor": "created_at", "seconds": 3599}},
+    ),
+    "too long an expiry": (
+        "output_expires_after",
+        "batches.create",
+        {"output_expires_after": {"anchor": "created_at", "seconds": 2592001}},
+    ),
+    "17 keys": ("metadata", "batches.create", {"metadata": {f"key{number}": "" for number in range(17)}}),
+    "a long key": ("metadata", "batches.create", {"metadata": {"k" * 65: ""}}),
+    "a long value": ("metadata", "batches.create", {"metadata": {"k": "v" * 513}}),
+    "limit 0": ("limit", "batches.list", {"limit": 0}),
+    "limit 101": ("limit", "batches.list", {"limit": 101}),
+    "files, limit 0": ("limit", "files.list", {"limit": 0}),
+    "files, limit 10001": ("limit", "files.list", {"limit": 10001}),
+}
+"""Calls that are refused with 400, and the field that the refusal names."""
+
+
+def create(file_id: str, **fields: Any) -> list[Any]:
+    """A call of the client."""
+    given = {"input_file_id": file_id, "endpoint": CHAT, "completion_window": "24h"}
+    return ["batches.create", {**given, **fields}]
+
+
+def scenarios(file_id: str) -> dict[str, dict[str, Any]]:
+    """What each client does."""
+    wrong = [
+        create(file_id, **fields) if call == "batches.create" else [call, fields]
+        for _, call, fields in WRONG_CALLS.values()
+    ]
+    return {
+        "good": {"play": "batch", "content": GOOD, "metadata": {"job": "nightly", "empty": ""}},
+        "mixed": {"play": "batch", "content": text_of(mixed())},
+        "wrong": {"play": "calls", "calls": wrong},
+        **{name: {"play": "batch", "content": content} for name, (content, _, _) in INVALID.items()},
+    }
+
+
+@pytest.fixture(scope="module")
+def file_id(batches: BatchWorld) -> str:
+    """A file of ann's."""
+    return batches.upload(GOOD)
+
+
+@pytest.fixture(scope="module", params=CLIENTS)
+def played(request: pytest.FixtureRequest, batches: BatchWorld, file_id: str) -> dict[str, Any]:
+    """What one client got for all of the scenarios above."""
+    return batches.play(request.param, scenarios(file_id))
+
+
+def test_good_lines_are_answered(played):
+    batch = final(played["good"])
+    assert batch["status"] == "completed"
+    assert batch["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
+    assert ids(lines(played["good"], "output")) == {"good-0", "good-1", "good-2"}
+    for one in lines(played["good"], "output"):
+        (choice,) = one["response"]["body"]["choices"]
+        assert choice["message"]["content"] == one["custom_id"].replace("-", " ")
+        assert one["response"]["body"]["model"] == "echo"
+    assert batch["metadata"] == {"job": "nightly", "empty": ""}
+    assert batch["model"] == "echo"
+    assert batch["expires_at"] - batch["created_at"] == 24 * HOUR
+    uploaded = played["good"]["uploaded"]
+    assert (uploaded["object"], uploaded["purpose"], uploaded["status"]) == ("file", "batch", "processed")
+    assert (uploaded["filename"], uploaded["bytes"]) == ("requests.jsonl", len(GOOD))
+    assert uploaded["expires_at"] - uploaded["created_at"] == 30 * 24 * HOUR
+
+
+def test_wrong_line_is_an_error_line(played):
+    batch = final(played["mixed"])
+    assert batch["status"] == "completed"
+    assert batch["request_counts"] == {"total": 3, "completed": 2, "failed": 1}
+    (failed,) = lines(played["mixed"], "errors")
+    assert (failed["custom_id"], failed["error"], failed["response"]["status_code"]) == ("mixed-1", None, 400)
+    assert set(failed["response"]["body"]["error"]) == {"message", "type", "param", "code"}
+    assert "max_tokens" in failed["response"]["body"]["error"]["message"]
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_wrong_file_fails_before_anything_is_asked(played, batches, name):
+    content, code, number = INVALID[name]
+    batch = final(played[name])
+    assert (batch["status"], batch["in_progress_at"]) == ("failed", None)
+    first = batch["errors"]["data"][0]
+    assert (first["code"], first["line"]) == (code, number)
+    assert batch["request_counts"]["completed"] == 0
+    assert set(first) == {"code", "message", "param", "line"}
+    asked = [
+        json.loads(one)["body"]["messages"][0]["content"] for one in content.splitlines() if one.endswith("}")
+    ]
+    assert not [prompt for prompt in asked if batches.asked(prompt)]
+
+
+def test_wrong_calls_are_refused_with_the_field(played):
+    for (name, (param, _, _)), refusal in zip(WRONG_CALLS.items(), played["wrong"], strict=True):
+        assert refusal.get("status") == 400, (name, refusal)
+        assert refusal["kind"] == "BadRequestError"
+        assert refusal["type"] == "invalid_request_error"
+        assert refusal["param"].split(".")[0].split("[")[0] == param, (name, refusal)
+        assert refusal["request_id"], name
+
+
+@pytest.fixture(scope="module")
+def others(batches: BatchWorld, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the main client gets for batches of other endpoints and ends, side by side."""
+    return batches.play(
+        MAIN,
+        {
+            "all bad": {"play": "batch", "content": text_of(chats("allbad", max_tokens=-1))},
+            "raw": {
+                "play": "batch",
+                "content": text_of(
+                    line(
+                        f"raw-{number}",
+                        {"model": "echo", "prompt": f"raw {number}", "max_tokens": 8},
+                        COMPLETIONS,
+                    )
+                    for number in range(2)
+                ),
+                "endpoint": COMPLETIONS,
+            },
+            "vectors": {
+                "play": "batch",
+                "content": text_of(
+                    line(f"vector-{number}", {"model": "vectors", "input": given}, EMBEDDINGS)
+                    for number, given in enumerate(["one text", ["two", "texts"]])
+                ),
+                "endpoint": EMBEDDINGS,
+            },
+            "vllm": {"play": "batch", "content": VLLM_EXAMPLE},
+            "cancelled": {
+                "play": "cancelled",
+                "content": text_of(chats("cut", 60, model="slow")),
+                "after": 2,
+            },
+        },
+    )
+
+
+@pytest.mark.turn(0)
+def test_batch_of_wrong_lines_has_errors_alone(others):
+    batch = final(others["all bad"])
+    assert batch["status"] == "completed"
+    assert batch["request_counts"] == {"total": 3, "completed": 0, "failed": 3}
+    assert batch["output_file_id"] is None
+    assert ids(lines(others["all bad"], "errors")) == {"allbad-0", "allbad-1", "allbad-2"}
+
+
+@pytest.mark.turn(0)
+def test_prompts_and_texts_are_answered(others):
+    assert final(others["raw"])["status"] == final(others["vectors"])["status"] == "completed"
+    raw = {one["custom_id"]: one["response"]["body"] for one in lines(others["raw"], "output")}
+    assert {name: body["choices"][0]["text"] for name, body in raw.items()} == {
+        "raw-0": "raw 0",
+        "raw-1": "raw 1",
+    }
+    vectors = {
+        one["custom_id"]: one["response"]["body"]["data"] for one in lines(others["vectors"], "output")
+    }
+    assert {name: len(data) for name, data in vectors.items()} == {"vector-0": 1, "vector-1": 2}
+
+
+@pytest.mark.turn(0)
+def test_example_of_vllm_is_answered(others):
+    assert final(others["vllm"])["status"] == "completed"
+    assert ids(lines(others["vllm"], "output")) == {"request-1", "request-2"}
+
+
+@pytest.mark.turn(0)
+def test_cancelled_batch_keeps_what_is_finished(others, batches):
+    batch = final(others["cancelled"])
+    assert batch["status"] == "cancelled"
+    assert others["cancelled"]["cancelled"]["status"] == "cancelling"
+    assert batch["request_counts"]["total"] == 60
+    assert len(lines(others["cancelled"], "output")) >= 2
+    assert codes(lines(others["cancelled"], "errors")) == {"batch_cancelled"}
+    (job,) = batches.jobs.of(batches.run_of(batch).tasks()[0])
+    assert job["status"] in {"SUCCEEDED", "STOPPED", "FAILED"}
+    assert batches.jobs.replicas(job) == []
+
+
+@pytest.mark.turn(1)
+def test_expired_batch_keeps_what_is_finished(batches):
+    """Its window is shorter than clients may ask for; so its record is made as the server makes it."""
+    run = batches.create(batches.upload(text_of(chats("late", 60, model="slow"))), "slow", seconds=25)
+    (played,) = batches.play(MAIN, {"late": {"play": "finished", "batch_id": run.run_id}}).values()
+    batch = final(played)
+    assert batch["status"] == "expired"
+    assert len(lines(played, "output")) >= 1
+    assert codes(lines(played, "errors")) == {"batch_expired"}
+    assert len(lines(played, "output")) + len(lines(played, "errors")) == 60
+    run.wait("success", 60)
+
+
+def test_lists_have_pages(batches, file_id):
+    """After the fixtures have made some; of the user who lists, and the newest first."""
+    batches.calls(*[create(file_id)] * 2)
+    batches.upload(GOOD)
+    for client in ("3-sync", "1-async"):
+        played = batches.play(
+            client,
+            {
+                "batches": {"play": "pages", "call": "batches.list", "limit": 1},
+                "files": {
+                    "play": "pages",
+                    "call": "files.list",
+                    "limit": 2,
+                    "purpose": "batch",
+                    "order": "asc",
+                },
+            },
+        )
+        for name, newest_first in (("batches", True), ("files", False)):
+            listed = played[name]
+            every = [one["id"] for one in listed["every"]]
+            assert len(set(every)) == len(every) >= 2
+            assert [one["id"] for one in listed["by_hand"]] == every
+            times = [one["created_at"] for one in listed["every"]]
+            assert times == sorted(times, reverse=newest_first)
+            assert listed["body"]["object"] == "list"
+            assert (listed["body"]["first_id"], listed["body"]["last_id"]) == (
+                listed["first"][0]["id"],
+                listed["first"][-1]["id"],
+            )
+            assert listed["has_more"]
+        assert len(played["batches"]["first"]) == 1
+
+
+def test_models_are_those_of_the_user(batches):
+    listed = {user: batches.calls(["models.list", {}], user=user)[0]["data"] for user in (ANN, BOB)}
+    names = {user: {one["id"] for one in models} for user, models in listed.items()}
+    assert names[ANN] == {"echo", "vectors", "slow", "demo", VLLM_MODEL}
+    assert names[BOB] == names[ANN] | {"of-bob"}
+
+
+def test_repeated_create_makes_one_batch(batches, file_id):
+    """The proxy loses the first answer; the client repeats by itself, without a key of its own."""
+    with forgetful(batches.airflow.url, f"{PREFIX}/batches") as proxy:
+        repeated, intended = batches.calls(*[create(file_id)] * 2, url=f"{proxy.url}{PREFIX}")
+    first, second, third = (answer.json() for answer in proxy.answers)
+    assert [one["x-stainless-retry-count"] for one in proxy.headers] == ["0", "1", "0"]
+    assert first["id"] == second["id"] == repeated["id"]
+    assert third["id"] == intended["id"] != repeated["id"]
+
+
+def test_key_of_a_create_makes_one_batch(batches, file_id):
+    """With another file the same key makes another batch, as operators do that make a failed batch again."""
+    again = batches.upload(GOOD)
+    keyed = create(file_id, metadata={"idempotency_key": "night-7"})
+    header = create(file_id, extra_headers={"Idempotency-Key": "night-8"})
+    with_another_file = create(again, metadata={"idempotency_key": "night-7"})
+    played = batches.calls(keyed, keyed, header, header, with_another_file)
+    one, same, other, same_other, of_another_file = (batch["id"] for batch in played)
+    assert (one, other) == (same, same_other)
+    assert len({one, other, of_another_file}) == 3
+
+
+@pytest.mark.turn(1)
+def test_batch_goes_on_after_a_kill_of_the_server(batches):
+    (made,) = batches.play(MAIN, {"made": {"play": "started", "content": text_of(chats("kill"))}}).values()
+    batches.airflow.kill("api-server", with_family=True)
+    batches.airflow.start("api-server")
+    batches.airflow.wait_until_healthy()
+    (played,) = batches.play(MAIN, {"it": {"play": "finished", "batch_id": made["created"]["id"]}}).values()
+    batch = final(played)
+    assert batch["status"] == "completed"
+    assert {name: batch[name] for name in ("id", "created_at")} == {
+        name: made["created"][name] for name in ("id", "created_at")
+    }
+    assert len(batches.asked("kill ")) == 3
+
+
+@pytest.mark.turn(2)
+def test_other_users_see_nothing(batches):
+    """Nor does Airflow's own API show any of the content, even to its admin."""
+    marker = "kettlesecret"
+    content = text_of(chats(marker))
+    (done,) = batches.play(MAIN, {"hers": {"play": "batch", "content": content}}).values()
+    batch = final(done)
+    files = [batch[name] for name in ("input_file_id", "output_file_id")]
+    tried = [
+        *([f"files.{call}", {"file_id": one}] for one in files for call in ("retrieve", "content", "delete")),
+        *([f"batches.{call}", {"batch_id": batch["id"]}] for call in ("retrieve", "cancel")),
+        create(files[0]),
+    ]
+    refusals = batches.calls(*tried, user=BOB)
+    pages = batches.calls(["files.list", {}], ["batches.list", {}], user=BOB)
+    for (call, _), refusal in zip(tried, refusals, strict=True):
+        assert refusal.get("status") == (400 if call == "batches.create" else 404), (call, refusal)
+        assert marker not in json.dumps(refusal)
+    listed = {one["id"] for page in pages for one in page["data"]}
+    assert not listed & {*files, batch["id"]}
+
+    run = batches.run_of(batch)
+    assert batches.airflow.api.call("GET", run.path)["conf"] == {"batch_id": batch["id"]}
+    secrets = Secrets({"content": marker})
+    for task in run.tasks():
+        assert not secrets.leaks(shown_by_airflow(task))
+    assert not secrets.leaks(left_by_airflow(batches.airflow))
+    assert not secrets.leaks(shown_by_ray(batches.jobs))
+
+
+@pytest.mark.parametrize("token", ["", "wrong"])
+def test_calls_without_a_token_are_refused(batches, token):
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    for path in ("/files", "/batches", "/models"):
+        answer = httpx.get(f"{batches.url}{path}", headers=headers, timeout=60)
+        assert answer.status_code == 401, path
+        assert answer.json()["error"]["type"] == "authentication_error"
+
+
+def test_model_of_another_user_is_refused(batches):
+    """As one that does not exist is."""
+    files = [batches.upload(text_of(chats("hidden", model=name))) for name in ("of-bob", "none-such")]
+    refusals = batches.calls(*(create(file) for file in files))
+    told = [{**refusal, "request_id": None} for refusal in refusals]
+    assert told[0]["status"] in {400, 404}
+    assert told[0] == json.loads(json.dumps(told[1]).replace("none-such", "of-bob"))
+
+
+@pytest.mark.turn(2)
+def test_large_file_needs_little_memory(batches, tmp_path):
+    """Up and down again, 200 MB and more."""
+    text = json.dumps(chats("large", 1)[0]).encode() + b"\n"
+    content = text * (210 * 2**20 // len(text))
+    (tmp_path / "large.jsonl").write_bytes(content)
+    server = psutil.Process(batches.airflow.pid("api-server"))
+    family = [server, *server.children(recursive=True)]
+    before = sum(one.memory_info().rss for one in family)
+    (played,) = batches.play(MAIN, {"it": {"play": "large", "path": str(tmp_path / "large.jsonl")}}).values()
+    grown = sum(one.memory_info().rss for one in family) - before
+    assert played["uploaded"]["bytes"] == len(content)
+    assert played["read"] == {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    assert grown < 120 * 2**20
+
+
+@pytest.mark.turn(3)
+def test_strict_server_has_the_limits_of_openai(batches, tmp_path):
+    """A second server beside the first, which knows the batches of both."""
+    too_many = text_of([json.dumps(chats("many", 1)[0]).replace("many-0", f"{n}") for n in range(50_001)])
+    too_large = tmp_path / "large.jsonl"
+    too_large.write_bytes(b"x" * 200_000_001)
+    with batches.server_beside(RAYBATCH__BATCH_API_STRICT="True") as url:
+        file_id = batches.upload(GOOD)
+        window, made = batches.calls(create(file_id, completion_window="1h"), create(file_id), url=url)
+        assert (window["status"], window["param"]) == (400, "completion_window")
+        with pytest.raises(AssertionError, match=r"BadRequestError|RequestTooLarge|413|400"):
+            batches.play(MAIN, {"it": {"play": "large", "path": str(too_large)}}, url=url)
+        (played,) = batches.play(MAIN, {"it": {"play": "batch", "content": too_many}}, url=url).values()
+    batch = final(played)
+    assert (batch["status"], batch["errors"]["data"][0]["code"]) == ("failed", "too_many_tasks")
+    (found,) = batches.calls(["batches.retrieve", {"batch_id": made["id"]}])
+    assert found["id"] == made["id"]
+    assert batches.asked("many ") == []
+
+
+def test_expired_file_is_gone(batches, file_id):
+    """Its record is made with an expiry that has passed."""
+    store = batches.store()
+    record = store.file(file_id)
+    assert record is not None
+    gone = new_file_id()
+    store.add_file(record.model_copy(update={"id": gone, "content": [], "expires_at": time.time() - 1}))
+    played = batches.calls(["files.retrieve", {"file_id": gone}], ["files.content", {"file_id": gone}])
+    assert [refusal["status"] for refusal in played] == [404, 404]
+
+
+@pytest.mark.vllm
+@pytest.mark.turn(0)
+def test_vllm_answers_and_its_tokens_are_counted(batches):
+    """Greedy answers of a small model that can add, and usage as vLLM's tokenizer has it."""
+    rows = chats("sum", 2, model="demo", temperature=0, max_tokens=24)
+    rows += chats("cut", 1, model="demo", temperature=0, max_tokens=1)
+    rows += chats("two", 1, model="demo", temperature=1, seed=7, max_tokens=24, n=2)
+    for one in rows:
+        one["body"]["messages"][0]["content"] = "What is 3 + 4?"
+    (played,) = batches.play(MAIN, {"it": {"play": "batch", "content": text_of(rows)}}).values()
+    batch = final(played)
+    assert (batch["status"], batch["request_counts"]["completed"]) == ("completed", 4)
+    found = {one["custom_id"]: one["response"]["body"] for one in lines(played, "output")}
+    for name in ("sum-0", "sum-1"):
+        assert found[name]["choices"][0]["message"]["content"].strip() == "7"
+        assert found[name]["choices"][0]["finish_reason"] == "stop"
+    assert found["cut-0"]["choices"][0]["finish_reason"] == "length"
+    assert found["cut-0"]["usage"]["completion_tokens"] == 1
+    assert len(found["two-0"]["choices"]) == 2
+    assert len({body["usage"]["prompt_tokens"] for body in found.values()}) == 1
