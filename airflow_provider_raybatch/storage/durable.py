@@ -51,6 +51,12 @@ def make_folder(path: Path) -> None:
         _NAMED.add(one)
 
 
+def remove_empty(path: Path) -> None:
+    """Remove a folder. :raises OSError: it is not empty, or can't be removed."""
+    path.rmdir()
+    _NAMED.discard(path)
+
+
 def remove_folder(path: Path) -> None:
     """Remove a folder with all that is in it. :raises OSError: it can't be removed."""
     shutil.rmtree(path)

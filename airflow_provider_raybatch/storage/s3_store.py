@@ -6,7 +6,9 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +17,14 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.storage import retry
 
 if TYPE_CHECKING:
-    from obstore.store import S3Store
+    from obstore.store import S3Credential, S3Store
 
 _STORES: dict[Any, S3Store] = {}
 _MOST = 32
 """Stores that are kept: the API server renews the credentials of a role all day long."""
+
+_RENEWED = timedelta(minutes=10)
+"""How long renewed credentials are used; obstore asks for others five minutes earlier."""
 
 
 def s3_store(
@@ -41,8 +46,17 @@ def s3_store(
     return store
 
 
-def new_store(bucket: str, credentials: AwsCredentials | None, limits: retry.RetryLimits) -> S3Store:
-    """A store of its own, for a process that sees new credentials again and again."""
+def new_store(
+    bucket: str,
+    credentials: AwsCredentials | None,
+    limits: retry.RetryLimits,
+    renewed: Callable[[], AwsCredentials | None] | None = None,
+) -> S3Store:
+    """A store of its own, for a process that sees new credentials again and again.
+
+    :param renewed: the credentials as they are now, for a store that may outlive those of a role; called in
+        any thread, every few minutes.
+    """
     try:
         from obstore.store import S3Store
     except ImportError as error:
@@ -51,7 +65,12 @@ def new_store(bucket: str, credentials: AwsCredentials | None, limits: retry.Ret
             "in the cluster's image, or by runtime_env={'pip': ['obstore']}."
         ) from error
     try:
-        return S3Store(bucket, **_s3_options(bucket, credentials, limits))
+        options = _s3_options(bucket, credentials, limits)
+        if renewed is not None and credentials and credentials.aws_session_token:
+            for name in ("access_key_id", "secret_access_key", "session_token"):
+                options.pop(name)
+            options["credential_provider"] = partial(_credential, renewed)
+        return S3Store(bucket, **options)
     except ValueError as error:
         if "root_certificate" not in str(error):
             raise
@@ -116,14 +135,29 @@ def _s3_options(bucket: str, credentials: AwsCredentials | None, limits: retry.R
     return {**options, **_identity(given)}
 
 
+def _credential(renewed: Callable[[], AwsCredentials | None]) -> S3Credential:
+    """What obstore asks for again when it is about to expire."""
+    key = _key(renewed() or AwsCredentials())
+    return {
+        "access_key_id": key["access_key_id"],
+        "secret_access_key": key["secret_access_key"],
+        "token": key.get("session_token"),
+        "expires_at": datetime.now(timezone.utc) + _RENEWED,
+    }
+
+
+def _key(given: AwsCredentials) -> dict[str, str]:
+    secrets = {
+        "access_key_id": given.aws_access_key_id,
+        "secret_access_key": given.aws_secret_access_key,
+        "session_token": given.aws_session_token,
+    }
+    return {name: secret.get_secret_value() for name, secret in secrets.items() if secret}
+
+
 def _identity(given: AwsCredentials) -> dict[str, Any]:
     if given.aws_access_key_id and given.aws_secret_access_key:
-        key = {
-            "access_key_id": given.aws_access_key_id,
-            "secret_access_key": given.aws_secret_access_key,
-            "session_token": given.aws_session_token,
-        }
-        return {name: secret.get_secret_value() for name, secret in key.items() if secret}
+        return _key(given)
     if not os.environ.get("AWS_ACCESS_KEY_ID") and (provider := _profile_credentials()):
         return {"credential_provider": provider}
     return {}

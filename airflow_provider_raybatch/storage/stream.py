@@ -15,6 +15,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
@@ -26,7 +27,7 @@ from airflow_provider_raybatch.storage.paths import inside
 from airflow_provider_raybatch.storage.ranged_file import REQUEST_BYTES
 from airflow_provider_raybatch.storage.retry import with_retries
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
-from airflow_provider_raybatch.storage.s3_store import s3_store
+from airflow_provider_raybatch.storage.s3_store import new_store, s3_store
 
 if TYPE_CHECKING:
     from obstore import WritableFile
@@ -75,13 +76,17 @@ class WriteStream(ABC):
 
 
 @contextlib.contextmanager
-def write_stream(place: Folder, path: str) -> Iterator[WriteStream]:
+def write_stream(
+    place: Folder, path: str, again: Callable[[], Folder] | None = None
+) -> Iterator[WriteStream]:
     """Write the file `path`, or replace it; it appears when the block ends without an exception.
 
     :param place: in S3, a file has at most 10,000 parts of 8 MiB: 78 GiB.
+    :param again: makes the place with credentials as they are now, for a writer that may outlive those of a
+        role. Called in any thread.
     :raises StorageError: it can't be written.
     """
-    stream = _S3Stream(place, path) if isinstance(place, S3Folder) else _DiskStream(place, path)
+    stream = _S3Stream(place, path, again) if isinstance(place, S3Folder) else _DiskStream(place, path)
     try:
         yield stream
         stream.complete()
@@ -95,6 +100,8 @@ class _DiskStream(WriteStream):
         super().__init__()
         self._target = inside(place.uri, path)
         self._scratch = self._target.parent / f"{SCRATCH}{uuid.uuid4().hex}"
+        made = self._target.parent
+        self._made = None if made == Path(place.uri) or made.exists() else made
         with local_errors("write", self._target):
             durable.make_folder(self._target.parent)
             self._file = self._scratch.open("wb")
@@ -116,20 +123,27 @@ class _DiskStream(WriteStream):
             self._file.close()
         with contextlib.suppress(OSError):
             self._scratch.unlink(missing_ok=True)
+            if self._made is not None:
+                durable.remove_empty(self._made)
 
 
 class _S3Stream(WriteStream):
     """What is smaller than a part is written by one request, as every other file."""
 
-    def __init__(self, place: S3Folder, path: str) -> None:
+    def __init__(self, place: S3Folder, path: str, again: Callable[[], Folder] | None = None) -> None:
         super().__init__()
-        self._place = place
+        self._first_place, self._again = place, again
         self._path = path
         self._key = place.key(path)
         self._uri = f"s3://{place.bucket}/{self._key}"
         self._name = uuid.uuid4().hex
         self._first = bytearray()
         self._upload: WritableFile | None = None
+
+    @property
+    def _place(self) -> S3Folder:
+        found = self._first_place if self._again is None else self._again()
+        return found if isinstance(found, S3Folder) else self._first_place
 
     def _append(self, piece: bytes) -> None:
         if (upload := self._upload) is not None:
@@ -147,9 +161,11 @@ class _S3Stream(WriteStream):
         # Later pieces are gone once they are taken, so obstore itself repeats parts until the time is over.
         limits = retry.RETRY_LIMITS
         again = limits.repeats + int(limits.whole / limits.longest_pause)
-        store = s3_store(
-            self._place.bucket, self._place.credentials, replace(limits, repeat=limits.whole, repeats=again)
-        )
+        place, patient = self._place, replace(limits, repeat=limits.whole, repeats=again)
+        if self._again is None:
+            store = s3_store(place.bucket, place.credentials, patient)
+        else:
+            store = new_store(place.bucket, place.credentials, patient, lambda: self._place.credentials)
         upload = open_writer(
             store,
             self._key,
@@ -180,7 +196,8 @@ class _S3Stream(WriteStream):
 
     def _is_there(self) -> bool:
         """Whether the object is what this writer uploaded."""
-        store = s3_store(self._place.bucket, self._place.credentials)
+        place = self._place
+        store = s3_store(place.bucket, place.credentials)
 
         def attempt() -> bool:
             try:

@@ -14,20 +14,22 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.storage import retry
+from airflow_provider_raybatch.storage import retry, s3_store
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from airflow_provider_raybatch.storage.stream import write_stream
 from tests.support.faulty_s3 import OF_ANY_CALL, Call, Fault, FaultyS3, after, first
 from tests.support.powerless import traced
-from tests.support.s3_server import S3Server
+from tests.support.s3_server import S3Server, WsgiApp, serving
 
 MIB = 2**20
 PIECES = [bytes([number]) * MIB for number in range(30)]
@@ -132,7 +134,7 @@ def test_a_full_disk_leaves_nothing(disk: LocalFolder, pieces: list[bytes]) -> N
     with pytest.raises(StorageError) as caught, small_files(200 * 1024):
         write(disk, "a/x", pieces)
     assert str(caught.value).startswith(f"{disk.uri}/a/x: can't write it (File too large); make room there")
-    assert list(Path(disk.root, "a").iterdir()) == []
+    assert list(Path(disk.root).iterdir()) == []
 
 
 def test_a_failure_that_is_ignored_is_told_at_the_end(disk: LocalFolder) -> None:
@@ -349,3 +351,32 @@ def test_slow_s3_makes_the_writer_wait(place: S3Folder, proxy: FaultyS3) -> None
     head = place.head("a/x")
     assert head is not None
     assert head.size == 88 * MIB
+
+
+@pytest.mark.parametrize("size", [3, 30])
+def test_credentials_that_end_meanwhile_are_renewed(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a role last for an hour or less, an upload over a slow line longer."""
+    monkeypatch.setattr(s3_store, "_RENEWED", timedelta(0))  # so that each request asks
+    valid = "first"
+
+    def only_valid(app: WsgiApp) -> WsgiApp:
+        def guarded(environ: dict[str, Any], start_response: Any) -> Any:
+            if environ.get("HTTP_X_AMZ_SECURITY_TOKEN", valid) == valid:
+                return app(environ, start_response)
+            start_response("403 Forbidden", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>ExpiredToken</Code></Error>"]
+
+        return guarded
+
+    with serving(only_valid) as server:
+
+        def place() -> S3Folder:
+            token = {"aws_session_token": SecretStr(valid)}
+            return S3Folder(bucket, "in", server.credentials.model_copy(update=token))
+
+        bucket = server.new_bucket()
+        with write_stream(place(), "x", place) as stream:
+            for number, piece in enumerate(PIECES[:size]):
+                valid = "first" if number < size // 2 else "second"
+                stream.write(piece)
+        assert place().read("x") == b"".join(PIECES[:size])

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first names of a large folder, in their order, without a look at the others."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import os
+from typing import TYPE_CHECKING
+
+from airflow_provider_raybatch.contract.layout import SCRATCH
+from airflow_provider_raybatch.storage.errors import local_errors
+from airflow_provider_raybatch.storage.folder import Folder
+from airflow_provider_raybatch.storage.paths import inside
+from airflow_provider_raybatch.storage.retry import with_retries
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
+from airflow_provider_raybatch.storage.s3_store import s3_store
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+
+def first_names(place: Folder, path: str, most: int, after: str = "") -> list[str]:
+    """Names of the first files of a folder, which has no folders below it; none where it is missing.
+
+    In S3 a request lists a thousand of them; on a disk, names alone are read.
+
+    :param most: names.
+    :param after: a name, also of a file that is missing; names begin behind it.
+    :raises StorageError: the storage does not answer.
+    """
+    if isinstance(place, S3Folder):
+        return _of_bucket(place, place.key(path), most, after)
+    full = inside(place.uri, path)
+    with local_errors("list", full), contextlib.suppress(FileNotFoundError), os.scandir(full) as entries:
+        names = (entry.name for entry in entries if entry.name > after)
+        return heapq.nsmallest(most, (name for name in names if not name.startswith(SCRATCH)))
+    return []
+
+
+def _of_bucket(place: S3Folder, key: str, most: int, after: str) -> list[str]:
+    def attempt() -> list[str]:
+        store: S3Store = s3_store(place.bucket, place.credentials)
+        found: list[str] = []
+        for page in store.list(prefix=key, offset=f"{key}/{after}" if after else None):
+            found += [meta["path"][len(key) + 1 :] for meta in page]
+            if len(found) >= most:
+                break
+        return found[:most]
+
+    return with_retries(attempt, "list", f"s3://{place.bucket}/{key}")
