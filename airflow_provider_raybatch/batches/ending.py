@@ -14,6 +14,7 @@ from typing import Literal
 
 from airflow_provider_raybatch.batches.store import BatchStore, new_nonce
 from airflow_provider_raybatch.contract import layout
+from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.batch_api.ids import output_file_id
 from airflow_provider_raybatch.contract.batch_api.records import (
     BatchEnd,
@@ -140,7 +141,7 @@ def _kept(
     if not pieces:
         return None
     # The time of the manifest, so that whoever ends the batch writes the same record and index key.
-    made_at = datetime.fromisoformat(manifest.created_at).timestamp()
+    made_at = _made_at(record, manifest)
     file = FileRecord(
         id=output_file_id(record.id, kind),
         owner=record.owner,
@@ -154,6 +155,18 @@ def _kept(
     )
     store.add_file(file)
     return file.id
+
+
+def _made_at(record: BatchRecord, manifest: BatchManifest) -> float:
+    """When the dataset was made, in epoch seconds."""
+    try:
+        return datetime.fromisoformat(manifest.created_at).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise RaybatchError(
+            f"{record.id}: created_at of its manifest, {shown(manifest.created_at)}, is not a time; create "
+            "the batch again.",
+            FailureClass.USER_ERROR,
+        ) from error
 
 
 def _answers(batch_id: str, manifest: BatchManifest) -> list[StoredPiece]:

@@ -40,8 +40,10 @@ from airflow_provider_raybatch.contract.batch_api.records import (
 )
 from airflow_provider_raybatch.contract.batch_api.signature import opened, signed
 from airflow_provider_raybatch.contract.batch_api.states import BatchState
-from airflow_provider_raybatch.storage.errors import TakenError
+from airflow_provider_raybatch.storage.errors import StorageError, TakenError
 from airflow_provider_raybatch.storage.folder import Folder, folder
+from airflow_provider_raybatch.storage.links import check_no_links
+from airflow_provider_raybatch.storage.names import first_names
 
 Document = TypeVar("Document", bound=ContractModel)
 
@@ -85,14 +87,18 @@ class BatchStore:
         self._index(layout.FILES, record.owner, file_key(record))
 
     def delete_file(self, record: FileRecord) -> None:
-        """Delete a file: its record first, so that no file is found without its content."""
+        """Delete a file: its record first, so that no file is found without its content.
+
+        :raises StorageError: on a disk, a piece is behind a link, so that a foreign file would be deleted.
+        """
+        check_no_links(self.root, [piece.path for piece in record.content])
         place = layout.file_folder(record.id)
         index = layout.user_index(owner_digest(record.owner), layout.FILES)
         self.root.delete([
             f"{index}/{file_key(record)}",
             f"{place}/{layout.SIGNED_RECORD}",
         ])
-        self.root.delete([piece.path for piece in record.content])
+        self.root.delete([*(piece.path for piece in record.content), place])  # on a disk, also the folder
 
     def add_batch(self, record: BatchRecord) -> BatchRecord:
         """Keep the record of a batch, and list it; returns the one that counts, an earlier call's or this."""
@@ -125,11 +131,13 @@ class BatchStore:
         place = layout.batch_folder(batch_id)
         if (over := self._known.get(place)) is not None:
             return cast(BatchState, over)
-        found = {entry.path.rpartition("/")[2] for entry in self.root.list(place, depth=1)}
+        found = {entry.path.rpartition("/")[2]: entry.size for entry in self.root.list(place, depth=1)}
 
         def once(name: str, parsed: Callable[[bytes], Document]) -> Document | None:
             path = f"{place}/{name}"
-            return self._known.get_or(path, lambda: parsed(self.root.read(path))) if name in found else None
+            if name not in found:
+                return None
+            return self._known.get_or(path, lambda: parsed(self.root.read(path)), found[name])
 
         def open_as(model: type[Document], kind: str) -> Callable[[bytes], Document]:
             return lambda content: opened(content, model, kind, self.secret)
@@ -149,7 +157,7 @@ class BatchStore:
             progress=None if progress is None else parse_as(BatchProgress, layout.PROGRESS)(progress),
             ended=once(layout.ENDED, open_as(BatchEnd, f"end of {batch_id}")),
         )
-        return self._known.keep(place, state) if state.is_over else state
+        return self._known.keep(place, state, sum(found.values())) if state.is_over else state
 
     def ended(self, batch_id: str) -> BatchEnd | None:
         """The end of a batch; ``None`` before it.
@@ -190,12 +198,22 @@ class BatchStore:
         """A user's files, newest first; also such as have expired and are not deleted yet."""
         return [one for one in map(listed_file, self._keys(layout.FILES, owner)) if one is not None]
 
-    def batches(self, owner: str) -> list[ListedBatch]:
-        """A user's batches, newest first."""
-        return [one for one in map(listed_batch, self._keys(layout.BATCHES, owner)) if one is not None]
+    def batches(
+        self, owner: str, most: int | None = None, after: BatchRecord | None = None
+    ) -> list[ListedBatch]:
+        """A user's batches, newest first.
 
-    def _keys(self, of: str, owner: str) -> list[str]:
+        :param most: batches; ``None`` for all, which may be many thousands.
+        :param after: with `most`, the batch behind which the list begins; by default the newest is first.
+        """
+        behind = "" if after is None else newest_first(after.created_at, after.id)
+        keys = self._keys(layout.BATCHES, owner, most, behind)
+        return [one for one in map(listed_batch, keys) if one is not None]
+
+    def _keys(self, of: str, owner: str, most: int | None = None, behind: str = "") -> list[str]:
         index = layout.user_index(owner_digest(owner), of)
+        if most is not None:
+            return first_names(self.root, index, most, behind)
         return sorted(entry.path.rpartition("/")[2] for entry in self.root.list(index, depth=1))
 
     def _index(self, of: str, owner: str, key: str) -> None:
@@ -223,7 +241,14 @@ class BatchStore:
         return parse_file(model, content, f"{self.root.uri}/{path}", "a document of a batch", _REMEDY)
 
     def _read(self, path: str) -> bytes | None:
-        return None if self.root.head(path) is None else self.root.read(path)
+        if self.root.head(path) is None:
+            return None
+        try:
+            return self.root.read(path)
+        except StorageError:
+            if self.root.head(path) is None:  # deleted meanwhile
+                return None
+            raise
 
 
 def batch_store(settings: BatchApiSettings) -> BatchStore:

@@ -22,15 +22,17 @@ from airflow_provider_raybatch.contract.batch_api.listed import listed_batch, li
 from airflow_provider_raybatch.contract.batch_api.records import BatchEnd, FileRecord
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.folder import folder
 from airflow_provider_raybatch.storage.in_order import in_order
+from airflow_provider_raybatch.storage.links import check_no_links
 
 DAY = 86400.0
 CREATES_KEPT = 30 * DAY
 """For how long an idempotency key finds its batch, from the last create with it."""
 BATCHES_KEPT = 365 * DAY
 """How long the documents of a batch are kept after its end."""
-STRAYS_KEPT = 2 * DAY
-"""How long content may lie without a record, which an upload writes after it."""
+STRAYS_KEPT = DAY
+"""How long content may lie without a record; or half-written, without a write."""
 SLACK = 600.0
 """A file is deleted so much later than it expires: a batch may just have been created of it."""
 
@@ -54,7 +56,7 @@ def sweep(store: BatchStore, now: float | None = None) -> dict[str, int]:
     uploads = run.folders(layout.FILES)
     run.each(run.file, run.expired(files, uploads))
     run.strays(files, uploads)
-    run.unnamed()
+    run.unnamed(uploads)
     run.old_creates()
     run.deleted["datasets"] = len(run.datasets)
     kinds = ("files", "datasets", "batches", "creates", "strays", "unreadable")
@@ -132,7 +134,7 @@ class _Sweep:
             # The end goes last but for the key: without it, the batch would seem to run.
             place = layout.batch_folder(batch_id)
             end = f"{place}/{layout.ENDED}"
-            paths = [entry.path for entry in self.store.root.list(place)]
+            paths = self._paths(place)
             self.store.root.delete([path for path in paths if path != end])
             self._delete([end], "batches")
             self.store.root.delete([place])
@@ -157,7 +159,6 @@ class _Sweep:
             if all(self._is_over(one.expires_at) for one in others):
                 self._delete_dataset(record.batch_id)
         self.store.delete_file(record)
-        self.store.root.delete([layout.file_folder(file_id)])  # on a disk, the folder
         self.deleted["files"] += 1
 
     def strays(self, keys: Mapping[str, _Key], folders: Mapping[str, list[Entry]]) -> None:
@@ -168,10 +169,20 @@ class _Sweep:
         for name, entries in folders.items():
             if is_file_id(name) and not _has_record(entries) and self._is_older(entries, STRAYS_KEPT):
                 self._delete([entry.path for entry in entries], "strays")
+                self.store.root.delete([layout.file_folder(name)])  # on a disk, the folder
 
-    def unnamed(self) -> None:
-        """Delete what writers have left that were killed before their file had its name."""
-        self._delete([*self.store.root.abandoned(STRAYS_KEPT + time.time() - self.now)], "strays")
+    def unnamed(self, folders: Mapping[str, list[Entry]]) -> None:
+        """Delete what servers have left that were killed before their file had its name.
+
+        Such files in datasets are their jobs' to delete.
+        """
+        age = STRAYS_KEPT + time.time() - self.now
+        for place in (layout.FILES, layout.USERS, layout.CREATES):
+            left = folder(f"{self.store.root.uri}/{place}").abandoned(age)
+            self._delete([f"{place}/{path}" for path in left], "strays")
+            if place == layout.FILES:
+                dead = {path.partition("/")[0] for path in left} - folders.keys()
+                self.store.root.delete([layout.file_folder(name) for name in sorted(dead)])
 
     def old_creates(self) -> None:
         """Delete which batch was made for which request, a log at a time."""
@@ -200,11 +211,19 @@ class _Sweep:
 
     def _delete_dataset(self, batch_id: str) -> None:
         place = dataset_of(batch_id)
-        paths = [entry.path for entry in self.store.root.list(place)]
-        if paths:
+        if paths := self._paths(place):
             self.store.root.delete(paths)
             self.datasets.add(batch_id)
         self.store.root.delete([place])  # on a disk, the folders
+
+    def _paths(self, place: str) -> list[str]:
+        """The files below a folder.
+
+        :raises StorageError: a node of the cluster has made a link there, and what it leads to is foreign.
+        """
+        paths = [entry.path for entry in self.store.root.list(place)]
+        check_no_links(self.store.root, [place, *paths])
+        return paths
 
     def _delete(self, paths: list[str], kind: str) -> None:
         self.store.root.delete(paths)

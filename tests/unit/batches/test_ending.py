@@ -204,3 +204,11 @@ def test_the_manifest_is_read_once_it_is_there(store: BatchStore) -> None:
     manifest = published(store, record, {"a.jsonl": 1})
 
     assert manifest_of(store, record.id) == manifest
+
+
+def test_a_manifest_without_a_time_is_refused(store: BatchStore) -> None:
+    record = created(store)
+    manifest = published(store, record, {"part-00000.jsonl": 3}, created_at="yesterday")
+    with pytest.raises(RaybatchError, match="created_at of its manifest, 'yesterday', is not a time"):
+        end_of(store, state_of(store, record), manifest)
+    assert state_of(store, record).ended is None

@@ -184,7 +184,7 @@ def test_what_a_killed_upload_left_is_deleted(store: BatchStore, tmp_path: Path)
     assert sweep(store)["strays"] == 0
     assert len([*(tmp_path / place).iterdir()]) == 1
     assert sweep(store, time.time() + STRAYS_KEPT + 60)["strays"] == 1
-    assert not [*(tmp_path / place).iterdir()]
+    assert not (tmp_path / place).exists()
     assert paths(store) == kept
 
 
@@ -240,3 +240,57 @@ def test_the_next_sweep_goes_on_where_one_died(
     both_sweeps()
 
     assert paths(store) == set()
+
+
+def test_half_written_files_go_after_a_day(store: BatchStore, tmp_path: Path) -> None:
+    """Those of uploads and documents whose server was killed; a job removes its own."""
+    record = created(store)
+    names = ("files/file-1/.raybatch-a", "users/x/files/.raybatch-b", "creates/x/.raybatch-c")
+    of_a_job = tmp_path / dataset_of(record.id) / ".raybatch-d"
+    left = [tmp_path / name for name in names]
+    for path in (*left, of_a_job):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+        os.utime(path, (time.time() - DAY - 60,) * 2)
+    going = tmp_path / "files/file-2/.raybatch-e"
+    going.parent.mkdir()
+    going.write_bytes(b"an upload that goes on")
+
+    assert sweep(store)["strays"] == 3
+    assert not any(path.exists() for path in left)
+    assert of_a_job.exists()
+    assert going.exists()
+    assert sweep(store)["strays"] == 0
+
+
+def test_folders_of_dead_uploads_go(store: BatchStore, tmp_path: Path) -> None:
+    begun, whole = new_file_id(), new_file_id()
+    for name in (f"{begun}/.raybatch-a", f"{whole}/content.jsonl"):
+        path = tmp_path / "files" / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"x")
+        os.utime(path, (time.time() - DAY - 60,) * 2)
+
+    assert sweep(store)["strays"] == 2
+    assert list((tmp_path / "files").iterdir()) == []
+
+
+@pytest.mark.parametrize("linked", ["", "data"])
+def test_nothing_behind_a_link_is_deleted(store: BatchStore, tmp_path: Path, linked: str) -> None:
+    """A node of the cluster may make a link in a dataset; the sweep has the rights of Airflow's worker."""
+    foreign = tmp_path.parent / f"{tmp_path.name}-foreign"
+    foreign.mkdir()
+    (foreign / "airflow.cfg").write_bytes(b"x")
+    record, other = created(store), ended(store)
+    end_without_job(store, state_of(store, record), "cancelled")
+    place = tmp_path / dataset_of(record.id) / linked
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(foreign)
+
+    swept = sweep(store, time.time() + MONTH + SLACK + 60)
+
+    assert (foreign / "airflow.cfg").exists()
+    assert swept["unreadable"] == 1
+    assert not (tmp_path / dataset_of(other.id)).exists()
+    assert sweep(store, time.time() + BATCHES_KEPT + 60)["unreadable"] == 1
+    assert (foreign / "airflow.cfg").exists()
