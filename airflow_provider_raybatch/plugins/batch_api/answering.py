@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import traceback
@@ -13,6 +14,9 @@ from starlette.types import Message, Scope, Send
 from airflow_provider_raybatch.plugins.headers import HEADERS
 
 _log = logging.getLogger(__name__)
+
+_STALLED = 120.0
+"""Seconds after which a client is given up that does not take the next part, 1 MiB at most."""
 
 
 class _CutOffError(Exception):
@@ -33,10 +37,14 @@ class Answering:
         scope.setdefault("state", {})["request_id"] = self.request_id
 
     async def send(self, message: Message) -> None:
-        """Send a part of it."""
+        """Send a part of it.
+
+        :raises TimeoutError: the client does not take it.
+        """
         if message["type"] == "http.response.start":
             MutableHeaders(scope=message).update({**HEADERS, "x-request-id": self.request_id})
-        await self._send(message)
+        async with asyncio.timeout(_STALLED):
+            await self._send(message)
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             self._is_complete = True
 

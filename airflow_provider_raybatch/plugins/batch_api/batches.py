@@ -17,7 +17,6 @@ from airflow_provider_raybatch.batches.store import BatchStore
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.contract.layout import BATCHES
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller
 from airflow_provider_raybatch.plugins.batch_api.body import json_object
 from airflow_provider_raybatch.plugins.batch_api.cancelling import cancelled
@@ -71,7 +70,12 @@ async def list_batches(
     """A page of the caller's batches, newest first."""
 
     def page(store: BatchStore) -> dict[str, Any]:
-        ids = store.listed(BATCHES, caller.id)
+        last = None if after is None else store.record(after)
+        if last is not None and last.owner != caller.id:
+            last = None  # refused in the same words as one that never was
+        ids = [one.id for one in store.batches(caller.id, _LONGEST_PAGE + 1, last)]
+        if last is not None:
+            ids.insert(0, last.id)
         found = PageRequest(limit, after).page(ids, default=_PAGE, most=_LONGEST_PAGE)
 
         def shown_batch(batch_id: str) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -13,20 +14,26 @@ from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 
 _MOST = 256 * 1024
 """Bytes; the largest batch that the contract allows, with its metadata, has less than 64 KiB."""
+_SECONDS = 60.0
+"""In which the body comes in."""
 
 
 async def json_object(request: Request, most: int = _MOST) -> dict[str, Any]:
     """The object; an empty body is an empty one, as for calls without parameters.
 
     :param most: bytes.
-    :raises OpenAiError: it is too large, not JSON, or not an object.
+    :raises OpenAiError: it is too large or too slow, not JSON, or not an object.
     """
     content = bytearray()
     try:
-        async for piece in request.stream():
-            content += piece
-            if len(content) > most:
-                raise OpenAiError(413, f"The body has more than {most // 1024} KiB, the most of this call.")
+        async with asyncio.timeout(_SECONDS):
+            async for piece in request.stream():
+                content += piece
+                if len(content) > most:
+                    most_kib = f"{most // 1024} KiB"
+                    raise OpenAiError(413, f"The body has more than {most_kib}, the most of this call.")
+    except TimeoutError:
+        raise OpenAiError(408, f"The body did not end in {_SECONDS:g} s; send it again.") from None
     except ClientDisconnect:
         raise OpenAiError(400, "The connection ended before the body did.") from None
     if not content.strip():

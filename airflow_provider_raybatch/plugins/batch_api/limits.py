@@ -74,7 +74,9 @@ def check_new_batch(store: BatchStore, owner: str, limits: ApiLimits) -> None:
     """
     if limits.batches_per_hour is None and limits.unfinished_batches is None:
         return
-    batches = store.batches(owner)
+    # Of a user who has created a hundred thousand, those that have not ended are among the newest.
+    most = max(limits.batches_per_hour or 0, 2 * (limits.unfinished_batches or 0))
+    batches = store.batches(owner, most)
     _check_rate(batches, limits.batches_per_hour, time.time())
     if limits.unfinished_batches is None or len(batches) < limits.unfinished_batches:
         return

@@ -24,6 +24,7 @@ from airflow_provider_raybatch.plugins.batch_api.auth import Caller, authenticat
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.limits import RequestRate
 from airflow_provider_raybatch.plugins.batch_api.settings import ApiLimits
+from airflow_provider_raybatch.plugins.batch_api.transfers import TransferSlots
 from airflow_provider_raybatch.plugins.batch_api.upkeep import Upkeep
 from airflow_provider_raybatch.plugins.threads import CrowdedError, OwnThreads
 
@@ -55,7 +56,10 @@ class BatchService:
         self.settings, self.limits = settings, limits
         self.rate = RequestRate(limits.requests_per_minute)
         self.upkeep = Upkeep()
-        self.shown_files = KnownDocuments()
+        # An upload to a bucket has up to 40 MB in memory, a download 4 MB.
+        self.uploads = TransferSlots("uploads", at_once=24, of_user=8)
+        self.downloads = TransferSlots("downloads", at_once=64, of_user=16)
+        self.shown_files = KnownDocuments(20_000)  # more than a page, which would else push out its beginning
         """A :class:`ShownFile` by the id of the file."""
         self.deleted_files = KnownDocuments()
         """When a file was created that a user has deleted, by ``<user>/<file>``."""

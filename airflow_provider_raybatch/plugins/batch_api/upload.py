@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
@@ -31,6 +32,8 @@ _EXPIRY = (3600, 2_592_000)
 """Seconds that a file may be kept for: from one hour to 30 days."""
 _IDLE = 120.0
 """Seconds without a byte after which an upload is given up."""
+_LEAST = 1024 * 1024
+"""Bytes that a client sends at least while it is waited for as long: an upload holds memory until its end."""
 _REST = 10.0
 """Seconds in which the rest of a refused upload is read: a client reads no answer while it sends."""
 
@@ -86,8 +89,10 @@ async def receive_upload(request: Request, sink: Sink, max_bytes: int | None = N
 
 
 async def _body(request: Request) -> AsyncGenerator[bytes, None]:
+    waited, size = 0.0, 0
     async with contextlib.aclosing(request.stream()) as stream:
         while True:
+            began = time.monotonic()
             try:
                 async with asyncio.timeout(_IDLE):
                     chunk = await anext(stream)
@@ -97,6 +102,13 @@ async def _body(request: Request) -> AsyncGenerator[bytes, None]:
                 raise OpenAiError(408, f"Nothing was sent for {_IDLE:g} s; send the file again.") from None
             except ClientDisconnect:
                 raise OpenAiError(400, "The connection ended before the file did.") from None
+            waited, size = waited + time.monotonic() - began, size + len(chunk)
+            if waited >= _IDLE:
+                if size < _LEAST:
+                    raise OpenAiError(
+                        408, f"Less than {_LEAST // 1024} KiB came in {_IDLE:g} s; send the file faster."
+                    )
+                waited, size = 0.0, 0
             yield chunk
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id
+from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id, newest_first, owner_digest
 from airflow_provider_raybatch.contract.batch_api.records import (
     BatchEnd,
     BatchError,
@@ -89,6 +89,14 @@ def test_batches_of_others_are_not_shown(server: Server, store: BatchStore) -> N
         assert record.id not in answer.text
         assert "There are none yet" in answer.text
     assert record.id in server.get(PAGE, "viewer").text
+
+
+def test_a_made_up_key_shows_no_batch_of_others(server: Server, store: BatchStore) -> None:
+    """Keys have no signature, and who may write to the bucket can add some."""
+    record = add(store, "admin")
+    key = newest_first(record.created_at, record.id)
+    store.root.write(f"users/{owner_digest('viewer')}/batches/{key}", b"x")
+    assert record.id not in server.get(PAGE, "viewer").text
 
 
 def test_anonymous_sees_no_batches(server: Server, store: BatchStore) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from typing import Any
@@ -13,6 +14,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.plugins.batch_api import answering
 from airflow_provider_raybatch.plugins.batch_api.app import make_batch_app
 from airflow_provider_raybatch.plugins.headers import HEADERS
 from airflow_provider_raybatch.plugins.raybatch import RayBatchPlugin
@@ -224,3 +226,15 @@ def test_the_service_stays_when_settings_are_read_again(
     assert api.file()["status"] == "processed"
     monkeypatch.setenv("AIRFLOW__RAYBATCH__BATCH_API_ROOT", "/elsewhere")
     assert len(api.get("/files").json()["data"]) == 1
+
+
+async def test_a_client_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "_STALLED", 0.01)
+
+    async def never(message: Any) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(
+            answering.Answering({}, never).send({"type": "http.response.body", "body": b"x"}), 30
+        )

@@ -192,6 +192,15 @@ def test_pages_have_each_batch_once_newest_first(api: Api) -> None:
     assert [batch["id"] for batch in api.call("GET", "").json()["data"]] == seen
 
 
+def test_pages_begin_behind_own_batches_alone(api: Api) -> None:
+    """A batch of another user is refused in the same words as one that there is not."""
+    batch_id, unknown = api.create().json()["id"], new_batch_id()
+    assert api.call("GET", "", params={"after": batch_id}).json()["data"] == []
+    theirs, missing = (api.call("GET", "", "bob", params={"after": one}) for one in (batch_id, unknown))
+    assert theirs.status_code == missing.status_code == 400
+    assert theirs.text.replace(batch_id, "") == missing.text.replace(unknown, "")
+
+
 @pytest.mark.parametrize("limit", ["0", "101", "-1", "x", ""])
 def test_a_limit_out_of_range_is_refused(api: Api, limit: str) -> None:
     answer = api.call("GET", "", params={"limit": limit})

@@ -3,19 +3,26 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.responses import JSONResponse
 
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.batch_api.ids import new_file_id, owner_digest
 from airflow_provider_raybatch.contract.batch_api.records import FileRecord, StoredPiece
 from airflow_provider_raybatch.plugins.batch_api import files as module
-from airflow_provider_raybatch.storage.folder import Folder
+from airflow_provider_raybatch.plugins.batch_api.auth import Caller
+from airflow_provider_raybatch.plugins.batch_api.transfers import TransferSlots
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.batch_server import LINE, BatchServer, batch_server, store_of_server
 
 DAY = 86_400
+EXPIRES_SOON = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
 
 
 def ids(answer: Any) -> list[str]:
@@ -92,8 +99,9 @@ def test_expired_files_are_gone_before_they_are_deleted(api: BatchServer, folder
     assert ids(api.get("/files")) == [left.id]
     for method, path in (("GET", ""), ("GET", "/content"), ("DELETE", "")):
         assert api.ask(method, f"/files/{gone}{path}").status_code == 404
-    answer = api.get(f"/files?after={gone}")
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "after")
+    # A client that pages meanwhile goes on behind it.
+    assert ids(api.get(f"/files?after={gone}")) == []
+    assert ids(api.get(f"/files?after={gone}&order=asc")) == [left.id]
 
 
 def test_listings_by_purpose_order_and_page(api: BatchServer, folder: Folder) -> None:
@@ -251,3 +259,93 @@ def test_a_user_who_asks_too_often_waits(
     assert [one.status_code for one in answers] == [200, 200, 429]
     assert int(answers[2].headers["retry-after"]) >= 1
     assert api.get("/files", "guest").status_code == 200
+
+
+def test_uploads_and_downloads_have_slots(on_disk: BatchServer) -> None:
+    service = on_disk.app.state.service
+    file_id = on_disk.file()["id"]
+    full = TransferSlots("transfers", at_once=1, of_user=0, waiting=0)
+    service.uploads = service.downloads = full
+    for answer in (on_disk.upload(), on_disk.get(f"/files/{file_id}/content")):
+        assert answer.status_code == 429
+        assert answer.json()["error"]["code"] == "rate_limit_exceeded"
+    assert on_disk.get(f"/files/{file_id}").status_code == 200
+
+
+@pytest.mark.parametrize("linked", ["part-00000.jsonl", ""])
+def test_a_link_to_a_file_of_the_server_is_not_followed(
+    on_disk: BatchServer, disk: LocalFolder, tmp_path: Path, linked: str
+) -> None:
+    """A node that may write to a shared folder must not read by the API server's rights."""
+    secret = tmp_path / "airflow" / "part-00000.jsonl"
+    secret.parent.mkdir()
+    secret.write_bytes(b"fernet_key")
+    record = output(disk, {"batches/b/dataset/part-00000.jsonl": b"0123456789"})
+    dataset = Path(disk.root, "batches/b/dataset")
+    if linked:
+        (dataset / linked).unlink()
+        (dataset / linked).symlink_to(secret)
+    else:
+        shutil.rmtree(dataset)
+        dataset.symlink_to(secret.parent)
+    answer = on_disk.get(f"/files/{record.id}/content")
+    assert answer.status_code == 503
+    assert "fernet" not in answer.text
+
+
+def test_an_administrator_may_link_a_folder_of_the_root(
+    on_disk: BatchServer, disk: LocalFolder, tmp_path: Path
+) -> None:
+    file_id = on_disk.file()["id"]
+    shutil.move(f"{disk.root}/files", tmp_path / "elsewhere")
+    Path(disk.root, "files").symlink_to(tmp_path / "elsewhere")
+    assert on_disk.get(f"/files/{file_id}/content").content == LINE
+
+
+def test_refused_and_deleted_files_leave_no_folder(on_disk: BatchServer, disk: LocalFolder) -> None:
+    assert on_disk.upload(name="a.txt").status_code == 400
+    assert on_disk.delete(f"/files/{on_disk.file()['id']}").status_code == 200
+    assert list(Path(disk.root, "files").iterdir()) == []
+
+
+def test_a_file_that_is_deleted_while_it_is_read_is_gone(api: BatchServer, monkeypatch: Any) -> None:
+    file_id = api.file()["id"]
+    store = api.app.state.service.store()
+    kind, read = type(store.root), type(store.root).read
+
+    def deleted_before(root: Folder, path: str) -> bytes:
+        store.root.delete([path])
+        return read(root, path)
+
+    monkeypatch.setattr(kind, "read", deleted_before)
+    assert api.get(f"/files/{file_id}").status_code == 404
+
+
+def test_the_next_page_after_a_file_that_has_expired(on_disk: BatchServer, monkeypatch: Any) -> None:
+    files = [on_disk.file(**EXPIRES_SOON)["id"], *(on_disk.file()["id"] for _ in range(2))]
+    now = time.time()
+    monkeypatch.setattr(module.time, "time", lambda: now + 3700)
+    assert ids(on_disk.get(f"/files?after={files[0]}&order=asc")) == files[1:]
+
+
+def test_users_are_told_apart_in_what_was_deleted(on_disk: BatchServer) -> None:
+    service = on_disk.app.state.service
+    service.deleted_files.keep("viewer/x/file", 1.0)  # of a user "viewer/x"
+    assert on_disk.get("/files?after=x/file").status_code == 400
+
+
+async def test_the_text_of_a_listing_is_made_in_a_thread(on_disk: BatchServer) -> None:
+    """A page may have 10,000 files, and the event loop is that of Airflow's own pages."""
+    service, caller = on_disk.app.state.service, Caller("viewer", "viewer", frozenset(), "token")
+    loop, rendered = threading.get_ident(), list[int]()
+
+    class Noticed(JSONResponse):
+        def render(self, content: Any) -> bytes:
+            rendered.append(threading.get_ident())
+            return super().render(content)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "JSONResponse", Noticed)
+        await module.list_files(caller, service)
+    assert len(rendered) == 1
+    assert rendered[0] != loop

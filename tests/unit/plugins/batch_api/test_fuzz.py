@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from fastapi import Request
 
 from airflow_provider_raybatch.contract.batch_api.ids import new_file_id
+from airflow_provider_raybatch.plugins.batch_api import body
 from airflow_provider_raybatch.plugins.batch_api.body import json_object
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from tests.support.batch_server import BatchServer
@@ -114,3 +117,14 @@ async def test_a_body_is_a_bounded_json_object() -> None:
     with pytest.raises(OpenAiError) as refusal:
         await read(b'{"a": "', b"x" * 1000)
     assert refusal.value.status == 413
+
+
+async def test_a_body_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body, "_SECONDS", 0.01)
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    with pytest.raises(OpenAiError) as refusal:
+        await asyncio.wait_for(json_object(Request({"type": "http"}, receive)), 30)
+    assert refusal.value.status == 408

@@ -120,6 +120,21 @@ def test_batches_of_the_last_hour_are_counted(store: BatchStore) -> None:
     assert 590 <= int(refusal.value.headers["Retry-After"]) <= 601
 
 
+def test_few_of_many_batches_are_looked_at(store: BatchStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a user with ten thousand would wait for ten thousand states at each create."""
+    for age in range(9):
+        end(store, add(store, age=age))
+    looked, state = [], BatchStore.state
+
+    def noted(self: BatchStore, batch_id: str) -> Any:
+        looked.append(batch_id)
+        return state(self, batch_id)
+
+    monkeypatch.setattr(BatchStore, "state", noted)
+    check_new_batch(store, "ann", ApiLimits(batches_per_hour=None, unfinished_batches=2))
+    assert len(looked) == 4
+
+
 def test_batches_that_have_not_ended_are_counted(store: BatchStore) -> None:
     limits = ApiLimits(batches_per_hour=None, unfinished_batches=2)
     first, _ = add(store, age=3 * DAY), add(store, age=2 * DAY)

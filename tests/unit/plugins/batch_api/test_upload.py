@@ -292,6 +292,25 @@ async def test_a_silent_client_is_given_up(disk: LocalFolder, monkeypatch: pytes
     assert left(disk) == []
 
 
+async def test_a_client_that_trickles_is_given_up(disk: LocalFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload, "_IDLE", 0.05)
+    whole = form(PURPOSE, file_part(b"x" * 100_000))
+    sent: list[dict[str, Any]] = []
+    given = iter(whole[number : number + 1] for number in range(len(whole)))
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0.01)  # never silent for long
+        return {"type": "http.request", "body": next(given), "more_body": True}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    monkeypatch.setattr(upload, "_REST", 0.01)
+    await asyncio.wait_for(app(disk)(scope_of(), receive, send), 30)
+    assert sent[0]["status"] == 408
+    assert left(disk) == []
+
+
 async def test_a_client_that_goes_away_leaves_nothing(disk: LocalFolder) -> None:
     messages = [
         {"type": "http.request", "body": chunk, "more_body": True}
