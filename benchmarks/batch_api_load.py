@@ -6,6 +6,9 @@ all on this machine, with the clients: so each figure has the work of all of the
 clients poll recorded batches once a second each; sixty batches of 1 to 100,000 lines run meanwhile; one
 client uploads 1 GB. Before and during that, another one asks Airflow's own API four times a second.
 
+Before that, on the quiet machine: batches of 100,000 lines beside a user's DAG whose operator answers the
+same file, in turns.
+
     python benchmarks/batch_api_load.py > benchmarks/results/batch_api_load.md
 """
 
@@ -17,6 +20,7 @@ import json
 import os
 import platform
 import random
+import statistics
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -42,14 +46,38 @@ from airflow_provider_raybatch.contract.batch_api.records import (
     Started,
     Usage,
 )
+from tests.integration.end_to_end.rest import Run
 from tests.integration.end_to_end.stack import INTERVALS, AirflowStack
 
 CLIENTS, RECORDED, RUN, LARGEST, UPLOAD = 50, 1_000, 60, 100_000, 1_000_000_000
 QUIET_SECONDS = 60.0
 USER, DAG = "admin", "batches_echo"
+PAIRS, OTHER_DAG = 3, "by_operator"
 ENDPOINT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 AT_ONCE = 2
 MODEL = {"engine": "echo", "keep_warm": 120, "poll_interval": 2, "num_cpus": 0.5}
+SERVED = """\
+from airflow_provider_raybatch.serving import serve_batches
+
+dags = serve_batches()
+"""
+BY_OPERATOR = f"""\
+from airflow.sdk import DAG
+
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+
+with DAG("{OTHER_DAG}", schedule=None, params={{"source": "", "destination": ""}}):
+    RayBatchInferenceOperator(
+        task_id="answer",
+        source="{{{{ params.source }}}}",
+        destination="{{{{ params.destination }}}}",
+        format="openai_batch",
+        destination_format="openai_batch",
+        served_model_name="echo",
+        report_samples=0,
+        **{MODEL!r},
+    )
+"""
 OVER = ("completed", "failed", "expired", "cancelled")
 
 
@@ -205,6 +233,19 @@ class Load:
             assert made.bytes >= UPLOAD
             return time.perf_counter() - began
 
+    async def answered(self, content: bytes) -> str:
+        """Have a batch answered; return its id."""
+        async with self.client() as client:
+            file = await client.files.create(file=("in.jsonl", content), purpose="batch")
+            batch = await client.batches.create(
+                input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h"
+            )
+            while batch.status not in OVER:
+                await asyncio.sleep(2)
+                batch = await client.batches.retrieve(batch.id)
+            assert batch.status == "completed", batch
+            return str(batch.id)
+
     async def play(self, batches: int) -> tuple[float, float]:
         """All of it; returns seconds of the upload and of all batches."""
         await self.ask_airflow("Airflow's own API before", QUIET_SECONDS)
@@ -221,50 +262,75 @@ class Load:
         return uploaded, took
 
 
+def pairs(load: Load, stack: AirflowStack, folder: Path) -> list[tuple[float, float]]:
+    """Seconds of a batch's task, and of a user's task that answers the same lines, in turns."""
+    found: list[tuple[float, float]] = []
+    asyncio.run(load.answered(lines(1, 0)))  # both take the engine that is warm then
+    for number in range(PAIRS):
+        content = lines(LARGEST, 10_000 + number)
+        source = folder / f"pair-{number}.jsonl"
+        source.write_bytes(content)
+        batch = Run(stack.api, DAG, asyncio.run(load.answered(content)))
+        other = stack.api.trigger(OTHER_DAG, source=str(source), destination=str(folder / f"pair-{number}"))
+        other.wait("success", 600)
+        batch.wait("success", 60)
+        found.append((_seconds(batch), _seconds(other)))
+        print(f"<!-- pair: {found[-1]} -->", flush=True)
+    return found
+
+
+def _seconds(run: Run) -> float:
+    """How long the only attempt of a run's task took, by Airflow."""
+    path = f"dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/answer"
+    task = run.api.call("GET", path)
+    assert task["try_number"] == 1, task
+    return float(task["duration"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--batches", type=int, default=RUN)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="load-", dir="/tmp") as folder:
-        dags = Path(folder) / "dags"
+    with tempfile.TemporaryDirectory(prefix="load-", dir="/tmp") as name:
+        folder = Path(name)
+        dags = folder / "dags"
         dags.mkdir()
-        (dags / "served.py").write_text(
-            "from airflow_provider_raybatch.serving import serve_batches  # a dag of Airflow's a model\n\n"
-            "serve_batches()\n"
-        )
-        model = {
-            "engine": "echo",
-            "batches_at_once": 2,
-            "keep_warm": 120,
-            "poll_interval": 2,
-            "num_cpus": 0.5,
-        }
+        (dags / "served.py").write_text(SERVED)
+        (dags / "by_operator.py").write_text(BY_OPERATOR)
         settings = {
             **INTERVALS,
             "RAYBATCH__BATCH_API_ROOT": f"{folder}/root",
-            "RAYBATCH__BATCH_API_MODELS": json.dumps({"echo": model}),
+            "RAYBATCH__BATCH_API_MODELS": json.dumps({"echo": {**MODEL, "batches_at_once": AT_ONCE}}),
         }
         with (
             RayHead(num_cpus=2, with_token=False, startup_timeout=300) as ray,
-            AirflowStack({"tests": dags}, [DAG], settings) as stack,
+            AirflowStack({"tests": dags}, [DAG, OTHER_DAG], settings) as stack,
         ):
             host, _, port = ray.url.removeprefix("http://").partition(":")
             stack.api.connection("ray_default", "ray", host=host, port=int(port))
-            stack.api.unpause(DAG)
-            shared = {
-                name: value for name, value in stack.environment.items() if name.startswith("AIRFLOW__")
-            }
-            with patch.dict(os.environ, shared):
+            with patch.dict(os.environ, stack.environment):
                 found = batch_api_settings()
                 assert found is not None
                 recorded = record(batch_store(found), RECORDED)
             login = {"username": USER, "password": stack.passwords[USER]}
             token = httpx.post(f"{stack.url}/auth/token", json=login, timeout=60).json()["access_token"]
             load = Load(stack.url, token, recorded)
+            beside = pairs(load, stack, folder)
             uploaded, took = asyncio.run(load.play(given.batches))
     say(load, given.batches, uploaded, took)
+    say_pairs(beside)
+
+
+def say_pairs(found: Sequence[tuple[float, float]]) -> None:
+    """Print what a batch costs beside an operator of a user's."""
+    shown = "; ".join(f"{batch:.1f} s and {other:.1f} s, {batch / other:.2f}" for batch, other in found)
+    ratio = statistics.median(batch / other for batch, other in found)
+    print(
+        f"\nBefore the load, {LARGEST:,} lines as a batch, and the same file by an operator; seconds of "
+        f"the\ntask and their ratio: {shown}. Median {ratio:.2f}."
+    )
 
 
 def say(load: Load, batches: int, uploaded: float, took: float) -> None:
