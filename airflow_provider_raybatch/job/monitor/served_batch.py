@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from airflow_provider_raybatch.contract.arguments.served import ServedBatch
-from airflow_provider_raybatch.contract.base import parse_file
+from airflow_provider_raybatch.contract.base import parse, parse_file
 from airflow_provider_raybatch.contract.batch_api.records import (
     BatchOutcome,
     BatchProgress,
@@ -23,7 +23,7 @@ from airflow_provider_raybatch.contract.batch_api.records import (
     EarlyEnd,
     RequestCounts,
 )
-from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.contract.layout import OUTCOME, PROGRESS
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.storage.errors import TakenError
@@ -141,10 +141,8 @@ class BatchWatch:
 
     def observe(self, total: int, completed: int, failed: int) -> None:
         """Take how many rows have an answer in parts; the thread writes that."""
-        known = self._counts or RequestCounts()
-        completed = max(known.completed, completed)
-        failed = min(max(known.failed, failed), max(0, total - completed))
-        self._counts = RequestCounts(total=total, completed=completed, failed=failed)
+        found = RequestCounts(total=total, completed=completed, failed=failed)
+        self._counts = _most(found, self._counts or RequestCounts())
 
     def _run(self) -> None:
         written_at = float("-inf")
@@ -188,13 +186,31 @@ class BatchWatch:
         if self._folder is None or counts is None or counts == self._written:
             return
         try:
-            progress = BatchProgress(at=self._clock(), counts=counts)
+            # A driver that was frozen, or knows fewer parts, must not take back what clients have seen.
+            shown = _most(counts, self._shown(self._folder))
+            progress = BatchProgress(at=self._clock(), counts=shown)
             self._folder.write(PROGRESS, progress.model_dump_json().encode())
             self._written = counts
         except Exception as error:  # the dataset matters more
             self._complain("how far the batch is", error)
 
+    @staticmethod
+    def _shown(place: Folder) -> RequestCounts:
+        if place.head(PROGRESS) is None:
+            return RequestCounts()
+        try:
+            return parse(BatchProgress, place.read(PROGRESS)).counts
+        except SpecError:
+            return RequestCounts()  # half a file of a mounted bucket; it is written anew
+
     def _complain(self, what: str, error: Exception) -> None:
         if what not in self._complaints:
             self._complaints.add(what)
             logger.warning("served_batch: the storage does not tell or take %s: %s", what, error)
+
+
+def _most(counts: RequestCounts, shown: RequestCounts) -> RequestCounts:
+    """`counts`, but none less than `shown`."""
+    completed = max(counts.completed, shown.completed)
+    failed = min(max(counts.failed, shown.failed), max(0, counts.total - completed))
+    return RequestCounts(total=counts.total, completed=completed, failed=failed)

@@ -58,6 +58,25 @@ def test_cancel_is_seen_while_the_job_runs(place: LocalFolder) -> None:
     assert (watch.ending, watch.asks_no_more) == ("cancelled", True)
 
 
+def test_counts_of_a_thawed_driver_take_nothing_back(place: LocalFolder) -> None:
+    """It was taken for dead, and another one has gone on."""
+    frozen, next_one = watch_of(place), watch_of(place)
+    frozen.observe(20, 3, 1)
+    with next_one.looking():
+        next_one.observe(20, 12, 2)
+    with frozen.looking():
+        pass
+    assert progress(place) == (20, 12, 2)
+
+
+def test_broken_progress_is_written_anew(place: LocalFolder) -> None:
+    place.write(PROGRESS, b"{")
+    watch = watch_of(place)
+    with watch.looking():
+        watch.observe(20, 3, 0)
+    assert progress(place) == (20, 3, 0)
+
+
 def test_first_decision_counts(place: LocalFolder) -> None:
     decide(place, "cancelled")
     watch = watch_of(place)
