@@ -107,7 +107,7 @@ def upload(client: Client, content: str, filename: str = "requests.jsonl", **giv
     return client.do("files.wait_for_processing", id=made.id, poll_interval=0.1)
 
 
-def follow(client: Client, batch_id: str, seconds: float = 240) -> list[dict[str, Any]]:
+def follow(client: Client, batch_id: str, seconds: float = 600) -> list[dict[str, Any]]:
     """Poll a batch until its end; return each answer that differs from the one before."""
     polls: list[dict[str, Any]] = []
     deadline = time.monotonic() + seconds
@@ -181,7 +181,7 @@ def cancelled(client: Client, content: str, after: int, endpoint: str = "/v1/cha
     uploaded = upload(client, content)
     made = create(client, uploaded, endpoint)
     polls: list[dict[str, Any]] = []
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 600
     while not polls or polls[-1]["request_counts"]["completed"] < after:
         assert time.monotonic() < deadline, polls
         time.sleep(PAUSE)

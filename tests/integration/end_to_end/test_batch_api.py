@@ -20,7 +20,7 @@ from .batch_checks import codes, final, ids, lines
 from .batch_world import ANN, BOB, PREFIX, VLLM_MODEL, BatchWorld, chats, text_of
 from .secrecy import Secrets, left_by_airflow, shown_by_airflow, shown_by_ray
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 MAIN = "3-sync"
 """The client that does all, with each commit; the others take turns."""
