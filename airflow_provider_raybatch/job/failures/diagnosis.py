@@ -72,6 +72,11 @@ _MARKS: tuple[tuple[FailureClass, tuple[str, ...], str], ...] = (
         "the engine's own log on the cluster says more; the retry goes on with the missing rows",
     ),
     (
+        FailureClass.INTERNAL,
+        ("GetTimeoutError",),
+        "an actor did not answer in time, as on a node without free CPU; the retry goes on",
+    ),
+    (
         FailureClass.USER_ERROR,
         ("validation error for", "pydantic_core._pydantic_core.ValidationError", "VLLMValidationError"),
         "check engine_args and sampling",

@@ -143,7 +143,7 @@ def own_file(store: BatchStore, caller: Caller, file_id: str) -> FileRecord:
     """
     record = store.file(file_id)
     if record is None or record.owner != caller.id or int(record.expires_at) <= time.time():
-        raise OpenAiError(404, f"No such File object: {shown(file_id)}", param="id")
+        raise OpenAiError(404, f"No such File object: {shown(file_id)}", param="file_id")
     return record
 
 

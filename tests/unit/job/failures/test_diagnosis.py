@@ -87,6 +87,11 @@ def test_a_failed_task_of_others_is_one_plain_sentence() -> None:
             "the retry goes on with the missing rows",
         ),
         (
+            "ray.exceptions.GetTimeoutError: Get timed out: some object(s) not ready.",
+            FailureClass.INTERNAL,
+            "an actor did not answer in time",
+        ),
+        (
             "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n  Value error",
             FailureClass.USER_ERROR,
             "check engine_args and sampling",
