@@ -72,6 +72,7 @@ class Stepped(Replica):
         self.draining, self.asked_to_ask = threading.Event(), threading.Event()
         self.inflight, self.cpu_before = None, 0.0
         self._has_job, self._has_left, self._access = True, False, EngineAccess(self.report)
+        self._shows_rows = True
         scope = world.scope
         spec = SimpleNamespace(flush_interval=FLUSH, prompt_function=None, swaps_adapters=False)
         self.job: Any = SimpleNamespace(spec=spec)

@@ -17,6 +17,7 @@ from airflow_provider_raybatch.links.report import (
     task_path,
 )
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from airflow_provider_raybatch.operators.served_batch import ServedBatchOperator
 from airflow_provider_raybatch.plugins.raybatch import RayBatchPlugin
 from tests.support.airflow_server import Server, ran
 
@@ -47,9 +48,10 @@ def test_odd_ids_stay_parts_of_the_path() -> None:
     assert task_path("a/b", "c d") == "/dags/a%2Fb/tasks/c%20d"
 
 
-def test_links_belong_to_both_operators() -> None:
+def test_links_belong_to_the_operators() -> None:
     """The API server compares names alone, so that it need not import the operators."""
-    real = {(one.__module__, one.__name__) for one in (RayBatchInferenceOperator, RayBatchDecoratedOperator)}
+    operators = (RayBatchInferenceOperator, RayBatchDecoratedOperator, ServedBatchOperator)
+    real = {(one.__module__, one.__name__) for one in operators}
     for link in RayBatchPlugin.operator_extra_links:
         assert {(one.__module__, one.__name__) for one in link.operators} == real
 
