@@ -64,12 +64,17 @@ def test_the_order_of_a_kill(kubernetes: World, run: Run, own: Batch) -> None:
     order: list[str] = []
 
     def script(ray: Any, body: Any) -> Script:
+        def bounded(request: Any) -> None:
+            order.append(request.verb)
+            kubernetes.kuberay_down = False
+
         def kill() -> None:
             ray.stage("POST", "/api/jobs/", lambda answer: (order.append("stop"), answer())[1])
-            for verb in ("patch", "delete"):
-                faults.stage(verb=verb, kind="RayJob", call=lambda request: order.append(request.verb))
+            faults.stage(verb="patch", kind="RayJob", call=bounded)
+            faults.stage(verb="delete", kind="RayJob", call=lambda request: order.append(request.verb))
             operator.on_kill()
 
+        kubernetes.kuberay_down = True  # else it may see the job's end before the bound, which it then needs not
         ray.at_poll(1, kill)
         return lasting(60)(ray, body)
 
