@@ -172,13 +172,15 @@ class _Sweep:
                 self.store.root.delete([layout.file_folder(name)])  # on a disk, the folder
 
     def unnamed(self, folders: Mapping[str, list[Entry]]) -> None:
-        """Delete what servers have left that were killed before their file had its name.
+        """Delete what servers, tasks and drivers have left that were killed before their file had its name.
 
         Such files in datasets are their jobs' to delete.
         """
         age = STRAYS_KEPT + time.time() - self.now
-        for place in (layout.FILES, layout.USERS, layout.CREATES):
+        for place in (layout.FILES, layout.USERS, layout.CREATES, layout.BATCHES):
             left = folder(f"{self.store.root.uri}/{place}").abandoned(age)
+            if place == layout.BATCHES:
+                left = [path for path in left if path.split("/")[1] != layout.BATCH_DATASET]
             self._delete([f"{place}/{path}" for path in left], "strays")
             if place == layout.FILES:
                 dead = {path.partition("/")[0] for path in left} - folders.keys()

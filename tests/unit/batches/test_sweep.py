@@ -245,7 +245,12 @@ def test_the_next_sweep_goes_on_where_one_died(
 def test_half_written_files_go_after_a_day(store: BatchStore, tmp_path: Path) -> None:
     """Those of uploads and documents whose server was killed; a job removes its own."""
     record = created(store)
-    names = ("files/file-1/.raybatch-a", "users/x/files/.raybatch-b", "creates/x/.raybatch-c")
+    names = (
+        "files/file-1/.raybatch-a",
+        "users/x/files/.raybatch-b",
+        "creates/x/.raybatch-c",
+        f"{layout.batch_folder(record.id)}/.raybatch-f",
+    )
     of_a_job = tmp_path / dataset_of(record.id) / ".raybatch-d"
     left = [tmp_path / name for name in names]
     for path in (*left, of_a_job):
@@ -256,7 +261,7 @@ def test_half_written_files_go_after_a_day(store: BatchStore, tmp_path: Path) ->
     going.parent.mkdir()
     going.write_bytes(b"an upload that goes on")
 
-    assert sweep(store)["strays"] == 3
+    assert sweep(store)["strays"] == 4
     assert not any(path.exists() for path in left)
     assert of_a_job.exists()
     assert going.exists()
