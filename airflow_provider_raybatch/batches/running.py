@@ -11,8 +11,6 @@ import time
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from airflow.sdk.configuration import conf
-
 from airflow_provider_raybatch.batches.asked import asked_batch, checked_input
 from airflow_provider_raybatch.batches.ending import (
     PUBLISHING,
@@ -22,7 +20,7 @@ from airflow_provider_raybatch.batches.ending import (
     has_dataset,
     manifest_of,
 )
-from airflow_provider_raybatch.batches.settings import SECTION, required_settings
+from airflow_provider_raybatch.batches.settings import required_settings
 from airflow_provider_raybatch.batches.store import BatchStore, batch_store, new_nonce
 from airflow_provider_raybatch.batches.validation import STRICT_LIMITS, FileLimits
 from airflow_provider_raybatch.contract.arguments.served import ServedBatch
@@ -182,7 +180,7 @@ def running_batch(given: object, limits: FileLimits, *, run_id: str, dag_id: str
     """The batch that a DAG run is for.
 
     :param given: the configuration of the run.
-    :param limits: the model's; OpenAI's come on top where the server is strict.
+    :param limits: the model's; OpenAI's come on top where a strict server has taken the batch.
     :param model: the name of the model that the DAG serves.
     :raises RaybatchError: this run may not answer that batch, or there is none.
     :raises SpecError: a setting of the Batch API can't be used.
@@ -190,6 +188,6 @@ def running_batch(given: object, limits: FileLimits, *, run_id: str, dag_id: str
     settings = required_settings()
     store = batch_store(settings)
     record = asked_batch(store, given, run_id=run_id, dag_id=dag_id, model=model)
-    if conf.getboolean(SECTION, "batch_api_strict", fallback=False):
+    if record.strict:
         limits = limits.within(STRICT_LIMITS)
     return RunningBatch(store, record, settings.aws_conn_id, limits)

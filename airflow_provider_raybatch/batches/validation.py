@@ -227,7 +227,7 @@ class _FileCheck:
         if (url := request["url"]) != self._endpoint:
             if url in _URLS:
                 return _Problem("url_mismatch", f"'url' must be {self._endpoint!r}, as of the batch.", "url")
-            return _Problem("invalid_url", f"'url' is no endpoint; it must be {self._endpoint!r}.", "url")
+            return _Problem("invalid_url", f"'url' is not an endpoint; it must be {self._endpoint!r}.", "url")
         body = request["body"]
         if not isinstance(body, dict):
             return _Problem("invalid_value", f"'body' must be an object, not {_kind(body)}.", "body")

@@ -23,7 +23,7 @@ def canary(name: str) -> str:
 
 
 def canary_rows() -> list[Any]:
-    """Return rows that are answered, and rows that fail in each step; texts are lines that are no rows.
+    """Return rows that are answered, and rows that fail in each step; texts are lines that are not rows.
 
     They want `sampling_column` ``sampling``, `id_column` ``id``, the response format JSON, and an echo with
     `max_model_len` 64 that fails requests with ``BREAK``.

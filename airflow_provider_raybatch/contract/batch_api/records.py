@@ -58,6 +58,7 @@ class BatchRecord(ContractModel):
     :param input: of the input file, which may be deleted meanwhile.
     :param window: as given, and `expires_at` the end of it.
     :param outputs_expire_after: seconds after which the output and error files are deleted.
+    :param strict: whether the server that took it holds it to OpenAI's limits.
     """
 
     id: str
@@ -72,6 +73,7 @@ class BatchRecord(ContractModel):
     created_at: float
     expires_at: float
     outputs_expire_after: float
+    strict: bool = False
     metadata: dict[str, str] | None = None
 
 

@@ -129,7 +129,7 @@ class BatchCreator:
         if checked.model is None:
             # Before the record: a batch without a model has no DAG, so it must never be there undecided.
             decided(store, entry.batch_id, "failed", checked.errors)
-        record = store.add_batch(_record(creation, checked, entry))
+        record = store.add_batch(_record(creation, checked, entry, strict=self.limits.strict))
         if checked.model is None:
             settled(store, store.state(record.id) or BatchState(record))
             return BatchState(record)  # validating, as each batch is when it is created
@@ -155,7 +155,7 @@ def _was_refused(store: BatchStore, batch_id: str) -> bool:
     )  # fmt: skip
 
 
-def _record(creation: BatchCreation, checked: _Checked, entry: CreateEntry) -> BatchRecord:
+def _record(creation: BatchCreation, checked: _Checked, entry: CreateEntry, *, strict: bool) -> BatchRecord:
     batch, model = creation.batch, checked.model
     return BatchRecord(
         id=entry.batch_id,
@@ -170,6 +170,7 @@ def _record(creation: BatchCreation, checked: _Checked, entry: CreateEntry) -> B
         created_at=entry.at,  # the same, whichever call writes the record
         expires_at=entry.at + batch.seconds,
         outputs_expire_after=batch.outputs_expire_after,
+        strict=strict,
         metadata=batch.metadata,
     )
 

@@ -9,18 +9,16 @@ from dataclasses import dataclass
 from airflow.sdk.configuration import conf
 
 from airflow_provider_raybatch.batches.settings import SECTION
+from airflow_provider_raybatch.batches.validation import STRICT_LIMITS, FileLimits
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
-OPENAI_MAX_REQUESTS = 50_000
-OPENAI_MAX_FILE_BYTES = 200_000_000
-
 
 @dataclass(frozen=True)
 class ApiLimits:
-    """Limits of the server; each model's own come on top. ``None`` is no limit.
+    """Limits of the server; each model's own come on top. ``None`` means no limit.
 
     :param strict: accept what OpenAI accepts: 50,000 lines, 200 MB, and a window of 24 hours.
     :param max_file_bytes: of one upload.
@@ -37,11 +35,6 @@ class ApiLimits:
     batches_per_hour: int | None = 2000
     unfinished_batches: int | None = 1000
 
-    @property
-    def max_requests(self) -> int | None:
-        """Lines of one batch."""
-        return OPENAI_MAX_REQUESTS if self.strict else None
-
 
 def api_limits() -> ApiLimits:
     """The limits, as they are set.
@@ -52,7 +45,7 @@ def api_limits() -> ApiLimits:
     strict = _strict()
     file_bytes = _limit("batch_api_max_file_bytes", default.max_file_bytes)
     if strict:
-        file_bytes = min(file_bytes or OPENAI_MAX_FILE_BYTES, OPENAI_MAX_FILE_BYTES)
+        file_bytes = FileLimits(max_bytes=file_bytes).within(STRICT_LIMITS).max_bytes
     return ApiLimits(
         strict=strict,
         max_file_bytes=file_bytes,

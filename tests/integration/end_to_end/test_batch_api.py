@@ -47,6 +47,8 @@ VLLM_EXAMPLE = text_of(
 )
 """As vLLM's examples/offline_inference/openai_batch/openai_example_batch.jsonl."""
 GOOD = text_of(chats("good"))
+LATE = 300
+"""Lines that take more than a minute and a half, when nothing else is to be done."""
 
 
 def mixed() -> list[dict[str, Any]]:
@@ -277,13 +279,14 @@ def test_cancelled_batch_keeps_what_is_finished(others, batches):
 @pytest.mark.turn(1)
 def test_expired_batch_keeps_what_is_finished(batches):
     """Its window is shorter than clients may ask for; so its record is made as the server makes it."""
-    run = batches.create(batches.upload(text_of(chats("late", 60, model="slow"))), "slow", seconds=25)
+    asked = text_of(chats("late", LATE, model="slow"))
+    run = batches.create(batches.upload(asked), "slow", seconds=90)
     (played,) = batches.play(MAIN, {"late": {"play": "finished", "batch_id": run.run_id}}).values()
     batch = final(played)
     assert batch["status"] == "expired"
     assert len(lines(played, "output")) >= 1
     assert codes(lines(played, "errors")) == {"batch_expired"}
-    assert len(lines(played, "output")) + len(lines(played, "errors")) == 60
+    assert len(lines(played, "output")) + len(lines(played, "errors")) == LATE
     run.wait("success", 60)
 
 

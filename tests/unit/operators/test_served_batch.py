@@ -178,10 +178,7 @@ def test_a_batch_of_an_invalid_file_fails_without_a_job(
     assert state_of(store, record).started is None
 
 
-def test_limits_of_the_model_and_of_a_strict_server_count(
-    ray: FakeRay, store: BatchStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AIRFLOW__RAYBATCH__BATCH_API_STRICT", "True")
+def test_limits_of_the_model_count(ray: FakeRay, store: BatchStore) -> None:
     record, other = created(store, rows=3), created(store, rows=3)
 
     operator(max_requests=2).execute(ServedRun(record).context())
@@ -189,6 +186,18 @@ def test_limits_of_the_model_and_of_a_strict_server_count(
 
     codes = [state_of(store, one).ended.errors[0].code for one in (record, other)]  # type: ignore[union-attr]
     assert codes == ["too_many_tasks", "file_too_large"]
+
+
+def test_a_batch_has_the_limits_of_its_server(ray: FakeRay, store: BatchStore) -> None:
+    """Of the one that took it, whatever this worker's configuration says."""
+    record = created(store, rows=50_001, strict=True)
+
+    operator().execute(ServedRun(record).context())
+
+    ended = state_of(store, record).ended
+    assert ended is not None
+    assert [error.code for error in ended.errors] == ["too_many_tasks"]
+    assert not ray.jobs
 
 
 def test_a_deleted_input_fails_the_batch(ray: FakeRay, store: BatchStore) -> None:

@@ -127,6 +127,12 @@ def test_a_batch_is_recorded_and_has_its_run(client: Client, runs: RunsOfTests, 
     assert client.store.state(record.id) == state
 
 
+def test_a_batch_keeps_how_strict_its_server_is(client: Client, file_id: str) -> None:
+    lenient = client.create(file_id)
+    client.limits = ApiLimits(strict=True)
+    assert (lenient.record.strict, client.create(file_id).record.strict) == (False, True)
+
+
 def test_an_intended_second_run_is_a_second_batch(client: Client, file_id: str) -> None:
     assert client.create(file_id).record.id != client.create(file_id).record.id
     assert len(client.batches()) == 2

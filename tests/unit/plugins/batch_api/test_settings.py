@@ -33,9 +33,9 @@ def test_each_limit_can_be_set_and_lifted(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_strict_has_the_limits_of_openai(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert api_limits().max_requests is None
+    assert not api_limits().strict
     configure(monkeypatch, strict="True")
-    assert (api_limits().max_requests, api_limits().max_file_bytes) == (50_000, 200_000_000)
+    assert (api_limits().strict, api_limits().max_file_bytes) == (True, 200_000_000)
     configure(monkeypatch, max_file_bytes="0")
     assert api_limits().max_file_bytes == 200_000_000
     configure(monkeypatch, max_file_bytes="1000")
