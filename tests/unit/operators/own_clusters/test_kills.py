@@ -75,7 +75,7 @@ def test_the_order_of_a_kill(kubernetes: World, run: Run, own: Batch) -> None:
             operator.on_kill()
 
         kubernetes.kuberay_down = (
-            True  # else it may see the job's end before the bound, which it then needs not
+            True  # else it may see the stopped job first, and needs no bound
         )
         ray.at_poll(1, kill)
         return lasting(60)(ray, body)
