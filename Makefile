@@ -12,8 +12,8 @@ ROUNDS ?= 0:4
 # --faults=0:49 for other faults than kills.
 CHAOS ?=
 MAKE_ENV = $(PYTHON) .ci/environments.py make $(@D)
-ENVIRONMENTS := .venv .venv-docs .venv-light .venv-openai1 .venv-operators .venv-pre .venv-ray
-LANES := .venv-vllm-oldest .venv-vllm-newest
+ENVIRONMENTS := .venv .venv-docs .venv-light .venv-openai1 .venv-pre .venv-ray
+LANES := .venv-operators .venv-vllm-oldest .venv-vllm-newest
 STAMPS := $(ENVIRONMENTS:%=%/.stamp)
 
 # Environments are made side by side.
@@ -31,7 +31,7 @@ help:
 	@echo "make docs   build the documentation's site into build/site, with broken links as errors"
 	@echo "make external-links  ask other servers whether what the documentation links there still exists"
 	@echo "make test   run all checks: lint, types, import walls, docs, unit, packaging and integration tests, some kills"
-	@echo "make lanes  check the engine on the oldest and the newest vLLM for CPUs, and Airflow's side on Airflow's pre-release"
+	@echo "make lanes  check the oldest and the newest vLLM for CPUs, Airflow's pre-release, and other providers' operators"
 	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, CHAOS=--faults=0:49)"
 	@echo "make kill-points  kill and freeze at every point between two steps, and write benchmarks/results/kill_points.md"
 	@echo "make batch-kills  kill servers, scheduler, tasks, drivers and engines beside clients of the Batch API (ROUNDS=0:4)"
@@ -60,7 +60,7 @@ external-links: .venv-docs/.stamp
 test: $(STAMPS) .tools/chromium/.stamp
 	.ci/checks lint docs unit packaging integration chaos
 
-lanes: .venv-pre/.stamp $(LANES:%=%/.stamp)
+lanes: .venv/.stamp .venv-pre/.stamp $(LANES:%=%/.stamp)
 	.ci/checks lanes
 
 chaos: .venv/.stamp

@@ -36,7 +36,7 @@ MODELS = ("usual", "deferred")
 DAG_IDS = tuple(f"batches_{model}" for model in MODELS)
 SERVERS = ("api-server", "api-server-2")
 USER = "admin"
-_DAGS = Path(__file__).parent / "dags"
+_DAGS = Path(__file__).parents[2] / "support" / "served_dags"
 _DRIVER = "airflow_provider_raybatch.job"
 _CPUS = 4
 """As Ray counts them: one for the engine of each batch that runs at once."""

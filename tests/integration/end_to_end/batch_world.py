@@ -197,6 +197,11 @@ class BatchWorld:
         results: list[Any] = played["it"]
         return results
 
+    def cancel(self, *batches: Mapping[str, Any]) -> None:
+        """Cancel ann's batches; what has ended meanwhile stays as it is."""
+        for batch_id in {batch["id"] for batch in batches}:
+            self.calls(["batches.cancel", {"batch_id": batch_id}])
+
     def upload(self, content: str) -> str:
         """Upload a file of ann's; return its id."""
         (made,) = self.calls(["files.create", {"file": ["a.jsonl", content], "purpose": "batch"}])

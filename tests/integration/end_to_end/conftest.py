@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MODES = ("blocking", "deferrable")
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[2] / "dags_examples"
+SERVED = HERE.parents[1] / "support/served_dags"
 DAGS = [
     "nightly_synthetic_data",
     "report_on_questions",
@@ -59,7 +60,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def airflow(served: Path) -> Iterator[AirflowStack]:
     """A running Airflow."""
-    bundles = {"tests": HERE / "dags", "examples": EXAMPLES}
+    bundles = {"tests": HERE / "dags", "examples": EXAMPLES, "served": SERVED}
     with AirflowStack(bundles, DAGS, {**INTERVALS, **settings(served)}) as stack:
         yield stack
 

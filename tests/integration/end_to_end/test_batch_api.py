@@ -26,7 +26,7 @@ MAIN = "3-sync"
 """The client that does all, with each commit; the others take turns."""
 CLIENTS = [
     MAIN,
-    pytest.param("3-async", marks=pytest.mark.turn(0)),
+    pytest.param("3-async", marks=pytest.mark.turn(3)),
     pytest.param("1-sync", marks=pytest.mark.turn(1)),
     pytest.param("1-async", marks=pytest.mark.turn(2)),
 ]
@@ -129,7 +129,7 @@ def scenarios(file_id: str) -> dict[str, dict[str, Any]]:
         "good": {"play": "batch", "content": GOOD, "metadata": {"job": "nightly", "empty": ""}},
         "mixed": {"play": "batch", "content": text_of(mixed())},
         "wrong": {"play": "calls", "calls": wrong},
-        **{name: {"play": "batch", "content": content} for name, (content, _, _) in INVALID.items()},
+        "duplicate": {"play": "batch", "content": INVALID["duplicate"][0]},
     }
 
 
@@ -173,10 +173,26 @@ def test_wrong_line_is_an_error_line(played):
     assert "max_tokens" in failed["response"]["body"]["error"]["message"]
 
 
+def test_file_with_equal_ids_fails_before_anything_is_asked(played, batches):
+    check_invalid(batches, "duplicate", played["duplicate"])
+
+
+@pytest.fixture(scope="module")
+def invalid(batches: BatchWorld) -> dict[str, Any]:
+    """What the main client gets for files that fail as a whole."""
+    files = {name: {"play": "batch", "content": content} for name, (content, _, _) in INVALID.items()}
+    return batches.play(MAIN, files)
+
+
+@pytest.mark.turn(2)
 @pytest.mark.parametrize("name", INVALID)
-def test_wrong_file_fails_before_anything_is_asked(played, batches, name):
+def test_wrong_file_fails_before_anything_is_asked(invalid, batches, name):
+    check_invalid(batches, name, invalid[name])
+
+
+def check_invalid(batches: BatchWorld, name: str, played: dict[str, Any]) -> None:
     content, code, number = INVALID[name]
-    batch = final(played[name])
+    batch = final(played)
     assert (batch["status"], batch["in_progress_at"]) == ("failed", None)
     first = batch["errors"]["data"][0]
     assert (first["code"], first["line"]) == (code, number)
@@ -335,6 +351,7 @@ def test_repeated_create_makes_one_batch(batches, file_id):
     """The proxy loses the first answer; the client repeats by itself, without a key of its own."""
     with forgetful(batches.airflow.url, f"{PREFIX}/batches") as proxy:
         repeated, intended = batches.calls(*[create(file_id)] * 2, url=f"{proxy.url}{PREFIX}")
+    batches.cancel(repeated, intended)  # nothing waits for their answers
     first, second, third = (answer.json() for answer in proxy.answers)
     assert [one["x-stainless-retry-count"] for one in proxy.headers] == ["0", "1", "0"]
     assert first["id"] == second["id"] == repeated["id"]
@@ -348,6 +365,7 @@ def test_key_of_a_create_makes_one_batch(batches, file_id):
     header = create(file_id, extra_headers={"Idempotency-Key": "night-8"})
     with_another_file = create(again, metadata={"idempotency_key": "night-7"})
     played = batches.calls(keyed, keyed, header, header, with_another_file)
+    batches.cancel(*played)
     one, same, other, same_other, of_another_file = (batch["id"] for batch in played)
     assert (one, other) == (same, same_other)
     assert len({one, other, of_another_file}) == 3

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of other providers for OpenAI's Batch API, unchanged, with our server in their connections."""
+"""Operators of other providers for OpenAI's Batch API, unchanged, with our server in their connections.
+
+A part of `make lanes`, for the minutes that its batches take.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from .batch_world import REPOSITORY, BatchWorld, chats, text_of
 from .rest import Run
 from .waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(0)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 DAG = "openai_operators"
 MODES = ("blocking", "deferrable")

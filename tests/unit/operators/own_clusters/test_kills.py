@@ -74,9 +74,7 @@ def test_the_order_of_a_kill(kubernetes: World, run: Run, own: Batch) -> None:
             faults.stage(verb="delete", kind="RayJob", call=lambda request: order.append(request.verb))
             operator.on_kill()
 
-        kubernetes.kuberay_down = (
-            True  # else it may see the stopped job first, and needs no bound
-        )
+        kubernetes.kuberay_down = True  # else it may see the stopped job first, and needs no bound
         ray.at_poll(1, kill)
         return lasting(60)(ray, body)
 
