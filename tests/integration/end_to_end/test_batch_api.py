@@ -47,8 +47,8 @@ VLLM_EXAMPLE = text_of(
 )
 """As vLLM's examples/offline_inference/openai_batch/openai_example_batch.jsonl."""
 GOOD = text_of(chats("good"))
-LATE = 300
-"""Lines that take more than a minute and a half, when nothing else is to be done."""
+LATE = chats("late_" + " a" * 6, 60, model="slow")
+"""Each pair takes four seconds, so all of them more than a minute and a half."""
 
 
 def mixed() -> list[dict[str, Any]]:
@@ -295,14 +295,13 @@ def test_cancelled_batch_keeps_what_is_finished(others, batches):
 @pytest.mark.turn(1)
 def test_expired_batch_keeps_what_is_finished(batches):
     """Its window is shorter than clients may ask for; so its record is made as the server makes it."""
-    asked = text_of(chats("late", LATE, model="slow"))
-    run = batches.create(batches.upload(asked), "slow", seconds=90)
+    run = batches.create(batches.upload(text_of(LATE)), "slow", seconds=90)
     (played,) = batches.play(MAIN, {"late": {"play": "finished", "batch_id": run.run_id}}).values()
     batch = final(played)
     assert batch["status"] == "expired"
     assert len(lines(played, "output")) >= 1
     assert codes(lines(played, "errors")) == {"batch_expired"}
-    assert len(lines(played, "output")) + len(lines(played, "errors")) == LATE
+    assert len(lines(played, "output")) + len(lines(played, "errors")) == len(LATE)
     run.wait("success", 60)
 
 
