@@ -6,6 +6,7 @@ Several processes may end one batch. They make the same records of its files, an
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import time
 from collections.abc import Sequence
@@ -30,6 +31,9 @@ from airflow_provider_raybatch.contract.batch_api.records import (
 from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
+from airflow_provider_raybatch.storage.errors import StorageError
+
+_log = logging.getLogger(__name__)
 
 PUBLISHING = 600.0
 """Seconds that a job without a task gets to publish, once it is decided how its batch ends."""
@@ -72,7 +76,7 @@ def end_of(store: BatchStore, state: BatchState, manifest: BatchManifest) -> Bat
     if state.ended is not None:
         return state.ended
     record, counts = state.record, manifest.counts
-    outcome = state.outcome or _decided(store, record.id, "completed")
+    outcome = state.outcome or decided(store, record.id, "completed")
     output = _kept(store, record, manifest, "output", _answers(record.id, manifest))
     errors = _kept(store, record, manifest, "error", _failures(store, record.id, manifest))
     end = BatchEnd(
@@ -98,6 +102,21 @@ def end_of(store: BatchStore, state: BatchState, manifest: BatchManifest) -> Bat
     return store.end(record.id, end)
 
 
+def end_from_manifest(store: BatchStore, state: BatchState) -> BatchEnd | None:
+    """End a batch from what its job has published; ``None`` where that is nothing, or can't be used.
+
+    :raises StorageError: the storage does not answer; another call goes on.
+    """
+    try:
+        manifest = manifest_of(store, state.record.id)
+        return None if manifest is None else end_of(store, state, manifest)
+    except StorageError:
+        raise
+    except RaybatchError as error:
+        _log.error("%s can't be ended from its manifest: %s", state.record.id, error)
+        return None
+
+
 def end_without_job(
     store: BatchStore, state: BatchState, decision: Decision, errors: Sequence[BatchError] = ()
 ) -> BatchEnd:
@@ -110,7 +129,7 @@ def end_without_job(
     """
     if state.ended is not None:
         return state.ended
-    outcome = state.outcome or _decided(store, state.record.id, decision, errors)
+    outcome = state.outcome or decided(store, state.record.id, decision, errors)
     ends_as = "failed" if outcome.decision == "completed" else outcome.decision
     end = BatchEnd(
         decision=ends_as,
@@ -123,9 +142,10 @@ def end_without_job(
     return store.end(state.record.id, end)
 
 
-def _decided(
+def decided(
     store: BatchStore, batch_id: str, decision: Decision, errors: Sequence[BatchError] = ()
 ) -> BatchOutcome:
+    """How a batch ends: by `decision`, unless another one was made before."""
     wanted = BatchOutcome(decision=decision, at=time.time(), nonce=new_nonce(), errors=list(errors))
     return store.decide(batch_id, wanted)
 

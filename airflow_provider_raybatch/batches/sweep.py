@@ -2,7 +2,8 @@
 """What has expired is deleted: files with what came of them, and later the documents of batches.
 
 A sweep may be killed anywhere, and several may run at once: what the next one finds the rest by is deleted
-last. Nothing of a batch that has not ended is touched, and nothing that this Airflow has not signed.
+last. Nothing of a batch that has not ended is touched, and nothing that this Airflow has not signed. A batch
+that its task has not ended a day after its window ends here, so that its input does not stay for ever.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from airflow_provider_raybatch.batches.ending import dataset_of
+from airflow_provider_raybatch.batches.ending import dataset_of, end_from_manifest, end_without_job
 from airflow_provider_raybatch.batches.store import BatchStore
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.batch_api.ids import is_file_id, output_file_id
 from airflow_provider_raybatch.contract.batch_api.listed import listed_batch, listed_file
-from airflow_provider_raybatch.contract.batch_api.records import BatchEnd, FileRecord
+from airflow_provider_raybatch.contract.batch_api.records import BatchEnd, BatchRecord, FileRecord
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.folder import folder
@@ -31,6 +32,8 @@ CREATES_KEPT = 30 * DAY
 """For how long an idempotency key finds its batch, from the last create with it."""
 BATCHES_KEPT = 365 * DAY
 """How long the documents of a batch are kept after its end."""
+ABANDONED = DAY
+"""After its window, and after the last sign of its job, a batch has so long for its task to end it."""
 STRAYS_KEPT = DAY
 """How long content may lie without a record; or half-written, without a write."""
 SLACK = 600.0
@@ -125,7 +128,7 @@ class _Sweep:
         if ended is None:
             record = self.store.record(batch_id)
             if record is not None:
-                self.in_use.add(record.input_file_id)
+                self._open(record)
             elif self.store.ended(batch_id) is None:
                 self._delete([key], "strays")
         elif ended.at + BATCHES_KEPT <= self.now:
@@ -141,6 +144,17 @@ class _Sweep:
             self.store.root.delete([key])
         elif ended.output_file_id is None and ended.error_file_id is None:
             self._without_files(batch_id, ended)
+
+    def _open(self, record: BatchRecord) -> None:
+        """Keep the input of a batch that has not ended, unless its window is long over: then it ends.
+
+        Its DAG run was deleted or marked, or no attempt could end it, and its owner has not looked since.
+        """
+        state = self.store.state(record.id) if record.expires_at + ABANDONED <= self.now else None
+        if state is None or (state.progress is not None and state.progress.at + ABANDONED > self.now):
+            self.in_use.add(record.input_file_id)
+        elif end_from_manifest(self.store, state) is None:
+            end_without_job(self.store, state, "expired")
 
     def _without_files(self, batch_id: str, ended: BatchEnd) -> None:
         record = self.store.record(batch_id)

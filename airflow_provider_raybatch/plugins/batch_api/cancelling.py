@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from airflow_provider_raybatch.batches.ending import decided
 from airflow_provider_raybatch.batches.store import BatchStore
 from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.runs import DagRuns
-from airflow_provider_raybatch.plugins.batch_api.upkeep import Upkeep, decided
+from airflow_provider_raybatch.plugins.batch_api.upkeep import Upkeep
 
 
 def cancelled(store: BatchStore, state: BatchState, runs: DagRuns, upkeep: Upkeep) -> BatchState:

@@ -19,7 +19,7 @@ from airflow_provider_raybatch.batches.creates import (
     by_body,
     by_key,
 )
-from airflow_provider_raybatch.batches.ending import end_without_job
+from airflow_provider_raybatch.batches.ending import decided, end_without_job
 from airflow_provider_raybatch.batches.models import ServedModel
 from airflow_provider_raybatch.batches.store import BatchStore
 from airflow_provider_raybatch.batches.validation import check_start
@@ -33,7 +33,7 @@ from airflow_provider_raybatch.plugins.batch_api.limits import check_new_batch
 from airflow_provider_raybatch.plugins.batch_api.new_batch import NewBatch
 from airflow_provider_raybatch.plugins.batch_api.runs import DagRuns, RunRefusedError
 from airflow_provider_raybatch.plugins.batch_api.settings import ApiLimits
-from airflow_provider_raybatch.plugins.batch_api.upkeep import decided, settled, trigger
+from airflow_provider_raybatch.plugins.batch_api.upkeep import settled, trigger
 
 RUN_REFUSED = "dag_run_refused"
 """The error of a batch whose DAG run Airflow did not make. A repeated create makes another batch."""

@@ -15,15 +15,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from airflow_provider_raybatch.batches.ending import PUBLISHING, end_of, end_without_job, manifest_of
+from airflow_provider_raybatch.batches.ending import (
+    PUBLISHING,
+    decided,
+    end_from_manifest,
+    end_without_job,
+)
 from airflow_provider_raybatch.batches.queueing import run_after
-from airflow_provider_raybatch.batches.store import BatchStore, new_nonce
-from airflow_provider_raybatch.contract.batch_api.records import BatchError, BatchOutcome, Decision
+from airflow_provider_raybatch.batches.store import BatchStore
+from airflow_provider_raybatch.contract.batch_api.records import BatchError
 from airflow_provider_raybatch.contract.batch_api.states import BatchState
-from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.runs import DagRuns
-from airflow_provider_raybatch.storage.errors import StorageError
 
 _log = logging.getLogger(__name__)
 
@@ -43,14 +46,6 @@ def trigger(store: BatchStore, state: BatchState, runs: DagRuns) -> BatchState:
     runs.trigger(record.dag_id, record.id, run_after(record.created_at, record.input_lines), record.model)
     store.mark_triggered(record.id, time.time())
     return replace(state, triggered=True)
-
-
-def decided(
-    store: BatchStore, batch_id: str, decision: Decision, errors: tuple[BatchError, ...] = ()
-) -> BatchOutcome:
-    """How a batch ends: `decision`, unless another one was made before."""
-    wanted = BatchOutcome(decision=decision, at=time.time(), nonce=new_nonce(), errors=list(errors))
-    return store.decide(batch_id, wanted)
 
 
 def settled(store: BatchStore, state: BatchState) -> BatchState:
@@ -112,15 +107,8 @@ class Upkeep:
         state = _again(store, state)  # its task may have ended it just before
         if state.is_over:
             return state
-        try:
-            manifest = manifest_of(store, record.id)
-            if manifest is not None:
-                end_of(store, state, manifest)
-                return _again(store, state)
-        except StorageError:
-            raise
-        except RaybatchError as error:
-            _log.error("%s can't be ended from its manifest: %s", record.id, error)
+        if end_from_manifest(store, state) is not None:
+            return _again(store, state)
         return _without_manifest(store, state)
 
     @contextmanager

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.batches.ending import dataset_of, end_of, end_without_job
+from airflow_provider_raybatch.batches.ending import dataset_of, decided, end_of, end_without_job
 from airflow_provider_raybatch.batches.store import BatchStore
 from airflow_provider_raybatch.batches.sweep import (
+    ABANDONED,
     BATCHES_KEPT,
     CREATES_KEPT,
     DAY,
@@ -22,7 +23,13 @@ from airflow_provider_raybatch.batches.sweep import (
 )
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.batch_api.ids import new_file_id
-from airflow_provider_raybatch.contract.batch_api.records import BatchRecord
+from airflow_provider_raybatch.contract.batch_api.records import (
+    BatchProgress,
+    BatchRecord,
+    Decision,
+    RequestCounts,
+    Started,
+)
 from airflow_provider_raybatch.storage.folder import folder
 from airflow_provider_raybatch.storage.stream import write_stream
 from tests.support.batch_api import created, published, state_of, store_at
@@ -131,7 +138,7 @@ def test_a_dataset_stays_until_its_last_file_expires(store: BatchStore) -> None:
 
 def test_nothing_of_a_batch_that_runs_is_deleted(store: BatchStore) -> None:
     """Neither its input nor what it has published, however late it is."""
-    record = created(store)
+    record = created(store, window=500 * DAY)
     manifest = published(store, record, {"a.jsonl": 3})
     kept = {path for path in paths(store) if path.startswith(("files/", "batches/"))}
 
@@ -140,6 +147,50 @@ def test_nothing_of_a_batch_that_runs_is_deleted(store: BatchStore) -> None:
     assert not any(swept.values())
     assert kept <= paths(store)
     assert end_of(store, state_of(store, record), manifest).output_file_id
+
+
+@pytest.mark.parametrize("decision", [None, "cancelled", "completed"])
+def test_an_abandoned_batch_ends(store: BatchStore, decision: Decision | None) -> None:
+    """Its run was deleted, and its owner does not look: a day after its window, and not before."""
+    record = created(store)
+    store.start(record.id, Started(at=1.0, total=3, nonce="n"))
+    if decision is not None:
+        decided(store, record.id, decision)
+
+    sweep(store, record.expires_at + ABANDONED - 1)
+    assert state_of(store, record).ended is None
+    sweep(store, record.expires_at + ABANDONED)
+
+    expected = {None: "expired", "cancelled": "cancelled", "completed": "failed"}
+    assert state_of(store, record).status == expected[decision]
+    assert sweep(store, time.time() + MONTH + SLACK + 60)["files"] == 1
+
+
+def test_an_abandoned_batch_ends_with_what_is_published(store: BatchStore) -> None:
+    record = created(store)
+    published(store, record, {"a.jsonl": 3})
+
+    sweep(store, record.expires_at + ABANDONED)
+
+    ended = state_of(store, record).ended
+    assert ended is not None
+    assert (ended.decision, ended.counts.completed) == ("completed", 3)
+    assert ended.output_file_id is not None
+
+
+def test_a_late_batch_is_left_while_its_job_lives(store: BatchStore) -> None:
+    record = created(store)
+    store.start(record.id, Started(at=1.0, total=3, nonce="n"))
+    late = record.expires_at + 2 * ABANDONED
+    progress = BatchProgress(at=late - 60, counts=RequestCounts(total=3, completed=1))
+    store.root.write(
+        f"{layout.batch_folder(record.id)}/{layout.PROGRESS}", progress.model_dump_json().encode()
+    )
+
+    sweep(store, late)
+    assert state_of(store, record).ended is None
+    sweep(store, late + ABANDONED)
+    assert state_of(store, record).status == "expired"
 
 
 def test_a_dataset_without_files_goes_when_they_would(store: BatchStore) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.batches.ending import decided
 from airflow_provider_raybatch.batches.store import BatchStore, new_nonce
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id
@@ -25,7 +26,7 @@ from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.plugins.batch_api.cancelling import cancelled
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.runs import RunRefusedError
-from airflow_provider_raybatch.plugins.batch_api.upkeep import Upkeep, decided, settled
+from airflow_provider_raybatch.plugins.batch_api.upkeep import Upkeep, settled
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.batch_api import published
 from tests.support.batch_runs import DAY, RunsOfTests
