@@ -174,7 +174,7 @@ def test_wrong_line_is_an_error_line(played):
 
 
 def test_file_with_equal_ids_fails_before_anything_is_asked(played, batches):
-    check_invalid(batches, "duplicate", played["duplicate"])
+    assert_failed_as_a_whole(batches, "duplicate", played["duplicate"])
 
 
 @pytest.fixture(scope="module")
@@ -187,10 +187,10 @@ def invalid(batches: BatchWorld) -> dict[str, Any]:
 @pytest.mark.turn(2)
 @pytest.mark.parametrize("name", INVALID)
 def test_wrong_file_fails_before_anything_is_asked(invalid, batches, name):
-    check_invalid(batches, name, invalid[name])
+    assert_failed_as_a_whole(batches, name, invalid[name])
 
 
-def check_invalid(batches: BatchWorld, name: str, played: dict[str, Any]) -> None:
+def assert_failed_as_a_whole(batches: BatchWorld, name: str, played: dict[str, Any]) -> None:
     content, code, number = INVALID[name]
     batch = final(played)
     assert (batch["status"], batch["in_progress_at"]) == ("failed", None)

@@ -87,7 +87,7 @@ def meanwhile(function: Callable[[], None]) -> Iterator[None]:
     thread.join()
 
 
-def check(batch: Batch, code: str) -> None:
+def assert_ended_midway(batch: Batch, code: str) -> None:
     good, codes = batch.ids()
     assert 0 < len(good) < LINES
     assert sorted([*good, *codes], key=int) == [str(number) for number in range(LINES)]
@@ -104,14 +104,14 @@ def test_cancelled_batch_frees_its_replicas(batch: Batch, ray_here: Any) -> None
 
     with meanwhile(cancel):
         answer(spec_of(batch))
-    check(batch, "batch_cancelled")
+    assert_ended_midway(batch, "batch_cancelled")
     wait_until(lambda: ray_here.available_resources().get("CPU") == 2)
 
 
 @pytest.mark.turn(0)
 def test_batch_expires_while_it_is_answered(batch: Batch) -> None:
     answer(spec_of(batch, expires_at=time.time() + 30))
-    check(batch, "batch_expired")
+    assert_ended_midway(batch, "batch_expired")
     assert batch.outcome() == "expired"
 
 
@@ -129,6 +129,6 @@ def test_killed_driver_of_a_cancelled_batch_is_resumed(batch: Batch, tmp_path: P
         os.kill(driver.pid, signal.SIGKILL)
     before = kept(batch)
     said = answer(parse(BatchInferenceSpec, spec_of(batch, 1).model_dump_json()))
-    check(batch, "batch_cancelled")
+    assert_ended_midway(batch, "batch_cancelled")
     assert kept(batch) >= before
     assert not any("engine" in one for one in said)
