@@ -29,6 +29,9 @@ _SETTINGS = {
     "max_connections": "200",
     "shared_buffers": "64MB",
     "dynamic_shared_memory_type": "mmap",  # a container's /dev/shm may be small
+    # Workers of LocalExecutor inherit the connection of a scheduler that is killed alone, and with it the
+    # locks of its last transaction: no other scheduler could queue a task while they live.
+    "idle_in_transaction_session_timeout": "20s",
     # The data is dropped with the server.
     "fsync": "off",
     "synchronous_commit": "off",
