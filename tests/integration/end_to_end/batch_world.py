@@ -40,6 +40,8 @@ VLLM_MODEL = "meta-llama/Meta-Llama-3-8B-Instruct"
 REPOSITORY = Path(__file__).parents[3]
 CLIENTS = {"3": sys.executable, "1": str(REPOSITORY / ".venv-openai1/bin/python")}
 """Pythons with an official client, by its major version."""
+MAIN = "3-sync"
+"""The client that does all, with each commit; the others take turns."""
 ANN, BOB = "ann", "bob"
 """Users of the stack, with the roles ``user`` and ``op``."""
 
@@ -61,6 +63,7 @@ def models(log: Path) -> dict[str, Any]:
         # About a second for each pair of rows, and each row is durable at once.
         "slow": {**echo(seconds_per_token=0.5, max_num_seqs=2), "rows_per_part": 1, "batch_size": 1},
         VLLM_MODEL: echo(),
+        "reusing": {**echo(), "reuse": str(responses(log))},
         "of-bob": {**echo(), "users": [BOB]},
         "demo": {
             "engine": "vllm",
@@ -75,6 +78,11 @@ def models(log: Path) -> dict[str, Any]:
             },
         },
     }
+
+
+def responses(log: Path) -> Path:
+    """The folder of responses that the model `reusing` shares with other DAGs."""
+    return log.parent / "responses"
 
 
 def dag_ids() -> list[str]:
@@ -268,6 +276,11 @@ class BatchWorld:
         ]
         return found
 
+    @property
+    def reuse(self) -> dict[str, Any]:
+        """Params of a DAG run that shares responses with the model `reusing`."""
+        return {"reuse": str(responses(self._log)), "engine_args": {"request_log": str(self._log)}}
+
     def asked(self, marker: str) -> list[str]:
         """Prompts with this text that engines have begun, once for each time."""
         events = [json.loads(text) for file in self._log.glob("*") for text in file.read_text().splitlines()]
@@ -289,3 +302,13 @@ def chats(marker: str, rows: int = 3, model: str = "echo", **body: Any) -> list[
         )
         for number in range(rows)
     ]
+
+
+GOOD = text_of(chats("good"))
+"""A file without a fault."""
+
+
+def create(file_id: str, **fields: Any) -> list[Any]:
+    """A call of the client."""
+    given = {"input_file_id": file_id, "endpoint": CHAT, "completion_window": "24h"}
+    return ["batches.create", {**given, **fields}]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .batch_world import BatchWorld, dag_ids, settings
+from .batch_world import GOOD, BatchWorld, dag_ids, settings
 from .lake import Lake, locked_lake
 from .ray_jobs import RayJobs
 from .rest import AirflowApi
@@ -104,3 +104,9 @@ def batches(airflow: AirflowStack, jobs: RayJobs, lake: Lake, served: Path) -> I
     airflow.show_dags({})
     with BatchWorld(airflow, lake, jobs, served) as world:
         yield world
+
+
+@pytest.fixture(scope="session")
+def file_id(batches: BatchWorld) -> str:
+    """A file of ann's."""
+    return batches.upload(GOOD)

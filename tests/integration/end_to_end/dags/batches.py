@@ -23,6 +23,7 @@ PARAMS: dict[str, Any] = {
     "prompt": "Say {row.text}",
     "engine_args": {},
     "sampling": {},
+    "reuse": None,
     "model": "",
     "runtime_env": {},
     # For Ray jobs that are not batch inferences.
@@ -92,6 +93,7 @@ def arguments(deferrable: bool) -> dict[str, Any]:
         "engine": "echo",
         "engine_args": "{{ params.engine_args }}",
         "sampling": "{{ params.sampling }}",
+        "reuse": "{{ params.reuse }}",
     }
 
 
