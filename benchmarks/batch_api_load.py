@@ -302,6 +302,7 @@ def main() -> None:
         settings = {
             **INTERVALS,
             "RAYBATCH__BATCH_API_ROOT": f"{folder}/root",
+            "RAYBATCH__BATCH_API_REQUESTS_PER_MINUTE": "0",  # all clients are one user
             "RAYBATCH__BATCH_API_MODELS": json.dumps({"echo": {**MODEL, "batches_at_once": AT_ONCE}}),
         }
         with (
@@ -310,6 +311,7 @@ def main() -> None:
         ):
             host, _, port = ray.url.removeprefix("http://").partition(":")
             stack.api.connection("ray_default", "ray", host=host, port=int(port))
+            stack.api.unpause(DAG)
             with patch.dict(os.environ, stack.environment):
                 found = batch_api_settings()
                 assert found is not None
