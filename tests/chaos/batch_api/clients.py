@@ -97,7 +97,7 @@ class Users:
         self._client = openai.OpenAI(
             base_url=f"{world.balancer.url}/raybatch/v1",
             api_key=world.token,
-            max_retries=10,
+            max_retries=30,  # of half a second to eight: both servers may take minutes to come back
             timeout=60,
             default_headers={"Connection": "close"},  # so that each call may go to another server
             http_client=openai.DefaultHttpx2Client(event_hooks=hooks),

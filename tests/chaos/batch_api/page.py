@@ -37,6 +37,8 @@ At the end of each round (`tests/chaos/batch_api/checking.py`, `asked.py`, `roun
   counts those; of the others, each is asked once, and never by two jobs side by side.
 - Each listed file has its content, and each upload is what was sent. After a sweep nothing is left that
   belongs to no record; `strays` are what it deleted, of uploads that were cut off.
+- A user whose client gives up is a flaw, too, although nothing is lost by it: an `APIConnectionError` is the
+  end of its retries while no server answers.
 """
 
 
