@@ -6,10 +6,12 @@ all on this machine, with the clients: so each figure has the work of all of the
 clients poll recorded batches once a second each; sixty batches of 1 to 100,000 lines run meanwhile; one
 client uploads 1 GB. Before and during that, another one asks Airflow's own API four times a second.
 
-Before that, on the quiet machine: batches of 100,000 lines beside a user's DAG whose operator answers the
-same file, in turns.
+    python benchmarks/batch_api_load.py load > benchmarks/results/batch_api_load.md
 
-    python benchmarks/batch_api_load.py > benchmarks/results/batch_api_load.md
+The other comparison needs a quiet machine: batches of 100,000 lines beside a user's DAG whose operator
+answers the same file, in turns.
+
+    python benchmarks/batch_api_load.py ratio > benchmarks/results/batch_api_ratio.md
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import os
 import platform
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -95,7 +99,7 @@ class Readings:
             result = await call
         except (openai.APIError, httpx.HTTPError) as error:
             self.failed[kind] = self.failed.get(kind, 0) + 1
-            print(f"<!-- {kind}: {type(error).__name__} -->", flush=True)
+            print(f"{kind}: {type(error).__name__}", file=sys.stderr, flush=True)
             return None
         self.seconds.setdefault(kind, []).append(time.perf_counter() - began)
         return result
@@ -109,8 +113,8 @@ class Readings:
 
 
 def sizes(number: int) -> list[int]:
-    """Numbers of lines from 1 to the largest, each larger than the one before by the same factor."""
-    return [round(LARGEST ** (place / (number - 1))) for place in range(number)]
+    """Numbers of lines: from 1 to a tenth of the largest, each larger by the same factor, and the largest."""
+    return [*(round((LARGEST / 10) ** (place / (number - 2))) for place in range(number - 1)), LARGEST]
 
 
 def lines(size: int, name: int) -> bytes:
@@ -275,7 +279,7 @@ def pairs(load: Load, stack: AirflowStack, folder: Path) -> list[tuple[float, fl
         other.wait("success", 600)
         batch.wait("success", 60)
         found.append((_seconds(batch), _seconds(other)))
-        print(f"<!-- pair: {found[-1]} -->", flush=True)
+        print(f"pair {number + 1}: {found[-1]}", file=sys.stderr, flush=True)
     return found
 
 
@@ -291,8 +295,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--batches", type=int, default=RUN)
+    parser.add_argument("what", choices=["load", "ratio"])
+    parser.add_argument("--batches", type=int, default=RUN, help="that run under load")
     given = parser.parse_args()
+    for name in ("httpx", "httpx2", "openai"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory(prefix="load-", dir="/tmp") as name:
         folder = Path(name)
         dags = folder / "dags"
@@ -319,33 +326,48 @@ def main() -> None:
             login = {"username": USER, "password": stack.passwords[USER]}
             token = httpx.post(f"{stack.url}/auth/token", json=login, timeout=60).json()["access_token"]
             load = Load(stack.url, token, recorded)
-            beside = pairs(load, stack, folder)
-            uploaded, took = asyncio.run(load.play(given.batches))
-    say(load, given.batches, uploaded, took)
-    say_pairs(beside)
+            if given.what == "ratio":
+                say_pairs(pairs(load, stack, folder))
+            else:
+                say(load, given.batches, *asyncio.run(load.play(given.batches)))
 
 
 def say_pairs(found: Sequence[tuple[float, float]]) -> None:
     """Print what a batch costs beside an operator of a user's."""
-    shown = "; ".join(f"{batch:.1f} s and {other:.1f} s, {batch / other:.2f}" for batch, other in found)
-    ratio = statistics.median(batch / other for batch, other in found)
     print(
-        f"\nBefore the load, {LARGEST:,} lines as a batch, and the same file by an operator; seconds of "
-        f"the\ntask and their ratio: {shown}. Median {ratio:.2f}."
+        f"""# A batch of the Batch API beside a user's operator
+
+The same {LARGEST:,} lines as a batch of the Batch API, and by `RayBatchInferenceOperator` of a user's DAG:
+seconds of the task, by Airflow. The `echo` engine with `num_cpus={MODEL["num_cpus"]}` is warm; each pair has
+lines of its own. PostgreSQL, API server, Ray and the disk are on {machine()}
+Made by `python benchmarks/batch_api_load.py ratio`.
+
+| pair | batch | operator | ratio |
+| ---: | ---: | ---: | ---: |"""
+    )
+    for number, (batch, other) in enumerate(found, 1):
+        print(f"| {number} | {batch:.1f} s | {other:.1f} s | {batch / other:.2f} |")
+    print(f"\nMedian ratio: {statistics.median(batch / other for batch, other in found):.2f}.")
+
+
+def machine() -> str:
+    """One sentence."""
+    versions = ", ".join(f"{name} {version(name)}" for name in ("apache-airflow", "ray", "openai", "fastapi"))
+    return (
+        f"one machine of {os.cpu_count()} cores ({platform.machine()}).\n"
+        f"Python {platform.python_version()}, {versions}."
     )
 
 
 def say(load: Load, batches: int, uploaded: float, took: float) -> None:
     """Print the table."""
-    versions = ", ".join(f"{name} {version(name)}" for name in ("apache-airflow", "ray", "openai", "fastapi"))
     print(
         f"""# The Batch API under load
 
 {CLIENTS} official clients poll {RECORDED:,} recorded batches once a second each; {batches} batches of 1 to
 {LARGEST:,} lines ({load.lines:,} in all) run, {AT_ONCE} at once, with the echo engine; one client uploads
-{UPLOAD / 1e9:g} GB. One API server, PostgreSQL, Ray, all clients and the disk with the state are on one
-machine of {os.cpu_count()} cores ({platform.machine()}), which is busy throughout. Python
-{platform.python_version()}, {versions}. Made by `python benchmarks/batch_api_load.py`.
+{UPLOAD / 1e9:g} GB. One API server, PostgreSQL, Ray, all clients and the state are on {machine()}
+It is busy throughout. Made by `python benchmarks/batch_api_load.py load`.
 
 | call | number | median | p95 | longest | failed |
 | --- | ---: | ---: | ---: | ---: | ---: |"""
