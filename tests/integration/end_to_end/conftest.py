@@ -106,7 +106,7 @@ def batches(airflow: AirflowStack, jobs: RayJobs, lake: Lake, served: Path) -> I
         yield world
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def file_id(batches: BatchWorld) -> str:
     """A file of ann's."""
     return batches.upload(GOOD)
