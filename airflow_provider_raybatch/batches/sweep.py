@@ -46,7 +46,7 @@ Item = TypeVar("Item")
 
 
 def sweep(store: BatchStore, now: float | None = None) -> dict[str, int]:
-    """Delete what has expired.
+    """Delete what has expired, and end batches that nothing else will end.
 
     :param now: epoch seconds; by default the time of the call.
     :return: how many `files`, `datasets`, `batches`, `creates` and `strays` (keys and content without a
@@ -128,7 +128,7 @@ class _Sweep:
         if ended is None:
             record = self.store.record(batch_id)
             if record is not None:
-                self._open(record)
+                self._unfinished(record)
             elif self.store.ended(batch_id) is None:
                 self._delete([key], "strays")
         elif ended.at + BATCHES_KEPT <= self.now:
@@ -145,7 +145,7 @@ class _Sweep:
         elif ended.output_file_id is None and ended.error_file_id is None:
             self._without_files(batch_id, ended)
 
-    def _open(self, record: BatchRecord) -> None:
+    def _unfinished(self, record: BatchRecord) -> None:
         """Keep the input of a batch that has not ended, unless its window is long over: then it ends.
 
         Its DAG run was deleted or marked, or no attempt could end it, and its owner has not looked since.
