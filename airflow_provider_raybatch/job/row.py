@@ -18,18 +18,44 @@ if TYPE_CHECKING:
 _LONGEST_REASON = 1000
 
 
+IMAGE_PART: Mapping[str, str] = {"type": "image"}
+"""The part of a message's content in whose place a model sees the next of a request's images."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image of a request, as its row has it: its content, or where that lies.
+
+    :param uri: a path or URI that the job may read; empty where the row has the content.
+    :param version: what tells this content from any other, by which requests are the same; empty for a
+        reference that nobody has looked at yet.
+    """
+
+    content: bytes = field(default=b"", repr=False)
+    uri: str = ""
+    version: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """What a dead letter says of it, without its content."""
+        named = {"uri": self.uri} if self.uri else {"bytes": len(self.content)}
+        return {**named, **({"version": self.version} if self.version else {})}
+
+
 @dataclass(frozen=True)
 class Request:
     """The request of one row: either `messages` (a chat) or `prompt` (raw text) is set.
 
     :param sampling: vLLM sampling parameters of this row, merged over the job's by the engine.
     :param adapter: name of the adapter (LoRA) that answers; ``None`` for the model alone.
+    :param images: in the order of the :data:`IMAGE_PART` parts of `messages`, one for each; or in that of the
+        placeholders that a raw prompt has.
     """
 
     messages: list[dict[str, Any]] | None = None
     prompt: str | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
     adapter: str | None = None
+    images: tuple[Image, ...] = ()
 
     @property
     def characters(self) -> int:
@@ -45,6 +71,7 @@ class Request:
             "prompt": self.prompt,
             "sampling": dict(self.sampling) or None,
             "adapter": self.adapter,
+            "images": [image.as_json() for image in self.images] or None,
         }
         given = {name: value for name, value in content.items() if value is not None}
         return json.dumps(given, ensure_ascii=False, default=str)
@@ -60,6 +87,10 @@ def _length(content: Any) -> int:
 
 class RenderError(ValueError):
     """A row makes no request."""
+
+
+class ImageError(RenderError):
+    """An image of a row can't be read or used; one sentence, with the remedy."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +165,8 @@ class Response:
 class RowFailure:
     """Why a row has no response.
 
-    :param step: ``read``, ``template``, ``tokenize``, ``engine``, ``parse``, ``length`` or ``postprocess``;
-        ``cancelled`` or ``expired`` where no request was made before its batch ended.
+    :param step: ``read``, ``template``, ``media``, ``tokenize``, ``engine``, ``parse``, ``length`` or
+        ``postprocess``; ``cancelled`` or ``expired`` where no request was made before its batch ended.
     :param input_tokens: of a response that was generated and rejected, as are `output_tokens`.
     """
 

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
@@ -52,7 +55,20 @@ class Engine(Protocol):
         """
 
     def encode(self, requests: Sequence[Request]) -> list[Any]:
-        """Apply the chat template and tokenise: what `generate` takes, or a :class:`RowFailure`."""
+        """Apply the chat template and tokenise: what `generate` takes, or a :class:`RowFailure`.
+
+        A request with images is not complete: :meth:`attach` adds them.
+        """
+
+    def attach(self, encoded: Any, pixels: Sequence[npt.NDArray[np.uint8]]) -> Any:
+        """Give a request its images: what `generate` takes, or why the model can't take them.
+
+        Called in a thread, shortly before `generate`, since images take much memory.
+
+        :param encoded: of `encode`; it is used up.
+        :param pixels: of each image of the request, in order: height x width x 3, RGB.
+        :returns: a :class:`RowFailure` where it fails.
+        """
 
     async def generate(self, encoded: Any) -> Any:
         """Make the response to one request: what `decode` takes, or a :class:`RowFailure`.
