@@ -11,6 +11,7 @@ from pydantic import model_validator
 from airflow_provider_raybatch.contract.arguments.chunks import ChunkArguments
 from airflow_provider_raybatch.contract.arguments.cost import CostArguments
 from airflow_provider_raybatch.contract.arguments.engine import EngineArguments
+from airflow_provider_raybatch.contract.arguments.images import ImageArguments, ImageLimits
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.arguments.logprobs import COLUMNS as LOGPROBS
@@ -56,10 +57,11 @@ _LATER_CHOICES = ("special_tokens_in_text", "on_overlong", *_OF_TOOLS)
 _YOUNG = (
     "csv_options", "response_format_digest", "pooling", "embed_dtype", "adapter", "adapters",
     "adapter_column", "adapter_digests", "query", "document", "documents_column", "top_n",
-    "chunk_tokens", "chunk_overlap_tokens", "served_model_name", *_LATER_CHOICES,
+    "chunk_tokens", "chunk_overlap_tokens", "served_model_name", *ImageArguments.model_fields,
+    *_LATER_CHOICES,
 )  # fmt: skip
 """Arguments that came after specs were submitted: left out of the fingerprint where they are not given."""
-_NOT_DELIVERED = (Limits, CostArguments, ReportArguments, ServedArguments)
+_NOT_DELIVERED = (Limits, ImageLimits, CostArguments, ReportArguments, ServedArguments)
 _MODEL_FOLDERS = ("model", "tokenizer", "hf_config_path", "generation_config", "download_dir")
 """The model, and the engine arguments that may name a folder."""
 _VLLM_PROCESSOR = "vLLMEngineProcessorConfig"
@@ -80,6 +82,8 @@ class BatchInferenceSpec(
     TaskArguments,
     OpenAiBatchArguments,
     ModelArguments,
+    ImageLimits,
+    ImageArguments,
     PromptArguments,
     InputArguments,
 ):
@@ -305,6 +309,10 @@ class BatchInferenceSpec(
                 )
         return self
 
+    def column_arguments(self) -> dict[str, str]:
+        """See :meth:`PromptArguments.column_arguments`; with the columns of images."""
+        return {**dict.fromkeys(self.images, "images"), **super().column_arguments()}
+
     @property
     def keeps_logprobs(self) -> bool:
         """Whether the dataset has log probabilities."""
@@ -370,7 +378,7 @@ class BatchInferenceSpec(
     def deciding(self) -> dict[str, Any]:
         """What :attr:`response_digest` is over, by the arguments' names; `engine` with its own arguments."""
         groups = (PromptArguments, ModelArguments, ToolArguments, SamplingArguments)
-        deciding = {name for group in groups for name in group.model_fields}
+        deciding = {"images", *(name for group in groups for name in group.model_fields)}
         left_out = {"template_time", "adapter_digests", "response_format_digest", *self._unset}
         content = self.model_dump(mode="json", include=deciding - left_out)
         if self.response_schema is not None:

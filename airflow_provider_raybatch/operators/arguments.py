@@ -55,7 +55,7 @@ _NEEDED = {
 _TYPED = {"sampling": SAMPLING_TYPES, "pooling": POOLING_TYPES, "engine_args": ENGINE_ARG_TYPES}
 _FREE_FORM = (
     "csv_options", "sampling", "pooling", "engine_args", "processor", "chat_template_kwargs",
-    "response_format", "adapters", "tools", "tool_choice",
+    "response_format", "adapters", "tools", "tool_choice", "images", "image_roots", "image_hosts",
 )  # fmt: skip
 _COLLECTIONS = ("source", "messages", "gpu_hour_price", *_FREE_FORM)
 """Arguments whose text is that of a list or a dictionary, where it looks like one."""

@@ -24,6 +24,8 @@ _STAND_INS = {
 """Values for unknown arguments with which no check of the known ones fails."""
 _COLUMN = "not_known_while_parsing"
 """A column that no source has."""
+_OF_ROWS = ("system_prompt", "images", "sampling_column", "adapter_column", *PROMPTS)
+"""Arguments by which a request may depend on its row."""
 _NOT_WITH_TOOLS = ("model_task", "response_format", "sampling", *PROMPTS)
 _TOGETHER = {
     **dict.fromkeys((name for rules in MODEL_TASKS.values() for name in rules.without), ("model_task",)),
@@ -36,6 +38,7 @@ _TOGETHER = {
     "tool_choice": ("tools", "engine", "engine_args", "tool_call_parser", *_NOT_WITH_TOOLS),
     "tool_call_parser": ("tools", "engine", "engine_args", "tool_choice", *_NOT_WITH_TOOLS),
     "top_n": ("model_task", *PAIRS),
+    "keep_images": ("model_task", "images"),
     "adapter": ("engine", "adapters", "adapter_column", "model_task"),
     "adapters": ("engine", "adapter", "adapter_column", "model_task"),
     "adapter_column": ("engine", "adapter", "adapters", "model_task"),
@@ -81,8 +84,7 @@ def spec_of_known(
         if left_out.intersection((*ways, "format", "model_task")):
             known[name] = f"{{row.{_COLUMN}}}"
     generates = known.get("model_task", GENERATE) == GENERATE and not by_lines
-    if generates and left_out.intersection(("system_prompt", "sampling_column", "adapter_column", *PROMPTS)):
-        # A request may depend on its row.
+    if generates and left_out.intersection(_OF_ROWS):
         known["sampling_column"] = known.get("sampling_column") or _COLUMN
     if "engine" in left_out:
         known["model"] = known.get("model") or _STAND_INS["model"]

@@ -76,6 +76,18 @@ class RayBatchInferenceOperator(RayOperator):
         which act as turns of the chat; ``escape`` them, or count the row as an ``error``.
     :param on_overlong: a row whose prompt leaves no room for a response is an ``error`` (default), or
         ``truncate`` cuts its longest values; with a pooling model, the end of a text that it can't take.
+    :param images: a column with the images of each row, or a list of columns in the order in which the model
+        sees them: bytes, structs with ``bytes`` as Hugging Face's datasets write them, references (a path,
+        ``file://``, ``s3://``, ``https://``, ``data:``), or lists of these. They fill the ``{"type":
+        "image"}`` parts of a chat; without any, they come before the text of its first user message.
+    :param keep_images: whether the dataset has the columns of `images` that hold bytes; default no.
+    :param image_roots: folders, local or ``s3://``, below which references of rows may lie; by default those
+        in which the source's files are.
+    :param image_hosts: host names whose ``https://`` references are fetched; default none.
+    :param max_image_bytes: of an image as it is stored; a larger one fails its row; default 20 MiB.
+    :param max_image_pixels: of an image; one with more fails its row before it is decoded; default 64
+        million.
+    :param image_timeout: seconds or ``timedelta`` for fetching and decoding one image, default 30.
 
     Model and sampling:
 
@@ -223,6 +235,13 @@ class RayBatchInferenceOperator(RayOperator):
         documents_column: str | None = None,
         special_tokens_in_text: Literal["keep", "escape", "error"] | None = None,
         on_overlong: Literal["error", "truncate"] | None = None,
+        images: Sequence[str] | str | None = None,
+        keep_images: bool | str | None = None,
+        image_roots: Sequence[str] | str | None = None,
+        image_hosts: Sequence[str] | str | None = None,
+        max_image_bytes: int | str | None = None,
+        max_image_pixels: int | str | None = None,
+        image_timeout: timedelta | float | str | None = None,
         model: str | None = None,
         served_model_name: str | None = None,
         model_task: Literal["generate", "embed", "classify", "score"] | None = None,
@@ -305,6 +324,13 @@ class RayBatchInferenceOperator(RayOperator):
         self.documents_column = documents_column
         self.special_tokens_in_text = special_tokens_in_text
         self.on_overlong = on_overlong
+        self.images = images
+        self.keep_images = keep_images
+        self.image_roots = image_roots
+        self.image_hosts = image_hosts
+        self.max_image_bytes = max_image_bytes
+        self.max_image_pixels = max_image_pixels
+        self.image_timeout = image_timeout
         self.model = model
         self.served_model_name = served_model_name
         self.model_task = model_task

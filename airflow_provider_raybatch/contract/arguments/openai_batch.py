@@ -25,6 +25,8 @@ _OF_LINES = {
     "system_prompt": "the messages of each line are what is asked",
     "sampling_column": "the body of each line has its parameters",
     "adapter_column": "a line has the name of the model, and no adapter",
+    "images": "the messages of each line have their images, as 'data:' URIs",
+    **dict.fromkeys(("image_roots", "image_hosts"), "a line has its images in it, and no references"),
     "chunk_tokens": "a line gets one vector",
     "on_overlong": "a line that is too long gets an error line",
 }

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
+from airflow_provider_raybatch.contract.arguments.images import ImageArguments, ImageLimits
 from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS
 from airflow_provider_raybatch.contract.base import ContractModel, shown
 
@@ -51,8 +52,11 @@ NO_ADAPTERS = dict.fromkeys(
     "which uses no LoRA adapter; merge it into the model (PEFT's merge_and_unload), and give that as model",
 )
 """Arguments that a task does not take whose engine is asked without adapters."""
-NO_TEXT = {**dict.fromkeys(_OF_GENERATION, "which generates no text; remove it"), **NO_ADAPTERS}
-"""Arguments that no pooling task takes: they are about generated text, or adapters."""
+_NO_IMAGES = dict.fromkeys(
+    (*ImageArguments.model_fields, *ImageLimits.model_fields), "which takes no images; remove it"
+)
+NO_TEXT = {**dict.fromkeys(_OF_GENERATION, "which generates no text; remove it"), **NO_ADAPTERS, **_NO_IMAGES}
+"""Arguments that no pooling task takes: they are about generated text, adapters, or images."""
 NO_CHAT = dict.fromkeys(
     _OF_CHATS, "which takes one text a row and no chat; use prompt_column, or prompt for a template of it"
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.chunks import ChunkArguments
 from airflow_provider_raybatch.contract.arguments.engine import EngineArguments
+from airflow_provider_raybatch.contract.arguments.images import ImageArguments
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments
 from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
@@ -32,7 +33,7 @@ from airflow_provider_raybatch.storage.folder import Folder
 
 _EXPLAIN = (
     TaskArguments, ModelArguments, PromptArguments, ChunkArguments, ToolArguments, SamplingArguments,
-    EngineArguments,
+    ImageArguments, EngineArguments,
 )  # fmt: skip
 _LONGEST = 4000
 """Characters of one argument's text, such as a chat template."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.arguments.cost import CostArguments
+from airflow_provider_raybatch.contract.arguments.images import ImageLimits
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.arguments.report import ReportArguments
 from airflow_provider_raybatch.contract.arguments.served import ServedArguments
@@ -34,6 +35,7 @@ class TestFingerprint:
             {"destination": "/data/out", "destination_format": "jsonl"},
             {"preserve_order": True},
             {"csv_options": {"delimiter": ";"}},
+            {"images": ["photo"]},
         ],
     )
     def test_arguments_that_change_the_dataset_are_part(self, fields: dict[str, Any]) -> None:
@@ -41,7 +43,7 @@ class TestFingerprint:
 
     def test_later_argument_leaves_other_jobs_digests(self) -> None:
         """A job that was submitted before the update is still the same job."""
-        groups = (Limits, CostArguments, ReportArguments, ServedArguments)
+        groups = (Limits, ImageLimits, CostArguments, ReportArguments, ServedArguments)
         not_delivered = {name for group in groups for name in group.model_fields}
         fields = spec().model_dump(mode="json", exclude={"submission", "template_time", *not_delivered})
         later = {
@@ -65,9 +67,18 @@ class TestFingerprint:
             "documents_column": None,
             "top_n": None,
             "served_model_name": None,
+            "images": [],
+            "keep_images": False,
         }
         assert later == {name: fields.pop(name) for name in later}
         assert spec().fingerprint == json_digest(fields)
+
+    def test_kept_images_are_part_and_limits_of_images_are_not(self) -> None:
+        images = spec(images=["photo"])
+        limits = {"image_roots": ["/photos"], "image_hosts": ["a.com"], "max_image_bytes": 9}
+        more = {"max_image_pixels": 9, "image_timeout": 1}
+        assert spec(images=["photo"], **limits, **more).fingerprint == images.fingerprint
+        assert spec(images=["photo"], keep_images=True).fingerprint != images.fingerprint
 
     def test_the_order_of_keys_does_not_matter(self) -> None:
         one, other = {"temperature": 0, "n": 2}, {"n": 2, "temperature": 0}
@@ -88,6 +99,7 @@ class TestResponseDigest:
             {"engine": "echo", "replicas": 4, "batch_size": 7, "num_cpus": 2},
             {"engine": "echo", "engine_args": {"max_num_seqs": 4, "startup_seconds": 3}},
             {"preserve_order": True},
+            {"image_roots": ["/photos"], "image_timeout": 3},
         ],
     )
     def test_what_only_changes_how_it_runs_keeps_the_finished_rows(self, fields: dict[str, Any]) -> None:
@@ -100,6 +112,7 @@ class TestResponseDigest:
             {"model": "other"},
             {"sampling": {"seed": 1}},
             {"sampling_column": "s"},
+            {"images": ["photo"]},
             {"response_format": "json_object"},
             {"engine": "vllm", "engine_args": {}},
             {"engine": "echo", "engine_args": {"quantization": "fp8"}},

@@ -35,6 +35,8 @@ def test_every_argument_finds_its_place() -> None:
         "limit": "5", "id_column": "id",
         "prompt": "Say {row.x}", "system_prompt": "Be short.",
         "special_tokens_in_text": "escape", "on_overlong": "error",
+        "image_roots": ["/photos"], "image_hosts": ["images.example.com"], "max_image_bytes": 9,
+        "max_image_pixels": 7, "image_timeout": timedelta(seconds=2),
         "model": "m", "chat_template": "{{ messages }}", "chat_template_kwargs": {"thinking": False},
         "sampling": {"temperature": 0, "n": 2}, "sampling_column": "s", "response_format": "json_object",
         "on_truncated": "error",
@@ -54,7 +56,7 @@ def test_every_argument_finds_its_place() -> None:
     }  # fmt: skip
     converted = {
         "limit": 5, "destination": "s3://b/out", "reuse": "s3://b/store", "reuse_max_age": 86400.0,
-        "flush_interval": 5.0, "no_progress_timeout": 300.0, "cluster_wait": 60.0,
+        "image_timeout": 2.0, "flush_interval": 5.0, "no_progress_timeout": 300.0, "cluster_wait": 60.0,
         "orphan_timeout": 3600.0,
         "csv_options": {"delimiter": ";", "encoding": "utf-8", "header": True},
     }  # fmt: skip
@@ -66,8 +68,14 @@ def test_every_argument_finds_its_place() -> None:
     ))  # fmt: skip
     plain = build_spec(given).model_dump(exclude={"submission", "schema_version"})
     of_others = {"pooling": {}, "embed_dtype": "float32", "adapters": {}, "adapter_digests": {}}
-    of_others |= {"chunk_overlap_tokens": 0}
+    of_others |= {"chunk_overlap_tokens": 0, "images": [], "keep_images": False}
     assert plain == {**given, **converted, **not_given, **of_others, "model_task": "generate"}
+
+
+def test_images_may_be_one_column_or_the_text_of_a_list() -> None:
+    assert spec(images="photo").images == ["photo"]
+    assert spec(images='["front", "back"]', keep_images="true").images == ["front", "back"]
+    assert spec(images="photo", image_roots="s3://b/photos", image_hosts="A.com").image_hosts == ["a.com"]
 
 
 def test_arguments_of_vectors_find_their_place() -> None:

@@ -79,6 +79,7 @@ def test_a_mistake_is_found_while_the_dag_is_parsed(arguments: dict[str, Any], s
         {"prompt": "{{ params.a }}", "prompt_column": "c"},
         {"prompt": None, "messages": [{"role": "user", "content": "{{ params.a }}"}]},
         {"prompt": "Say it", "system_prompt": "{{ params.s }}"},
+        {"prompt": "Say it", "images": "{{ params.i }}", "keep_images": True},
         {"prompt": None, "model_task": "score", "query": "{{ params.q }}", "documents_column": "d"},
         {"prompt": None, "model_task": "score", "query": "q", "document": "{{ params.d }}", "top_n": 3},
         {"prompt": None, "model_task": "{{ params.t }}", "query": "q", "document": "{row.d}"},
