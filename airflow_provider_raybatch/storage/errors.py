@@ -18,7 +18,8 @@ _NO_IDENTITY = ("/latest/api/token", "/latest/meta-data", "169.254.169.254")
 _PASSING = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestConflict"})
 """Refusals (4xx) after which S3 itself asks for the call again."""
 _NOT_OFFERED = frozenset({"NotImplemented", "InvalidArgument"})
-_DENIED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken")
+_WRONG_KEYS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken")
+_DENIED = ("AccessDenied", *_WRONG_KEYS)
 _LACKS_A_RIGHT = frozenset({"AccessDenied", "403 Forbidden"})
 _RIGHTS = {
     "list": "s3:ListBucket",
@@ -160,6 +161,19 @@ def is_denied(error: Exception) -> bool:
 
     denied = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
     return isinstance(error, denied) or any(mark in str(error) for mark in _DENIED)
+
+
+def is_of_one_object(error: StorageError) -> bool:
+    """Whether the store answers, and lacks or refuses this object alone, as far as it tells."""
+    from obstore import exceptions
+
+    cause = error.__cause__
+    if isinstance(error, RefusedError) or isinstance(cause, (FileNotFoundError, exceptions.InvalidPathError)):
+        return True
+    if not isinstance(cause, exceptions.PermissionDeniedError):
+        return False
+    text = str(cause)
+    return _cause_of(text) is None and not any(mark in text for mark in _WRONG_KEYS)
 
 
 def s3_error(verb: str, uri: str, error: Exception, tried: float = 0) -> StorageError:

@@ -36,6 +36,7 @@ _UPLOADS = 4
 _SURE = re.compile(r"[\w./=-]*", re.ASCII)
 """The part of a key that obstore sends unchanged."""
 
+_BLOCK = 256 * 1024
 _READ_WHOLE = 1024 * 1024
 """Up to so many bytes are read at once when a file is opened: a second request would take longer."""
 
@@ -145,6 +146,19 @@ class S3Folder:
         def attempt(store: S3Store, key: str) -> tuple[bytes, str]:
             found = store.get(key, options={"range": (start, start + length)})
             return bytes(found.bytes()), str(found.meta["e_tag"] or "")
+
+        return self._find(path, attempt)
+
+    def read_blocks(self, path: str, take: Callable[[Entry, Iterable[bytes]], T]) -> T:
+        """What `take` makes of an object and its content, of one version, in blocks of 256 KiB.
+
+        :param take: may leave blocks unread, and is called again after a fault of the store.
+        """
+
+        def attempt(store: S3Store, key: str) -> T:
+            found = store.get(key)
+            blocks = found.stream(min_chunk_size=_BLOCK)
+            return take(_entry(path, found.meta), (bytes(block) for block in blocks))
 
         return self._find(path, attempt)
 

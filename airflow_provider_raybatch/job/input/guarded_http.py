@@ -4,15 +4,21 @@
 A host that the user named may be anywhere but at a link-local address. A public host may redirect only to
 public ones, and no host from https to http. The address that was checked is the one that is connected to: a
 second lookup of its name could give another one.
+
+What a row names is read within :class:`Bounds`: from few hosts, at public addresses, until a deadline.
 """
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import io
 import socket
+import time
 import urllib.request
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any
 from urllib.parse import urlsplit
 
@@ -25,11 +31,51 @@ _AGENT = {"User-Agent": "airflow-provider-raybatch"}
 _MOST_REDIRECTS = 5
 
 
+class NotFollowedError(StorageError):
+    """An address or a redirect is refused.
+
+    :ivar what: the beginning of a sentence: what leads where.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"source: {what}, which is not followed; name the file where it lies, or copy it into a bucket.",
+            FailureClass.USER_ERROR,
+        )
+        self.what = what
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a request must stay within, also after redirects.
+
+    :param hosts: names in lower case; each is read over https, from port 443 of public addresses.
+    :param deadline: by `time.monotonic`; until the last byte. Servers that send a byte now and then would
+        never reach the timeout of a socket.
+    """
+
+    hosts: frozenset[str]
+    deadline: float
+
+    @property
+    def seconds_left(self) -> float:
+        """:raises TimeoutError: none."""
+        if (left := self.deadline - time.monotonic()) <= 0:
+            raise TimeoutError("timed out")
+        return left
+
+    def allow(self, url: str) -> bool:
+        """Whether a URL may be read."""
+        parts = urlsplit(url)
+        return parts.scheme == "https" and parts.hostname in self.hosts and parts.port in {None, 443}
+
+
 class GuardedRequest(urllib.request.Request):
     """A GET.
 
     :param span: of bytes, as the header ``Range`` has it; redirects keep it.
     :param login: as the header ``Authorization`` has it; only redirects to the same server keep it.
+    :param bounds: for a request that a row asks for.
 
     :ivar named: the URL that led here, without its query; empty for one that the user named.
     :ivar is_after_public: whether a public host led here.
@@ -39,10 +85,10 @@ class GuardedRequest(urllib.request.Request):
     named = ""
     is_after_public = is_public = is_proxied = False
 
-    def __init__(self, url: str, span: str = "", login: str = "") -> None:
+    def __init__(self, url: str, span: str = "", login: str = "", bounds: Bounds | None = None) -> None:
         own = {"Range": span, "Authorization": login}
         super().__init__(url, headers=_AGENT | {name: value for name, value in own.items() if value})
-        self.span, self.login = span, login
+        self.span, self.login, self.bounds = span, login, bounds
 
     def set_proxy(self, host: str, type: str) -> None:
         """Let a proxy of the environment fetch it."""
@@ -60,12 +106,12 @@ def build_opener() -> urllib.request.OpenerDirector:
 
 class _Http(urllib.request.HTTPHandler):
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_connecting(_Connection, _checked(req)), req)
+        return self.do_open(_connecting(_Connection, req), req)
 
 
 class _Https(urllib.request.HTTPSHandler):
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_connecting(_SecureConnection, _checked(req)), req)
+        return self.do_open(_connecting(_SecureConnection, req), req)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -81,12 +127,14 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         new = urlsplit(newurl)
         here = shown_uri(req.full_url)
         if new.scheme not in {"https", urlsplit(here).scheme}:
-            raise _refused(f"{here} redirects to {shown_uri(newurl)}")
+            raise NotFollowedError(f"{here} redirects to {shown_uri(newurl)}")
         if "@" in new.netloc:
-            raise _refused(f"{here} redirects to {new.hostname} with a login")
+            raise NotFollowedError(f"{here} redirects to {new.hostname} with a login")
+        if req.bounds and not req.bounds.allow(newurl):
+            raise NotFollowedError(f"{here} redirects to {shown_uri(newurl)}")
         old = urlsplit(req.full_url)
         is_same = (new.scheme, new.netloc) == (old.scheme, old.netloc)
-        request = GuardedRequest(newurl, req.span, req.login if is_same else "")
+        request = GuardedRequest(newurl, req.span, req.login if is_same else "", req.bounds)
         request.named = here
         request.is_after_public = req.is_public  # as all hosts after a public one are
         return request
@@ -102,14 +150,44 @@ class _Connection(http.client.HTTPConnection):
             self.sock = _connected(self.addresses, self.timeout)
 
 
+class _BoundedAnswer(http.client.HTTPResponse):
+    """An answer whose every byte comes before the deadline of `bounds`, those of its headers included."""
+
+    def __init__(self, sock: socket.socket, *arguments: Any, bounds: Bounds, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)
+        self.fp = io.BufferedReader(_Bounded(self.fp.detach(), sock, bounds))
+
+
+class _Bounded(io.RawIOBase):
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket, bounds: Bounds) -> None:
+        self._raw, self._sock, self._bounds = raw, sock, bounds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        self._sock.settimeout(self._bounds.seconds_left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
 class _SecureConnection(http.client.HTTPSConnection, _Connection):
     """Wraps the socket that :meth:`_Connection.connect` opens."""
 
 
-def _connecting(kind: type[_Connection], addresses: Sequence[Any]) -> Callable[..., _Connection]:
+def _connecting(kind: type[_Connection], req: urllib.request.Request) -> Callable[..., _Connection]:
+    assert isinstance(req, GuardedRequest)
+    addresses, bounds = _checked(req), req.bounds
+
     def connection(*arguments: Any, **options: Any) -> _Connection:
         made = kind(*arguments, **options)
         made.addresses = addresses
+        if bounds is not None:
+            made.timeout = bounds.seconds_left
+            made.response_class = partial(_BoundedAnswer, bounds=bounds)
         return made
 
     return connection
@@ -123,13 +201,12 @@ def _connected(addresses: Sequence[Any], timeout: float | None) -> socket.socket
     return socket.create_connection(last[:2], timeout)
 
 
-def _checked(req: urllib.request.Request) -> list[Any]:
+def _checked(req: GuardedRequest) -> list[Any]:
     """Addresses to connect to; empty for a request by a proxy.
 
-    :raises StorageError: one of them is refused.
+    :raises NotFollowedError: one of them is refused.
     :raises OSError: the name has no address.
     """
-    assert isinstance(req, GuardedRequest)
     parts = urlsplit(req.full_url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     flags = socket.AI_NUMERICHOST if req.is_proxied else 0
@@ -142,17 +219,10 @@ def _checked(req: urllib.request.Request) -> list[Any]:
         addresses = []
     reaches = {str(address[0]): reach_of(str(address[0])) for address in addresses}
     for address, reach in reaches.items():
-        if reach is Reach.NEVER or (reach is Reach.PRIVATE and req.is_after_public):
+        if reach is Reach.NEVER or (reach is Reach.PRIVATE and (req.is_after_public or req.bounds)):
             leads = f"{req.named} redirects to" if req.named else f"{shown_uri(req.full_url)} is at"
             why = f"the {reach.value} address {address}"
             whose = f", the address of {parts.hostname}" if parts.hostname != address else ""
-            raise _refused(f"{leads} {why}{whose}")
+            raise NotFollowedError(f"{leads} {why}{whose}")
     req.is_public = req.is_proxied or Reach.PUBLIC in reaches.values()
     return [] if req.is_proxied else addresses
-
-
-def _refused(what: str) -> StorageError:
-    return StorageError(
-        f"source: {what}, which is not followed; name the file where it lies, or copy it into a bucket.",
-        FailureClass.USER_ERROR,
-    )

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The content of an image, and its version: what tells it from any other image.
+
+- A copy of the content in a row, a file and a URL: the digest of the content.
+- An object in S3: its ETag and size, which a HEAD tells. So no key of a request needs the content, and a copy
+  of the object under another name is the same image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+from airflow_provider_raybatch.job.media.allowed import (
+    BucketObject,
+    DiskFile,
+    ImageAccess,
+    Reference,
+    shown_image,
+)
+from airflow_provider_raybatch.job.media.bounded import check_size
+from airflow_provider_raybatch.job.media.in_bucket import object_version, read_object
+from airflow_provider_raybatch.job.media.on_disk import read_file
+from airflow_provider_raybatch.job.media.on_web import read_url
+from airflow_provider_raybatch.job.row import Image, ImageError
+
+
+def fetch(image: Image, access: ImageAccess) -> Image:
+    """The image with its content and version.
+
+    :raises ImageError: it can't be read, is not allowed or too large, or has another version than `image`
+        says.
+    :raises StorageError: the store, the disk or the host fails.
+    """
+    if not image.uri:
+        return version_of(image, access)
+    content, version = _read(access.located(image.uri), access)
+    version = version or content_version(content)
+    if image.version not in {"", version}:
+        raise ImageError(
+            f"{shown_image(image.uri)} changed after the key of its request was made; run the task again"
+        )
+    return replace(image, content=content, version=version)
+
+
+def version_of(image: Image, access: ImageAccess) -> Image:
+    """The image with its version; the content of a reference is dropped again.
+
+    :raises ImageError: as :func:`fetch` does.
+    :raises StorageError: as :func:`fetch` does.
+    """
+    if not image.uri:
+        check_size(len(image.content), "the image", access)
+        return replace(image, version=content_version(image.content))
+    place, version = access.located(image.uri), ""
+    if isinstance(place, BucketObject):
+        version = object_version(place, access)
+    return replace(image, version=version) if version else replace(fetch(image, access), content=b"")
+
+
+def content_version(content: bytes) -> str:
+    """The version of an image whose content is known."""
+    return f"blake2b:{hashlib.blake2b(content, digest_size=16).hexdigest()}"
+
+
+def _read(place: Reference, access: ImageAccess) -> tuple[bytes, str]:
+    if isinstance(place, BucketObject):
+        return read_object(place, access)
+    return (read_file(place, access) if isinstance(place, DiskFile) else read_url(place, access)), ""
