@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import ConfigDict, Field, field_validator
 
 from airflow_provider_raybatch.contract.arguments.response_schema import followed
@@ -29,6 +31,7 @@ from airflow_provider_raybatch.job.engine.base import (
     overlong,
     too_long,
 )
+from airflow_provider_raybatch.job.engine.echo_images import seen_in
 from airflow_provider_raybatch.job.engine.echo_json import fitting
 from airflow_provider_raybatch.job.engine.echo_pooling import EchoPooling, texts_of
 from airflow_provider_raybatch.job.engine.echo_reasoning import Reasoning
@@ -47,6 +50,7 @@ class EchoOptions(ContractModel):
     :param startup_seconds: how long the engine takes to start.
     :param startup_spread: at most so many seconds more, at random, so that replicas start one by one.
     :param max_model_len: words of prompt and completion together; longer prompts fail as they do in vLLM.
+    :param takes_images: whether requests may have images, as those to a vision-language model.
     :param embedding_size: numbers of a vector, with `model_task` ``embed``.
     :param labels: names of the labels, with `model_task` ``classify``.
     :param max_num_seqs: requests that are answered at the same time; the others wait.
@@ -75,6 +79,7 @@ class EchoOptions(ContractModel):
     startup_seconds: float = Field(default=0.0, ge=0)
     startup_spread: float = Field(default=0.0, ge=0)
     max_model_len: int = Field(default=8192, ge=2)
+    takes_images: bool = True
     embedding_size: int = Field(default=64, ge=1)
     labels: list[str] = Field(default=["LABEL_0", "LABEL_1"], min_length=1)
     max_num_seqs: int = Field(default=1024, ge=1)
@@ -156,7 +161,7 @@ def check_names(spec: BatchInferenceSpec) -> list[str]:
 class _Encoded:
     """`text` is what comes back, `prompt` the text of all messages, `pairs` what a pooling model gets.
 
-    Of a text in `chunks`, those are one for each.
+    Of a text in `chunks`, those are one for each. `seen` has a word for each image.
     """
 
     text: str
@@ -166,6 +171,7 @@ class _Encoded:
     cut: int = 0
     pairs: Sequence[tuple[Sequence[str], Sequence[str]]] = ()
     chunks: Sequence[TextChunk] = ()
+    seen: tuple[str, ...] = ()
 
 
 class EchoEngine:
@@ -174,10 +180,12 @@ class EchoEngine:
     With structured output ``choice``, it picks one of the choices by a hash of the prompt; with a ``json``
     schema that has properties, it answers an object that fits, its texts made of the prompt's words; with
     other ``json`` or ``json_object``, ``{"echo": <message>}``. An adapter puts its name in brackets before
-    the message. With tools it calls the one whose name the prompt has; with a `tool_choice` that asks for a
-    call, always one. Completion i of n > 1 is marked ``#i``. With `model_task` ``embed``, texts with words in
-    common have vectors that are near; ``classify`` draws probabilities from a text's words, and
-    ``score`` goes by the words that a pair has in common. A word counts as a token. See
+    the message. Before both stands for each image ``[WIDTHxHEIGHT #rrggbb]``, which tells its mean colour and
+    counts as a word of the prompt and of the completion. With tools it calls the one whose name the prompt
+    has; with a `tool_choice` that asks for a call, always one. Completion i of n > 1 is marked ``#i``. With
+    `model_task` ``embed``, texts with words in common have vectors that are near; ``classify`` draws
+    probabilities from a text's words, and ``score`` goes by the words that a pair has in common. A word
+    counts as a token. See
     :class:`~airflow_provider_raybatch.job.engine.base.Renewable`.
 
     :param spans_nodes: whether its GPUs are the bundles of this actor's placement group.
@@ -235,9 +243,11 @@ class EchoEngine:
             return RowFailure("engine", str(error))
         if self._pooling is not None:
             return self._encode_text(self._pooling, request, sampling)
+        if request.images and not self._options.takes_images:
+            return RowFailure("media", "the echo takes no images; set takes_images in engine_args to True")
         texts, context = texts_of(request), self._options.max_model_len
         words = " ".join(texts).split()
-        whole = len(words)
+        whole = len(words) + len(request.images)
         if whole >= context:
             most = most_prompt_tokens(context, sampling.max_tokens)
             cut = shortened(request, lambda one: len(words_of(one)), whole, most) if self._truncates else None
@@ -245,7 +255,8 @@ class EchoEngine:
                 return overlong(whole, context)
             texts, words = texts_of(cut), words_of(cut)
         text = texts[-1] if request.adapter is None else f"[{request.adapter}] {texts[-1]}"
-        return _Encoded(text, " ".join(words), len(words), sampling, whole - len(words))
+        left = len(words) + len(request.images)
+        return _Encoded(text, " ".join(words), left, sampling, whole - left)
 
     @staticmethod
     def _encode_text(pooling: EchoPooling, request: Request, sampling: EchoSampling) -> _Encoded | RowFailure:
@@ -261,6 +272,11 @@ class EchoEngine:
         pairs, cut = fitted
         words = [word for pair in pairs for text in pair for word in text]
         return _Encoded("", " ".join(words), len(words), sampling, cut, pairs)
+
+    def attach(self, encoded: Any, pixels: Sequence[npt.NDArray[np.uint8]]) -> Any:
+        asked: _Encoded = encoded
+        seen = seen_in(pixels)
+        return replace(asked, prompt=" ".join([*seen, asked.prompt]), seen=seen)
 
     async def generate(self, encoded: Any) -> Any:
         asked: _Encoded = encoded
@@ -378,9 +394,10 @@ def _complete(asked: _Encoded, number: int) -> Completion:
         rng = random.Random(f"{number}-{asked.prompt}")
         text = json.dumps(fitting(schema, rng, asked.prompt.split() or ["echo"]), ensure_ascii=False)
         return Completion(text, "stop", max(1, len(text.split())))
+    words = [*asked.seen, *asked.text.split()]
     if schema or structured.get("json_object"):
-        return Completion(json.dumps({"echo": asked.text}), "stop", max(1, len(asked.text.split())))
-    words = asked.text.split()
+        text = " ".join([*asked.seen, asked.text])
+        return Completion(json.dumps({"echo": text}), "stop", max(1, len(words)))
     if number:
         words.append(f"#{number}")
     if sampling.temperature > 0:

@@ -96,6 +96,9 @@ class VllmPoolingEngine(StartedVllm):
                 encoded.append(_Encoded(fitted, len(ids) - len(fitted)))
         return encoded
 
+    def attach(self, encoded: Any, pixels: Sequence[npt.NDArray[np.uint8]]) -> RowFailure:
+        return RowFailure("media", "a pooling model gets texts alone; leave the images out")
+
     async def generate(self, encoded: Any) -> Any:
         asked: _Encoded = encoded
         ids, pieces = asked.ids, _pieces(asked.ids)

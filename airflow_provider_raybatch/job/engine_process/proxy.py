@@ -19,6 +19,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo, Renewable
 from airflow_provider_raybatch.job.engine_process import server
@@ -108,6 +111,10 @@ class EngineProxy:
     def encode(self, requests: Sequence[Request]) -> list[Any]:
         encoded: list[int | RowFailure] = self._ask("encode", list(requests))
         return [one if isinstance(one, RowFailure) else _Held(one, self._forgotten.append) for one in encoded]
+
+    def attach(self, encoded: _Held, pixels: Sequence[npt.NDArray[np.uint8]]) -> Any:
+        failure: RowFailure | None = self._ask("attach", (encoded.number, list(pixels)))
+        return failure or encoded
 
     async def generate(self, encoded: _Held) -> Any:
         loop = asyncio.get_running_loop()

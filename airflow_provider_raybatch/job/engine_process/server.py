@@ -20,6 +20,9 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import Renewable
@@ -29,6 +32,9 @@ from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
 _THREADS = 3
 """For calls of the replica's two tokenizer threads, and of its reports."""
+_IMAGE_THREADS = 2
+"""For calls that give requests their images: others, which are short, don't wait behind them. While a model's
+processor works on one request, the next is unpickled."""
 TITLE = "raybatch::FrontEnd"
 
 GONE = (EOFError, BrokenPipeError, ConnectionResetError)
@@ -176,7 +182,9 @@ class EngineServer:
         self._sending = threading.Lock()
         self._rests = False
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="raybatch")
+        self._image_threads = ThreadPoolExecutor(_IMAGE_THREADS, thread_name_prefix="raybatch-images")
         self._functions: dict[str, Callable[[Any], Any]] = {
+            "attach": self._attach,
             "encode": self._encode,
             "decode": self._decode,
             "tokens_in_flight": lambda _: engine.tokens_in_flight(),
@@ -195,7 +203,8 @@ class EngineServer:
         for request in self._requests.values():
             request.cancel()
         await asyncio.gather(*self._requests.values(), return_exceptions=True)
-        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+        for threads in (self._threads, self._image_threads):
+            await asyncio.to_thread(threads.shutdown, cancel_futures=True)
         if self._rests:
             await self._engine.ping()  # if it hangs, the process that keeps it ends it
         return self._rests
@@ -230,7 +239,8 @@ class EngineServer:
                 for held in given:
                     self._held.pop(held, None)
             else:
-                self._threads.submit(self._answer, number, self._functions[name], given)
+                threads = self._image_threads if name == "attach" else self._threads
+                threads.submit(self._answer, number, self._functions[name], given)
 
     def _generated(self, number: int, request: asyncio.Future[Any]) -> None:
         del self._requests[number]
@@ -273,6 +283,14 @@ class EngineServer:
     def _encode(self, requests: Sequence[Request]) -> list[int | RowFailure]:
         encoded = self._engine.encode(requests)
         return [one if isinstance(one, RowFailure) else self._keep(one) for one in encoded]
+
+    def _attach(self, given: tuple[int, Sequence[npt.NDArray[np.uint8]]]) -> RowFailure | None:
+        number, pixels = given
+        made = self._engine.attach(self._held[number], pixels)
+        if isinstance(made, RowFailure):
+            return made
+        self._held[number] = made
+        return None
 
     def _decode(self, held: Sequence[int]) -> list[Response]:
         return self._engine.decode([self._held[number] for number in held])

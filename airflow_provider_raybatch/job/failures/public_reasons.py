@@ -50,6 +50,10 @@ _SAYS: tuple[tuple[str, str | None], ...] = (
     ("the text has no token but white space", None),
     ("the row's text has the special token ", "the row's text has a special token of the model"),
     ("the prompt has the token ", "the prompt has a token that the model's vocabulary lacks"),
+    (f"the row has {_COUNT} images?, and the model can't be given any", None),
+    (f"the row has {_COUNT} images?, and the engine takes {_COUNT} a request", None),
+    ("the (?:chat|prompt) has .* placeholders? ", "the text has not one placeholder for each image"),
+    ("the echo takes no images", None),
     ("the engine's process dies of this row, and did so with this row alone in it", None),
     (
         "the process of the engine and of prompt_function ",
@@ -96,6 +100,7 @@ _CLASSES = frozenset({
 _OF_STEP = {
     "read": "the row can't be read",
     "template": "the row makes no request",
+    "media": "an image of the row can't be used",
     "tokenize": "the row makes no prompt that the model takes",
     "engine": "the engine made no response",
     "parse": "the response is not what was asked for",

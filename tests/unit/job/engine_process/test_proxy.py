@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.engine_proxy import HANGS, answers, asking
+from tests.support.pictures import Pixels, asking_about, picture
 
 
 class Counted(EchoEngine):
@@ -39,6 +41,32 @@ class Counted(EchoEngine):
 
     def tokens_in_flight(self) -> int:
         return sum(one() is not None for one in self._held)
+
+
+class Occupied(EchoEngine):
+    """Works on the images of each request until it has encoded another one."""
+
+    def __init__(self, asked: BatchInferenceSpec) -> None:
+        super().__init__(asked)
+        self._encoded = threading.Event()
+
+    def encode(self, requests: Sequence[Request]) -> list[Any]:
+        if not requests[0].images:
+            self._encoded.set()
+        return super().encode(requests)
+
+    def attach(self, encoded: Any, pixels: Sequence[Pixels]) -> Any:
+        assert self._encoded.wait(30)
+        return super().attach(encoded, pixels)
+
+
+class Selective(EchoEngine):
+    """Takes no image that is wider than high."""
+
+    def attach(self, encoded: Any, pixels: Sequence[Pixels]) -> Any:
+        if any(one.shape[1] > one.shape[0] for one in pixels):
+            return RowFailure("media", "an image is too wide")
+        return super().attach(encoded, pixels)
 
 
 class ForeignError(Exception):
@@ -97,6 +125,31 @@ def test_many_requests_pass_at_once(proxy: EngineProxy) -> None:
 
     made = asyncio.run(asyncio.wait_for(ask(), 60))
     assert [one.completions[0].text for one in made] == prompts * 4
+
+
+def test_pixels_come_to_the_request_they_are_for(proxy: EngineProxy) -> None:
+    proxy.open(asking(), Selective)
+    high, wide = proxy.encode([asking_about("high"), asking_about("wide")])
+    assert proxy.attach(wide, [picture(9, 8)]) == RowFailure("media", "an image is too wide")
+    raw = asyncio.run(proxy.generate(proxy.attach(high, [picture(8, 9)])))
+    assert proxy.decode([raw])[0].completions[0].text == "[8x9 #ff0000] high"
+
+
+def test_images_do_not_delay_other_calls(proxy: EngineProxy) -> None:
+    """With more requests waiting for their images than there are threads of both kinds."""
+    proxy.open(asking(), Occupied)
+
+    async def ask() -> list[Any]:
+        encoded = proxy.encode([asking_about(str(number)) for number in range(8)])
+        attached = [
+            asyncio.ensure_future(asyncio.to_thread(proxy.attach, one, [picture()])) for one in encoded
+        ]
+        await asyncio.sleep(0.1)
+        assert proxy.tokens_in_flight() == 0
+        proxy.encode([Request(prompt="text")])
+        return list(await asyncio.gather(*attached))
+
+    assert not any(isinstance(one, RowFailure) for one in asyncio.run(asyncio.wait_for(ask(), 60)))
 
 
 def test_what_is_not_needed_any_more_is_forgotten(proxy: EngineProxy) -> None:
