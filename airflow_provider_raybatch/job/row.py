@@ -64,6 +64,11 @@ class Request:
             return len(self.prompt)
         return sum(_length(message.get("content")) for message in self.messages or ())
 
+    @property
+    def has_versions(self) -> bool:
+        """Whether the versions of all its images are known, so that it has a key."""
+        return all(image.version for image in self.images)
+
     def as_json(self) -> str:
         """Without the fields that are not set."""
         content = {

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_raybatch.contract.arguments.images import PROCESSOR_CACHE
 from airflow_provider_raybatch.contract.arguments.sampling import check_sampling
 from airflow_provider_raybatch.contract.arguments.vllm_sampling import OTHER_SYSTEMS
 from airflow_provider_raybatch.contract.failures import PreflightError
@@ -52,6 +53,9 @@ def engine_args(spec: BatchInferenceSpec, spans_nodes: bool = False) -> dict[str
         # As in LLM(): statistics of each token cost CPU time that the engine and its front end need.
         "disable_log_stats": True,
         "enable_log_requests": False,
+        # The engine's process mirrors this cache by the order of requests, and ours overtake each other.
+        # Texts don't use it, so that a warm engine serves jobs with and without images.
+        PROCESSOR_CACHE: 0,
     }
     if spec.gpus_per_replica > 1:
         # On one node, vLLM's own processes see exactly the GPUs that Ray reserves for the replica. Its Ray

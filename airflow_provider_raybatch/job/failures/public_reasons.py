@@ -32,7 +32,16 @@ _SAYS: tuple[tuple[str, str | None], ...] = (
     (".* has a message without content$", "a message has no content"),
     (".* has a message from ", "a message is from another than the roles"),
     ("a message's content is ", "a message's content is neither a text nor a list of text parts"),
-    ("a message has a content part of type ", "a message has a content part that is not text"),
+    (
+        "a message has a content part of type ",
+        "a message has a content part that can't be used",
+    ),
+    ("a message has an image, and ", "a message has an image, which this job does not take"),
+    (
+        f"the chat has {_COUNT} parts? of type 'image', and the columns in images have {_COUNT} images?",
+        None,
+    ),
+    ("the chat has no message of the role 'user' for the images", None),
     ("column .* names the adapter ", "the row names an adapter that is not among adapters"),
     (".* is empty, and a pooling model needs a text$", "a text is empty, and a pooling model needs one"),
     (".* has no list of texts, but ", "the documents of the row are not a list of texts"),

@@ -80,14 +80,15 @@ def prepare(
     parts = sorted(parts, key=lambda part: part.first)
     seen = dict(zip(parts, footers(folder, parts), strict=True))
     task = task_of(spec).measured(good_outputs(folder, parts))
-    inputs = input_types(seen.values(), source, task.column_names)
+    found = input_types(seen.values(), source, task.column_names)
+    inputs = {name: kind for name, kind in found.items() if not task.leaves_out(pa.field(name, kind))}
     notes = Postprocess(spec.postprocess, f"{layout.POSTPROCESS}/{name}") if spec.postprocess else None
     target = Target(
         folder=folder,
         data=f"{layout.DATA}/{name}",
         dead_letter=f"{layout.DEAD_LETTER}/{name}",
         format=spec.destination_format,
-        inputs={name: kind for name, kind in inputs.items() if name not in task.left_out},
+        inputs=inputs,
         task=task,
         own_parts=own_parts,
         run=journal.submission.run_id,

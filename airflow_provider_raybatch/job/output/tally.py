@@ -253,7 +253,8 @@ def _requests(rows: pa.Table, task: Task, values: dict[int, dict[str, Any]]) -> 
     needed = needed_columns(task.spec)
     names = [name for name in inputs if needed is None or name in needed]
     if not names:
-        return [None] * rows.num_rows
+        # A prompt without placeholders may be of a row by its images, which parts lack.
+        return rendered([{}] * rows.num_rows, task) if task.spec.images else [None] * rows.num_rows
     found = parquet_rows(pa.table([inputs[name] for name in names], names=names))
     if task.spec.prompt_function is None:
         return rendered(found, task)
@@ -265,5 +266,5 @@ def _requests(rows: pa.Table, task: Task, values: dict[int, dict[str, Any]]) -> 
 
 def rendered(rows: Sequence[Mapping[str, Any] | BadRow], task: Task) -> list[str | None]:
     """The requests of rows as texts; ``None`` for one that can't be made of the dataset's values."""
-    made = render_all(task.requests(), rows)
+    made = render_all(task.requests(reads_images=False), rows)
     return [request_text(one) if isinstance(one, Request) else None for one in made]

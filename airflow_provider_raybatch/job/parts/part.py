@@ -126,13 +126,14 @@ def write_all(
         "output": task.outputs(responses),
     }
     sizes = together([arrays["failure"], arrays["output"]], size)
+    stored = task.stored_inputs(columns)
     written = []
     for start, stop in portions(sizes.tolist(), most):
         some = outcomes[start:stop]
         tokens = sum(outcome.result.input_tokens + outcome.result.output_tokens for outcome in some)
         filled = sum(one.result.filled_tokens for one in some if isinstance(one.result, Response))
         cut = {name: _one_array(array.slice(start, stop - start)) for name, array in arrays.items()}
-        rows = columns.slice(start, stop - start)
+        rows = stored.slice(start, stop - start)
         written.append(write_arrays(folder, stem, rows, cut, tokens, filled))
     return written
 

@@ -28,11 +28,13 @@ from airflow_provider_raybatch.job.input.partitions import Partition, partitions
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Source, Surveyed, cut, survey
 from airflow_provider_raybatch.job.input.table import kinds_of
+from airflow_provider_raybatch.job.media.allowed import ImageAccess, image_access
+from airflow_provider_raybatch.job.media.image_types import may_hold_images
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.preflight.column_types import check_types
 from airflow_provider_raybatch.job.preflight.tool_check import check_tools
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
-from airflow_provider_raybatch.job.row import Request, RowFailure
+from airflow_provider_raybatch.job.row import ImageError, Request, RowFailure
 from airflow_provider_raybatch.job.tasks import postprocess
 from airflow_provider_raybatch.job.tasks.registry import task_of
 
@@ -115,7 +117,8 @@ def check_rows(
     failures, rows = sampled.failures, count_of(sampled.rows, "row")
     if failures and not sampled.requests and not spec.answers_lines:
         _, first = failures[0]
-        none = f"prompt: none of the first {rows} makes a request; the first fails in step {first.step!r}"
+        field = "images" if first.step == "media" else "prompt"
+        none = f"{field}: none of the first {rows} makes a request; the first fails in step {first.step!r}"
         raise PreflightError(f"{none}: {first.reason}.", public=f"{none}: {public_reason(first)}.")
     if failures:
         tolerance.before(failures, sampled.rows)
@@ -127,7 +130,7 @@ def check_rows(
 
 
 def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials | None) -> Sample:
-    """Render the first rows, and import the postprocess function.
+    """Render the first rows, and import the postprocess function. No image is read.
 
     :raises PreflightError: a function can't be imported.
     """
@@ -135,15 +138,29 @@ def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials
         postprocess.load(spec.postprocess)
     render = task_of(spec).renderer()
     reader = Reader(source.listing, needed_columns(spec), credentials, texts=spec.text_columns())
+    access = image_access(spec, source.listing, credentials)
     requests: list[Request] = []
     failures: list[tuple[int, RowFailure]] = []
     for chunk in cut(source.surveyed, _SAMPLE_CHUNK, min(_SAMPLE_ROWS, source.rows)):
-        for ordinal, made in enumerate(render_all(render, reader.read(chunk).rows), chunk.ordinal):
+        rendered = render_all(render, reader.read(chunk).rows)
+        for ordinal, made in enumerate((_allowed(one, access) for one in rendered), chunk.ordinal):
             if isinstance(made, RowFailure):
                 failures.append((ordinal, made))
             else:
                 requests.append(made)
     return Sample(requests, failures, len(requests) + len(failures))
+
+
+def _allowed(made: Request | RowFailure, access: ImageAccess) -> Request | RowFailure:
+    """The request, or the failure of one that refers to an image which may not be read."""
+    if isinstance(made, Request):
+        try:
+            for image in made.images:
+                if image.uri:
+                    access.check(image.uri)
+        except ImageError as error:
+            return RowFailure.of("media", error)
+    return made
 
 
 def _schema(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | None) -> pa.Schema:
@@ -255,5 +272,15 @@ def _check_collisions(spec: BatchInferenceSpec, source: Source) -> None:
         )
 
 
-SOURCE_CHECKS = (_check_columns, _check_braces, _check_collisions)
+def _check_images(spec: BatchInferenceSpec, source: Source) -> None:
+    for name in spec.images:
+        kind = source.schema.field(name).type if name in source.schema.names else pa.null()
+        if not may_hold_images(kind):
+            raise PreflightError(
+                f"images: column {name!r} has the type {kind}, and images are bytes, structs with 'bytes' or "
+                "'path', references as text, or lists of these; name the column that holds them."
+            )
+
+
+SOURCE_CHECKS = (_check_columns, _check_braces, _check_collisions, _check_images)
 """Whether the spec fits the source; each raises :class:`PreflightError`."""

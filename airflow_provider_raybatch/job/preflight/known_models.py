@@ -236,9 +236,14 @@ def _version(distribution: str) -> str:
 
 
 def shapes(requests: Iterable[Request]) -> frozenset[str]:
-    """All but the words of requests, 32 hex digits each: roles in order, kinds of content, calls of tools."""
-    found = {json.dumps(_shape(one.messages or one.prompt or ""), sort_keys=True) for one in requests}
+    """All but the words of requests, 32 hex digits each: roles, kinds of content, calls of tools, images."""
+    found = {json.dumps(_shape_of(one), sort_keys=True) for one in requests}
     return frozenset(map(hex_digest, found))
+
+
+def _shape_of(request: Request) -> Any:
+    shape = _shape(request.messages or request.prompt or "")
+    return [len(request.images), shape] if request.images else shape
 
 
 def _shape(value: Any) -> Any:
@@ -256,7 +261,9 @@ def _of_key(key: str, value: Any) -> Any:
 
 
 def _surely_fit(requests: Sequence[Request], context: int) -> bool:
-    """No token has less than a byte."""
+    """No token of a text has less than a byte; how many an image has, the model's processor says."""
+    if any(request.images for request in requests):
+        return False
     return max(map(_bytes, requests), default=0) < _SHARE_OF_CONTEXT * context
 
 

@@ -259,7 +259,8 @@ def request_config_digest(spec: BatchInferenceSpec, submission: Submission, keye
     With ``on_clear='regenerate'`` also over the run, so that no response of an earlier run counts.
     """
     of_run = submission.run_token if spec.on_clear == "regenerate" else ""
-    return hex_digest(f"{spec.response_digest}-{keyer.digest}-{of_run}")
+    of_parts = "-images" if spec.keep_images else ""  # parts without them can't be published with them
+    return hex_digest(f"{spec.response_digest}-{keyer.digest}-{of_run}{of_parts}")
 
 
 def wait_for_engine_node(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -13,17 +13,22 @@ from airflow_provider_raybatch.job.input.table import as_text
 from airflow_provider_raybatch.job.request import keys
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.request.render import Render, needed_columns, render_all
-from airflow_provider_raybatch.job.row import Request, Response, RowFailure, RowOutcome
+from airflow_provider_raybatch.job.row import Image, Request, Response, RowFailure, RowOutcome
 
 
 @dataclass(frozen=True)
 class PreparedRow:
-    """One row, ready for the engine, or failed before it."""
+    """One row, ready for the engine, or failed before it.
+
+    :param key: of the request; ``None`` also until the versions of its images are known.
+    :param repetition: how many earlier rows make the same sampled request.
+    """
 
     request: Request | RowFailure
     key: bytes | None = None
     row_id: str | None = None
     raw: str = ""
+    repetition: int = 0
 
     def outcome(self, ordinal: int, result: Response | RowFailure) -> RowOutcome:
         """What is written when the row is finished."""
@@ -63,13 +68,26 @@ class RequestBuilder:
             for place, (row, made) in enumerate(zip(rows, render_all(self._render, rows), strict=True))
         ]
 
+    def keyed(self, row: PreparedRow, images: tuple[Image, ...]) -> PreparedRow:
+        """A row whose request has a key, once its images have been read.
+
+        :param images: those of its request, with their versions.
+        """
+        assert isinstance(row.request, Request)
+        return self._with_key(replace(row, request=replace(row.request, images=images)))
+
     def _one(self, row: Any, made: Request | RowFailure, number: int) -> PreparedRow:
         if isinstance(row, BadRow):
             return PreparedRow(made, raw=row.text)
         row_id = None if self._id_column is None else as_text(row.get(self._id_column))
         if isinstance(made, RowFailure):
             return PreparedRow(made, row_id=row_id)
-        return PreparedRow(made, keys.nth(self._keyer.key(made), number), row_id)
+        return self._with_key(PreparedRow(made, row_id=row_id, repetition=number))
+
+    def _with_key(self, row: PreparedRow) -> PreparedRow:
+        if not isinstance(row.request, Request) or not row.request.has_versions:
+            return row
+        return replace(row, key=keys.nth(self._keyer.key(row.request), row.repetition))
 
 
 def read_columns(spec: BatchInferenceSpec) -> list[str] | None:

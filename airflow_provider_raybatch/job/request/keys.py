@@ -5,6 +5,7 @@ A key is 16 bytes of BLAKE2b over the version of this rule and the canonical JSO
 ASCII) of
 
 - the request before it is tokenised: the chat, or the raw prompt,
+- the versions of its images, if it has any, and not where they lie: so an image is the same under any name,
 - its effective sampling: the model's `generation_config`, the job's `sampling`, the row's own,
 - model, tokenizer and chat template, by the digests of their content if the engine has them,
 - the engine and those of its arguments that change numbers (not those that change sizes),
@@ -77,11 +78,16 @@ class Keyer:
         return hashlib.blake2b(self._prefix + _canonical(self._adapters), digest_size=SIZE).hexdigest()
 
     def key(self, request: Request) -> bytes:
-        """The key of a request, without its number of repetition."""
+        """The key of a request, without its number of repetition.
+
+        :param request: the versions of its images are known.
+        """
         is_usual = not request.sampling and request.adapter is None
         prefix = self._prefix if is_usual else self._prefix_with(request.sampling, request.adapter)
-        asked = _canonical(request.prompt if request.messages is None else request.messages)
-        return hashlib.blake2b(prefix + asked, digest_size=SIZE).digest()
+        asked: Any = request.prompt if request.messages is None else request.messages
+        if request.images:
+            asked = {"asked": asked, "images": [image.version for image in request.images]}
+        return hashlib.blake2b(prefix + _canonical(asked), digest_size=SIZE).digest()
 
     def is_greedy(self, request: Request) -> bool:
         """Whether asking again gives the same answer, as at temperature 0."""

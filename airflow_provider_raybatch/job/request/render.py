@@ -18,21 +18,24 @@ from airflow_provider_raybatch.contract.row_template import RowTemplate, column_
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.request.openai_batch.line import request_of
 from airflow_provider_raybatch.job.request.pairs import pair_renderer
+from airflow_provider_raybatch.job.request.row_images import image_placer
 from airflow_provider_raybatch.job.request.row_text import not_blank
 from airflow_provider_raybatch.job.request.sharegpt import as_chat
-from airflow_provider_raybatch.job.row import RenderError, Request, RowFailure
+from airflow_provider_raybatch.job.row import IMAGE_PART, ImageError, RenderError, Request, RowFailure
 
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking"})
 """Types of a message's content parts that vLLM reads as text."""
 _OTHER_SERVERS = frozenset({"HttpRequestProcessorConfig", "ServeDeploymentProcessorConfig"})
-"""Processors of Ray Data LLM that send chats unchanged to a server, which may take more than text."""
+"""Processors of Ray Data LLM that send chats unchanged to a server, which may take more."""
 _LONGEST_NAME = 100
 Render = Callable[[Mapping[str, Any]], Request]
 
 
-def renderer(spec: BatchInferenceSpec) -> Render:
+def renderer(spec: BatchInferenceSpec, reads_images: bool = True) -> Render:
     """The function that turns a row into a request.
 
+    :param reads_images: whether rows have the columns in `images`; see
+        :func:`~airflow_provider_raybatch.job.request.row_images.image_placer`.
     :raises PreflightError: a user's function can't be imported.
     """
     if spec.asks_by_lines:
@@ -43,11 +46,13 @@ def renderer(spec: BatchInferenceSpec) -> Render:
     if spec.pools and spec.messages is None and spec.messages_column is None:
         return _text_renderer(spec)
     base, column, adapter = _prompt_renderer(spec), spec.sampling_column, _adapter_renderer(spec)
-    text_alone = spec.processor.get("config") not in _OTHER_SERVERS
+    place_images = image_placer(spec, reads_images)
+    is_checked = spec.processor.get("config") not in _OTHER_SERVERS
 
     def render(row: Mapping[str, Any]) -> Request:
         request = base(row)
-        if text_alone:
+        if is_checked:
+            request = place_images(request, row)
             for message in request.messages or ():
                 text_of(message.get("content"))
         if column is not None:
@@ -79,6 +84,8 @@ def render_all(render: Render, rows: Sequence[Any]) -> list[Request | RowFailure
             continue
         try:
             out.append(_checked(render(row)))
+        except ImageError as error:
+            out.append(RowFailure.of("media", error))
         except (Exception, SystemExit) as error:  # a user's function may raise anything
             out.append(RowFailure.of("template", error))
     return out
@@ -214,7 +221,7 @@ def messages_of(value: Any, what: str) -> list[dict[str, Any]]:
 def text_of(content: Any) -> str:
     """A message's content as one text; parts in OpenAI's form are joined by newlines, as in vLLM.
 
-    :raises RenderError: a part is not text.
+    :raises RenderError: a part is neither text nor :data:`IMAGE_PART`, which is left out.
     """
     if content is None or isinstance(content, str):
         return content or ""
@@ -222,7 +229,7 @@ def text_of(content: Any) -> str:
         raise RenderError(
             f"a message's content is {type(content).__name__}; give a text or a list of text parts"
         )
-    return "\n".join(map(_text_of_part, content))
+    return "\n".join(_text_of_part(part) for part in content if part != IMAGE_PART)
 
 
 def _text_of_part(part: Any) -> str:
@@ -231,7 +238,8 @@ def _text_of_part(part: Any) -> str:
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
     if kind not in _TEXT_PARTS:
         raise RenderError(
-            f"a message has a content part of type {kind!r}, and only text is sent to the model; leave it out"
+            f"a message has a content part of type {kind!r}, and only text and images are sent to the model; "
+            "leave it out"
         )
     text = part.get(kind if kind in {"refusal", "thinking"} else "text")
     if not isinstance(text, str):

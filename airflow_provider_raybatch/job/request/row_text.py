@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_raybatch.contract.row_template import FilledTemplate
-from airflow_provider_raybatch.job.row import RenderError, Request
+from airflow_provider_raybatch.job.row import IMAGE_PART, RenderError, Request
 
 _TRIES = 16
 _BY_RATIO = 4
@@ -18,7 +18,7 @@ _NEAR = 0.01
 
 
 def texts_of(request: Request) -> Iterator[str]:
-    """All texts of a request: a raw prompt, or the strings of its messages."""
+    """All texts of a request: a raw prompt, or the strings of its messages but those of an image's place."""
     if request.messages is None:
         yield request.prompt or ""
     else:
@@ -82,6 +82,8 @@ def _values(text: str) -> Sequence[str]:
 def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
+    elif value == IMAGE_PART:
+        return
     elif isinstance(value, (list, tuple, dict)):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _strings(inner)
@@ -90,6 +92,8 @@ def _strings(value: Any) -> Iterator[str]:
 def _changed(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
+    if value == IMAGE_PART:
+        return value
     if isinstance(value, dict):
         return {name: _changed(inner, change) for name, inner in value.items()}
     return [_changed(inner, change) for inner in value] if isinstance(value, (list, tuple)) else value

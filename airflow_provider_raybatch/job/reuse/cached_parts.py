@@ -116,7 +116,8 @@ def _write_chunk(
     start = 0
     for portion, columns in rows.portions(positions.tolist()):
         cut = {name: array.slice(start, len(portion)) for name, array in arrays.items()}
-        yield parts.write_arrays(job.folder, f"{job.part_folder}/{origin}-{chunk.ordinal:012d}", columns, cut)
+        stem = f"{job.part_folder}/{origin}-{chunk.ordinal:012d}"
+        yield parts.write_arrays(job.folder, stem, job.task.stored_inputs(columns), cut)
         start += len(portion)
 
 

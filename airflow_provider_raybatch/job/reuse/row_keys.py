@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_provider_raybatch.job.input.reader import Reader
+from airflow_provider_raybatch.job.media.allowed import image_access
+from airflow_provider_raybatch.job.media.versions import versioned
 from airflow_provider_raybatch.job.request import key_array, keys
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
@@ -68,18 +70,22 @@ def request_keys(
 
 
 def keys_of(items: Sequence[WorkItem], job: Job) -> RequestKeys:
-    """The keys of the rows of `items` that make a request."""
+    """The keys of the rows of `items` that make a request.
+
+    :raises StorageError: the source, or the storage of images that it refers to, can't be read.
+    """
     reader = Reader(
         job.listing, needed_columns(job.spec), job.credentials, whole=False, texts=job.spec.text_columns()
     )
     render = job.task.renderer()
+    access = image_access(job.spec, job.listing, job.credentials)
     ordinals: list[int] = []
     made: list[bytes] = []
     greedy: list[bool] = []
     for item in items:
         positions = item.positions
         chosen = reader.rows(item.chunk, reader.content(item.chunk), positions).rows
-        for position, request in zip(positions, render_all(render, chosen), strict=True):
+        for position, request in zip(positions, versioned(render_all(render, chosen), access), strict=True):
             if isinstance(request, Request):
                 ordinals.append(item.chunk.ordinal + position)
                 made.append(job.keyer.key(request))

@@ -140,10 +140,13 @@ class Task(ABC):
         """Output columns that a report shows of a row, besides its response."""
         return ("input_tokens", "output_tokens")
 
-    @property
-    def left_out(self) -> frozenset[str]:
-        """Columns of the input that the dataset has in another form; by default none."""
-        return frozenset()
+    def leaves_out(self, column: pa.Field) -> bool:
+        """Whether the dataset lacks a column of the input, or has it in another form; by default none."""
+        return False
+
+    def stored_inputs(self, inputs: pa.Table) -> pa.Table:
+        """The columns of the input that parts have; by default all, since dead letters have them, too."""
+        return inputs
 
     @property
     def derived(self) -> dict[str, pa.DataType]:
@@ -176,12 +179,13 @@ class Task(ABC):
             return "choose another response_column"
         return "set output_prefix"
 
-    def requests(self) -> Render:
+    def requests(self, reads_images: bool = True) -> Render:
         """The function that makes a request of a row's values.
 
+        :param reads_images: see :func:`~airflow_provider_raybatch.job.request.render.renderer`.
         :raises PreflightError: a user's function can't be imported.
         """
-        return renderer(self.spec)
+        return renderer(self.spec, reads_images)
 
     def renderer(self) -> Render:
         """The function that turns a row into a request.

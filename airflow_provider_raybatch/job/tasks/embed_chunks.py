@@ -41,11 +41,9 @@ class EmbedChunks(Embed):
         of_chunk = [(_INDEX, pa.int64()), ("chunk_text", pa.string()), ("chunk_start", pa.int64())]
         return pa.struct([*list(super().published_type)[:2], *(pa.field(*one) for one in of_chunk)])
 
-    @property
-    def left_out(self) -> frozenset[str]:
+    def leaves_out(self, column: pa.Field) -> bool:
         """The column of the texts, which each chunk would repeat as a whole, unless it names the rows."""
-        texts = self.spec.prompt_column
-        return frozenset() if texts is None or texts == self.spec.id_column else frozenset({texts})
+        return bool(column.name == self.spec.prompt_column != self.spec.id_column)
 
     @property
     def chunk_index(self) -> str:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raybatch.job.input.json_types import Kind
+from airflow_provider_raybatch.job.media.image_types import holds_bytes
 from airflow_provider_raybatch.job.row import Response, RowFailure
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.failed_rows import with_failures
@@ -69,6 +70,14 @@ class Generate(Task):
     @property
     def output_type(self) -> pa.StructType:
         return self._type(self.keeps_completions)
+
+    def leaves_out(self, column: pa.Field) -> bool:
+        """Columns of images that hold bytes, unless they are asked for: they are most of the input."""
+        is_kept = self.spec.keep_images or column.name == self.spec.id_column
+        return column.name in self.spec.images and not is_kept and holds_bytes(column.type)
+
+    def stored_inputs(self, inputs: pa.Table) -> pa.Table:
+        return inputs.drop_columns([column.name for column in inputs.schema if self.leaves_out(column)])
 
     @property
     def sample_fields(self) -> Sequence[str]:

@@ -43,6 +43,8 @@ def _refusal(
     asked = _ASKED.get(line.get("url") or "")
     if step == "read":
         return None, "invalid_json_line"
+    if step == "media":
+        return asked, "invalid_image"
     if step == "template":
         return _of_check(line, spec) or (asked, WRONG_VALUE)  # the model's chat template refuses it
     if step == "tokenize":

@@ -72,7 +72,7 @@ def _check_model(body: Mapping[str, Any], spec: BatchInferenceSpec) -> None:
 
 
 def _chat(body: dict[str, Any], spec: BatchInferenceSpec) -> Request:
-    messages = chat_of(body.pop("messages", None))
+    messages, images = chat_of(body.pop("messages", None), spec.no_images)
     _check_tools(body, spec)
     structured = body.pop("response_format", None)
     sampling = sampling_of_chat(body)
@@ -80,7 +80,7 @@ def _chat(body: dict[str, Any], spec: BatchInferenceSpec) -> Request:
         sampling |= response_format(structured)
         if spec.calls_tools and "structured_outputs" in sampling:
             raise LineError("response_format", "the job's tools constrain the response; remove it")
-    return Request(messages=messages, sampling=sampling)
+    return Request(messages=messages, sampling=sampling, images=images)
 
 
 def _check_tools(body: dict[str, Any], spec: BatchInferenceSpec) -> None:

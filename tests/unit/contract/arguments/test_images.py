@@ -33,7 +33,7 @@ def test_hosts_are_in_lower_case_and_durations_seconds() -> None:
         ({"images": [""]}, "images: a name of a column is empty; name the columns that hold images."),
         ({"keep_images": True}, "keep_images: it has no effect without images; name their columns, or"),
         ({"image_roots": ["photos"]}, "image_roots: 'photos' is relative"),
-        ({"image_roots": ["https://a.com/x"]}, "image_roots: 'https' is not supported"),
+        ({"image_roots": ["https://a.com/x"]}, "image_roots: 'https://a.com/x' has the scheme 'https'; use"),
         ({"image_roots": "/data/*"}, "image_roots: '/data/*' has a wildcard; name the folder above it."),
         ({"image_hosts": ["https://a.com"]}, "image_hosts: 'https://a.com' is not the name of a host; write"),
         ({"image_hosts": ["a.com:8443"]}, "image_hosts: 'a.com:8443' is not the name of a host"),

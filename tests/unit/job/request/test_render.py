@@ -130,8 +130,8 @@ def test_a_chat_of_parts_has_no_fields_that_arrow_added() -> None:
     ("content", "reason"),
     [
         (
-            [{"type": "image_url", "image_url": {"url": "u"}}],
-            "a content part of type 'image_url', and only text",
+            [{"type": "video_url", "video_url": {"url": "u"}}],
+            "a content part of type 'video_url', and only text and images are sent to the model",
         ),
         ([{"text": "hi"}], "a content part of type None"),
         ([5], "a content part of type 'int'"),

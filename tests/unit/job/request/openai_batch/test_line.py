@@ -12,7 +12,7 @@ from airflow_provider_raybatch.contract.arguments.openai_batch import COMPLETION
 from airflow_provider_raybatch.job.request.openai_batch.line import request_of
 from airflow_provider_raybatch.job.request.openai_batch.refusal import LineError
 from airflow_provider_raybatch.job.request.render import renderer
-from airflow_provider_raybatch.job.row import Request
+from airflow_provider_raybatch.job.row import IMAGE_PART, Request
 from tests.support.openai_lines import chat, completion, line
 from tests.support.specs import spec as spec_of
 
@@ -173,9 +173,6 @@ def test_what_is_not_on_the_list_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "part",
     [
-        {"type": "image_url", "image_url": {"url": "http://169.254.169.254/latest"}},
-        {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}},
-        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
         {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
         {"type": "video_url", "video_url": {"url": "http://x"}},
         {"type": "file", "file": {"file_id": "f"}},
@@ -183,9 +180,50 @@ def test_what_is_not_on_the_list_is_refused(name: str) -> None:
         "text",
     ],
 )
-def test_content_other_than_text_is_refused(part: Any) -> None:
+def test_content_other_than_text_and_images_is_refused(part: Any) -> None:
     param, code, _ = refused(line("a", chat([{"type": "text", "text": "look"}, part])))
     assert (param, code) == ("messages.0.content.1.type", "unsupported_parameter")
+
+
+@pytest.mark.parametrize("role", ["user", "system"])
+def test_image_of_a_user_is_in_its_line(role: str) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}
+    messages = [{"role": role, "content": [{"type": "text", "text": "look"}, image]}]
+    asked = line("a", chat(messages=messages))
+    if role == "system":
+        assert refused(asked)[:2] == ("messages.0.content", "unsupported_parameter")
+        return
+    made = request(asked)
+    assert made.messages == [
+        {"role": "user", "content": [{"type": "text", "text": "look"}, dict(IMAGE_PART)]}
+    ]
+    assert [image.content for image in made.images] == [b"\0\0\0"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://169.254.169.254/latest",
+        "https://a.com/a.png",
+        "file:///etc/passwd",
+        "s3://b/a.png",
+        "/etc/passwd",
+    ],
+)
+def test_line_has_no_reference_to_an_image(url: str) -> None:
+    for given in ({"url": url}, url):
+        param, code, why = refused(line("a", chat([{"type": "image_url", "image_url": given}])))
+        assert (param, code) == ("messages.0.content.0.image_url.url", "unsupported_parameter")
+        assert why.endswith("a batch reads no address; write the image itself as data:image/png;base64,...")
+
+
+def test_broken_image_of_a_line_is_refused() -> None:
+    for given in ({"url": "data:image/png;base64,%"}, {"url": "data:text/plain,a"}, {}, 5):
+        found = refused(line("a", chat([{"type": "image_url", "image_url": given}])))
+        assert found[:2] == ("messages.0.content.0.image_url.url", "invalid_value")
+    cached = {"engine": "vllm", "engine_args": {"mm_processor_cache_gb": 4}}
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    assert "mm_processor_cache_gb" in refused(line("a", chat([image])), **cached)[2]
 
 
 def test_fields_of_messages_are_those_of_templates() -> None:
