@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TypeAlias
 from urllib.parse import quote, unquote, urlsplit
 
-from airflow_provider_raybatch.contract.arguments.images import ROOT_SCHEMES, ImageArguments
+from airflow_provider_raybatch.contract.arguments.images import ROOT_SCHEMES, ImageLimits
 from airflow_provider_raybatch.contract.location import plain, split_s3
 from airflow_provider_raybatch.contract.names import check_characters
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
@@ -166,9 +166,7 @@ class ImageAccess:
         return frozenset(self.roots)
 
 
-def image_access(
-    arguments: ImageArguments, listing: Listing, credentials: AwsCredentials | None
-) -> ImageAccess:
+def image_access(arguments: ImageLimits, listing: Listing, credentials: AwsCredentials | None) -> ImageAccess:
     """What the images of a job may be.
 
     :param listing: whose files' folders are the roots by default. Files behind ``https://`` and on the

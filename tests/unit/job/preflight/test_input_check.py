@@ -166,3 +166,54 @@ def test_missing_column_is_reported_under_its_field(
     assert str(caught.value) == (
         f"{field}: the source has no column 'Text'; did you mean 'text' (its columns: text, id)."
     )
+
+
+IMAGES = {"images": ["photo"], "prompt": "What is it?"}
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [([1, 2], "int64"), ([True, False], "bool"), ([{"x": 1}], "struct<x: int64>"), ([[1.5]], "list<")],
+)
+def test_column_of_images_holds_no_numbers(tmp_path: Path, values: list[Any], kind: str) -> None:
+    pq.write_table(pa.table({"photo": values}), tmp_path / "x.parquet")
+    with pytest.raises(PreflightError, match="images: column 'photo' has the type ") as refused:
+        source_of(tmp_path, **IMAGES)
+    assert kind in str(refused.value)
+
+
+def test_missing_column_of_images_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        PreflightError, match="images: the source has no column 'photo'; did you mean 'photos'"
+    ):
+        source_of(jsonl(tmp_path, [{"photos": "/a"}]), **IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("a dog", "column 'photo' has the text 'a dog', which is neither an absolute path nor a URI"),
+        ("/etc/passwd", "/etc/passwd is not below image_roots"),
+        (
+            "https://a.com/1.png",
+            "https://a.com/1.png is on a host that is not allowed; add the host to image_hosts",
+        ),
+    ],
+)
+def test_column_without_images_that_may_be_read_is_refused(tmp_path: Path, value: str, told: str) -> None:
+    path = jsonl(tmp_path, [{"photo": value}] * 3)
+    with pytest.raises(PreflightError) as refused:
+        sampled(path, **IMAGES)
+    begins = "images: none of the first 3 rows makes a request; the first fails in step 'media': "
+    assert str(refused.value).startswith(f"{begins}{told}")
+    assert refused.value.public is not None
+    assert value not in refused.value.public
+
+
+def test_images_below_the_folder_of_the_source_may_be_read(tmp_path: Path) -> None:
+    path = jsonl(
+        tmp_path, [{"photo": str(tmp_path / "photos/1.png")}, {"photo": None}, {"photo": "/x/1.png"}]
+    )
+    requests, notices = sampled(path, **IMAGES)
+    assert [len(one.images) for one in requests] == [1, 0]
+    assert "1 of the first 3 rows will be dead letters" in notices[0].message

@@ -18,7 +18,7 @@ from airflow_provider_raybatch.job.preflight import known_models, model_check, m
 from airflow_provider_raybatch.job.preflight.memory_check import model_sizes
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.model_version import Version
-from airflow_provider_raybatch.job.row import Request, RowFailure
+from airflow_provider_raybatch.job.row import IMAGE_PART, Image, Request, RowFailure
 from tests.support.model_configs import SHAPES
 from tests.support.specs import spec
 
@@ -380,3 +380,18 @@ def test_a_broken_cache_costs_time_only(checks: Checks, monkeypatch: pytest.Monk
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     assert checks.ask() == checks.ask() == FOUND
     assert checks.made == 5
+
+
+def test_other_images_are_checked_anew(checks: Checks) -> None:
+    """How many tokens an image has, the check alone finds out."""
+    part = dict(IMAGE_PART)
+    chat = [{"role": "user", "content": [part, {"type": "text", "text": "x"}]}]
+    of = spec(engine="vllm", model=str(checks.folder))
+    requests = [Request(messages=chat, images=(Image(b"1", version=name),)) for name in ("a", "a", "b")]
+    made = []
+    for request in requests:
+        known_models.check_unless_kept(of, [request], {})
+        made.append(checks.made)
+    assert made == [1, 1, 2]
+    raw = [Request(prompt="x", images=(Image(b"1"),) * count) for count in (0, 1, 2)]
+    assert len({next(iter(known_models.shapes([one]))) for one in raw}) == 3

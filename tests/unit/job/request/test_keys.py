@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.job.request import keys
 from airflow_provider_raybatch.job.request.keys import Keyer
-from airflow_provider_raybatch.job.row import Request
+from airflow_provider_raybatch.job.row import IMAGE_PART, Image, Request
 from tests.support.specs import spec
 
 ASKED = Request(messages=[{"role": "user", "content": "Was ist ein Café? \u2028"}])
@@ -58,6 +58,20 @@ def test_answers_without_their_reasoning_have_keys_of_their_own() -> None:
     before = {**made._shared}
     assert before.pop("reasoning") == 2
     assert "reasoning" not in keyer(**{**args, "engine_args": {}})._shared
+
+
+def test_key_has_the_versions_of_images_and_not_their_places() -> None:
+    """All existing stores depend on the first value."""
+    one, other = Image(uri="s3://b/1", version="etag:a:1"), Image(uri="/2", version="etag:b:1")
+    chat = [{"role": "user", "content": [dict(IMAGE_PART), {"type": "text", "text": "x"}]}]
+    asked = Request(messages=chat, images=(one,))
+    made = keyer().key(asked)
+    assert made.hex() == "22bfd7adaba05daf9140355ecde5e30d"
+    assert keyer().key(replace(asked, images=(replace(one, uri="s3://c/copy"),))) == made
+    assert keyer().key(replace(asked, images=(Image(content=b"x", version="etag:a:1"),))) == made
+    others = [(other,), (one, other), (other, one), (one, one), ()]
+    assert len({made, *(keyer().key(replace(asked, images=images)) for images in others)}) == 6
+    assert keyer(image_roots=["/photos"], max_image_bytes=5, keep_images=True, images="a").key(asked) == made
 
 
 def test_what_decides_the_answer_decides_the_key() -> None:
