@@ -161,6 +161,29 @@ PREFLIGHT = [
         {"messages_column": "chat"},
         "messages_column: ",
     ),
+    case(
+        "wrong column of images",
+        {"images": ["texts"]},
+        "images: the source has no column 'texts'; did you mean 'text' (its columns: id, text)",
+    ),
+    case(
+        "images that are numbers",
+        {"images": ["id"]},
+        "images: column 'id' has the type int64, and images are bytes, structs with 'bytes' or 'path'",
+        "name the column that holds them",
+    ),
+    case(
+        "images that are text",
+        {"images": ["text"]},
+        "images: none of the first ",
+        "the first fails in step 'media': column 'text' has the text ",
+        "give bytes, or a reference such as s3://bucket/key",
+    ),
+    case(
+        "images outside of their roots",
+        lambda p: {"source": p.jsonl({"text": "a", "photo": "/etc/hostname"}), "images": ["photo"]},
+        "the first fails in step 'media': /etc/hostname is not below image_roots",
+    ),
     case("wrong sampling column", {"sampling_column": "params"}, "sampling_column: ", "no column 'params'"),
     case(
         "output column that the source has",

@@ -48,6 +48,24 @@ SPEC = [
         "'make prompt' is not an import path",
         "'package.module:function'",
     ),
+    case(
+        "images of an engine that takes none",
+        {"engine": "ray_data_llm", "images": ["photo"]},
+        "images: engine 'ray_data_llm' takes no images from here",
+        "use engine 'vllm', or remove them",
+    ),
+    case(
+        "root of images that is a pattern",
+        {"images": ["photo"], "image_roots": ["s3://b/*"]},
+        "image_roots: 's3://b/*' has a wildcard",
+        "name the folder above it",
+    ),
+    case(
+        "host of images with its scheme",
+        {"images": ["photo"], "image_hosts": ["https://a.com"]},
+        "image_hosts: 'https://a.com' is not the name of a host",
+        "write it as images.example.com",
+    ),
     case("empty template", template(""), "prompt: ", "at least 1 character"),
     case("no messages", {"messages": []}, "messages", "at least 1 item"),
     case(

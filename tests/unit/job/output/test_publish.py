@@ -24,12 +24,14 @@ from airflow_provider_raybatch.job.output.journal import Journal, SupersededErro
 from airflow_provider_raybatch.job.output.publish import ranges
 from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
 from airflow_provider_raybatch.job.parts import part as parts
+from airflow_provider_raybatch.job.parts.part import write_all
 from airflow_provider_raybatch.job.preflight.ready import request_config_digest
 from airflow_provider_raybatch.job.request.keys import Keyer
-from airflow_provider_raybatch.job.row import Completion, Response, RowFailure
-from airflow_provider_raybatch.job.tasks.generate import output_type
+from airflow_provider_raybatch.job.row import Completion, Response, RowFailure, RowOutcome
+from airflow_provider_raybatch.job.tasks.generate import Generate, output_type
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.publishing import dead_letters, failure, part, publish, response, rows_of
+from tests.support.specs import spec as spec_of
 from tests.support.specs import submitted
 
 
@@ -43,6 +45,21 @@ def test_preserve_order_is_a_promise_of_the_manifest(folder: Folder, promised: b
     manifest = publish(folder, found, 10, preserve_order=promised)
     assert manifest.ordered is promised
     assert [row["id"] for row in rows_of(folder, manifest)] == list(range(10))
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_images_are_kept_where_they_are_asked_for(folder: Folder, keeps: bool) -> None:
+    """The schema of the source has the column, which the parts of a job may lack."""
+    rows = pa.table({"id": [0, 1], "photo": [b"a", b"b"], "uri": ["/a", "/b"]})
+    task = Generate(spec_of(images=["photo", "uri"], keep_images=keeps))
+    outcomes = [RowOutcome(number, response("r")) for number in (0, 1)]
+    written = write_all(folder, "_raybatch/parts/task/run/raybatch-x-0/00000000", rows, outcomes, task)
+    asked = {"images": ["photo", "uri"], "keep_images": keeps}
+    manifest = publish(folder, written, 2, schema=rows.schema, **asked)
+    found = rows_of(folder, manifest)
+    assert [row["uri"] for row in found] == ["/a", "/b"]
+    assert [row.get("photo") for row in found] == ([b"a", b"b"] if keeps else [None, None])
+    assert ("photo" in found[0]) is keeps
 
 
 def test_dataset_and_manifest_hold_the_parts_in_input_order(folder: Folder) -> None:

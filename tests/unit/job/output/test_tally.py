@@ -278,3 +278,23 @@ def test_requests_are_shown_as_they_were_asked(
     (one,) = reported(disk, [of_task(disk, [answer], table_of([row]), spec)], 1, **fields).samples
     assert str(one.request).startswith(asked)
     assert str(one.response).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("fields", "chat", "asked"),
+    [
+        ({"prompt": "What is it?"}, None, "What is it?"),
+        ({"messages_column": "chat"}, [{"type": "image"}, {"type": "text", "text": "hi"}], "[image]\nhi"),
+    ],
+)
+def test_requests_are_shown_without_their_images(
+    fields: dict[str, Any], chat: Any, asked: str, disk: LocalFolder
+) -> None:
+    """The parts lack the bytes, and no report needs them."""
+    columns = {} if chat is None else {"chat": [json.dumps([{"role": "user", "content": chat}])]}
+    fields = {"images": ["photo"], **fields}
+    spec = submitted(destination=disk.uri, **fields)
+    written = of_task(disk, [response("a cat")], pa.table({"photo": [b"content"], **columns}), spec)
+    (one,) = reported(disk, [written], 1, **fields).samples
+    assert (one.request, one.response) == (asked, "a cat")
+    assert "photo" not in str(one.row)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_provider_raybatch.job.tasks.generate import Generate
@@ -36,3 +37,19 @@ def test_output_columns_are_named_before_anything_runs() -> None:
     ]
     names = Generate(spec(sampling={"n": 2}, reuse="/store")).names
     assert list(names)[-2:] == ["completions", "reused_from"]
+
+
+def test_bytes_of_images_are_left_out_unless_asked_for() -> None:
+    inputs = pa.table({
+        "id": [1],
+        "photo": [b"content"],
+        "pages": [[{"bytes": b"content", "path": "a.png"}]],
+        "other": [b"content"],
+        "uri": ["s3://b/a.png"],
+    })
+    images = ["photo", "pages", "uri"]
+    assert Generate(spec(images=images)).stored_inputs(inputs).column_names == ["id", "other", "uri"]
+    assert Generate(spec(images=images, keep_images=True)).stored_inputs(inputs) == inputs
+    assert Generate(spec()).stored_inputs(inputs) == inputs
+    named = Generate(spec(images=images, id_column="photo"))
+    assert named.stored_inputs(inputs).column_names == ["id", "photo", "other", "uri"]
