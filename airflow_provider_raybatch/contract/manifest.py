@@ -114,11 +114,17 @@ class ReplicaStats(ContractModel):
 
 
 class StageSeconds(ContractModel):
-    """Seconds summed over all batches, so they exceed wall time where batches overlap."""
+    """Seconds summed over all batches, so they exceed wall time where batches overlap.
+
+    :param load_images: in which images were fetched and decoded, summed over rows.
+    :param wait_for_images: in which an engine had room for a row whose images were still being loaded.
+    """
 
     read: float = 0.0
     render: float = 0.0
     tokenize: float = 0.0
+    load_images: float = 0.0
+    wait_for_images: float = 0.0
     generate: float = 0.0
     detokenize: float = 0.0
     write: float = 0.0

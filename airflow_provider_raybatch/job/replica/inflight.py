@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError
 from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows
@@ -16,7 +16,7 @@ from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgre
 from airflow_provider_raybatch.job.replica.admission import AdmissionControl, group
 from airflow_provider_raybatch.job.replica.crash_log import CrashLog
 from airflow_provider_raybatch.job.replica.request_builder import PreparedRow
-from airflow_provider_raybatch.job.row import RowFailure
+from airflow_provider_raybatch.job.row import Request, RowFailure
 from airflow_provider_raybatch.job.row_order.lengths import UNKNOWN, Costs
 from airflow_provider_raybatch.job.work import Stopwatch
 
@@ -44,6 +44,26 @@ class Row:
     result: Any = None
     label: int = UNKNOWN
 
+    @property
+    def has_images(self) -> bool:
+        """Whether its request lacks images, which it gets near its turn."""
+        request = self.prepared.request
+        return isinstance(request, Request) and bool(request.images)
+
+
+class ImageStage(Protocol):
+    """Gets images into requests before these go into the engine."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it takes another row now."""
+
+    def load(self, row: Row) -> asyncio.Future[RowFailure | None]:
+        """Begin to complete a row's request; the result says why that can't be done."""
+
+    def entered(self) -> None:
+        """A row that is complete goes into the engine."""
+
 
 class InflightRequests:
     """The rows of one engine: it is kept full, or its steps of one size. The longest answers begin first.
@@ -54,6 +74,7 @@ class InflightRequests:
     :param watch: counts the time in which the engine has rows.
     :param changed: called when a row is answered, or the engine has failed.
     :param begun: records which rows are in the engine.
+    :param images: completes the requests of rows with images, those that are next ahead of their turn.
     :ivar has_share: whether the replica has its share of all rows that are left.
     """
 
@@ -67,6 +88,7 @@ class InflightRequests:
         watch: Stopwatch,
         changed: Callable[[], None],
         begun: CrashLog,
+        images: ImageStage | None = None,
     ) -> None:
         self._engine = engine
         self._watch = watch
@@ -76,6 +98,10 @@ class InflightRequests:
         self._shares = shares
         self._changed = changed
         self._begun = begun
+        self._images = images
+        self._loading: dict[asyncio.Future[RowFailure | None], Row] = {}
+        self._loaded: deque[Row] = deque()
+        self._starved_since: float | None = None
         self._lead = 0
         self._second = (0.0, 0)
         self._costs = Costs()
@@ -91,7 +117,7 @@ class InflightRequests:
     @property
     def unanswered(self) -> int:
         """Number of rows that wait for the engine, or are in it."""
-        return len(self.waiting) + len(self.inside)
+        return len(self.waiting) + len(self._loading) + len(self._loaded) + len(self.inside)
 
     def waits_for(self) -> float:
         """Seconds since the oldest result landed that has not been taken."""
@@ -135,7 +161,7 @@ class InflightRequests:
     async def cancel(self) -> None:
         """End what is still in the engine."""
         self.waiting.clear()
-        flying = list(self.inside)
+        flying: list[asyncio.Future[Any]] = [*self._loading, *self.inside]
         for task in flying:
             task.cancel()
         await asyncio.gather(*flying, return_exceptions=True)
@@ -148,24 +174,74 @@ class InflightRequests:
         return self._level.rows(self._costs.expected, self._most)
 
     def _feed(self) -> None:
-        if not self.waiting:
+        if self._images is not None:
+            self._load_ahead(self._images)
+        self._fill()
+        if self._images is not None:
+            self._measure_wait(bool(self._loading) and len(self.inside) < self.at_once)
+
+    def _fill(self) -> None:
+        ahead = len(self.waiting) + len(self._loaded)
+        if not ahead:
             return
         room = self.at_once
         if room < self._most:
-            if room - len(self.inside) < min(group(room), len(self.waiting)):
+            if room - len(self.inside) < min(group(room), ahead):
                 return
         elif not (self._shares and len(self.waiting) <= self._lead):
             # In the end others may need the few that wait, which could not be given back from the engine.
             room += self._lead
-        while self.waiting and self.error is None and len(self.inside) < room:
+        while self.error is None and len(self.inside) < room and (row := self._next()) is not None:
+            self._begin(row)
+
+    def _next(self) -> Row | None:
+        """The row that goes into the engine next, if it is complete."""
+        if self._images is not None and self._loaded:
+            self._images.entered()
+            return self._loaded.popleft()
+        if self.waiting and (self._images is None or not self.waiting[0].has_images):
+            return self.waiting.popleft()
+        return None
+
+    def _begin(self, row: Row) -> None:
+        if not self.inside:
+            self._busy_since = time.monotonic()
+        self._report.first_request = self._report.first_request or time.time()
+        self._begun.begin(row.ordinal)
+        task = asyncio.ensure_future(self._engine.generate(row.encoded))
+        self.inside[task] = row
+        task.add_done_callback(self._ended)
+
+    def _load_ahead(self, stage: ImageStage) -> None:
+        """Let the images of the rows that are next be loaded."""
+        while self.error is None and self.waiting and self.waiting[0].has_images and stage.has_room:
             row = self.waiting.popleft()
-            if not self.inside:
-                self._busy_since = time.monotonic()
-            self._report.first_request = self._report.first_request or time.time()
-            self._begun.begin(row.ordinal)
-            task = asyncio.ensure_future(self._engine.generate(row.encoded))
-            self.inside[task] = row
-            task.add_done_callback(self._ended)
+            task = stage.load(row)
+            self._loading[task] = row
+            task.add_done_callback(self._ended_loading)
+
+    def _ended_loading(self, task: asyncio.Future[RowFailure | None]) -> None:
+        row = self._loading.pop(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            if self.error is None or isinstance(error, EngineDeadError):
+                self.error = error
+        elif (failure := task.result()) is not None:
+            self._level.answered(row.label)
+            self.land(row, failure)
+        else:
+            self._loaded.append(row)
+        self._feed()
+        self._changed()
+
+    def _measure_wait(self, is_starved: bool) -> None:
+        """Count the time in which the engine could have more rows, had their images come sooner."""
+        now = time.monotonic()
+        if self._starved_since is not None:
+            self._watch.add("wait_for_images", self._starved_since)
+        self._starved_since = now if is_starved else None
 
     def _ended(self, task: asyncio.Future[Any]) -> None:
         row = self.inside.pop(task)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of one colour, no two alike, and what the echo engine says of them."""
+
+from __future__ import annotations
+
+import io
+from typing import NamedTuple
+
+from PIL import Image
+
+
+class Picture(NamedTuple):
+    """A picture by its number."""
+
+    number: int
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return 8 + self.number % 50, 8 + self.number // 50
+
+    @property
+    def colour(self) -> tuple[int, int, int]:
+        return (37 * self.number) % 256, (91 * self.number + 5) % 256, (13 * self.number + 100) % 256
+
+    def content(self, format: str = "PNG") -> bytes:
+        stream = io.BytesIO()
+        Image.new("RGB", self.size, self.colour).save(stream, format)
+        return stream.getvalue()
+
+    @property
+    def said(self) -> str:
+        """What the echo says of it."""
+        width, height = self.size
+        red, green, blue = self.colour
+        return f"[{width}x{height} #{red:02x}{green:02x}{blue:02x}]"

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows whose images are loaded ahead of their turn, and no earlier than that."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.job.engine.base import EngineDeadError
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
+from airflow_provider_raybatch.job.replica.crash_log import CrashLog
+from airflow_provider_raybatch.job.replica.inflight import InflightRequests, Row
+from airflow_provider_raybatch.job.replica.request_builder import PreparedRow
+from airflow_provider_raybatch.job.row import Image, Request, RowFailure
+from airflow_provider_raybatch.job.work import Stopwatch
+
+MOST, AHEAD = 4, 3
+FAILURE = RowFailure("media", "it is no picture")
+
+
+class Engine:
+    """Answers when it is told to; `asked` are the rows that it has got."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.requests: list[asyncio.Future[None]] = []
+
+    async def generate(self, encoded: Any) -> Any:
+        self.asked.append(encoded)
+        request: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.requests.append(request)
+        await request
+
+    def tokens(self, raw: Any) -> tuple[int, int]:
+        return 1, 1
+
+
+class Stage:
+    """Loads a few rows at a time, each when it is told to."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        self.loading: dict[int, asyncio.Future[RowFailure | None]] = {}
+
+    @property
+    def has_room(self) -> bool:
+        return self.held < AHEAD
+
+    def load(self, row: Row) -> asyncio.Future[RowFailure | None]:
+        self.held += 1
+        self.loading[row.ordinal] = asyncio.get_running_loop().create_future()
+        return self.loading[row.ordinal]
+
+    def entered(self) -> None:
+        self.held -= 1
+
+    def end(self, ordinal: int, result: RowFailure | BaseException | None = None) -> None:
+        """A row's images are loaded, or fail."""
+        loading = self.loading.pop(ordinal)
+        if isinstance(result, BaseException):
+            loading.set_exception(result)
+            return
+        self.held -= result is not None
+        loading.set_result(result)
+
+
+class Rows:
+    """The rows of one engine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.engine, self.stage, self.watch = Engine(), Stage(), Stopwatch()
+        report = ReplicaProgress("replica", "node", "ready", started=0.0)
+        begun = CrashLog(folder / "begun")
+        engine: Any = self.engine
+        self.inflight = InflightRequests(
+            engine, report, MOST, False, False, self.watch, lambda: None, begun, self.stage
+        )
+
+    def add(self, ordinals: Sequence[int], has_images: bool = True) -> None:
+        images = (Image(content=b"a picture"),) if has_images else ()
+        prepared = PreparedRow(Request(prompt="x", images=images))
+        rows: Any = None
+        self.inflight.add(Row(number, number, prepared, rows, 0, encoded=number) for number in ordinals)
+
+
+async def settled() -> None:
+    """Let callbacks run."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_rows_are_loaded_ahead_and_enter_when_they_are_ready(tmp_path: Path) -> None:
+    rows = Rows(tmp_path)
+    rows.add(range(10))
+    await settled()
+    assert (sorted(rows.stage.loading), rows.engine.asked) == ([0, 1, 2], [])
+
+    rows.stage.end(1)  # one that is quick passes one that is slow
+    await settled()
+
+    assert (sorted(rows.stage.loading), rows.engine.asked) == ([0, 2, 3], [1])
+    assert rows.inflight.unanswered == 10
+    assert [row.ordinal for row in rows.inflight.waiting] == [4, 5, 6, 7, 8, 9]  # others may get these
+
+
+async def test_no_more_is_loaded_than_waits_for_room(tmp_path: Path) -> None:
+    rows = Rows(tmp_path)
+    rows.add(range(20))
+    for _ in range(20):
+        await settled()
+        for ordinal in list(rows.stage.loading):
+            rows.stage.end(ordinal)
+    assert len(rows.engine.asked) == MOST
+    assert (rows.stage.held, len(rows.inflight.waiting)) == (AHEAD, 20 - MOST - AHEAD)
+
+    rows.engine.requests[0].set_result(None)
+    await settled()
+
+    assert len(rows.engine.asked) == MOST + 1
+    assert len(rows.stage.loading) == 1  # the next one, since there is room again
+
+
+async def test_a_row_without_its_images_fails_alone(tmp_path: Path) -> None:
+    rows = Rows(tmp_path)
+    rows.add(range(5))
+    await settled()
+
+    rows.stage.end(0, FAILURE)
+    await settled()
+
+    assert [(row.ordinal, row.result) for row in rows.inflight.take()] == [(0, FAILURE)]
+    assert sorted(rows.stage.loading) == [1, 2, 3]
+    assert rows.inflight.error is None
+
+
+async def test_rows_without_images_need_no_loading(tmp_path: Path) -> None:
+    rows = Rows(tmp_path)
+    rows.add([0, 1], has_images=False)
+    rows.add([2, 3])
+    rows.add([4, 5], has_images=False)
+    await settled()
+    assert (rows.engine.asked, sorted(rows.stage.loading)) == ([0, 1, 4, 5], [2, 3])
+
+
+@pytest.mark.parametrize("error", [EngineDeadError("It died."), OSError("a storage")])
+async def test_what_stops_the_loading_stops_the_replica(tmp_path: Path, error: Exception) -> None:
+    rows = Rows(tmp_path)
+    rows.add(range(5))
+    await settled()
+
+    rows.stage.end(0, error)
+    await settled()
+
+    assert rows.inflight.error is error
+    assert not rows.inflight.landed
+
+
+async def test_the_end_cancels_what_is_being_loaded(tmp_path: Path) -> None:
+    rows = Rows(tmp_path)
+    rows.add(range(5))
+    await settled()
+    loading = list(rows.stage.loading.values())
+
+    with contextlib.suppress(asyncio.CancelledError):
+        await rows.inflight.cancel()
+
+    assert all(one.cancelled() for one in loading)
+    assert not rows.inflight.landed
+
+
+async def test_only_time_with_room_for_a_row_is_a_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    rows = Rows(tmp_path)
+    rows.add(range(8))
+    await settled()
+    for ordinal in range(MOST):
+        now += 1  # the engine has room, and waits for pictures
+        rows.stage.end(ordinal)
+        await settled()
+    now += 10  # it is full
+    for ordinal in list(rows.stage.loading):
+        rows.stage.end(ordinal)
+    await settled()
+
+    assert rows.watch.seconds["wait_for_images"] == MOST
