@@ -336,6 +336,12 @@ class BatchInferenceSpec(
         return self.chat_template_kwargs | ({} if self.tools is None else {"tools": self.tools})
 
     @property
+    def may_have_images(self) -> bool:
+        """Whether requests may have images: by a column of them, or in a chat that is not a text alone."""
+        chats = self.messages_column or self.prompt_function or self.asks_by_lines
+        return bool(self.images or chats) and not self.pools and self.engine != "ray_data_llm"
+
+    @property
     def later_choices(self) -> dict[str, Any]:
         """Arguments that request keys are older than, unless they are at their defaults."""
         return {name: getattr(self, name) for name in _LATER_CHOICES if name not in self._unset}

@@ -174,10 +174,10 @@ class InflightRequests:
         return self._level.rows(self._costs.expected, self._most)
 
     def _feed(self) -> None:
-        if self._images is not None:
-            self._load_ahead(self._images)
         self._fill()
         if self._images is not None:
+            self._load_ahead(self._images)  # rows that went into the engine have made room
+            self._fill()  # with rows that stood behind them and need no image
             self._measure_wait(bool(self._loading) and len(self.inside) < self.at_once)
 
     def _fill(self) -> None:

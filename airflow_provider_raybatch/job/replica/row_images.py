@@ -18,7 +18,7 @@ import ray
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.failures.public_errors import guarded_task
-from airflow_provider_raybatch.job.media.allowed import ImageAccess
+from airflow_provider_raybatch.job.media.allowed import image_access
 from airflow_provider_raybatch.job.media.load import Loaded, load
 from airflow_provider_raybatch.job.replica.inflight import Row
 from airflow_provider_raybatch.job.replica.process import ReplicaProcess
@@ -41,18 +41,19 @@ class RowImages:
     """Loads the images of one replica's rows.
 
     :param replica: whose engine gets them.
-    :param replicas: of the job, among which the cluster's CPUs are shared.
     :param watch: adds up the seconds of all rows, many of which are loaded side by side.
     """
 
-    def __init__(self, replica: ReplicaProcess, access: ImageAccess, replicas: int, watch: Stopwatch) -> None:
+    def __init__(self, replica: ReplicaProcess, watch: Stopwatch) -> None:
         self._replica = replica
         self._watch = watch
+        job = replica.job
+        access = image_access(job.spec, job.listing, job.credentials)
         self._access = ray.put(access)
         self._seconds = access.timeout
-        guarded: Callable[..., Any] = guarded_task(load, replica.job.spec.shows_rows)
+        guarded: Callable[..., Any] = guarded_task(load, job.spec.shows_rows)
         self._task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy="SPREAD")(guarded)
-        cpus = ray.cluster_resources().get("CPU", 1) / max(1, replicas)
+        cpus = ray.cluster_resources().get("CPU", 1) / max(1, replica.plan.replicas)
         self._at_once = int(min(_MOST, max(_FEWEST, 2 * cpus)))
         self._bytes, self._rows = 0, 0
         self._held = 0

@@ -22,6 +22,7 @@ from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.replica.inflight import InflightRequests
 from airflow_provider_raybatch.job.replica.prefetcher import Prefetcher
 from airflow_provider_raybatch.job.replica.process import ReplicaProcess
+from airflow_provider_raybatch.job.replica.row_images import RowImages
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.scheduling.messages import Assignment, Begun, PullRequest
 from airflow_provider_raybatch.job.work import Done, Stopwatch
@@ -76,6 +77,7 @@ class ReplicaWorker:
             self._watch,
             self._wake.set,
             replica.begun,
+            RowImages(replica, self._watch) if replica.job.spec.may_have_images else None,
         )
         self._prefetcher = Prefetcher(replica, self._inflight, self._watch, self._killer)
         self._rows = self._report.rows
