@@ -67,7 +67,7 @@ def test_each_row_has_its_own_images(task: RepeatedTask) -> None:
         f"r{number}": said(number, *filter(None, (fronts[number], backs[number]))) for number in range(ROWS)
     }
     assert {"front", "back"}.isdisjoint(rows_of(manifest)[0])  # they hold bytes
-    assert manifest.timing.stages.load_images > 0
+    assert manifest.stages.load_images > 0
     kept = rows_of(task.run(token="kept", **asked, keep_images=True))
     assert task.asked_in_all() == ROWS
     assert {row["id"]: row["front"]["bytes"] for row in kept} == {
@@ -123,15 +123,15 @@ def test_a_bad_image_fails_alone(task: RepeatedTask, tmp_path: Path) -> None:
     outside = keep(secret, ["key.png"], [good])[0]
     (tmp_path / "lake" / "link.png").symlink_to(tmp_path / "lake-secret" / "key.png")
     bad = {
-        found[1]: "is no image",
-        found[2]: "",
+        found[1]: "a format that is not read",
+        found[2]: "cut off",
         found[3]: "max_image_bytes",
         outside: "image_roots",
         f"{lake.uri}/link.png": "image_roots",
         f"{lake.uri}/../lake-secret/key.png": "image_roots",
         f"{lake.uri}/missing.png": "missing.png",
         "https://images.example.com/1.png": "image_hosts",
-        "http://169.254.169.254/latest": "",
+        "http://169.254.169.254/latest": "neither https://",
     }
     source = write(task, image=[found[0], *bad])
 
