@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine and vLLM's own ``LLM``, both with the demo's model, and what both answer to equal requests.
+"""The engine and vLLM's own ``LLM``, both with one model, and what both answer to equal requests.
 
-A test module imports the fixtures `llm` and `engine`; each starts one engine.
+A test module imports the fixtures `llm` and `engine`, which have the demo's model, or makes its own of
+:func:`own_llm` and :func:`own_engine`; each starts one engine.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 from vllm import platforms
 
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.ray_processes import vllm_engines
 from tests.support.real_model import ARGS, MODEL, spec
@@ -26,6 +29,21 @@ LORA = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 3, "max_cpu_loras"
 @pytest.fixture(scope="module")
 def llm() -> Iterator[Any]:
     """vLLM's own ``LLM``."""
+    with own_llm(model=str(MODEL), **ARGS) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def engine(llm: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    tmp_path_factory.getbasetemp()  # made before the folder of temporary files is another
+    # With room for adapters, which changes nothing for rows without one.
+    with own_engine(spec(engine_args={**ARGS, **LORA})) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def own_llm(**args: Any) -> Iterator[Any]:
+    """VLLM's ``LLM`` of these arguments."""
     from vllm import LLM
 
     with pytest.MonkeyPatch.context() as patch:
@@ -34,15 +52,15 @@ def llm() -> Iterator[Any]:
             # process that uses CUDA can't start another engine.
             patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 
-        yield LLM(model=str(MODEL), **ARGS)
+        yield LLM(**args)
 
 
-@pytest.fixture(scope="module")
-def engine(llm: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+@contextlib.contextmanager
+def own_engine(asked: BatchInferenceSpec) -> Iterator[Any]:
+    """The engine of a job, with its event loop."""
     from airflow_provider_raybatch.job.engine import vllm_compat
     from airflow_provider_raybatch.job.engine_process import fork_server, server
 
-    tmp_path_factory.getbasetemp()  # made before the folder of temporary files is another
     with (
         pytest.MonkeyPatch.context() as patch,
         tempfile.TemporaryDirectory(prefix="rb-", dir="/tmp") as scratch,  # a short name, for sockets
@@ -55,8 +73,7 @@ def engine(llm: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         vllm_compat.keep_files_in(fork_server.folder_of_sockets())
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
-        # With room for adapters, which changes nothing for rows without one.
-        made: Any = server.open_vllm(spec(engine_args={**ARGS, **LORA}))
+        made: Any = server.open_vllm(asked)
         made.loop = loop
         yield made
         # What a killed engine would leave, besides caches, is in the folder that a later job deletes.

@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from airflow_provider_raybatch.job.row import IMAGE_PART, Image, Request
 
-Pixels = npt.NDArray[np.uint8]
+Pixels: TypeAlias = npt.NDArray[np.uint8]
 
 
 def picture(width: int = 4, height: int = 3, colour: tuple[int, int, int] = (255, 0, 0)) -> Pixels:
-    return np.broadcast_to(np.array(colour, np.uint8), (height, width, 3)).copy()
+    return np.full((height, width, 3), colour, np.uint8)
 
 
 def images(count: int) -> tuple[Image, ...]:

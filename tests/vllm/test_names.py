@@ -125,6 +125,29 @@ def test_signatures_of_adapters() -> None:
     assert max(lora_ranks()) == MOST_RANK
 
 
+def test_signatures_of_images() -> None:
+    from vllm.entrypoints.chat_utils import BaseMultiModalContentParser
+    from vllm.inputs import TokensPrompt
+    from vllm.model_executor.model_loader import get_model_cls
+    from vllm.model_executor.models.interfaces import SupportsMultiModal
+    from vllm.multimodal.processing import BaseProcessingInfo
+    from vllm.renderers import TokenizeParams
+    from vllm.renderers.base import BaseRenderer
+
+    assert "self.mm_processor" in inspect.getsource(BaseRenderer.__init__)
+    assert inspect.getattr_static(BaseRenderer, "default_cmpl_tok_params").attrname
+    assert inspect.getattr_static(BaseProcessingInfo, "allowed_mm_limits").attrname
+    assert "add_special_tokens" in parameters(TokenizeParams)
+    assert list(inspect.signature(BaseRenderer.process_for_engine).parameters)[1:3] == [
+        "prompt",
+        "arrival_time",
+    ]
+    assert {"prompt_token_ids", "multi_modal_data"} <= set(TokensPrompt.__annotations__)
+    assert {"modality", "i"} <= parameters(SupportsMultiModal.get_placeholder_str)
+    assert parameters(get_model_cls) == {"model_config"}
+    assert "image_pil" in parameters(BaseMultiModalContentParser.parse_image_pil)
+
+
 def test_signatures_of_reasoning_and_log_probabilities() -> None:
     from vllm import SamplingParams
     from vllm.logprobs import FlatLogprobs

@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.base import most_prompt_tokens, overlong
+from airflow_provider_raybatch.job.engine.image_prompts import ImagePrompts
 from airflow_provider_raybatch.job.engine.token_ids import check_token_ids, within
 from airflow_provider_raybatch.job.request.render import text_of
 from airflow_provider_raybatch.job.request.row_text import shortened
@@ -73,6 +76,7 @@ class ChatEncoder:
         that leave no room for a response; see
         :class:`~airflow_provider_raybatch.contract.arguments.prompt.PromptArguments`.
     :param vocabulary: tokens of the model, if known: a prompt with another fails.
+    :param images: renders requests that have some; ``None`` where none has.
     """
 
     def __init__(
@@ -83,8 +87,10 @@ class ChatEncoder:
         special_tokens: str = "keep",
         on_overlong: str = "error",
         vocabulary: int | None = None,
+        images: ImagePrompts | None = None,
     ) -> None:
         self._tokenizer = tokenizer
+        self.images = images
         self._render = render
         self._vocabulary = vocabulary
         self.special_tokens = special_tokens_of(tokenizer, template)
@@ -122,13 +128,13 @@ class ChatEncoder:
     def encode(self, requests: Sequence[Request]) -> list[list[int] | RowFailure]:
         """Token ids of each request, or why it has none."""
         out: list[Any] = self.texts(requests)
-        for is_raw in (False, True):
+        for special in (False, True):
             places = [
                 place
                 for place, request in enumerate(requests)
-                if isinstance(out[place], str) and (request.messages is None) is is_raw
+                if isinstance(out[place], str) and self._gets_special_tokens(request) is special
             ]
-            made = self._tokenize([out[place] for place in places], is_raw)
+            made = self._tokenize([out[place] for place in places], special)
             for place, ids in zip(places, made, strict=True):
                 out[place] = ids
         return [ids if isinstance(ids, RowFailure) else self.within(ids) for ids in out]
@@ -151,18 +157,43 @@ class ChatEncoder:
         if self._vocabulary is not None:
             check_token_ids(params, self._tokenizer, self._vocabulary)
 
+    def _gets_special_tokens(self, request: Request) -> bool:
+        if request.messages is not None:
+            return False
+        return not request.images or self.images is None or self.images.adds_special_tokens
+
     def _rendered(self, request: Request) -> str | list[int] | RowFailure:
         if self._in_text == "error" and (failure := self._special.failure(request)) is not None:
             return failure
-        if request.messages is None:
-            return request.prompt or ""
         try:
-            return self._render(request.messages)
+            if self.images is not None and self.images.concern(request):
+                return self.images.rendered(request)
+            return (request.prompt or "") if request.messages is None else self._render(request.messages)
         except Exception as error:  # a template may raise anything, raise_exception() included
             return RowFailure.of("template", error)
 
     def _tokenize(self, texts: list[str], special: bool) -> list[list[int] | RowFailure]:
         return of_each(texts, lambda some: self._tokenizer(some, add_special_tokens=special)["input_ids"])
+
+
+def chat_encoder(spec: BatchInferenceSpec, tokenizer: Any, config: Any, renderer: Any) -> ChatEncoder:
+    """The encoder of a job that generates.
+
+    :param config: of the model, as vLLM has it; `renderer` is vLLM's.
+    """
+    template = template_of(spec, tokenizer)
+    text = str(template or getattr(tokenizer, "chat_template", None) or "")
+    render = vllm_compat.chat_renderer(renderer, template, spec.template_variables)
+    known = special_tokens_of(tokenizer, text)
+    return ChatEncoder(
+        tokenizer,
+        render,
+        text,
+        spec.special_tokens_in_text,
+        spec.on_overlong,
+        vllm_compat.vocabulary_size(config),
+        ImagePrompts(render, renderer, config, known, in_each=bool(spec.images)),
+    )
 
 
 def of_each(texts: list[str], tokenize: Callable[[list[str]], Iterable[T]]) -> list[T | RowFailure]:

@@ -11,16 +11,20 @@ import asyncio
 import copy
 import functools
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_reasoning
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_media, vllm_compat_reasoning
 from airflow_provider_raybatch.job.engine.adapters import EngineAdapters
-from airflow_provider_raybatch.job.engine.base import EngineInfo
-from airflow_provider_raybatch.job.engine.chat import ChatEncoder, template_of
+from airflow_provider_raybatch.job.engine.base import EngineInfo, overlong
+from airflow_provider_raybatch.job.engine.chat import chat_encoder
 from airflow_provider_raybatch.job.engine.detokenize import Detokenizer, Generated
 from airflow_provider_raybatch.job.engine.forced import Choices, Vocabulary, choices_in, whole, why_in_full
 from airflow_provider_raybatch.job.engine.logprobs import LogprobReader
@@ -44,6 +48,7 @@ class _Encoded:
     :param cut: tokens of the prompt that were cut off.
     :param special: whether the row's text has special tokens.
     :param adapter: vLLM's ``LoRARequest`` of the adapter that answers.
+    :param with_images: what vLLM gets in place of `ids`, of a request with images.
     """
 
     ids: list[int]
@@ -54,6 +59,14 @@ class _Encoded:
     cut: int = 0
     special: bool = False
     adapter: Any = None
+    with_images: Any = None
+
+
+@dataclass(frozen=True)
+class _WithoutImages:
+    """A request whose images are still to come, with placeholders for them in the ids of `asked`."""
+
+    asked: _Encoded
 
 
 @dataclass(frozen=True)
@@ -82,6 +95,7 @@ class VllmEngine(StartedVllm):
     def __init__(self, spec: BatchInferenceSpec, fill_in: bool = True, spans_nodes: bool = False) -> None:
         self._fill_in = fill_in
         self._adapters = EngineAdapters(spans_nodes)
+        self._processing = threading.Lock()
         super().__init__(spec, spans_nodes)
 
     def _serve(self, spec: BatchInferenceSpec) -> None:
@@ -91,16 +105,8 @@ class VllmEngine(StartedVllm):
         self._spec = spec
         self._loras: dict[str, Any] | None = None
         self._tokenizer = tokenizer = self._llm.get_tokenizer()
-        template = template_of(spec, tokenizer)
-        renderer = vllm_compat.renderer_of(self._llm)
-        self._chat = ChatEncoder(
-            tokenizer,
-            vllm_compat.chat_renderer(renderer, template, spec.template_variables),
-            str(template or getattr(tokenizer, "chat_template", None) or ""),
-            spec.special_tokens_in_text,
-            spec.on_overlong,
-            vllm_compat.vocabulary_size(config.model_config),
-        )
+        self._renderer = vllm_compat.renderer_of(self._llm)
+        self._chat = chat_encoder(spec, tokenizer, config.model_config, self._renderer)
         self._logprobs = LogprobReader(tokenizer) if spec.keeps_logprobs else None
         self._tools = ToolCaller(spec, tokenizer) if spec.calls_tools else None
         if self._tools is not None:
@@ -145,26 +151,47 @@ class VllmEngine(StartedVllm):
                 encoded.append(RowFailure.of("engine", error))
         return encoded
 
-    def _fitted(self, request: Request, ids: list[int]) -> _Encoded | RowFailure:
+    def _fitted(self, request: Request, ids: list[int]) -> _Encoded | _WithoutImages | RowFailure:
         max_tokens = whole({**self._defaults, **request.sampling}).get("max_tokens")
         fitted = self._chat.fitted(request, ids, self._max_model_len, max_tokens)
         if isinstance(fitted, RowFailure):
             return fitted
         cut, special = len(ids) - len(fitted), self._chat.has_special_tokens(request)
         adapter = None if request.adapter is None else (self._loras or {})[request.adapter]
-        return replace(self._encoded(fitted, request.sampling), cut=cut, special=special, adapter=adapter)
+        encoded = replace(self._encoded(fitted, request.sampling), cut=cut, special=special, adapter=adapter)
+        return _WithoutImages(replace(encoded, sampling=request.sampling)) if request.images else encoded
 
-    def _encoded(self, ids: list[int], overrides: Mapping[str, Any], goes_on: bool = False) -> _Encoded:
+    def attach(self, encoded: Any, pixels: Sequence[npt.NDArray[np.uint8]]) -> Any:
+        """See :meth:`~airflow_provider_raybatch.job.engine.base.Engine.attach`.
+
+        Choices are not filled in: the rest of a response would need the images once more.
+        """
+        asked: _Encoded = encoded.asked
+        try:
+            with self._processing:
+                prompt = vllm_compat_media.engine_input(self._renderer, asked.ids, pixels)
+        except Exception as error:  # vLLM's, or of a model's processor
+            return RowFailure.of("media", error)
+        ids = prompt["prompt_token_ids"]
+        if len(ids) >= self._max_model_len:
+            return overlong(len(ids), self._max_model_len)
+        made = self._encoded(ids, asked.sampling, may_fill=False)
+        return replace(made, special=asked.special, adapter=asked.adapter, with_images=prompt)
+
+    def _encoded(
+        self, ids: list[int], overrides: Mapping[str, Any], goes_on: bool = False, may_fill: bool = True
+    ) -> _Encoded:
         """A request whose `max_tokens` is what the context leaves, unless set, as in vLLM's server.
 
         :param goes_on: whether its first tokens left a choice open; this time no choice stays open.
+        :param may_fill: whether tokens that a choice forces may be filled in.
         """
         params, choices = self._params(overrides)
         room = self._max_model_len - len(ids)
         if params.max_tokens is None or params.max_tokens > room:
             params.max_tokens = room
             params.min_tokens = min(params.min_tokens, room)
-        if choices is None:
+        if choices is None or not may_fill:
             return _Encoded(ids, params)
         most, repeatable = params.max_tokens, params.temperature == 0 or params.seed is not None
         may_miss = repeatable or (_may_go_on(params) and not choices.may_split_characters)
@@ -245,11 +272,15 @@ class VllmEngine(StartedVllm):
         return again if isinstance(again, RowFailure) else replace(again, thrown_away=self.tokens(raw)[1])
 
     async def _generate(self, encoded: _Encoded) -> _Raw | RowFailure:
-        prompt, number = vllm_compat.as_tokens(encoded.ids), str(next(self._numbers))
+        prompt, number = encoded.with_images or vllm_compat.as_tokens(encoded.ids), str(next(self._numbers))
         more = {} if encoded.adapter is None else {"lora_request": encoded.adapter}
         outputs = self._llm.generate(prompt, encoded.params, number, **self._about_grammar, **more)
         final = await self._last(outputs)
-        return final if isinstance(final, RowFailure) else _Raw(final, encoded)
+        if isinstance(final, RowFailure):
+            return final
+        if encoded.with_images is not None:  # results wait until many are decoded together
+            encoded = replace(encoded, with_images=None)
+        return _Raw(final, encoded)
 
     def tokens(self, raw: Any) -> tuple[int, int]:
         generated = sum(len(one.token_ids) for one in raw.output.outputs)

@@ -125,6 +125,8 @@ def _kept(place: Path | None, spec: BatchInferenceSpec, requests: Sequence[Reque
     known = None if place is None else _read(place)
     if known is None or not _surely_fit(requests, known.checked.context):
         return None
+    if any(request.images for request in requests):  # how many tokens they take shows in no shape
+        return None
     if not shapes(requests) <= known.shapes:
         return None
     needed = min(known.checked.context, _most_tokens(spec, requests))
@@ -205,6 +207,7 @@ def _place(
         "accelerator": [spec.gpus_per_replica, spec.accelerator_type],
     }
     content |= {"adapters": adapters} if adapters else {}
+    content |= {"images": True} if spec.images else {}
     return home / f"{hex_digest(json.dumps(content, sort_keys=True, default=str))}.json"
 
 

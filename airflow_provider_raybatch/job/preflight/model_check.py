@@ -20,7 +20,12 @@ from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.base import with_response
-from airflow_provider_raybatch.job.engine.chat import ChatEncoder, prints_the_date, template_of
+from airflow_provider_raybatch.job.engine.chat import (
+    ChatEncoder,
+    chat_encoder,
+    prints_the_date,
+    template_of,
+)
 from airflow_provider_raybatch.job.engine.pair_encoder import pooling_encoder
 from airflow_provider_raybatch.job.engine.token_ids import absent_bos, check_token_ids, surplus_tokens
 from airflow_provider_raybatch.job.failures.diagnosis import short
@@ -32,6 +37,7 @@ from airflow_provider_raybatch.job.preflight.adapter_check import (
     check_adapters,
     lora_arguments,
 )
+from airflow_provider_raybatch.job.preflight.image_check import check_images, refuse_text_model
 from airflow_provider_raybatch.job.preflight.memory_check import model_sizes
 from airflow_provider_raybatch.job.preflight.model_bucket import check_bucket, is_in_bucket
 from airflow_provider_raybatch.job.preflight.model_files import files_of
@@ -122,7 +128,8 @@ def check_model(
     if is_in_bucket(spec.model):
         check_bucket(spec.model)
     refuse_missing(spec.model)
-    refuse_by_files(spec, environment)
+    if (files := refuse_by_files(spec, environment)) is not None:
+        refuse_text_model(spec, requests, files)
     adapters = check_adapters(spec, environment)
     _check_version()
     lora = lora_arguments(spec, adapters)
@@ -148,6 +155,7 @@ def check_model(
         check_calls(spec, tokenizer, chats.text, requests)
     template = _template_text(spec, tokenizer)
     encoder = _encoder(spec, tokenizer, config, chats)
+    check_images(spec, requests, encoder.images)
     found = _check_prompts(spec, config, tokenizer, encoder, requests)
     prints_date = prints_the_date(spec, tokenizer)
     revisions = pinned_revisions(args, config)
@@ -206,14 +214,7 @@ def _sampling_defaults(spec: BatchInferenceSpec, config: Any) -> dict[str, Any]:
 def _encoder(spec: BatchInferenceSpec, tokenizer: Any, config: Any, chats: _Chats) -> ChatEncoder:
     if spec.pools:
         return pooling_encoder(spec, tokenizer, config, chats.engine_renderer)
-    return ChatEncoder(
-        tokenizer,
-        chats.renderer(),
-        _template_text(spec, tokenizer),
-        spec.special_tokens_in_text,
-        spec.on_overlong,
-        vllm_compat.vocabulary_size(config),
-    )
+    return chat_encoder(spec, tokenizer, config, chats.engine_renderer)
 
 
 def _template_text(spec: BatchInferenceSpec, tokenizer: Any) -> str:
@@ -263,7 +264,7 @@ def _check_prompts(
 def _refuse_all(failures: Sequence[RowFailure], lengths: Sequence[int], context: int) -> None:
     """:raises PreflightError: no prompt becomes tokens, or all exceed the context."""
     if failures and not lengths:
-        argument = "chat_template" if failures[0].step == "template" else "prompt"
+        argument = {"template": "chat_template", "media": "images"}.get(failures[0].step, "prompt")
         none = (
             f"{argument}: none of the first {count_of(len(failures), 'row')} becomes tokens; the first fails"
         )

@@ -46,6 +46,7 @@ from airflow_provider_raybatch.job.planning.context_length import MEASURED
 from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
 from airflow_provider_raybatch.job.preflight import known_models
 from airflow_provider_raybatch.job.preflight.adapter_check import as_located, notes_of
+from airflow_provider_raybatch.job.preflight.image_check import check_echo_images, refuse_text_model
 from airflow_provider_raybatch.job.preflight.input_check import Sample, check_rows, look_at_source, sample
 from airflow_provider_raybatch.job.preflight.memory_check import (
     check_memory,
@@ -293,7 +294,7 @@ def check_engine(
     :raises RaybatchError: one sentence about the first problem found.
     """
     if spec.engine == "echo":
-        echo.check_echo(spec)
+        check_echo_images(spec, requests)
         if unchecked := echo.check_names(spec):
             text = (
                 f"sampling: {', '.join(map(repr, unchecked))} could not be checked, since the driver's node "
@@ -389,6 +390,8 @@ def _kept_or_made(
         refuse_missing(spec.model)
     if is_here or not is_on_disk(spec.model):
         files = refuse_by_files(spec, environment)
+        if files is not None:
+            refuse_text_model(spec, requests, files)
         if files is not None and _has_cache(spec):
             refuse_by_config(spec, files, cluster_view.view())
     return _made(known_models.check_unless_kept, spec, requests, environment, launch)

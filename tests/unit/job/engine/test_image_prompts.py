@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placeholders are counted as models write them; tests/vllm/test_images.py has a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.job.engine import vllm_compat_media
+from airflow_provider_raybatch.job.engine.image_prompts import ImagePrompts
+from airflow_provider_raybatch.job.row import Request, RowFailure
+from tests.support.pictures import asking_about, images
+
+QWEN = "<|vision_start|><|image_pad|><|vision_end|>"
+STAND_IN = {"type": "stand-in"}
+
+
+def template(placeholder: Callable[[int], str]) -> Callable[[list[dict[str, Any]]], str]:
+    """One that writes a placeholder for each image, in order."""
+
+    def render(messages: list[dict[str, Any]]) -> str:
+        count, text = 0, ""
+        for part in (part for message in messages for part in message["content"]):
+            count += part == STAND_IN
+            text += placeholder(count) if part == STAND_IN else part["text"]
+        return text
+
+    return render
+
+
+def refusing(messages: list[dict[str, Any]]) -> str:
+    raise ValueError("no template")
+
+
+@pytest.fixture
+def prompts(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ImagePrompts]:
+    """Makes one for a model with such a placeholder."""
+
+    def make(
+        placeholder: Callable[[int], str],
+        render: Any = None,
+        special: Sequence[str] = (),
+        most: int = 9,
+        **fields: Any,
+    ) -> ImagePrompts:
+        for name, value in {
+            "most_images": lambda _: most,
+            "needs_images_to_tokenise": lambda _: False,
+            "placeholder": lambda _, number: placeholder(number),
+            "stand_in": lambda: STAND_IN,
+        }.items():
+            monkeypatch.setattr(vllm_compat_media, name, value)
+        config = SimpleNamespace()
+        return ImagePrompts(render or template(placeholder), None, config, special, **fields)
+
+    return make
+
+
+def why(made: Any) -> str:
+    assert isinstance(made, RowFailure)
+    assert made.step == "media"
+    return made.reason
+
+
+def test_numbered_placeholders_are_counted_together(prompts: Any) -> None:
+    of_phi = prompts(lambda number: f"<|image_{number}|>")
+    assert of_phi.rendered(asking_about("x", 2)) == "<|image_1|><|image_2|>x"
+    assert "has 3 placeholders '<|image_1|>' and the row has 2 images" in why(
+        of_phi.rendered(asking_about("<|image_3|>", 2))
+    )
+    raw = Request(prompt="<|image_1|> <|image_2|>", images=images(2))
+    assert of_phi.rendered(raw) == raw.prompt
+    assert "has 2 placeholders" in why(of_phi.rendered(replace(raw, images=images(1))))
+
+
+@pytest.mark.parametrize("part", ["<|image_pad|>", "<|vision_start|>", QWEN])
+def test_a_part_of_a_placeholder_counts(prompts: Any, part: str) -> None:
+    """The model's processor looks for some of its tokens alone."""
+    special = ["<|image_pad|>", "<|vision_start|>", "<|vision_end|>", "<|im_end|>"]
+    of_qwen = prompts(lambda _: QWEN, special=special)
+    assert of_qwen.rendered(asking_about("<|im_end|>")) == f"{QWEN}<|im_end|>"
+    assert "has 2 placeholders" in why(of_qwen.rendered(asking_about(part)))
+
+
+def test_a_template_that_writes_another_is_not_checked(prompts: Any) -> None:
+    """Its count says nothing. VLLM's own error is all there is then."""
+    other = prompts(lambda _: "<image>", template(lambda _: "[IMG]"))
+    assert other.rendered(asking_about("<image>")) == "[IMG]<image>"
+    assert prompts(lambda _: "").rendered(asking_about("x")) == "x"
+
+
+def test_without_a_template_raw_prompts_are_checked(prompts: Any) -> None:
+    base = prompts(lambda _: "<image>", refusing)
+    assert base.rendered(Request(prompt="<image>", images=images(1))) == "<image>"
+    reason = why(base.rendered(Request(prompt="x", images=images(1))))
+    assert reason.endswith("write '<image>' once for each image, and set special_tokens_in_text to 'keep'")
+    with pytest.raises(ValueError, match="no template"):
+        base.rendered(asking_about("x"))
+
+
+@pytest.mark.parametrize(("in_each", "concerned"), [(False, False), (True, True)])
+def test_requests_without_images_are_checked_where_asked(
+    prompts: Any, in_each: bool, concerned: bool
+) -> None:
+    made = prompts(lambda _: "<image>", in_each=in_each)
+    forged = asking_about("<image>", 0)
+    assert made.concern(forged) is concerned
+    assert made.concern(asking_about("x"))
+    assert why(made.rendered(forged)).endswith("or set special_tokens_in_text to 'escape'")
+
+
+def test_a_model_without_vision_checks_no_text(prompts: Any) -> None:
+    made = prompts(lambda _: "", most=0, in_each=True)
+    assert not made.concern(asking_about("x", 0))
+    assert why(made.rendered(asking_about("x"))).startswith("the row has 1 image, and the model can't be")
+
+
+def test_no_more_images_than_the_engine_takes(prompts: Any) -> None:
+    made = prompts(lambda _: "<image>", most=2)
+    assert made.rendered(asking_about("x", 2)) == "<image><image>x"
+    assert "has 3 images, and the engine takes 2 a request" in why(made.rendered(asking_about("x", 3)))

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model without vision is refused for a job with images, before vLLM is imported where its files tell."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.preflight.image_check import check_echo_images, refuse_text_model
+from airflow_provider_raybatch.job.preflight.model_files import ModelFiles
+from airflow_provider_raybatch.job.row import Request
+from tests.support.model_configs import QWEN3_30B_A3B
+from tests.support.pictures import asking_about
+from tests.support.specs import spec
+
+TEXT = Request(prompt="x")
+
+
+def files(config: Any) -> ModelFiles:
+    return ModelFiles({"config.json": None}, lambda _: json.dumps(config).encode())
+
+
+def assert_passes(job: Any, config: Any) -> None:
+    refuse_text_model(job, [TEXT], files(config))  # raises nothing
+
+
+def job(**fields: Any) -> Any:
+    return spec(engine="vllm", model="acme/tiny", **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "request_"),
+    [({"images": ["picture"]}, TEXT), ({}, asking_about("x"))],
+    ids=["columns", "rows"],
+)
+def test_a_text_model_is_refused_by_its_config(fields: dict[str, Any], request_: Request) -> None:
+    with pytest.raises(PreflightError) as raised:
+        refuse_text_model(job(**fields), [request_], files(QWEN3_30B_A3B))
+    assert str(raised.value) == (
+        "images: model 'acme/tiny' can't be given any: it is a qwen3_moe without vision; choose a model that "
+        "has it."
+    )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {**QWEN3_30B_A3B, "vision_config": {}},
+        {**QWEN3_30B_A3B, "mm_vision_tower": "clip"},
+        {"model_type": "qwen3_vl_moe", "text_config": QWEN3_30B_A3B},
+        {"model_type": "unknown"},
+        {},
+        [],
+    ],
+    ids=["vision", "tower", "nested", "unknown", "empty", "no object"],
+)
+def test_other_configs_are_left_to_vllm(config: Any) -> None:
+    assert_passes(job(images=["picture"]), config)
+
+
+def test_a_text_model_passes_where_no_row_has_images() -> None:
+    assert_passes(job(), QWEN3_30B_A3B)
+
+
+def test_overrides_of_the_config_are_left_to_vllm() -> None:
+    assert_passes(job(images=["picture"], engine_args={"hf_overrides": {}}), QWEN3_30B_A3B)
+
+
+def test_an_echo_stands_for_either_model() -> None:
+    without = spec(engine="echo", engine_args={"takes_images": False})
+    check_echo_images(without, [TEXT])
+    check_echo_images(spec(engine="echo"), [asking_about("x")])
+    with pytest.raises(PreflightError, match=r"^images: model .* takes no images; set takes_images"):
+        check_echo_images(without, [asking_about("x")])
