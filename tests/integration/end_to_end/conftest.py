@@ -37,6 +37,7 @@ DAGS = [
     "forged",
     "warm",
     "labelled",
+    "pictures",
     "later_deadline",
     "orphan",
     "lost_trigger",

@@ -24,6 +24,7 @@ PARAMS: dict[str, Any] = {
     "engine_args": {},
     "sampling": {},
     "reuse": None,
+    "image_roots": None,
     "model": "",
     "runtime_env": {},
     # For Ray jobs that are not batch inferences.
@@ -202,6 +203,17 @@ with dag_of("chat"):
         },
         preserve_order=True,
         max_error_fraction=0.5,
+    )
+
+with dag_of("pictures"):
+    RayBatchInferenceOperator(
+        task_id="infer",
+        images="picture",
+        image_roots="{{ params.image_roots }}",
+        replicas=2,
+        num_cpus=0.5,
+        flush_interval=0.5,
+        **arguments(deferrable=True),
     )
 
 with dag_of("only_submits"):
