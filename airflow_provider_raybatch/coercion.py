@@ -36,7 +36,7 @@ ENGINE_ARG_TYPES: Mapping[str, type] = {
                      "max_num_batched_tokens", "kv_cache_memory_bytes", "seed", "max_loras",
                      "max_lora_rank"), int),
     **dict.fromkeys(("gpu_memory_utilization", "cpu_offload_gb", "swap_space", "seconds_per_token",
-                     "startup_seconds"), float),
+                     "startup_seconds", "mm_processor_cache_gb"), float),
     **dict.fromkeys(("enforce_eager", "trust_remote_code", "enable_prefix_caching", "enable_chunked_prefill",
                      "enable_lora", "enable_expert_parallel", "disable_log_stats"), bool),
 }  # fmt: skip

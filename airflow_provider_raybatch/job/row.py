@@ -28,7 +28,7 @@ class Image:
 
     :param uri: a path or URI that the job may read; empty where the row has the content.
     :param version: what tells this content from any other, by which requests are the same; empty for a
-        reference that nobody has looked at yet.
+        reference until it is looked up.
     """
 
     content: bytes = field(default=b"", repr=False)

@@ -34,4 +34,8 @@ def _one_of(kind: pa.DataType) -> pa.DataType:
 
 
 def _is_binary(kind: pa.DataType) -> bool:
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return any((
+        pa.types.is_binary(kind),
+        pa.types.is_large_binary(kind),
+        pa.types.is_fixed_size_binary(kind),
+    ))

@@ -28,6 +28,7 @@ _MOST_CHANGES, _MOST_UNFOLDED = 50, 12
 STEPS = {
     "read": "could not be read",
     "template": "could not be put into the prompt",
+    "media": "has an image that could not be used",
     "tokenize": "could not be tokenised",
     "engine": "the engine refused or failed",
     "parse": "the answer is not the JSON that was asked for",

@@ -21,7 +21,7 @@ def test_prompt_without_placeholders_is_of_its_row_with_images() -> None:
     assert spec(images=["photo"]).column_arguments() == {"photo": "images", "text": "prompt"}
 
 
-def test_hosts_are_in_lower_case_and_durations_seconds() -> None:
+def test_image_hosts_are_lowered_and_image_timeout_is_seconds() -> None:
     made = spec(image_hosts="Images.Example.com", image_timeout="2.5")
     assert (made.image_hosts, made.image_timeout) == (["images.example.com"], 2.5)
 

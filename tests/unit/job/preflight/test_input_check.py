@@ -210,7 +210,7 @@ def test_column_without_images_that_may_be_read_is_refused(tmp_path: Path, value
     assert value not in refused.value.public
 
 
-def test_images_below_the_folder_of_the_source_may_be_read(tmp_path: Path) -> None:
+def test_image_roots_are_by_default_the_source_folders(tmp_path: Path) -> None:
     path = jsonl(
         tmp_path, [{"photo": str(tmp_path / "photos/1.png")}, {"photo": None}, {"photo": "/x/1.png"}]
     )

@@ -46,12 +46,12 @@ def test_changed_file_is_another_request(tmp_path: Path) -> None:
     assert made[0] == made[2] != made[1]
 
 
-def test_limits_of_images_keep_finished_rows(tmp_path: Path) -> None:
+def test_max_image_bytes_and_max_image_pixels_keep_rows(tmp_path: Path) -> None:
     """Parts without images can't be published with them, so that those are made again, without an engine."""
     held = f"data:image/png;base64,{base64.b64encode(CONTENT).decode()}"
     rows = [{"photo": held}, {"photo": None}]
     Attempt(tmp_path, rows, **IMAGES).answer([0, 1])
-    limits = {"image_roots": ["/photos"], "max_image_bytes": 99, "image_timeout": 3}
+    limits = {"image_roots": ["/photos"], "max_image_bytes": 99, "max_image_pixels": 99, "image_timeout": 3}
     assert Attempt(tmp_path, rows, **IMAGES, **limits).asked == []
     kept = Attempt(tmp_path, rows, **IMAGES, keep_images=True)
     assert kept.asked == []

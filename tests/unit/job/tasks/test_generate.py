@@ -39,7 +39,7 @@ def test_output_columns_are_named_before_anything_runs() -> None:
     assert list(names)[-2:] == ["completions", "reused_from"]
 
 
-def test_bytes_of_images_are_left_out_unless_asked_for() -> None:
+def test_bytes_are_left_out_without_keep_images() -> None:
     inputs = pa.table({
         "id": [1],
         "photo": [b"content"],
