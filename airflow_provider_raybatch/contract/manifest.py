@@ -37,7 +37,7 @@ class Counts(ContractModel):
     :param duplicates: of the ok rows, how many got the answer of an equal request of this dataset.
     :param chunks: rows of the dataset, where `chunk_tokens` made several of a row; otherwise they are the ok
         rows.
-    :param errors_by_step: failed rows by the step that failed: read, template, tokenize, engine,
+    :param errors_by_step: failed rows by the step that failed: read, template, media, tokenize, engine,
         parse, length, postprocess; cancelled or expired, where a batch of the Batch API has ended before.
     """
 
