@@ -7,6 +7,7 @@ Names and addresses that a test does not give are as they are.
 from __future__ import annotations
 
 import socket
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,12 +22,17 @@ from tests.support.http_server import Authority, Handler, listening
 
 @dataclass
 class Answer:
-    """What a site answers; `length` is what it promises, by default the truth, and ``None`` nothing."""
+    """What a site answers; `length` is what it promises, by default the truth, and ``None`` nothing.
+
+    :param slow: ``headers`` or ``body`` for what comes byte by byte, with `pause` seconds before each.
+    """
 
     body: bytes = b""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     length: int | None = -1
+    slow: str = ""
+    pause: float = 0.05
 
 
 @dataclass
@@ -110,6 +116,9 @@ def _site(web: Web, scheme: str) -> type[Handler]:
             url = path if "://" in path else f"{scheme}://{self.headers['Host']}{path}"  # by a proxy, or not
             web.asked.append(Asked(url, dict(self.headers)))
             answer: Answer = _next(web.sites.get(url) or deque([Answer(b"", 404)]))
+            if answer.slow == "headers":
+                self.wfile.write(b"HTTP/1.0 200 OK\r\nX-Long: ")
+                self.drip(b"x" * 60_000, answer.pause)
             self.send_response_only(answer.status)
             for name, value in answer.headers.items():
                 self.send_header(name, value)
@@ -117,7 +126,15 @@ def _site(web: Web, scheme: str) -> type[Handler]:
                 length = answer.length if answer.length >= 0 else len(answer.body)
                 self.send_header("Content-Length", str(length))
             self.end_headers()
-            self.wfile.write(answer.body)
+            if answer.slow == "body":
+                self.drip(answer.body, answer.pause)
+            else:
+                self.wfile.write(answer.body)
+
+        def drip(self, content: bytes, pause: float) -> None:
+            for byte in content:
+                time.sleep(pause)
+                self.wfile.write(bytes([byte]))
 
         do_GET = reply  # noqa: N815 - http.server's name
 

@@ -40,8 +40,8 @@ MUTANTS = by_file({
             "job/input/test_guarded_http.py::test_what_belongs_to_a_host_is_not_sent_to_the_next",
         ),
         "login-goes-along": (
-            'GuardedRequest(newurl, req.span, req.login if is_same else "")',
-            "GuardedRequest(newurl, req.span, req.login)",
+            'GuardedRequest(newurl, req.span, req.login if is_same else "", req.bounds)',
+            "GuardedRequest(newurl, req.span, req.login, req.bounds)",
             "The token for the Hugging Face hub goes to the servers that have its files.",
             "job/input/test_hub.py::test_the_token_reaches_the_hub_alone",
         ),

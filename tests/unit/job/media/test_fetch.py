@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The content of an image and its version, wherever it lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raybatch.job.media.allowed import ImageAccess
+from airflow_provider_raybatch.job.media.fetch import content_version, fetch, version_of
+from airflow_provider_raybatch.job.row import Image, ImageError
+from tests.support.image_files import access
+from tests.support.refusing_s3 import answering
+from tests.support.s3_server import S3Server
+from tests.support.web import Answer, Web
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> ImageAccess:
+    (tmp_path / "a.png").write_bytes(b"content")
+    return access(roots=(str(tmp_path),))
+
+
+def test_the_version_of_content_is_its_digest() -> None:
+    version = content_version(b"content")
+    assert version.startswith("blake2b:")
+    assert len(version) == 8 + 32
+    assert version == content_version(b"content") != content_version(b"other")
+
+
+def test_content_of_a_row_is_kept() -> None:
+    image = Image(content=b"content")
+    made = Image(content=b"content", version=content_version(b"content"))
+    assert fetch(image, access()) == version_of(image, access()) == made
+
+
+def test_content_of_a_row_has_max_image_bytes_at_most() -> None:
+    for call in (fetch, version_of):
+        with pytest.raises(ImageError, match="the image has more than the 6 bytes of max_image_bytes"):
+            call(Image(content=b"content"), access(most_bytes=6))
+
+
+def test_a_file_has_the_version_of_its_content(disk: ImageAccess) -> None:
+    uri = f"{disk.roots[0]}/a.png"
+    version = content_version(b"content")
+    assert fetch(Image(uri=uri), disk) == Image(b"content", uri, version)
+    assert version_of(Image(uri=uri), disk) == Image(b"", uri, version)
+
+
+def test_a_url_has_the_version_of_its_content(web: Web) -> None:
+    uri = web.serve("https://hub.example/a.png", Answer(b"content", headers={"ETag": '"1"'}))
+    allowed = access(hosts=frozenset({"hub.example"}))
+    assert fetch(Image(uri=uri), allowed) == Image(b"content", uri, content_version(b"content"))
+    assert version_of(Image(uri=uri), allowed) == Image(b"", uri, content_version(b"content"))
+
+
+def test_an_object_has_the_version_that_s3_tells(s3_server: S3Server) -> None:
+    pytest.importorskip("obstore")
+    bucket = s3_server.new_bucket()
+    s3_server.client().put_object(Bucket=bucket, Key="img/a.png", Body=b"content")
+    allowed = access(roots=(f"s3://{bucket}",), credentials=s3_server.credentials)
+    image = Image(uri=f"s3://{bucket}/img/a.png")
+    fetched = fetch(image, allowed)
+    assert fetched.content == b"content"
+    assert fetched.version == "etag:9a0364b9e99bb480dd25e1f0284c8555:7"
+    assert version_of(image, allowed) == Image(b"", image.uri, fetched.version)
+
+
+@pytest.mark.usefixtures("brief")
+def test_an_object_without_etag_has_that_of_its_content() -> None:
+    pytest.importorskip("obstore")
+    with answering(200, "content") as url:
+        allowed = access(roots=("s3://lake",), credentials=S3Server(url).credentials)
+        made = version_of(Image(uri="s3://lake/a.png"), allowed)
+    assert made == Image(b"", "s3://lake/a.png", content_version(b"content"))
+
+
+def test_a_reference_that_is_not_allowed_is_not_read(disk: ImageAccess) -> None:
+    for call in (fetch, version_of):
+        with pytest.raises(ImageError, match="is not below image_roots"):
+            call(Image(uri="/etc/passwd"), disk)
+
+
+def test_an_image_that_changed_since_its_version_is_refused(disk: ImageAccess) -> None:
+    image = version_of(Image(uri=f"{disk.roots[0]}/a.png"), disk)
+    assert fetch(image, disk).version == image.version
+    Path(image.uri).write_bytes(b"other")
+    with pytest.raises(ImageError, match="changed after the key of its request was made; run the task again"):
+        fetch(image, disk)
