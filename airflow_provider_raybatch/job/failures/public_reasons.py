@@ -86,6 +86,13 @@ _SAYS: tuple[tuple[str, str | None], ...] = (
     (f"the response was cut off after {_COUNT} tokens?", None),
     ("the function returned a column ", "the function returned a column that can't be used"),
     ("the function returned ", "the function returned what is not a dictionary of columns"),
+    (".* is not below image_roots", "an image is not below image_roots"),
+    (".* is on a host that is not allowed; ", "an image is on a host that is not in image_hosts"),
+    (".* has more than the .* bytes of max_image_bytes; ", "an image has more than max_image_bytes"),
+    (".*the image has more than .* pixels; ", "an image has more than max_image_pixels"),
+    (".*the image is damaged or cut off ", "an image is damaged or cut off"),
+    (".* did not arrive within the .* s of image_timeout; ", "an image did not arrive within image_timeout"),
+    (".* can't be read, there is no such object; ", "an image is not where its reference says"),
 )
 """Beginnings of reasons, and what is said of them; ``None`` for what has matched: fixed words and counts."""
 _KNOWN = tuple((re.compile(begins, re.DOTALL), words) for begins, words in _SAYS)

@@ -51,7 +51,7 @@ def version_of(image: Image, access: ImageAccess) -> Image:
     """
     if not image.uri:
         check_size(len(image.content), "the image", access)
-        return replace(image, version=content_version(image.content))
+        return image if image.version else replace(image, version=content_version(image.content))
     place, version = access.located(image.uri), ""
     if isinstance(place, BucketObject):
         version = object_version(place, access)

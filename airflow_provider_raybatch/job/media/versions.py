@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from airflow_provider_raybatch.job.media.allowed import ImageAccess
@@ -13,34 +13,40 @@ from airflow_provider_raybatch.job.row import Image, ImageError, Request, RowFai
 from airflow_provider_raybatch.storage.in_order import in_order
 
 _AT_ONCE = 16
-"""Images that are looked at at the same time, and at most in memory."""
+"""References that are looked up at the same time, and images in memory at most."""
 
 
 def versioned(made: Sequence[Request | RowFailure], access: ImageAccess) -> list[Request | RowFailure]:
-    """The requests with the versions of their images, in order; each reference is looked at once.
+    """The requests with the versions of their images, in order; each reference is looked up once.
 
     :returns: a failure of the step ``media`` in place of a request whose image has no version.
     :raises StorageError: a store, a disk or a host fails.
     """
-    requests = [one for one in made if isinstance(one, Request)]
-    # By content or reference: a row may hold a logo that thousands of others hold, too.
-    wanted = dict.fromkeys(image for request in requests for image in request.images)
-
-    def look_up(image: Image) -> str | ImageError:
-        try:
-            return version_of(image, access).version
-        except ImageError as error:
-            return error
-
-    found = dict(zip(wanted, in_order(look_up, wanted, _AT_ONCE), strict=True))
-    return [_with_versions(one, found) if isinstance(one, Request) and one.images else one for one in made]
+    requests = [one for one in made if isinstance(one, Request) and one.images]
+    wanted = dict.fromkeys(image.uri for one in requests for image in one.images if image.uri)
+    if not wanted:
+        return [_with_versions(one, {}, access) for one in made]
+    looked_up = in_order(lambda uri: _looked_up(Image(uri=uri), access), wanted, _AT_ONCE)
+    found = dict(zip(wanted, looked_up, strict=True))
+    return [_with_versions(one, found, access) for one in made]
 
 
-def _with_versions(request: Request, found: dict[Image, str | ImageError]) -> Request | RowFailure:
+def _looked_up(image: Image, access: ImageAccess) -> Image | ImageError:
+    try:
+        return version_of(image, access)
+    except ImageError as error:
+        return error
+
+
+def _with_versions(
+    made: Request | RowFailure, found: Mapping[str, Image | ImageError], access: ImageAccess
+) -> Request | RowFailure:
+    if isinstance(made, RowFailure) or not made.images:
+        return made
     images = []
-    for number, image in enumerate(request.images, 1):
-        version = found[image]
-        if isinstance(version, ImageError):
-            return media_failure(version, image, number, len(request.images))
-        images.append(replace(image, version=version))
-    return replace(request, images=tuple(images))
+    for number, image in enumerate(made.images, 1):
+        known = found[image.uri] if image.uri else _looked_up(image, access)
+        if isinstance(known, ImageError):
+            return media_failure(known, image, number, len(made.images))
+        images.append(known)
+    return replace(made, images=tuple(images))

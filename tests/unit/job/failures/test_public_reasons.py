@@ -15,9 +15,11 @@ from airflow_provider_raybatch.job.engine.base import overlong, too_long
 from airflow_provider_raybatch.job.failures import public_reasons
 from airflow_provider_raybatch.job.failures.public_reasons import public_reason
 from airflow_provider_raybatch.job.input.text_rows import json_rows
+from airflow_provider_raybatch.job.media.load import load
 from airflow_provider_raybatch.job.request.openai_batch.refusal import wrong
 from airflow_provider_raybatch.job.request.special_tokens import SpecialTokens
-from airflow_provider_raybatch.job.row import Request, RowFailure
+from airflow_provider_raybatch.job.row import Image, ImageError, Request, RowFailure
+from tests.support.image_files import access
 from tests.support.row_canaries import CANARY, canary
 
 PACKAGE = Path(airflow_provider_raybatch.__file__).parent
@@ -29,7 +31,7 @@ SOURCES = re.sub(
 """Of the package, with texts of several lines joined."""
 _OPEN = re.compile(r"\.\*|\\d\+\(\?:,\\d\{3\}\)\*|\(\?:.*?\)\??|\w+s\?|'|\$|the function returned (?=a)")
 """Between the words of a listed reason: what a regular expression leaves open, or the code writes apart."""
-STEPS = ("read", "template", "tokenize", "engine", "parse", "length", "postprocess", "another")
+STEPS = ("read", "template", "media", "tokenize", "engine", "parse", "length", "postprocess", "another")
 
 
 def public(step: str, reason: str) -> str:
@@ -75,6 +77,15 @@ def test_classes_of_exceptions_are_named_and_texts_are_not() -> None:
     assert public_reason(RowFailure.of("engine", error)) == "the engine made no response (ValueError)"
     assert public("template", f"{CANARY}Error: x") == "the row makes no request"
     assert public("another", canary("text")) == "the dead letter has the reason"
+
+
+def test_images_of_rows_have_a_kind_of_failure() -> None:
+    with pytest.raises(ImageError) as caught:
+        access().check(f"/{canary('folder')}/a.png")
+    assert public("media", str(caught.value)) == "an image is not below image_roots"
+    failure = load([Image(content=canary("x").encode() * 10)], access(most_bytes=9))
+    assert isinstance(failure, RowFailure)
+    assert public_reason(failure) == "an image has more than max_image_bytes"
 
 
 @given(st.sampled_from(STEPS), st.sampled_from(public_reasons._SAYS), st.booleans())

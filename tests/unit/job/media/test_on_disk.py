@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -82,9 +83,18 @@ def test_links_in_a_circle_are_refused(root: Path) -> None:
     assert "can't be read" in refused(root / "b.png", root)
 
 
-def test_a_pipe_a_socket_and_a_folder_are_refused(root: Path) -> None:
+def test_a_pipe_is_refused(root: Path) -> None:
     os.mkfifo(root / "pipe")
-    assert "is not a file with content" in refused(root / "pipe", root)
+    opened = threading.Timer(20, lambda: os.close(os.open(root / "pipe", os.O_RDWR)))
+    opened.start()  # so that a reader that waits for a writer does not wait for good
+    try:
+        assert "is not a file with content" in refused(root / "pipe", root)
+        assert opened.is_alive()
+    finally:
+        opened.cancel()
+
+
+def test_a_socket_and_a_folder_are_refused(root: Path) -> None:
     assert "is not a file with content" in refused(root / "sub", root)
     with socket.socket(socket.AF_UNIX) as one:
         folder = os.open(root, os.O_RDONLY)
