@@ -164,16 +164,16 @@ def is_denied(error: Exception) -> bool:
 
 
 def is_of_one_object(error: StorageError) -> bool:
-    """Whether the store answers, and lacks or refuses this object alone, as far as it tells."""
+    """Whether the store refuses this object, but not all that its caller may ask for."""
     from obstore import exceptions
 
     cause = error.__cause__
-    if isinstance(error, RefusedError) or isinstance(cause, (FileNotFoundError, exceptions.InvalidPathError)):
-        return True
-    if not isinstance(cause, exceptions.PermissionDeniedError):
+    refused = (exceptions.PermissionDeniedError, exceptions.InvalidPathError)
+    if not isinstance(error, RefusedError) and not isinstance(cause, refused):
         return False
-    text = str(cause)
-    return _cause_of(text) is None and not any(mark in text for mark in _WRONG_KEYS)
+    codes = [found[1] or found[2] for found in _CODE.finditer(str(cause))]
+    # The last one is the store's: those before it may be in the object's name.
+    return not codes or codes[-1] not in {*_WRONG_KEYS, *_BY_CODE, *_OTHER_REGION}
 
 
 def s3_error(verb: str, uri: str, error: Exception, tried: float = 0) -> StorageError:

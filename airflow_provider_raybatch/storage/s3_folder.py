@@ -149,18 +149,21 @@ class S3Folder:
 
         return self._find(path, attempt)
 
-    def read_blocks(self, path: str, take: Callable[[Entry, Iterable[bytes]], T]) -> T:
-        """What `take` makes of an object and its content, of one version, in blocks of 256 KiB.
+    def read_blocks(self, path: str, take: Callable[[Entry, Iterable[bytes]], T]) -> T | None:
+        """What `take` makes of an object and its content, in blocks of 256 KiB; ``None`` if it is missing.
 
         :param take: may leave blocks unread, and is called again after a fault of the store.
         """
 
-        def attempt(store: S3Store, key: str) -> T:
-            found = store.get(key)
+        def attempt(store: S3Store, key: str) -> T | None:
+            try:
+                found = self._ask(store, key, lambda store, key: store.get(key))
+            except FileNotFoundError:  # which may name any key, and would be judged by its text
+                return None
             blocks = found.stream(min_chunk_size=_BLOCK)
             return take(_entry(path, found.meta), (bytes(block) for block in blocks))
 
-        return self._find(path, attempt)
+        return self._call("read", path, attempt)
 
     def open(self, path: str, size: int | None = None) -> BinaryIO:
         if size is None:

@@ -88,7 +88,7 @@ _SAYS: tuple[tuple[str, str | None], ...] = (
     ("the function returned ", "the function returned what is not a dictionary of columns"),
     (".* is not below image_roots", "an image is not below image_roots"),
     (".* is on a host that is not allowed; ", "an image is on a host that is not in image_hosts"),
-    (".* has more than the .* bytes of max_image_bytes; ", "an image has more than max_image_bytes"),
+    (".* has more than the .* of max_image_bytes; ", "an image has more than max_image_bytes"),
     (".*the image has more than .* pixels; ", "an image has more than max_image_pixels"),
     (".*the image is damaged or cut off ", "an image is damaged or cut off"),
     (".* did not arrive within the .* s of image_timeout; ", "an image did not arrive within image_timeout"),

@@ -187,7 +187,7 @@ def _connecting(kind: type[_Connection], req: urllib.request.Request) -> Callabl
         made.addresses = addresses
         if bounds is not None:
             made.timeout = bounds.seconds_left
-            made.response_class = partial(_BoundedAnswer, bounds=bounds)
+            made.response_class = partial(_BoundedAnswer, bounds=bounds)  # type: ignore[assignment] # as one
         return made
 
     return connection

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.contract.location import plain, split_s3
 from airflow_provider_raybatch.contract.names import check_characters
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.shown_uri import shown_uri
-from airflow_provider_raybatch.contract.text import cut_to
+from airflow_provider_raybatch.contract.text import count_of, cut_to
 from airflow_provider_raybatch.job.input.listing import Listing
 from airflow_provider_raybatch.job.row import ImageError
 
@@ -208,7 +208,7 @@ def _above(start: str, names: Sequence[str]) -> Iterator[str]:
 
 def _check_text(uri: str) -> None:
     if len(uri) > _LONGEST:
-        raise _refused(uri, f"has {len(uri):,} characters, more than {_LONGEST:,}; use a shorter one")
+        raise _refused(uri, f"has {count_of(len(uri), 'character')}, more than {_LONGEST:,}; shorten it")
     try:
         check_characters(uri)
     except ValueError as error:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.media.allowed import ImageAccess
 from airflow_provider_raybatch.job.row import ImageError
 
@@ -14,8 +15,8 @@ def check_size(size: int, name: str, access: ImageAccess) -> None:
     """:raises ImageError: `size` bytes are too many; `name` begins its sentence."""
     if size > access.most_bytes:
         raise ImageError(
-            f"{name} has more than the {access.most_bytes:,} bytes of max_image_bytes; make it smaller, or "
-            "raise max_image_bytes"
+            f"{name} has more than the {count_of(access.most_bytes, 'byte')} of max_image_bytes; make it "
+            "smaller, or raise max_image_bytes"
         )
 
 

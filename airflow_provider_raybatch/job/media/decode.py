@@ -83,7 +83,9 @@ def _too_many(most: int) -> ImageError:
 
 
 def _damaged(error: Exception) -> ImageError:
-    return ImageError(f"the image is damaged or cut off ({error or type(error).__name__}); write it again")
+    return ImageError(
+        f"the image is damaged or cut off ({str(error) or type(error).__name__}); write it again"
+    )
 
 
 def _what(content: bytes) -> str:

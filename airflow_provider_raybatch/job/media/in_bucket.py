@@ -33,8 +33,10 @@ def read_object(place: BucketObject, access: ImageAccess) -> tuple[bytes, str]:
         except ImageError as error:
             return error
 
-    with _errors_of_the_object(name):
+    with _errors_of_the_object():
         taken = _bucket(place, access).read_blocks(place.key, take)
+    if taken is None:
+        raise _missing(name)
     if isinstance(taken, ImageError):
         raise taken
     return taken
@@ -47,10 +49,10 @@ def object_version(place: BucketObject, access: ImageAccess) -> str:
     :raises StorageError: as :func:`read_object` does.
     """
     name = _name(place)
-    with _errors_of_the_object(name):
+    with _errors_of_the_object():
         entry = _bucket(place, access).head(place.key)
     if entry is None:
-        raise ImageError(f"{name} can't be read, there is no such object; check its key")
+        raise _missing(name)
     check_size(entry.size, name, access)
     return _version(entry)
 
@@ -69,13 +71,15 @@ def _version(entry: Entry) -> str:
     return f"etag:{etag}:{entry.size}" if etag else ""
 
 
+def _missing(name: str) -> ImageError:
+    return ImageError(f"{name} can't be read, there is no such object; check its key")
+
+
 @contextlib.contextmanager
-def _errors_of_the_object(name: str) -> Iterator[None]:
+def _errors_of_the_object() -> Iterator[None]:
     try:
         yield
     except StorageError as error:
         if not is_of_one_object(error):
             raise
-        if isinstance(error.__cause__, FileNotFoundError):
-            raise ImageError(f"{name} can't be read, there is no such object; check its key") from error
         raise ImageError(str(error).rstrip(".")) from error

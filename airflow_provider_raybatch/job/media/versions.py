@@ -24,10 +24,10 @@ def versioned(made: Sequence[Request | RowFailure], access: ImageAccess) -> list
     """
     requests = [one for one in made if isinstance(one, Request) and one.images]
     wanted = dict.fromkeys(image.uri for one in requests for image in one.images if image.uri)
-    if not wanted:
-        return [_with_versions(one, {}, access) for one in made]
-    looked_up = in_order(lambda uri: _looked_up(Image(uri=uri), access), wanted, _AT_ONCE)
-    found = dict(zip(wanted, looked_up, strict=True))
+    found: dict[str, Image | ImageError] = {}
+    if wanted:  # else no threads are made
+        looked_up = in_order(lambda uri: _looked_up(Image(uri=uri), access), wanted, _AT_ONCE)
+        found.update(zip(wanted, looked_up, strict=True))
     return [_with_versions(one, found, access) for one in made]
 
 

@@ -85,6 +85,14 @@ def test_a_missing_object_fails_the_row(bucket: str, allowed: ImageAccess) -> No
     assert refused(BucketObject("no-such-bucket", "img/a.png"), allowed)
 
 
+@pytest.mark.parametrize(
+    "name", ["uploadId=1", "NoSuchUpload", "<Code>InvalidToken</Code>", "169.254.169.254"]
+)
+def test_a_name_that_reads_like_an_error_fails_its_row(bucket: str, allowed: ImageAccess, name: str) -> None:
+    (text,) = refused(BucketObject(bucket, f"img/{name}"), allowed)
+    assert "there is no such object" in text
+
+
 def test_a_large_object_fails_the_row(bucket: str, s3_server: S3Server) -> None:
     allowed = access(credentials=s3_server.credentials, most_bytes=len(CONTENT) - 1)
     (text,) = refused(BucketObject(bucket, "img/a.png"), allowed)

@@ -128,7 +128,7 @@ def test_a_file_that_grows_is_bounded_while_it_is_read(root: Path, monkeypatch: 
     assert "max_image_bytes" in refused(root / "sub/a.png", root, most_bytes=7)
 
 
-def test_a_slow_disk_fails_the_row(root: Path) -> None:
+def test_a_disk_slower_than_image_timeout_fails_the_row(root: Path) -> None:
     assert "within the 1e-09 s of image_timeout" in refused(root / "sub/a.png", root, timeout=1e-9)
 
 
