@@ -19,7 +19,7 @@ pytest.importorskip("vllm")
 from tests.support.beside_vllm import own_engine, own_llm
 from tests.support.real_model import MODEL, spec
 from tests.support.small_models import WORDS
-from tests.support.vision_model import CONTEXT, PLACEHOLDER, vision_model
+from tests.support.vision_model import CONTEXT, PLACEHOLDER, TEMPLATE, vision_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.vllm]
 
@@ -205,6 +205,20 @@ def test_a_model_without_vision_is_refused(overrides: dict[str, Any]) -> None:
 
     asked = spec(engine_args={"enforce_eager": True, **overrides})
     with pytest.raises(PreflightError, match=rf"^images: model '{MODEL}' can't be given any: it "):
+        check_model(asked, [asking_about("fox")], {})
+
+
+def test_checks_of_a_chat_see_it_with_its_images(model: str) -> None:
+    """Here the one for a model that reasons before JSON."""
+    from airflow_provider_raybatch.job.preflight.model_check import check_model
+
+    asked = spec(
+        model=model,
+        engine_args=ARGS,
+        chat_template=f"{TEMPLATE}<think>",
+        response_format="json_object",
+    )
+    with pytest.raises(PreflightError, match=r"^response_format: .* reasons before it answers"):
         check_model(asked, [asking_about("fox")], {})
 
 

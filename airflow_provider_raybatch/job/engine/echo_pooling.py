@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from airflow_provider_raybatch.job.engine.echo_vectors import Vector, chunks_of,
 from airflow_provider_raybatch.job.engine.text_chunks import TextChunk
 from airflow_provider_raybatch.job.request.pairs import pair_of
 from airflow_provider_raybatch.job.request.render import text_of
-from airflow_provider_raybatch.job.row import IMAGE_PART, Request, RowFailure
+from airflow_provider_raybatch.job.row import Request, RowFailure
 
 Words: TypeAlias = Sequence[str]
 
@@ -89,11 +89,7 @@ def texts_of(request: Request) -> list[str]:
     """The raw prompt, or the text of each message."""
     if request.messages is None:
         return [request.prompt or ""]
-    return [text_of(_without_images(message.get("content"))) for message in request.messages]
-
-
-def _without_images(content: Any) -> Any:
-    return [part for part in content if part != IMAGE_PART] if isinstance(content, list) else content
+    return [text_of(message.get("content")) for message in request.messages]
 
 
 def _likeness(query: Words, document: Words) -> float:

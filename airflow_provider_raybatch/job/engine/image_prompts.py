@@ -78,7 +78,7 @@ class ImagePrompts:
             text: str | list[int] = request.prompt or ""
         else:
             try:
-                text = self._render(_with_stand_ins(request.messages))
+                text = self._render(with_stand_ins(request.messages))
             except Exception:
                 # For a template that writes no images, vLLM places them, and refuses further placeholders.
                 own = "\n".join(texts_of(request))
@@ -126,7 +126,7 @@ class ImagePrompts:
     def _written(self) -> Sequence[int] | None:
         """Which markers the template writes once for one image; ``None`` where it refuses, or is missing."""
         try:
-            text = self._render(_with_stand_ins(_ONE_IMAGE))
+            text = self._render(with_stand_ins(_ONE_IMAGE))
         except Exception:  # a template may raise anything
             return None
         if not isinstance(text, str):
@@ -140,7 +140,7 @@ class ImagePrompts:
         return parts or list(filter(None, [whole]))
 
 
-def _with_stand_ins(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_stand_ins(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The chat with a part of vLLM's for each image."""
     return [
         {**message, "content": list(map(_rendered_part, message["content"]))}

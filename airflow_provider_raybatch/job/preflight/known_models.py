@@ -125,8 +125,6 @@ def _kept(place: Path | None, spec: BatchInferenceSpec, requests: Sequence[Reque
     known = None if place is None else _read(place)
     if known is None or not _surely_fit(requests, known.checked.context):
         return None
-    if any(request.images for request in requests):  # how many tokens they take shows in no shape
-        return None
     if not shapes(requests) <= known.shapes:
         return None
     needed = min(known.checked.context, _most_tokens(spec, requests))

@@ -26,6 +26,7 @@ from airflow_provider_raybatch.job.engine.chat import (
     prints_the_date,
     template_of,
 )
+from airflow_provider_raybatch.job.engine.image_prompts import with_stand_ins
 from airflow_provider_raybatch.job.engine.pair_encoder import pooling_encoder
 from airflow_provider_raybatch.job.engine.token_ids import absent_bos, check_token_ids, surplus_tokens
 from airflow_provider_raybatch.job.failures.diagnosis import short
@@ -296,7 +297,7 @@ class _Chats:
     def text(self, messages: list[dict[str, Any]], **variables: Any) -> str:
         """One chat; empty where its template refuses it, or makes no text."""
         try:
-            made = self.renderer(**variables)(messages)
+            made = self.renderer(**variables)(with_stand_ins(messages))
         except Exception:  # a template may raise anything
             return ""
         return made if isinstance(made, str) else ""

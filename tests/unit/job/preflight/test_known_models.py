@@ -382,6 +382,13 @@ def test_a_broken_cache_costs_time_only(checks: Checks, monkeypatch: pytest.Monk
     assert checks.made == 5
 
 
+def test_a_job_with_columns_of_images_is_checked_anew(checks: Checks) -> None:
+    """Its first rows may have none, and its model must take some."""
+    checks.ask()
+    checks.ask(images=["picture"])
+    assert checks.made == 2
+
+
 def test_other_images_are_checked_anew(checks: Checks) -> None:
     """How many tokens an image has, the check alone finds out."""
     part = dict(IMAGE_PART)
