@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 from typing import NamedTuple
 
@@ -26,6 +27,10 @@ class Picture(NamedTuple):
         stream = io.BytesIO()
         Image.new("RGB", self.size, self.colour).save(stream, format)
         return stream.getvalue()
+
+    def uri(self) -> str:
+        """The picture itself, as text."""
+        return f"data:image/png;base64,{base64.b64encode(self.content()).decode()}"
 
     @property
     def said(self) -> str:

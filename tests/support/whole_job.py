@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from airflow_provider_raybatch.job import driver as run_module
 from airflow_provider_raybatch.job.monitor.replica_progress import Reporter
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
+from airflow_provider_raybatch.job.replica import row_images
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
@@ -38,11 +41,26 @@ def without_cluster(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ray, "get", lambda reference, timeout=None: reference)
     patch.setattr(Reporter, "_run", lambda *_: None)
     patch.setattr(cluster_view, "view", lambda: Cluster(({"CPU": 2.0},)))
+    patch.setattr(row_images, "ray", in_threads())
     patch.setattr(run_module, "keys_over_the_cluster", in_sequence)
     patch.setattr(run_module, "publish_over_the_cluster", in_sequence)
     patch.setattr(Launch, "early", lambda *_: None)
     patch.setattr(Launch, "replicas", lambda launch, job, sizing, work: work)
     patch.setattr(supervision, "run", one_replica)
+
+
+def in_threads() -> SimpleNamespace:
+    """What the stage that loads images asks of Ray; each task is a thread's."""
+
+    def remote(**_: Any) -> Callable[[Callable[..., Any]], SimpleNamespace]:
+        return lambda function: SimpleNamespace(remote=lambda *given: asyncio.to_thread(function, *given))
+
+    return SimpleNamespace(
+        put=lambda value: value,
+        cluster_resources=lambda: {"CPU": 2.0},
+        remote=remote,
+        exceptions=ray.exceptions,
+    )
 
 
 def one_replica(job: Job, plan: Plan, work: Input, *_: Any) -> supervision.Ran:

@@ -41,7 +41,7 @@ class RowImages:
     """Loads the images of one replica's rows.
 
     :param replica: whose engine gets them.
-    :param watch: adds up the seconds of all rows, many of which are loaded side by side.
+    :param watch: adds up the seconds of all rows, although many are loaded side by side.
     """
 
     def __init__(self, replica: ReplicaProcess, watch: Stopwatch) -> None:

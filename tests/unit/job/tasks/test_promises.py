@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What holds for each kind of task; `docs/tasks.md` has a table of these tests.
 
-A further task needs a line in :data:`ASKED`, with what its rows ask; adapters and tools have one each.
+A further task needs a line in :data:`ASKED`, with what its rows ask; adapters, tools and images have
+one each.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from airflow_provider_raybatch.job.tasks.registry import TASKS
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.engine_log import engines
+from tests.support.numbered_pictures import Picture
 from tests.support.publishing import dead_letters, rows_of
 from tests.support.reading import as_jsonl
 from tests.support.s3_server import S3Server
@@ -58,14 +60,20 @@ ASKED: dict[str, dict[str, Any]] = {
         "prompt": "{row.text}",
         "sampling": {"temperature": 0, "logprobs": 1, "prompt_logprobs": 0},
     },
+    "images": {
+        "model_task": "generate",
+        "prompt": "{row.text}",
+        "images": "image",
+        "sampling": {"temperature": 0},
+    },
 }
 """Arguments of each kind of task, whose answers depend on the columns `text` and `customer` alone, or on a
-list with the text in it."""
+list with the text in it. Rows with the same text have the same image."""
 POOLED = ("embed", "chunks", "classify", "score", "ranking")
 ANSWERS = {"tools": "tool_calls", "classify": "probabilities"}
 """Columns that differ more from row to row than the first one."""
-MORE_WORDS = {"score": 1, "ranking": 3}
-"""Words of a row's requests besides its text."""
+MORE_WORDS = {"score": 1, "ranking": 3, "images": 1}
+"""Words of a row's requests besides its text; an image counts as one."""
 CUSTOMERS = {"a red fox": "acme", "deep blue sea": "umbrella"}
 TEXTS = ["a red fox", "deep blue sea", "a red fox", "a bad row", "green hills", "an old dog"]
 
@@ -78,7 +86,13 @@ class Place:
         self.log = root / "log"
         self._source = root / "in.jsonl"
         rows = [
-            {"n": n, "text": text, "customer": CUSTOMERS.get(text), "candidates": [text, "fish"]}
+            {
+                "n": n,
+                "text": text,
+                "customer": CUSTOMERS.get(text),
+                "candidates": [text, "fish"],
+                "image": Picture(TEXTS.index(text)).uri(),
+            }
             for n, text in enumerate(TEXTS)
         ]
         self._source.write_bytes(as_jsonl(rows))
