@@ -102,6 +102,7 @@ class InflightRequests:
         self._loading: dict[asyncio.Future[RowFailure | None], Row] = {}
         self._loaded: deque[Row] = deque()
         self._starved_since: float | None = None
+        self._is_cancelled = False
         self._lead = 0
         self._second = (0.0, 0)
         self._costs = Costs()
@@ -159,7 +160,8 @@ class InflightRequests:
         return rows
 
     async def cancel(self) -> None:
-        """End what is still in the engine."""
+        """End what is still in the engine, and let nothing more in."""
+        self._is_cancelled = True
         self.waiting.clear()
         flying: list[asyncio.Future[Any]] = [*self._loading, *self.inside]
         for task in flying:
@@ -174,6 +176,8 @@ class InflightRequests:
         return self._level.rows(self._costs.expected, self._most)
 
     def _feed(self) -> None:
+        if self._is_cancelled:
+            return  # a row whose images have just come would begin
         self._fill()
         if self._images is not None:
             self._load_ahead(self._images)  # rows that went into the engine have made room

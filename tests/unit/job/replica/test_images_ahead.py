@@ -173,6 +173,26 @@ async def test_the_end_cancels_what_is_being_loaded(tmp_path: Path) -> None:
     assert not rows.inflight.landed
 
 
+async def test_no_row_enters_after_the_end(tmp_path: Path) -> None:
+    """Its answer would be paid for and lost."""
+    rows = Rows(tmp_path)
+    rows.add(range(MOST + 2))
+    for ordinal in range(MOST + 1):
+        await settled()
+        rows.stage.end(ordinal)
+    await settled()  # the last one waits for room
+    asked = list(rows.engine.asked)
+    rows.stage.end(MOST + 1)
+    rows.engine.requests[0].set_result(None)
+    await asyncio.sleep(0)  # both have ended, and no callback has run
+
+    with contextlib.suppress(asyncio.CancelledError):
+        await rows.inflight.cancel()
+    await settled()
+
+    assert rows.engine.asked == asked
+
+
 async def test_only_time_with_room_for_a_row_is_a_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
