@@ -24,11 +24,16 @@ from airflow_provider_raybatch.job.replica.inflight import Row
 from airflow_provider_raybatch.job.replica.process import ReplicaProcess
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from airflow_provider_raybatch.job.work import Stopwatch
+from airflow_provider_raybatch.storage.retry import RETRY_LIMITS
 
 _TRIES = 3
 """A task's process may also end since its node is lost or has no memory left."""
+_PAUSE, _PAUSE_OF_MEMORY = 1.0, 20.0
+"""Seconds before the second try, and twice as many before the third. Memory takes longer to become free."""
 _STARTING = 60.0
 """Seconds that a busy node may take to start the process of a task."""
+_PATIENCE = RETRY_LIMITS.whole + RETRY_LIMITS.repeat + RETRY_LIMITS.answer
+"""Seconds until a store that does not answer fails the job. No row fails by it, so a task may take longer."""
 _BUDGET = 256 * 2**20
 """Bytes of pixels that are loaded at the same time, and not yet in the engine."""
 _FEWEST, _MOST = 4, 64
@@ -106,7 +111,7 @@ class RowImages:
         return None
 
     async def _loaded(self, request: Request) -> Loaded | RowFailure:
-        limit = _STARTING + self._seconds * len(request.images)
+        limit = _STARTING + _PATIENCE + self._seconds * len(request.images)
         ended = 0
         while True:
             reference = self._task.remote(request.images, self._access)
@@ -119,7 +124,9 @@ class RowImages:
             except ray.exceptions.RayTaskError as error:
                 cause = error.cause
                 raise cause if isinstance(cause, RaybatchError) else error from None
-            except ray.exceptions.RayError:
+            except ray.exceptions.RuntimeEnvSetupError:
+                raise  # it is the node's, and would fail each row
+            except ray.exceptions.RayError as error:
                 ended += 1
                 if ended == _TRIES:
                     return RowFailure(
@@ -127,6 +134,8 @@ class RowImages:
                         f"the process that decodes {_which(request)} ended each of {_TRIES} times; remove "
                         "the row, or write the image again in another format",
                     )
+                has_no_memory = isinstance(error, ray.exceptions.OutOfMemoryError)
+                await asyncio.sleep(ended * (_PAUSE_OF_MEMORY if has_no_memory else _PAUSE))
 
 
 async def _result(reference: Any) -> Any:
