@@ -8,8 +8,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+from collections.abc import Iterator
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 from airflow_provider_raybatch.job.media.allowed import (
     BucketObject,
@@ -23,6 +26,7 @@ from airflow_provider_raybatch.job.media.in_bucket import object_version, read_o
 from airflow_provider_raybatch.job.media.on_disk import read_file
 from airflow_provider_raybatch.job.media.on_web import read_url
 from airflow_provider_raybatch.job.row import Image, ImageError
+from airflow_provider_raybatch.storage.errors import StorageError
 
 
 def fetch(image: Image, access: ImageAccess) -> Image:
@@ -54,7 +58,8 @@ def version_of(image: Image, access: ImageAccess) -> Image:
         return image if image.version else replace(image, version=content_version(image.content))
     place, version = access.located(image.uri), ""
     if isinstance(place, BucketObject):
-        version = object_version(place, access)
+        with _public_errors(place):
+            version = object_version(place, access)
     return replace(image, version=version) if version else replace(fetch(image, access), content=b"")
 
 
@@ -64,6 +69,29 @@ def content_version(content: bytes) -> str:
 
 
 def _read(place: Reference, access: ImageAccess) -> tuple[bytes, str]:
+    with _public_errors(place):
+        if isinstance(place, BucketObject):
+            return read_object(place, access)
+        return (read_file(place, access) if isinstance(place, DiskFile) else read_url(place, access)), ""
+
+
+@contextlib.contextmanager
+def _public_errors(place: Reference) -> Iterator[None]:
+    """Give errors of a store a sentence without the reference, which is the row's."""
+    try:
+        yield
+    except StorageError as error:
+        public = (
+            f"images: an image {_where(place)} can't be read; check that the cluster's nodes can read there. "
+            "The address and the reason are left out with report_samples=0."
+        )
+        raise StorageError(str(error), error.failure_class, public=public) from error
+
+
+def _where(place: Reference) -> str:
+    """Where a reference leads, as far as the job's arguments say it, too."""
     if isinstance(place, BucketObject):
-        return read_object(place, access)
-    return (read_file(place, access) if isinstance(place, DiskFile) else read_url(place, access)), ""
+        return f"in s3://{place.bucket}"
+    if isinstance(place, DiskFile):
+        return f"below {place.roots[0]}"
+    return f"on {urlsplit(place.url).hostname}"

@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_raybatch.job.media.allowed import ImageAccess
 from airflow_provider_raybatch.job.media.fetch import content_version, fetch, version_of
 from airflow_provider_raybatch.job.row import Image, ImageError
+from airflow_provider_raybatch.storage.errors import StorageError
 from tests.support.image_files import access
 from tests.support.refusing_s3 import answering
 from tests.support.s3_server import S3Server
@@ -88,3 +89,23 @@ def test_an_image_that_changed_since_its_version_is_refused(disk: ImageAccess) -
     Path(image.uri).write_bytes(b"other")
     with pytest.raises(ImageError, match="changed after the key of its request was made; run the task again"):
         fetch(image, disk)
+
+
+@pytest.mark.usefixtures("brief")
+def test_public_errors_of_stores_name_no_reference(tmp_path: Path) -> None:
+    """The reference is the row's, and a log of a job with ``report_samples=0`` quotes no row."""
+    pytest.importorskip("obstore")
+    root, name = str(tmp_path / "not-mounted"), "alice-passport.png"
+    with answering(500, name) as url:
+        allowed = access(
+            roots=("s3://lake", root),
+            hosts=frozenset({"no-such-host.invalid"}),
+            credentials=S3Server(url).credentials,
+            timeout=0.1,
+        )
+        for place in ("s3://lake", root, "https://no-such-host.invalid"):
+            for call in (fetch, version_of):
+                with pytest.raises(StorageError) as caught:
+                    call(Image(uri=f"{place}/{name}"), allowed)
+                assert name not in caught.value.public
+                assert place.rpartition("/")[2] in caught.value.public
