@@ -68,7 +68,6 @@ def test_an_object_has_the_version_that_s3_tells(s3_server: S3Server) -> None:
     assert version_of(image, allowed) == Image(b"", image.uri, fetched.version)
 
 
-@pytest.mark.usefixtures("brief")
 def test_an_object_without_etag_has_that_of_its_content() -> None:
     pytest.importorskip("obstore")
     with answering(200, "content") as url:

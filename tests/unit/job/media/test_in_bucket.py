@@ -12,7 +12,6 @@ from airflow_provider_raybatch.job.media.allowed import BucketObject, ImageAcces
 from airflow_provider_raybatch.job.media.in_bucket import object_version, read_object
 from airflow_provider_raybatch.job.row import ImageError
 from airflow_provider_raybatch.storage.errors import StorageError
-from airflow_provider_raybatch.storage.retry import RetryLimits
 from tests.support.faulty_s3 import Fault, FaultyS3, after, faulty, first
 from tests.support.image_files import access
 from tests.support.refusing_s3 import answering
@@ -141,14 +140,14 @@ def test_a_store_that_does_not_answer_fails_the_job(s3_server: S3Server, bucket:
 
 
 @pytest.mark.parametrize("code", ["InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"])
-def test_credentials_that_are_wrong_fail_the_job(brief: RetryLimits, code: str) -> None:
+def test_credentials_that_are_wrong_fail_the_job(code: str) -> None:
     with answering(403, f"<Error><Code>{code}</Code></Error>") as url:
         allowed = access(credentials=S3Server(url).credentials)
         with pytest.raises(StorageError):
             read_object(BucketObject("bucket", "img/a.png"), allowed)
 
 
-def test_a_store_without_etags_tells_no_version(brief: RetryLimits) -> None:
+def test_a_store_without_etags_tells_no_version() -> None:
     with answering(200, "content") as url:
         allowed = access(credentials=S3Server(url).credentials)
         assert read_object(BucketObject("bucket", "img/a.png"), allowed) == (b"content", "")
