@@ -22,6 +22,8 @@ from airflow_provider_raybatch.contract.text import clean, cut_to
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError
 from airflow_provider_raybatch.job.engine_process.opening import open_engine
+from airflow_provider_raybatch.job.media.allowed import image_access
+from airflow_provider_raybatch.job.media.load import load
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress, Reporter
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 from airflow_provider_raybatch.job.tasks.base import Task
@@ -100,6 +102,9 @@ async def _answered(
     try:
         await engine.prepare()
         encoded = await asyncio.to_thread(engine.encode, requests)
+        encoded = await asyncio.to_thread(_with_images, asking, engine, encoded, stop)
+        if stop.is_set():
+            return []  # some requests may lack their images
         made = await _generated(engine, encoded, stop)
         if stop.is_set():
             return []
@@ -112,6 +117,26 @@ async def _answered(
         row_answer(task, ordinal, request, response)
         for (ordinal, request), response in zip(asking.requests.items(), responses, strict=True)
     ]
+
+
+def _with_images(asking: Asking, engine: Engine, encoded: Sequence[Any], stop: threading.Event) -> list[Any]:
+    """The requests with their images, loaded in this process since they are few; or why they get none.
+
+    :raises StorageError: a store, a disk or a host fails.
+    """
+    job, made = asking.job, list(encoded)
+    access = image_access(job.spec, job.listing, job.credentials)
+    for place, request in enumerate(asking.requests.values()):
+        if not request.images or isinstance(made[place], RowFailure) or stop.is_set():
+            continue
+        loaded = load(request.images, access)
+        try:
+            made[place] = (
+                loaded if isinstance(loaded, RowFailure) else engine.attach(made[place], loaded.pixels)
+            )
+        except EngineDeadError as error:
+            made[place] = _died(error)
+    return made
 
 
 async def _generated(engine: Engine, encoded: Sequence[Any], stop: threading.Event) -> list[Any]:

@@ -101,6 +101,25 @@ def test_labels_and_scores_are_shown_as_published(
     assert scored["score"] > 0.9
 
 
+def test_rows_are_asked_with_their_images(tmp_path: Path, report_of: ReportOf, told: list[Any]) -> None:
+    pytest.importorskip("PIL")
+    from tests.support.numbered_pictures import Picture
+
+    picture = Picture(7)
+    (tmp_path / "a.png").write_bytes(picture.content())
+    (tmp_path / "b.png").write_bytes(b"no picture")
+    images = [[str(tmp_path / "a.png")], [str(tmp_path / "b.png")], []]
+    rows = [{"text": "What is that?", "image": one} for one in images]
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(as_jsonl(rows))
+    fields = {**TOLERANT, "prompt": "{row.text}", "images": "image"}
+    report_of(LocalFolder(str(tmp_path / "out")), str(source), ask=3, **fields)
+    seen, bad, none = answers_in(told)
+    assert seen.completions[0].text == f"{picture.said} What is that?"
+    assert str(bad.failure).startswith("media: ")
+    assert none.completions[0].text == "What is that?"
+
+
 def test_an_answer_stays_one_event(tmp_path: Path, report_of: ReportOf, told: list[Any]) -> None:
     """Whatever it holds, and however many completions there are."""
     path = tmp_path / "in.jsonl"
