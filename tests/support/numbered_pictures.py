@@ -7,8 +7,6 @@ import base64
 import io
 from typing import NamedTuple
 
-from PIL import Image
-
 
 class Picture(NamedTuple):
     """A picture by its number."""
@@ -24,6 +22,8 @@ class Picture(NamedTuple):
         return (37 * self.number) % 256, (91 * self.number + 5) % 256, (13 * self.number + 100) % 256
 
     def content(self, format: str = "PNG") -> bytes:
+        from PIL import Image
+
         stream = io.BytesIO()
         Image.new("RGB", self.size, self.colour).save(stream, format)
         return stream.getvalue()

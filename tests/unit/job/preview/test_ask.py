@@ -19,6 +19,7 @@ from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preview import ask, inspection, tokens
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.clusters import HEAD
+from tests.support.numbered_pictures import Picture
 from tests.support.publishing import dead_letters
 from tests.support.reading import as_jsonl
 from tests.support.whole_job import attempt
@@ -103,8 +104,6 @@ def test_labels_and_scores_are_shown_as_published(
 
 def test_rows_are_asked_with_their_images(tmp_path: Path, report_of: ReportOf, told: list[Any]) -> None:
     pytest.importorskip("PIL")
-    from tests.support.numbered_pictures import Picture
-
     picture = Picture(7)
     (tmp_path / "a.png").write_bytes(picture.content())
     (tmp_path / "b.png").write_bytes(b"no picture")

@@ -85,16 +85,14 @@ class Place:
         self.folder, self.kind = folder, kind
         self.log = root / "log"
         self._source = root / "in.jsonl"
-        rows = [
-            {
-                "n": n,
-                "text": text,
-                "customer": CUSTOMERS.get(text),
-                "candidates": [text, "fish"],
-                "image": Picture(TEXTS.index(text)).uri(),
-            }
+        rows: list[dict[str, Any]] = [
+            {"n": n, "text": text, "customer": CUSTOMERS.get(text), "candidates": [text, "fish"]}
             for n, text in enumerate(TEXTS)
         ]
+        if kind == "images":
+            pytest.importorskip("PIL")
+            for row in rows:
+                row["image"] = Picture(TEXTS.index(row["text"])).uri()
         self._source.write_bytes(as_jsonl(rows))
         self._asked = {"model_task": kind, **ASKED[kind]}
 
