@@ -109,7 +109,7 @@ async def test_a_node_without_its_environment_fails_no_row(monkeypatch: pytest.M
 
 
 async def test_a_row_survives_a_node_without_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Ray ends tasks there, of which images may be the least."""
+    """Ray ends tasks of a node without memory, whatever took it."""
     paused: list[float] = []
     result = row_images._result
 
