@@ -136,7 +136,7 @@ def test_a_server_that_sends_byte_by_byte_fails_the_row(web: Web, slow: str) -> 
 
 
 def test_a_server_that_falls_silent_fails_the_row(web: Web) -> None:
-    web.serve(URL, Answer(b"xxxx", slow="body", pause=3))
+    web.serve(URL, Answer(b"x" * 10, slow="body", pause=30))
     assert "did not arrive within the 0.5 s of image_timeout" in refused(timeout=0.5)
 
 
