@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ray
@@ -38,6 +39,9 @@ _BUDGET = 256 * 2**20
 """Bytes of pixels that are loaded at the same time, and not yet in the engine."""
 _FEWEST, _MOST = 4, 64
 """Rows whose images are loaded at the same time: two for each CPU of the cluster, among these."""
+_THREADS = 2
+"""That give requests their images: the engine works on one, and the next is on its way. In the replica's
+threads the others would hold up reading and writing."""
 _GUESS = 4 * 2**20
 """Bytes of a row's pixels before any is known."""
 
@@ -62,6 +66,7 @@ class RowImages:
         self._at_once = int(min(_MOST, max(_FEWEST, 2 * cpus)))
         self._bytes, self._rows = 0, 0
         self._held = 0
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="raybatch-images")
 
     @property
     def has_room(self) -> bool:
@@ -103,7 +108,8 @@ class RowImages:
         row.prepared = self._replica.builder.keyed(row.prepared, loaded.images)
         self._replica.begun.begin(row.ordinal)  # the engine's processor reads the pixels, too
         attach = self._replica.engine.attach
-        attached = await self._replica.thread(attach, row.encoded, loaded.pixels)
+        loop = asyncio.get_running_loop()
+        attached = await loop.run_in_executor(self._threads, attach, row.encoded, loaded.pixels)
         if isinstance(attached, RowFailure):
             self._replica.begun.end([row.ordinal])
             return attached

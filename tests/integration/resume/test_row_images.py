@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,28 +32,39 @@ Load = Callable[[Sequence[Image], ImageAccess], Any]
 
 
 class Engine:
+    """Gives a request its images as soon as it may; `begun` says that it wants to."""
+
+    def __init__(self) -> None:
+        self.begun, self.may = threading.Event(), threading.Event()
+        self.may.set()
+
     def attach(self, encoded: Any, pixels: Any) -> Any:
+        self.begun.set()
+        self.may.wait(60)
         return encoded
 
 
-async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
-    return function(*arguments)
+class Replica:
+    """With a single thread for all that is short."""
+
+    def __init__(self, job: Any) -> None:
+        self.job, self.engine = job, Engine()
+        self.plan = SimpleNamespace(replicas=1)
+        self.builder = SimpleNamespace(keyed=lambda prepared, images: prepared)
+        self.begun = SimpleNamespace(begin=lambda ordinal: None)
+        self._threads = ThreadPoolExecutor(1)
+
+    async def thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
 
 def stage(load: Load, monkeypatch: pytest.MonkeyPatch) -> RowImages:
     """Loads images by `load`, for which a row has a tenth of a second."""
     monkeypatch.setattr(row_images, "load", load)
     job = SimpleNamespace(
-        spec=spec(images="image", image_timeout=0.1), listing=Listing("parquet", []), credentials=None
+        spec=spec(images="image", image_timeout=0.1), listing=Listing("parquet", ()), credentials=None
     )
-    replica: Any = SimpleNamespace(
-        job=job,
-        plan=SimpleNamespace(replicas=1),
-        builder=SimpleNamespace(keyed=lambda prepared, images: prepared),
-        begun=SimpleNamespace(begin=lambda ordinal: None),
-        engine=Engine(),
-        thread=at_once,
-    )
+    replica: Any = Replica(job)
     return RowImages(replica, Stopwatch())
 
 
@@ -108,7 +121,7 @@ async def test_a_node_without_its_environment_fails_no_row(monkeypatch: pytest.M
         await images.load(row())
 
 
-async def test_a_row_survives_a_node_without_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_row_survives_a_node_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray ends tasks of a node without memory, whatever took it."""
     paused: list[float] = []
     result = row_images._result
@@ -123,7 +136,23 @@ async def test_a_row_survives_a_node_without_memory(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(row_images, "_PAUSE_OF_MEMORY", 7.0)
     monkeypatch.setattr(row_images, "_result", killed_at_first)
-    monkeypatch.setattr(row_images.asyncio, "sleep", pause)
+    monkeypatch.setattr("asyncio.sleep", pause)
 
     assert await stage(loaded, monkeypatch).load(row()) is None
     assert paused == [7.0, 14.0]
+
+
+async def test_a_slow_processor_delays_no_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are read and written in the replica's threads, of which it has few."""
+    images = stage(loaded, monkeypatch)
+    replica: Any = images._replica
+    replica.engine.may.clear()
+    loading = images.load(row())
+    await asyncio.to_thread(replica.engine.begun.wait, 60)
+
+    try:
+        await asyncio.wait_for(replica.thread(int), 10)
+    finally:
+        replica.engine.may.set()
+
+    assert await loading is None
