@@ -143,7 +143,7 @@ async def test_a_row_survives_a_node_without_memory(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_slow_processor_delays_no_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows are read and written in the replica's threads, of which it has few."""
+    """Rows are read and written in the few threads of the replica."""
     images = stage(loaded, monkeypatch)
     replica: Any = images._replica
     replica.engine.may.clear()
