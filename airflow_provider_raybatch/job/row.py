@@ -67,7 +67,7 @@ class Request:
     @property
     def has_versions(self) -> bool:
         """Whether the versions of all its images are known, so that it has a key."""
-        return all(image.version for image in self.images)
+        return not self.images or all(image.version for image in self.images)
 
     def as_json(self) -> str:
         """Without the fields that are not set."""

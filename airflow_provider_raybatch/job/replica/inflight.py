@@ -195,26 +195,21 @@ class InflightRequests:
         elif not (self._shares and len(self.waiting) <= self._lead):
             # In the end others may need the few that wait, which could not be given back from the engine.
             room += self._lead
-        while self.error is None and len(self.inside) < room and (row := self._next()) is not None:
-            self._begin(row)
-
-    def _next(self) -> Row | None:
-        """The row that goes into the engine next, if it is complete."""
-        if self._images is not None and self._loaded:
-            self._images.entered()
-            return self._loaded.popleft()
-        if self.waiting and (self._images is None or not self.waiting[0].has_images):
-            return self.waiting.popleft()
-        return None
-
-    def _begin(self, row: Row) -> None:
-        if not self.inside:
-            self._busy_since = time.monotonic()
-        self._report.first_request = self._report.first_request or time.time()
-        self._begun.begin(row.ordinal)
-        task = asyncio.ensure_future(self._engine.generate(row.encoded))
-        self.inside[task] = row
-        task.add_done_callback(self._ended)
+        while self.error is None and len(self.inside) < room:
+            if self._images is not None and self._loaded:
+                self._images.entered()
+                row = self._loaded.popleft()
+            elif self.waiting and (self._images is None or not self.waiting[0].has_images):
+                row = self.waiting.popleft()
+            else:
+                return  # what is next lacks its images
+            if not self.inside:
+                self._busy_since = time.monotonic()
+            self._report.first_request = self._report.first_request or time.time()
+            self._begun.begin(row.ordinal)
+            task = asyncio.ensure_future(self._engine.generate(row.encoded))
+            self.inside[task] = row
+            task.add_done_callback(self._ended)
 
     def _load_ahead(self, stage: ImageStage) -> None:
         """Let the images of the rows that are next be loaded."""

@@ -74,7 +74,8 @@ class RequestBuilder:
         :param images: those of its request, with their versions.
         """
         assert isinstance(row.request, Request)
-        return self._with_key(replace(row, request=replace(row.request, images=images)))
+        request = replace(row.request, images=images)
+        return replace(row, request=request, key=self._key(request, row.repetition))
 
     def _one(self, row: Any, made: Request | RowFailure, number: int) -> PreparedRow:
         if isinstance(row, BadRow):
@@ -82,12 +83,10 @@ class RequestBuilder:
         row_id = None if self._id_column is None else as_text(row.get(self._id_column))
         if isinstance(made, RowFailure):
             return PreparedRow(made, row_id=row_id)
-        return self._with_key(PreparedRow(made, row_id=row_id, repetition=number))
+        return PreparedRow(made, self._key(made, number), row_id, repetition=number)
 
-    def _with_key(self, row: PreparedRow) -> PreparedRow:
-        if not isinstance(row.request, Request) or not row.request.has_versions:
-            return row
-        return replace(row, key=keys.nth(self._keyer.key(row.request), row.repetition))
+    def _key(self, request: Request, number: int) -> bytes | None:
+        return keys.nth(self._keyer.key(request), number) if request.has_versions else None
 
 
 def read_columns(spec: BatchInferenceSpec) -> list[str] | None:

@@ -52,7 +52,8 @@ def renderer(spec: BatchInferenceSpec, reads_images: bool = True) -> Render:
     def render(row: Mapping[str, Any]) -> Request:
         request = base(row)
         if is_checked:
-            request = place_images(request, row)
+            if place_images is not None:
+                request = place_images(request, row)
             for message in request.messages or ():
                 text_of(message.get("content"))
         if column is not None:

@@ -16,8 +16,8 @@ from airflow_provider_raybatch.job.row import IMAGE_PART, Image, RenderError, Re
 PlaceImages: TypeAlias = Callable[[Request, Mapping[str, Any]], Request]
 
 
-def image_placer(spec: BatchInferenceSpec, reads_columns: bool = True) -> PlaceImages:
-    """The function that gives a request the images of its row.
+def image_placer(spec: BatchInferenceSpec, reads_columns: bool = True) -> PlaceImages | None:
+    """The function that gives a request the images of its row; ``None`` where no row can have any.
 
     Those of the columns fill the ``{"type": "image"}`` parts of a chat, in order. Without such parts, they
     come before the text of its first user message. A raw prompt has the model's own placeholders.
@@ -25,6 +25,8 @@ def image_placer(spec: BatchInferenceSpec, reads_columns: bool = True) -> PlaceI
     :param reads_columns: whether rows have the columns in `images`. Without them a chat has its places, and
         the request no image for each.
     """
+    if not (spec.images or spec.messages_column or spec.prompt_function):
+        return None  # its chats are texts
     columns, why_none = (spec.images if reads_columns else []), spec.no_images
 
     def place(request: Request, row: Mapping[str, Any]) -> Request:

@@ -74,7 +74,9 @@ class Stepped(Replica):
         self._has_job, self._has_left, self._access = True, False, EngineAccess(self.report)
         self._shows_rows = True
         scope = world.scope
-        spec = SimpleNamespace(flush_interval=FLUSH, prompt_function=None, swaps_adapters=False)
+        spec = SimpleNamespace(
+            flush_interval=FLUSH, prompt_function=None, swaps_adapters=False, may_have_images=False
+        )
         self.job: Any = SimpleNamespace(spec=spec)
         self.plan: Any = SimpleNamespace(
             rows_in_engine=scope.slots, grows=False, rows_per_chunk=2, replicas=scope.replicas
