@@ -12,6 +12,7 @@ import contextlib
 import copy
 import tempfile
 from collections.abc import Iterator
+from multiprocessing import context, forkserver, process
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def own_engine(asked: BatchInferenceSpec) -> Iterator[Any]:
     with (
         pytest.MonkeyPatch.context() as patch,
         tempfile.TemporaryDirectory(prefix="rb-", dir="/tmp") as scratch,  # a short name, for sockets
+        _own_processes(),
     ):
         patch.delenv("VLLM_ENABLE_V1_MULTIPROCESSING", raising=False)
         patch.setattr(tempfile, "tempdir", scratch)
@@ -124,3 +126,21 @@ def assert_equal(llm: Any, engine: Any, *requests: Request) -> list[Any]:
             request
         )
     return responses
+
+
+@contextlib.contextmanager
+def _own_processes() -> Iterator[None]:
+    """Leave this process as it was: the sockets of an engine's fork server lie in a folder of its own, and
+    vLLM reads its variables once for all engines.
+    """
+    from vllm import envs
+
+    own: dict[str, Any] = process.current_process()._config  # type: ignore[attr-defined]
+    contexts, folder = dict(context._concrete_contexts), own.get("tempdir")  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        forkserver._forkserver._stop()  # type: ignore[attr-defined]
+        context._concrete_contexts.update(contexts)  # type: ignore[attr-defined]
+        own["tempdir"] = folder
+        envs.disable_envs_cache()
