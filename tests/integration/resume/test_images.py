@@ -75,7 +75,9 @@ def test_each_row_has_its_own_images(task: RepeatedTask) -> None:
     }
 
 
-@pytest.mark.parametrize("place", ["disk", "s3"])
+@pytest.mark.parametrize(
+    "place", [pytest.param("disk", marks=pytest.mark.turn(1)), pytest.param("s3", marks=pytest.mark.turn(3))]
+)
 def test_a_job_that_was_stopped_pays_for_the_rest(
     place: str, tmp_path: Path, ray_here: Any, request: pytest.FixtureRequest
 ) -> None:
@@ -100,6 +102,7 @@ def test_a_job_that_was_stopped_pays_for_the_rest(
     }
 
 
+@pytest.mark.turn(2)
 def test_an_image_is_known_by_its_content(task: RepeatedTask, tmp_path: Path) -> None:
     contents = [Picture(number % 10).content() for number in range(40)]
     lake = folder_at(str(tmp_path / "lake"))
@@ -165,6 +168,7 @@ def ask(row):
 
 
 @pytest.mark.slow
+@pytest.mark.turn(0)
 def test_an_image_that_kills_its_decoder_fails_alone(task: RepeatedTask, modules: Path) -> None:
     (modules / "deadly_pictures.py").write_text(KILLING)
     pictures = [Picture(number) for number in range(30)]
