@@ -31,8 +31,13 @@ def refuse_text_model(spec: BatchInferenceSpec, requests: Sequence[Request], fil
 
     :raises PreflightError: the rows have images.
     """
-    config = files.json("config.json")
-    if not isinstance(config, dict) or "hf_overrides" in spec.engine_args:
+    if not have_images(spec, requests) or "hf_overrides" in spec.engine_args:
+        return
+    try:
+        config = files.json("config.json")
+    except Exception:  # of the hub, whose refusals the check of the model says in one sentence
+        return
+    if not isinstance(config, dict):
         return
     shape = shape_of(config)
     is_of_text = shape is not None and not shape.has_encoder
