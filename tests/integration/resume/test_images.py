@@ -131,10 +131,10 @@ def test_a_bad_image_fails_alone(task: RepeatedTask, tmp_path: Path) -> None:
         found[3]: "max_image_bytes",
         outside: "image_roots",
         f"{lake.uri}/link.png": "image_roots",
-        f"{lake.uri}/../lake-secret/key.png": "image_roots",
+        f"{lake.uri}/../lake-secret/key.png": "the name '..'",
         f"{lake.uri}/missing.png": "missing.png",
         "https://images.example.com/1.png": "image_hosts",
-        "http://169.254.169.254/latest": "neither https://",
+        "http://169.254.169.254/latest": "are read from s3://",
     }
     source = write(task, image=[found[0], *bad])
 
