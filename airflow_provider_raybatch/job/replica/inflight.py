@@ -225,8 +225,7 @@ class InflightRequests:
             return
         error = task.exception()
         if error is not None:
-            if self.error is None or isinstance(error, EngineDeadError):
-                self.error = error
+            self._note(error)
         elif (failure := task.result()) is not None:
             self._level.answered(row.label)
             self.land(row, failure)
@@ -234,6 +233,11 @@ class InflightRequests:
             self._loaded.append(row)
         self._feed()
         self._changed()
+
+    def _note(self, error: BaseException) -> None:
+        """Keep what ends the replica: the first error, or that the engine died, which explains others."""
+        if self.error is None or isinstance(error, EngineDeadError):
+            self.error = error
 
     def _measure_wait(self, is_starved: bool) -> None:
         """Count the time in which the engine could have more rows, had their images come sooner."""
@@ -250,8 +254,7 @@ class InflightRequests:
             return
         error = task.exception()
         if error is not None:
-            if self.error is None or isinstance(error, EngineDeadError):
-                self.error = error
+            self._note(error)
         else:
             self._begun.end([row.ordinal])
             self._level.answered(row.label)
