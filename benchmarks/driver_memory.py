@@ -82,7 +82,7 @@ def measure(chunks: int, state: str) -> list[float]:
     from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
     from airflow_provider_raybatch.job.output.schema import footers
     from airflow_provider_raybatch.job.parts.part import Part, listed
-    from airflow_provider_raybatch.job.run.supervision import Ran
+    from airflow_provider_raybatch.job.run.watch import Ran
     from airflow_provider_raybatch.job.work import Done, work
     from airflow_provider_raybatch.storage.entry import Entry
 

@@ -135,6 +135,8 @@ def _own_processes() -> Iterator[None]:
     """
     from vllm import envs
 
+    from airflow_provider_raybatch.job.engine_process import fork_server
+
     own: dict[str, Any] = process.current_process()._config  # type: ignore[attr-defined]
     contexts, folder = dict(context._concrete_contexts), own.get("tempdir")  # type: ignore[attr-defined]
     try:
@@ -143,4 +145,5 @@ def _own_processes() -> Iterator[None]:
         forkserver._forkserver._stop()  # type: ignore[attr-defined]
         context._concrete_contexts.update(contexts)  # type: ignore[attr-defined]
         own["tempdir"] = folder
+        fork_server.folder_of_sockets.cache_clear()
         envs.disable_envs_cache()

@@ -20,6 +20,7 @@ from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.monitor.served_batch import BatchEndedError, BatchWatch
 from airflow_provider_raybatch.job.run import supervision
+from airflow_provider_raybatch.job.run.watch import Ran
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.openai_lines import IN_AND_OUT, ask, both_files, chat, line
@@ -98,7 +99,7 @@ def ended_midway(patch: pytest.MonkeyPatch, rows: int, end: Callable[[], None]) 
     :param end: ends the batch.
     """
 
-    def run(job: Any, plan: Any, work: Any, tracker: Any, say: Any, check: Any) -> supervision.Ran:
+    def run(job: Any, plan: Any, work: Any, tracker: Any, say: Any, check: Any) -> Ran:
         done = np.unpackbits(work.done_mask)
         done[rows:] = 1
         ran = one_replica(job, plan, replace(work, done_mask=np.packbits(done)))

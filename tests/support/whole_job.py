@@ -26,6 +26,7 @@ from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.run import supervision
 from airflow_provider_raybatch.job.run.launch import Launch
+from airflow_provider_raybatch.job.run.watch import Ran
 from airflow_provider_raybatch.job.work import Job, in_sequence
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
@@ -63,8 +64,8 @@ def in_threads() -> SimpleNamespace:
     )
 
 
-def one_replica(job: Job, plan: Plan, work: Input, *_: Any) -> supervision.Ran:
-    coordinator, ran = Coordinator(job.folder), supervision.Ran()
+def one_replica(job: Job, plan: Plan, work: Input, *_: Any) -> Ran:
+    coordinator, ran = Coordinator(job.folder), Ran()
     coordinator.begin(work, job.part_folder, plan.fewest, ())
     asyncio.run(ticket(Replica(job.spec, job.environment, Handle(coordinator, job, plan), spans_nodes=False)))
     reports, news, _, _ = coordinator.news()

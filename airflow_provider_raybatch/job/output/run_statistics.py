@@ -12,7 +12,7 @@ from airflow_provider_raybatch.job.monitor.money import Money
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.planning.plan import Plan
-from airflow_provider_raybatch.job.run.supervision import Ran
+from airflow_provider_raybatch.job.run.watch import Ran
 
 
 @dataclass(frozen=True)

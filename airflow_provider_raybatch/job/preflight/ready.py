@@ -74,7 +74,7 @@ from airflow_provider_raybatch.job.run.cpu_tasks import apart_if_users_code
 from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.run.ray_data_llm.variants import engine_is_here
-from airflow_provider_raybatch.job.run.supervision import Ran
+from airflow_provider_raybatch.job.run.watch import Ran
 from airflow_provider_raybatch.job.work import CheckedModel, Job
 from airflow_provider_raybatch.storage.folder import folder
 

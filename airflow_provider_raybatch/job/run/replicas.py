@@ -100,8 +100,9 @@ class Replicas:
     def end_unused(self) -> None:
         """End those that wait for room and are not needed."""
         if self._actors is not None and time.time() - self._looked >= _ACTORS_EVERY:
-            self._actors.end_unused(*ray.get(self.coordinator.actors.remote(), timeout=60))
             self._looked = time.time()
+            with contextlib.suppress(ray.exceptions.GetTimeoutError):  # a busy node; they are looked at again
+                self._actors.end_unused(*ray.get(self.coordinator.actors.remote(), timeout=60))
 
     def engine(self) -> EngineInfo:
         """Description of an engine."""

@@ -7,7 +7,7 @@ import contextlib
 import pickle
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import ray
@@ -20,55 +20,16 @@ from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.monitor.served_batch import BatchEndedError
-from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.run.pipeline import Pipeline
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.run.replicas import Replicas
+from airflow_provider_raybatch.job.run.watch import LAST_WORDS, Ran, Watch
 from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 
 _POLL = 0.5
 _PROGRESS_EVERY = 10.0
 _STARTING_EVERY = 30.0
-_LAST_WORDS = 10.0
-"""Seconds for replicas to end when every row is written; those that start, or hang, take longer."""
-
-
-@dataclass
-class Ran:
-    """What the run left: the latest report of each replica, and all that was written.
-
-    :param flushes: how often something was written.
-    :param reports: the latest ones.
-    :param by_replica: the latest that came with parts.
-    :param seconds: by stage.
-    :param last_row: epoch seconds of the latest report with parts.
-    """
-
-    parts: list[Part] = field(default_factory=list)
-    flushes: int = 0
-    reports: list[ReplicaProgress] = field(default_factory=list)
-    by_replica: dict[str, ReplicaProgress] = field(default_factory=dict)
-    engine: EngineInfo = field(default_factory=EngineInfo)
-    seconds: dict[str, float] = field(default_factory=dict)
-    last_row: float = 0.0
-
-    def add(self, done: Done, at: float) -> None:
-        """Count what was written, and reported at `at` epoch seconds."""
-        self.parts += done.parts
-        self.flushes += 1
-        self.last_row = max(self.last_row, at)
-        name = done.report.replica
-        self.by_replica[name] = _further(self.by_replica.get(name), done.report)
-        for stage, spent in done.seconds.items():
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
-
-
-def _further(known: ReplicaProgress | None, other: ReplicaProgress) -> ReplicaProgress:
-    """The later one of two reports of a replica, which only grow."""
-    if known is None or (known.rows, known.written) < (other.rows, other.written):
-        return other
-    return known
 
 
 Check = Callable[[Sequence[ReplicaProgress], Progress], None]
@@ -92,9 +53,9 @@ def run(
     """
     ran = Ran()
     if isinstance(work, Replicas):
-        replicas, pipeline, watch = work, work.pipeline, _Watch(work.coordinator, ran)
+        replicas, pipeline, watch = work, work.pipeline, Watch(work.coordinator, ran)
     else:
-        replicas, pipeline, watch = None, _processor(job, plan, work, ran), _Watch(None, ran)
+        replicas, pipeline, watch = None, _processor(job, plan, work, ran), Watch(None, ran)
     spoken = _Spoken(plan, say)
     try:
         while pipeline.is_alive() and not watch.is_over:
@@ -109,7 +70,7 @@ def run(
             if replicas is not None:
                 replicas.end_unused()
         if plan.spans_nodes:
-            pipeline.join(_LAST_WORDS)  # without its placement group, an actor returns no ticket
+            pipeline.join(LAST_WORDS)  # without its placement group, an actor returns no ticket
     except Exception as error:
         if replicas is not None:
             _drain(replicas, error)
@@ -117,7 +78,7 @@ def run(
             raise
         _describe_rest(ran, replicas, watch)
         return ran
-    ran.reports = watch.look()
+    ran.reports = watch.look_once_more()
     if not watch.is_finished and pipeline.error is not None:
         _raise(pipeline.error, ran.reports)
     ran.engine = _engine(job, replicas, watch.is_finished)
@@ -128,7 +89,7 @@ def run(
     return ran
 
 
-def _describe_rest(ran: Ran, replicas: Replicas | None, watch: _Watch) -> None:
+def _describe_rest(ran: Ran, replicas: Replicas | None, watch: Watch) -> None:
     """Add what is still known of a run that was ended. What it has written is on disk, reported or not."""
     with contextlib.suppress(ray.exceptions.RayError, RaybatchError):
         ran.reports = watch.look()
@@ -177,46 +138,6 @@ class _Spoken:
             "no row finished yet"
         )
         self._say(Phase(phase="starting", message=message))
-
-
-class _Watch:
-    """What the driver knows of its replicas.
-
-    :param coordinator: its handle; ``None`` for engine ``ray_data_llm``.
-    """
-
-    def __init__(self, coordinator: Any, ran: Ran) -> None:
-        self._coordinator = coordinator
-        self._ran = ran
-        self._finished_at: float | None = None
-        self._works = True
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether every row is written."""
-        return self._finished_at is not None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether every row is written, and the replicas have ended or had the time for it."""
-        if self._finished_at is None:
-            return False
-        return not self._works or time.monotonic() - self._finished_at > _LAST_WORDS
-
-    def look(self) -> list[ReplicaProgress]:
-        """The latest report of each replica; adds what was written since the last look."""
-        if self._coordinator is None:
-            return list(self._ran.by_replica.values())
-        reports, news, is_finished, self._works = ray.get(self._coordinator.news.remote(), timeout=60)
-        for at, done in news:
-            self._ran.add(done, at)
-        if is_finished and self._finished_at is None:
-            self._finished_at = time.monotonic()
-        latest = dict(self._ran.by_replica)
-        for report in reports:
-            further = _further(report, latest.get(report.replica, report))
-            latest[report.replica] = further.timed_as(report)
-        return list(latest.values())
 
 
 def _drain(replicas: Replicas, error: Exception) -> None:

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the driver knows of its replicas: their reports, and what they have written."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from airflow_provider_raybatch.job.engine.base import EngineInfo
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
+from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.work import Done
+
+LAST_WORDS = 10.0
+"""Seconds for replicas to end when every row is written; those that start, or hang, take longer."""
+_ANSWER_SECONDS = 10.0
+"""For the coordinator to answer a reading; on a busy node its process takes a minute to start."""
+_LAST_ANSWER_SECONDS = 60.0
+
+
+@dataclass
+class Ran:
+    """What the run left: the latest report of each replica, and all that was written.
+
+    :param flushes: how often something was written.
+    :param reports: the latest ones.
+    :param by_replica: the latest that came with parts.
+    :param seconds: by stage.
+    :param last_row: epoch seconds of the latest report with parts.
+    """
+
+    parts: list[Part] = field(default_factory=list)
+    flushes: int = 0
+    reports: list[ReplicaProgress] = field(default_factory=list)
+    by_replica: dict[str, ReplicaProgress] = field(default_factory=dict)
+    engine: EngineInfo = field(default_factory=EngineInfo)
+    seconds: dict[str, float] = field(default_factory=dict)
+    last_row: float = 0.0
+
+    def add(self, done: Done, at: float) -> None:
+        """Count what was written, and reported at `at` epoch seconds."""
+        self.parts += done.parts
+        self.flushes += 1
+        self.last_row = max(self.last_row, at)
+        name = done.report.replica
+        self.by_replica[name] = _further(self.by_replica.get(name), done.report)
+        for stage, spent in done.seconds.items():
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
+
+
+def _further(known: ReplicaProgress | None, other: ReplicaProgress) -> ReplicaProgress:
+    """The later one of two reports of a replica, which only grow."""
+    if known is None or (known.rows, known.written) < (other.rows, other.written):
+        return other
+    return known
+
+
+class Watch:
+    """What the driver knows of its replicas.
+
+    :param coordinator: its handle; ``None`` for engine ``ray_data_llm``.
+    """
+
+    def __init__(self, coordinator: Any, ran: Ran) -> None:
+        self._coordinator = coordinator
+        self._ran = ran
+        self._finished_at: float | None = None
+        self._works = True
+        self._asked: Any = None  # what the coordinator has not answered yet; it gives each news once
+        self._latest: list[ReplicaProgress] = []
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every row is written."""
+        return self._finished_at is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every row is written, and the replicas have ended or had the time for it."""
+        if self._finished_at is None:
+            return False
+        return not self._works or time.monotonic() - self._finished_at > LAST_WORDS
+
+    def look(self) -> list[ReplicaProgress]:
+        """The latest report of each replica, as far as the coordinator is quick enough to say.
+
+        One that never answers ends the run by `no_progress_timeout`, as a replica that hangs does.
+        """
+        try:
+            return self.look_once_more(_ANSWER_SECONDS)
+        except ray.exceptions.GetTimeoutError:
+            return self._latest
+
+    def look_once_more(self, seconds: float = _LAST_ANSWER_SECONDS) -> list[ReplicaProgress]:
+        """The latest report of each replica; adds what was written since the last look.
+
+        :raises ray.exceptions.GetTimeoutError: the coordinator takes longer than `seconds`.
+        """
+        if self._coordinator is None:
+            return list(self._ran.by_replica.values())
+        asked, self._asked = self._asked or self._coordinator.news.remote(), None
+        try:
+            reports, news, is_finished, self._works = ray.get(asked, timeout=seconds)
+        except ray.exceptions.GetTimeoutError:
+            self._asked = asked
+            raise
+        for at, done in news:
+            self._ran.add(done, at)
+        if is_finished and self._finished_at is None:
+            self._finished_at = time.monotonic()
+        latest = dict(self._ran.by_replica)
+        for report in reports:
+            further = _further(report, latest.get(report.replica, report))
+            latest[report.replica] = further.timed_as(report)
+        self._latest = list(latest.values())
+        return self._latest
