@@ -194,9 +194,19 @@ def test_images_take_room_of_the_context(engine: Any) -> None:
     assert f"max_model_len is {CONTEXT}" in failure.reason
 
 
-def test_what_vllm_refuses_is_the_row_s_failure(engine: Any) -> None:
-    (failure,) = ours(engine, (asking_about("fox"), [picture()] * (MOST + 1)))
-    assert (failure.step, failure.reason.partition(":")[0]) == ("media", "VLLMValidationError")
+def test_what_the_processor_refuses_is_the_row_s_failure(engine: Any) -> None:
+    (failure,) = ours(engine, (asking_about("fox"), [np.zeros((0, 8, 3), np.uint8)]))
+    assert failure.step == "media"
+    assert not failure.reason.startswith("the engine got")
+
+
+@pytest.mark.parametrize("given", [0, 1, 3])
+def test_images_without_a_place_fail_their_row(engine: Any, given: int) -> None:
+    (encoded,) = engine.encode([asking_about("fox", 2)])
+    failure = engine.attach(encoded, [picture()] * given)
+    assert failure.step == "media"
+    assert failure.reason.startswith(f"the engine got {given} image")
+    assert "for a request with 2 placeholders" in failure.reason
 
 
 @pytest.mark.parametrize("overrides", [{}, {"hf_overrides": {"use_cache": True}}], ids=["files", "vllm"])

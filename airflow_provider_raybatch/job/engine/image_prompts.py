@@ -140,6 +140,15 @@ class ImagePrompts:
         return parts or list(filter(None, [whole]))
 
 
+def wrong_number(given: int, places: int) -> RowFailure:
+    """The failure of a request that gets other images than it has placeholders for."""
+    return RowFailure(
+        "media",
+        f"the engine got {count_of(given, 'image')} for a request with {count_of(places, 'placeholder')}, a "
+        "bug of this provider; report it",
+    )
+
+
 def with_stand_ins(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The chat with a part of vLLM's for each image."""
     return [

@@ -27,6 +27,7 @@ from airflow_provider_raybatch.job.engine.base import EngineInfo, overlong
 from airflow_provider_raybatch.job.engine.chat import chat_encoder
 from airflow_provider_raybatch.job.engine.detokenize import Detokenizer, Generated
 from airflow_provider_raybatch.job.engine.forced import Choices, Vocabulary, choices_in, whole, why_in_full
+from airflow_provider_raybatch.job.engine.image_prompts import wrong_number
 from airflow_provider_raybatch.job.engine.logprobs import LogprobReader
 from airflow_provider_raybatch.job.engine.reasoning import ReasoningSplitter
 from airflow_provider_raybatch.job.engine.tools import ToolCaller
@@ -64,9 +65,10 @@ class _Encoded:
 
 @dataclass(frozen=True)
 class _WithoutImages:
-    """A request whose images are still to come, with placeholders for them in the ids of `asked`."""
+    """A request whose images are still to come, with `places` for them in the ids of `asked`."""
 
     asked: _Encoded
+    places: int
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,9 @@ class VllmEngine(StartedVllm):
         cut, special = len(ids) - len(fitted), self._chat.has_special_tokens(request)
         adapter = None if request.adapter is None else (self._loras or {})[request.adapter]
         encoded = replace(self._encoded(fitted, request.sampling), cut=cut, special=special, adapter=adapter)
-        return _WithoutImages(replace(encoded, sampling=request.sampling)) if request.images else encoded
+        if not request.images:
+            return encoded
+        return _WithoutImages(replace(encoded, sampling=request.sampling), len(request.images))
 
     def attach(self, encoded: Any, pixels: Sequence[npt.NDArray[np.uint8]]) -> Any:
         """See :meth:`~airflow_provider_raybatch.job.engine.base.Engine.attach`.
@@ -167,6 +171,8 @@ class VllmEngine(StartedVllm):
         Choices are not filled in: the rest of a response would need the images once more.
         """
         asked: _Encoded = encoded.asked
+        if len(pixels) != encoded.places:  # of some counts, vLLM would make another request in silence
+            return wrong_number(len(pixels), encoded.places)
         try:
             with self._processing:
                 prompt = vllm_compat_media.engine_input(self._renderer, asked.ids, pixels)

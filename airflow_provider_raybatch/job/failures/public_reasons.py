@@ -61,6 +61,7 @@ _SAYS: tuple[tuple[str, str | None], ...] = (
     ("the prompt has the token ", "the prompt has a token that the model's vocabulary lacks"),
     (f"the row has {_COUNT} images?, and the model can't be given any", None),
     (f"the row has {_COUNT} images?, and the engine takes {_COUNT} a request", None),
+    (f"the engine got {_COUNT} images? for a request with {_COUNT} placeholders?", None),
     ("the (?:chat|prompt) has .* placeholders? ", "the text has not one placeholder for each image"),
     ("the echo takes no images", None),
     ("the engine's process dies of this row, and did so with this row alone in it", None),
