@@ -31,7 +31,7 @@ def decode(content: bytes, most_pixels: int) -> npt.NDArray[np.uint8]:
     :raises ImageError: it is not an image of :data:`FORMATS`, damaged, cut off or too large.
     :raises PreflightError: the node has no Pillow.
     """
-    pillow = _pillow()
+    pillow = import_pillow()
     try:
         image = pillow.open(io.BytesIO(content), formats=FORMATS)
     except pillow.UnidentifiedImageError as error:
@@ -50,7 +50,11 @@ def decode(content: bytes, most_pixels: int) -> npt.NDArray[np.uint8]:
             raise _damaged(error) from error
 
 
-def _pillow() -> Any:
+def import_pillow() -> Any:
+    """The module that opens images.
+
+    :raises PreflightError: the node has no Pillow.
+    """
     try:
         from PIL import Image
     except ImportError as error:

@@ -10,6 +10,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.echo import check_echo
 from airflow_provider_raybatch.job.engine.image_prompts import ImagePrompts
+from airflow_provider_raybatch.job.media.decode import import_pillow
 from airflow_provider_raybatch.job.planning.model_shape import shape_of
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles
 from airflow_provider_raybatch.job.row import Request
@@ -24,6 +25,15 @@ def have_images(spec: BatchInferenceSpec, requests: Sequence[Request]) -> bool:
     :param requests: of the first rows.
     """
     return bool(spec.images) or any(request.images for request in requests)
+
+
+def check_decoder(spec: BatchInferenceSpec, requests: Sequence[Request]) -> None:
+    """Refuse images where the driver's node can't decode them, as any node of the cluster may have to.
+
+    :raises PreflightError: the rows have images, and there is no Pillow.
+    """
+    if have_images(spec, requests):
+        import_pillow()
 
 
 def refuse_text_model(spec: BatchInferenceSpec, requests: Sequence[Request], files: ModelFiles) -> None:

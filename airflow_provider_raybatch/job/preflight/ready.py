@@ -46,7 +46,11 @@ from airflow_provider_raybatch.job.planning.context_length import MEASURED
 from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
 from airflow_provider_raybatch.job.preflight import known_models
 from airflow_provider_raybatch.job.preflight.adapter_check import as_located, notes_of
-from airflow_provider_raybatch.job.preflight.image_check import check_echo_images, refuse_text_model
+from airflow_provider_raybatch.job.preflight.image_check import (
+    check_decoder,
+    check_echo_images,
+    refuse_text_model,
+)
 from airflow_provider_raybatch.job.preflight.input_check import Sample, check_rows, look_at_source, sample
 from airflow_provider_raybatch.job.preflight.memory_check import (
     check_memory,
@@ -293,6 +297,7 @@ def check_engine(
     :param launch: replicas that have started may be asked.
     :raises RaybatchError: one sentence about the first problem found.
     """
+    check_decoder(spec, requests)
     if spec.engine == "echo":
         check_echo_images(spec, requests)
         if unchecked := echo.check_names(spec):

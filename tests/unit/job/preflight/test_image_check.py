@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -11,12 +12,18 @@ import pytest
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.preflight.image_check import check_echo_images, refuse_text_model
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles
+from airflow_provider_raybatch.job.preflight.ready import check_engine
 from airflow_provider_raybatch.job.row import Request
+from airflow_provider_raybatch.job.run.launch import Launch
 from tests.support.model_configs import QWEN3_30B_A3B
 from tests.support.pictures import asking_about
 from tests.support.specs import spec
 
 TEXT = Request(prompt="x")
+
+
+def ignored(event: Any) -> None:
+    pass
 
 
 def files(config: Any) -> ModelFiles:
@@ -67,6 +74,19 @@ def test_a_text_model_passes_where_no_row_has_images() -> None:
 
 def test_overrides_of_the_config_are_left_to_vllm() -> None:
     assert_passes(job(images=["picture"], engine_args={"hf_overrides": {}}), QWEN3_30B_A3B)
+
+
+@pytest.mark.parametrize("engine", ["echo", "vllm"])
+def test_a_node_without_pillow_is_refused_at_once(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    asked = spec(engine=engine, model="acme/tiny")
+    with pytest.raises(PreflightError, match=r"^images: Pillow can't be imported on this node .*'pillow'"):
+        check_engine(asked, [asking_about("x")], {}, ignored, Launch())
+
+
+def test_a_job_without_images_needs_no_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    assert check_engine(spec(engine="echo"), [TEXT], {}, ignored, Launch())
 
 
 def test_an_echo_stands_for_either_model() -> None:
