@@ -77,7 +77,7 @@ def _read(place: Reference, access: ImageAccess) -> tuple[bytes, str]:
 
 @contextlib.contextmanager
 def _public_errors(place: Reference) -> Iterator[None]:
-    """Give errors of a store a sentence without the reference, which is the row's."""
+    """Name the field in errors of a store, and give them a sentence without the reference, the row's own."""
     try:
         yield
     except StorageError as error:
@@ -85,7 +85,7 @@ def _public_errors(place: Reference) -> Iterator[None]:
             f"images: an image {_where(place)} can't be read; check that the cluster's nodes can read there. "
             "The address and the reason are left out with report_samples=0."
         )
-        raise StorageError(str(error), error.failure_class, public=public) from error
+        raise StorageError(f"images: {error}", error.failure_class, public=public) from error
 
 
 def _where(place: Reference) -> str:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -139,12 +139,27 @@ def test_a_store_that_does_not_answer_fails_the_job(s3_server: S3Server, bucket:
             assert caught.value.failure_class is FailureClass.STORAGE
 
 
-@pytest.mark.parametrize("code", ["InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"])
-def test_credentials_that_are_wrong_fail_the_job(code: str) -> None:
-    with answering(403, f"<Error><Code>{code}</Code></Error>") as url:
+@pytest.mark.parametrize("call", [read_object, object_version])
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (403, "InvalidAccessKeyId"),
+        (403, "SignatureDoesNotMatch"),
+        (403, "InvalidToken"),
+        (403, "ExpiredToken"),
+        (400, "ExpiredToken"),
+        (403, "RequestTimeTooSkewed"),
+        (401, "Unauthorized"),
+    ],
+)
+def test_credentials_that_are_wrong_fail_the_job(
+    call: Callable[[BucketObject, ImageAccess], object], status: int, code: str
+) -> None:
+    """Also where a HEAD is refused, whose answer has no body and so no code."""
+    with answering(status, f"<Error><Code>{code}</Code></Error>") as url:
         allowed = access(credentials=S3Server(url).credentials)
         with pytest.raises(StorageError):
-            read_object(BucketObject("bucket", "img/a.png"), allowed)
+            call(BucketObject("bucket", "img/a.png"), allowed)
 
 
 def test_a_store_without_etags_tells_no_version() -> None:
