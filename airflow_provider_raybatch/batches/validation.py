@@ -38,7 +38,11 @@ LONGEST_SERVED_LINE = 16 * 1024 * 1024
 memory."""
 MOST_ERRORS = 100
 """Errors of a file that are kept; the check stops at so many broken lines."""
-_FIRST_BYTES = 4 * 1024 * 1024
+_SURELY_SHORT = 4 * 1024 * 1024
+"""Bytes of a line that a server reads whatever is in it."""
+_MOST_MARKS = 1024 * 1024
+"""Brackets and commas of a longer line: its values then take no more memory than those of a short one. A
+picture in Base64 has a comma."""
 _FIRST_LINES = 10_000
 _BLOCK = 1024 * 1024
 _URLS = frozenset(chain.from_iterable(ENDPOINTS.values()))
@@ -103,8 +107,10 @@ def validate(
     return check.ended(not line)
 
 
-def check_start(content: BinaryIO, *, endpoint: str, most: int = _FIRST_BYTES) -> Checked:
+def check_start(content: BinaryIO, *, endpoint: str, most: int = LONGEST_SERVED_LINE) -> Checked:
     """Check a file up to the first line that names a model, in bounded time and memory, for a server.
+
+    A line of more than 4 MiB must be text for the most part, as one with pictures is.
 
     :param content: read from its current position on.
     :param endpoint: of the batch.
@@ -119,7 +125,7 @@ def check_start(content: BinaryIO, *, endpoint: str, most: int = _FIRST_BYTES) -
             at_end = not line
             lines, left = lines + 1, left - len(line)
             is_cut = not left and not line.endswith(b"\n")
-            if at_end or is_cut or not check.goes_on_after(line):
+            if at_end or is_cut or _takes_much_memory(line) or not check.goes_on_after(line):
                 break
     found = check.ended(at_end)
     if found.model is None and not found.errors:
@@ -244,6 +250,10 @@ class _FileCheck:
         if self._endpoint == EMBEDDINGS:
             self._inputs += _texts_in(body.get("input"))
         return None
+
+
+def _takes_much_memory(line: bytes) -> bool:
+    return len(line) > _SURELY_SHORT and sum(map(line.count, (b"[", b"{", b","))) > _MOST_MARKS
 
 
 def _model_in(body: Any) -> str | None:

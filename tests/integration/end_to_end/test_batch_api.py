@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.batch_api.ids import new_file_id
 from tests.support.forgetful_proxy import forgetful
+from tests.support.numbered_pictures import Picture
 from tests.support.openai_lines import COMPLETIONS, EMBEDDINGS, line
 
 from . import inputs
@@ -30,6 +31,7 @@ CLIENTS = [
     pytest.param("1-async", marks=pytest.mark.turn(2)),
 ]
 HOUR = 3600
+PICTURE = Picture(7)
 VLLM_EXAMPLE = text_of(
     line(
         f"request-{number}",
@@ -50,8 +52,12 @@ LATE = chats("late_" + " a" * 6, 60, model="slow")
 
 
 def mixed() -> list[dict[str, Any]]:
-    rows = chats("mixed")
+    """Of the last two, one has a picture in it, and the other one somewhere else."""
+    rows = chats("mixed", 4)
     rows[1]["body"]["max_tokens"] = -1
+    for number, url in ((2, PICTURE.uri()), (3, "https://images.example.com/1.png")):
+        parts = [{"type": "text", "text": "what?"}, {"type": "image_url", "image_url": {"url": url}}]
+        rows[number]["body"]["messages"][0]["content"] = parts
     return rows
 
 
@@ -152,11 +158,20 @@ def test_good_lines_are_answered(played):
 def test_wrong_line_is_an_error_line(played):
     batch = final(played["mixed"])
     assert batch["status"] == "completed"
-    assert batch["request_counts"] == {"total": 3, "completed": 2, "failed": 1}
-    (failed,) = lines(played["mixed"], "errors")
+    assert batch["request_counts"] == {"total": 4, "completed": 2, "failed": 2}
+    failed, _ = sorted(lines(played["mixed"], "errors"), key=lambda one: one["custom_id"])
     assert (failed["custom_id"], failed["error"], failed["response"]["status_code"]) == ("mixed-1", None, 400)
     assert set(failed["response"]["body"]["error"]) == {"message", "type", "param", "code"}
     assert "max_tokens" in failed["response"]["body"]["error"]["message"]
+
+
+def test_picture_is_answered_only_where_its_line_has_it(played):
+    said = {one["custom_id"]: one["response"]["body"] for one in lines(played["mixed"], "output")}
+    assert said["mixed-2"]["choices"][0]["message"]["content"] == f"{PICTURE.said} what?"
+    assert "base64" not in json.dumps(played["mixed"]["output"])
+    _, failed = sorted(lines(played["mixed"], "errors"), key=lambda one: one["custom_id"])
+    assert failed["response"]["status_code"] == 400
+    assert "data:" in failed["response"]["body"]["error"]["message"]
 
 
 def test_file_with_equal_ids_fails_before_anything_is_asked(played, batches):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.batches.validation import (
+    LONGEST_SERVED_LINE,
     MOST_ERRORS,
     STRICT_LIMITS,
     Checked,
@@ -294,6 +295,27 @@ class TestStart:
         [error] = check_start(content, endpoint=CHAT).errors
         assert content.tell() < 20_000
         assert (error.code, error.param) == ("missing_required_parameter", "body.model")
+
+    def test_a_first_line_may_have_a_picture_of_some_megabytes(self) -> None:
+        picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * 12_000_000}"}}
+        content = file_of(line("picture", chat([{"type": "text", "text": "what?"}, picture])))
+        assert check_start(io.BytesIO(content), endpoint=CHAT) == Checked(1, "echo", [])
+        limits = FileLimits(max_line_bytes=LONGEST_SERVED_LINE)
+        assert checked(content, limits) == Checked(1, "echo", [])
+
+    @pytest.mark.parametrize("value", ["[],", '{"a":1},', '"ab",'])
+    def test_a_first_line_of_many_values_takes_little_memory(self, value: str) -> None:
+        many = value * (LONGEST_SERVED_LINE // len(value) - 100)
+        content = b'{"body": {"model": "echo", "messages": [%s 0]}}\n' % many.encode()
+        stream = io.BytesIO(content)
+        tracemalloc.start()
+        try:
+            [error] = check_start(stream, endpoint=CHAT).errors
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert most < 2 * len(content)
+        assert error.message.endswith("of the file hold no whole request; put a short one first.")
 
     def test_a_request_that_is_too_long_for_it_is_said(self) -> None:
         content = file_of(good())

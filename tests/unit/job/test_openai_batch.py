@@ -18,6 +18,7 @@ from airflow_provider_raybatch.dataset.opening import open_dataset
 from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.image_files import saved
 from tests.support.openai_lines import (
     COMPLETIONS,
     EMBEDDINGS,
@@ -84,6 +85,30 @@ def test_mixed_lines_are_answered_in_two_files(tmp_path: Path) -> None:
     ]
     kinds = {(one["status_code"], one["body"]["error"]["type"]) for one in bad}
     assert kinds == {(400, "invalid_request_error"), (500, "server_error")}
+
+
+def test_a_photo_in_a_line_is_seen_and_not_answered_back(tmp_path: Path) -> None:
+    """It has 6 MB; photos elsewhere are the errors of their lines."""
+    pillow = pytest.importorskip("PIL.Image")
+    noise = np.random.default_rng(1).integers(0, 256, (1000, 1600, 3), np.uint8)
+    photo = saved(pillow.fromarray(noise))
+
+    def about(url: str) -> dict[str, Any]:
+        return chat([{"type": "text", "text": "what?"}, {"type": "image_url", "image_url": {"url": url}}])
+
+    uri = f"data:image/png;base64,{base64.b64encode(photo).decode()}"
+    places = ["https://images.example.com/1.png", "s3://lake/1.png", "/lake/1.png", uri[:-100_000]]
+    lines = [line("photo", about(uri)), *(line(str(number), about(url)) for number, url in enumerate(places))]
+    out = run(tmp_path, lines, id_column=None)
+    output, errors = answered(out)
+    (seen,) = output
+    said = seen["response"]["body"]["choices"][0]["message"]["content"]
+    assert (said[:11], said[-5:]) == ("[1600x1000 ", "what?")
+    assert [one["response"]["body"]["error"]["code"] for one in errors] == [
+        *["unsupported_parameter"] * 3,
+        "invalid_image",
+    ]
+    assert len(json.dumps([output, errors])) < 10_000
 
 
 def test_lines_that_are_all_bad_complete_the_job(tmp_path: Path) -> None:
