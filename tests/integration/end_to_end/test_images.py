@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures in a bucket, asked about by a task that is cleared in the middle."""
+"""Pictures in a bucket, asked about by a job whose driver is killed in the middle."""
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.dataset import open_dataset
+from tests.support.engine_log import engines
 from tests.support.numbered_pictures import Picture
 
 from .lake import BUCKET, Lake
@@ -19,35 +25,47 @@ ROWS = 80
 
 
 @pytest.mark.usefixtures("as_airflow")
-def test_a_clear_keeps_what_was_seen(api: AirflowApi, jobs: RayJobs, lake: Lake) -> None:
+def test_a_retry_asks_nothing_twice_that_was_written(
+    api: AirflowApi, jobs: RayJobs, lake: Lake, tmp_path: Path
+) -> None:
     lake.connect(api, "lake")
     pictures = [Picture(number) for number in range(ROWS)]
     for one in pictures:
         lake.client().put_object(Bucket=BUCKET, Key=f"pictures/{one.number}.png", Body=one.content())
     places = [f"s3://{BUCKET}/pictures/{one.number}.png" for one in pictures]
     lake.write_rows("rows.jsonl", [{"picture": place, "text": place[-6:]} for place in places])
+    log = tmp_path / "log"
     run = api.trigger(
         "pictures",
         aws_conn_id="lake",
         source=f"s3://{BUCKET}/rows.jsonl",
         destination=f"s3://{BUCKET}/said",
         image_roots=[f"s3://{BUCKET}/pictures"],
-        engine_args={"seconds_per_token": 0.2, "max_num_seqs": 4},
+        engine_args={"seconds_per_token": 0.2, "max_num_seqs": 4, "request_log": str(log)},
         sampling={"temperature": 0},
     )
     task = run.task("infer")
 
-    wait_for(
-        "the first part",
-        lambda: any(key.endswith(".parquet") for key in lake.contents("said/_raybatch/parts")),
-        timeout=240,
-        evidence=run.evidence,
-    )
-    task.clear()
+    before = wait_for("the first part", lambda: written(lake), timeout=240, evidence=run.evidence)
+    (job,) = jobs.of(task)
+    psutil.Process(int(job["driver_info"]["pid"])).kill()
     result = run.wait(timeout=300).task("infer").xcom()
 
     dataset = open_dataset(result, aws_conn_id="lake")
-    assert {row["picture"]: row["response"] for row in dataset.to_arrow().to_pylist()} == {
-        place: f"{one.said} Say {place[-6:]}" for place, one in zip(places, pictures, strict=True)
-    }
-    assert dataset.manifest.counts.resumed > 0
+    said = [f"{one.said} Say {place[-6:]}" for place, one in zip(places, pictures, strict=True)]
+    rows = dataset.to_arrow().to_pylist()
+    assert {row["picture"]: row["response"] for row in rows} == dict(zip(places, said, strict=True))
+    assert len(rows) == ROWS
+    assert [one["status"] for one in jobs.of(task)] == ["FAILED", "SUCCEEDED"]
+    assert dataset.manifest.counts.resumed >= len(before)
+    of_the_retry = [one for one in engines(log) if one.submission == result["submission_id"]]
+    asked = [text for one in of_the_retry for text, _ in one.asked]
+    assert len(asked) == len(set(asked)) == ROWS - dataset.manifest.counts.resumed
+    assert {said[number] for number in before}.isdisjoint(asked)
+
+
+def written(lake: Lake) -> set[int]:
+    """Return the numbers of the rows in the parts so far."""
+    parts = lake.contents("said/_raybatch/parts").items()
+    tables = [pq.read_table(io.BytesIO(body)) for key, body in parts if key.endswith(".parquet")]
+    return {number for table in tables for number in table["ordinal"].to_pylist()}
