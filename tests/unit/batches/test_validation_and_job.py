@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given, seed, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raybatch.batches.validation import validate
@@ -22,6 +22,7 @@ from airflow_provider_raybatch.job.request.openai_batch.line import request_of
 from airflow_provider_raybatch.job.request.openai_batch.refusal import LineError
 from tests.support.openai_lines import IN_AND_OUT, chat
 from tests.support.specs import spec
+from tests.support.turn import TURNS, turn
 
 OF_LINES = {"custom_id", "method", "url", "body", "model"}
 """Fields for which the check refuses a file; all others are the request's own."""
@@ -194,7 +195,9 @@ def plain(line: bytes) -> dict[str, Any]:
     return value
 
 
-@settings(max_examples=400)
+# Each commit tries other files, four commits as many as are enough.
+@seed(turn())
+@settings(max_examples=400 // TURNS)
 @given(files)
 @example(LIKE_DUCKDB)
 def test_a_file_without_errors_is_one_that_the_job_takes(content: bytes) -> None:
@@ -202,7 +205,8 @@ def test_a_file_without_errors_is_one_that_the_job_takes(content: bytes) -> None
     assert (not found.errors) == job_takes(content)
 
 
-@settings(max_examples=1000)
+@seed(turn())
+@settings(max_examples=1000 // TURNS)
 @given(files)
 def test_errors_are_those_of_a_plain_reading(content: bytes) -> None:
     found = [
