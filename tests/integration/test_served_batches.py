@@ -90,7 +90,12 @@ def requests(*bad: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("store", "deferrable"), [("disk", False), ("s3", True)], indirect=["store"], ids=["disk", "s3"]
+    ("store", "deferrable"),
+    [
+        pytest.param("disk", False, marks=pytest.mark.turn(2), id="disk"),
+        pytest.param("s3", True, marks=pytest.mark.turn(0), id="s3"),
+    ],
+    indirect=["store"],
 )
 def test_a_batch_is_answered_by_its_dag_run(
     store: BatchStore, run_batch: Any, deferrable: bool, capfd: pytest.CaptureFixture[str]

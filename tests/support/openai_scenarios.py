@@ -22,8 +22,9 @@ from typing import Any
 import openai
 
 ENDED = ("failed", "completed", "expired", "cancelled")
-PAUSE = 0.3
-"""Seconds between two polls, short enough to see most states."""
+PAUSE = 1.0
+"""Seconds between two polls, short enough to see most states. With shorter ones, several clients at once take
+much of a small machine from the batches that they wait for."""
 
 
 class Client:

@@ -41,7 +41,7 @@ REPOSITORY = Path(__file__).parents[3]
 CLIENTS = {"3": sys.executable, "1": str(REPOSITORY / ".venv-openai1/bin/python")}
 """Pythons with an official client, by its major version."""
 MAIN = "3-sync"
-"""The client that does all, with each commit; the others take turns."""
+"""The client for all that one client is enough for."""
 ANN, BOB = "ann", "bob"
 """Users of the stack, with the roles ``user`` and ``op``."""
 
@@ -54,6 +54,7 @@ def models(log: Path) -> dict[str, Any]:
             "engine": "echo",
             "ray_conn_id": "ray_default",
             "poll_interval": 1,
+            "num_cpus": 0.25,  # batches of several models run side by side on the two CPUs of the cluster
             "engine_args": {"request_log": str(log), **engine_args},
         }
 
