@@ -121,6 +121,9 @@ def ray_here(modules: Path) -> Iterator[Any]:
         include_dashboard=False,
         log_to_driver=False,
         logging_level="error",
+        # Of processes beyond the CPUs, which the tasks that load images are given. Ray would end them after a
+        # second, and start others for the next job.
+        _system_config={"num_workers_soft_limit": 6},
     )
     for process, command in ray_processes().items():
         if "log_monitor.py" in command:

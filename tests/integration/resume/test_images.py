@@ -14,13 +14,14 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.job.run import supervision
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.folder import folder as folder_at
 from tests.support.numbered_pictures import Picture
 from tests.support.repeated_task import RepeatedTask, answers, rows_of
 from tests.support.s3_server import S3Server
 
-ROWS = 120
+ROWS = 48
 PROMPT = "What is on item {row.id}?"
 REFERENCES = {"images": "image", "prompt": PROMPT}
 
@@ -30,7 +31,7 @@ def write(task: RepeatedTask, **columns: Sequence[Any]) -> dict[str, Any]:
     rows = len(next(iter(columns.values())))
     path = task.folder / "in.parquet"
     table = pa.table({"id": [f"r{number}" for number in range(rows)], **columns})
-    pq.write_table(table, path, row_group_size=50)
+    pq.write_table(table, path, row_group_size=20)
     return {"source": [str(path)]}
 
 
@@ -79,8 +80,9 @@ def test_each_row_has_its_own_images(task: RepeatedTask) -> None:
     "place", [pytest.param("disk", marks=pytest.mark.turn(1)), pytest.param("s3", marks=pytest.mark.turn(3))]
 )
 def test_a_job_that_was_stopped_pays_for_the_rest(
-    place: str, tmp_path: Path, ray_here: Any, request: pytest.FixtureRequest
+    place: str, tmp_path: Path, ray_here: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(supervision, "_PROGRESS_EVERY", 0.5)  # the job is stopped at the first one
     server: S3Server | None = None if place == "disk" else request.getfixturevalue("s3")
     task = RepeatedTask(tmp_path, server)
     pictures = [Picture(number) for number in range(ROWS)]
@@ -88,7 +90,7 @@ def test_a_job_that_was_stopped_pays_for_the_rest(
     images = folder_at(lake, None if server is None else server.credentials)
     references = keep(images, [f"{n}.png" for n in range(ROWS)], [one.content() for one in pictures])
     source = write(task, image=references)
-    slow = {"engine_args": {"seconds_per_token": 0.05, "max_num_seqs": 8}, "flush_interval": 0.2}
+    slow = {"engine_args": {"seconds_per_token": 0.06, "max_num_seqs": 4}, "flush_interval": 0.2}
     asked = {**source, **REFERENCES, "image_roots": [lake], **slow}
 
     task.refused(FailureClass.CANCELLED, **asked, stops=True)
@@ -104,18 +106,17 @@ def test_a_job_that_was_stopped_pays_for_the_rest(
 
 @pytest.mark.turn(2)
 def test_an_image_is_known_by_its_content(task: RepeatedTask, tmp_path: Path) -> None:
-    contents = [Picture(number % 10).content() for number in range(40)]
+    contents = [Picture(number % 10).content() for number in range(20)]
     lake = folder_at(str(tmp_path / "lake"))
-    store = {"reuse": str(tmp_path / "responses"), "prompt": "What is that?", "images": "image"}
-    first = keep(lake, [f"{number}.png" for number in range(40)], contents)
-    roots = {"image_roots": [lake.uri]}
+    asked = {"reuse": str(tmp_path / "responses"), "prompt": "What is that?", "images": "image"}
+    asked["image_roots"] = [lake.uri]
+    first = keep(lake, [f"{number}.png" for number in range(20)], contents)
+    others = keep(lake, [f"other {number}.png" for number in range(20)], contents[::-1])
+    new = keep(lake, ["new.png"], [Picture(99).content()])
 
-    assert task.asked(task.run(**write(task, image=first), **store, **roots)) == 10
-    others = keep(lake, [f"other {number}.png" for number in range(40)], contents[::-1])
-    assert task.asked(task.run(run_id="r2", **write(task, image=others), **store, **roots)) == 0
-    assert task.asked(task.run(run_id="r3", **write(task, image=contents), **store)) == 0
-    others[3] = keep(lake, ["new.png"], [Picture(99).content()])[0]
-    assert task.asked(task.run(run_id="r4", **write(task, image=others), **store, **roots)) == 1
+    assert task.asked(task.run(**write(task, image=first), **asked)) == 10
+    again = [{"path": place} for place in [*others, *new]] + [{"bytes": content} for content in contents]
+    assert task.asked(task.run(run_id="r2", **write(task, image=again), **asked)) == 1
 
 
 def test_a_bad_image_fails_alone(task: RepeatedTask, tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def ask(row):
 @pytest.mark.turn(0)
 def test_an_image_that_kills_its_decoder_fails_alone(task: RepeatedTask, modules: Path) -> None:
     (modules / "deadly_pictures.py").write_text(KILLING)
-    pictures = [Picture(number) for number in range(30)]
+    pictures = [Picture(number) for number in range(10)]
     contents = [one.content() for one in pictures]
     contents[7] += b"deadly"
     source = write(task, image=contents)
