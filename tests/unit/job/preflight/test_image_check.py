@@ -86,7 +86,8 @@ def test_a_node_without_pillow_is_refused_at_once(engine: str, monkeypatch: pyte
 
 def test_a_job_without_images_needs_no_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    assert check_engine(spec(engine="echo"), [TEXT], {}, ignored, Launch())
+    asked = spec(engine="echo")
+    assert check_engine(asked, [TEXT], {}, ignored, Launch()).digests.spec == asked.response_digest
 
 
 def test_an_echo_stands_for_either_model() -> None:
