@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ServedBatchOperator`` and its run in a unit test, and what an earlier job has left of a batch."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+from airflow_provider_raybatch.batches.ending import dataset_of
+from airflow_provider_raybatch.batches.store import BatchStore
+from airflow_provider_raybatch.contract.batch_api.records import (
+    BatchOutcome,
+    BatchProgress,
+    BatchRecord,
+    Decision,
+    RequestCounts,
+    Started,
+)
+from airflow_provider_raybatch.operators.served_batch import ServedBatchOperator
+from airflow_provider_raybatch.retries import ray_batch_retry_policy
+from tests.support.airflow_tasks import Run
+from tests.support.batch_api import MODEL
+
+
+def operator(**arguments: Any) -> ServedBatchOperator:
+    given: dict[str, Any] = {"task_id": "answer", "served_model_name": MODEL, "engine": "echo"}
+    policy = ray_batch_retry_policy()
+    return ServedBatchOperator(**{"poll_interval": 0.05, "retry_policy": policy, **given, **arguments})
+
+
+class ServedRun(Run):
+    """The DAG run of a batch."""
+
+    def __init__(self, record: BatchRecord, **conf: Any) -> None:
+        super().__init__(dag_id=record.dag_id, task_id="answer", run_id=record.id)
+        self.conf: Any = {"batch_id": record.id, **conf}
+
+    def context(self) -> Any:
+        run = SimpleNamespace(run_id=self.ids["run_id"], conf=self.conf)
+        return {**super().context(), "dag_run": run}
+
+
+def begun(store: BatchStore, record: BatchRecord, answered: int | None = None) -> None:
+    """Leave a batch as a job does that has died.
+
+    :param answered: requests; ``None`` for a job that has claimed the destination alone.
+    """
+    store.start(record.id, Started(at=1.0, total=3, nonce="n"))
+    store.root.write(f"{dataset_of(record.id)}/_raybatch/journal/00000000.json", b"{}")
+    if answered is not None:
+        write_progress(store, record, answered)
+
+
+def write_progress(store: BatchStore, record: BatchRecord, answered: int) -> None:
+    progress = BatchProgress(at=time.time(), counts=RequestCounts(total=3, completed=answered))
+    store.root.write(f"batches/{record.id}/progress.json", progress.model_dump_json().encode())
+
+
+def decide(store: BatchStore, record: BatchRecord, decision: Decision) -> None:
+    store.decide(record.id, BatchOutcome(decision=decision, at=5.0, nonce="n"))
