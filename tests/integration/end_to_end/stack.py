@@ -223,6 +223,9 @@ class AirflowStack:
             "CORE__EXECUTOR": "LocalExecutor",
             "CORE__PARALLELISM": "4",
             "CORE__LOAD_EXAMPLES": "False",
+            # The API server builds its execution API at the first call, which takes half a minute on a busy
+            # machine. After five seconds a task would give up, and its retry waits for five minutes.
+            "WORKERS__EXECUTION_API_TIMEOUT": "120",
             "CORE__TEST_CONNECTION": "Enabled",
             "CORE__FERNET_KEY": Fernet.generate_key().decode(),
             "CORE__AUTH_MANAGER": "access_by_dag.AccessByDag",
