@@ -179,7 +179,7 @@ def job_with_credentials(place: Place, task: Task) -> dict[str, Any]:
         jobs = place.jobs.of(task)
         return jobs[-1] if jobs and place.jobs.replicas(jobs[-1]) else None
 
-    return wait_for("a job that has its credentials", credentials_read, 120, task.run.evidence)
+    return wait_for("a job that has its credentials", credentials_read, 300, task.run.evidence)
 
 
 def test_every_run_ended_its_way(tasks, place):

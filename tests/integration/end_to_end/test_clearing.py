@@ -27,7 +27,7 @@ def tasks(api, jobs):
 
 
 def test_first_tasks_at_once_end_with_one_id(tasks, jobs, api):
-    metadata = [jobs.wait_for_one(task, "RUNNING", timeout=120)["metadata"] for task in tasks.values()]
+    metadata = [jobs.wait_for_one(task, "RUNNING", timeout=300)["metadata"] for task in tasks.values()]
     value = api.call("GET", f"variables/{VARIABLE}")["value"]
     assert {each["raybatch.namespace"] for each in metadata} == {value}
 
