@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -172,20 +173,41 @@ async def test_a_pods_token_may_be_replaced_at_any_time(pod: Pod, tmp_path: Path
 
 
 async def test_many_clients_share_their_connections(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two hundred tasks of a triggerer, one look each: no more connections than requests at once."""
-    accepted = 0
-    handler = pod.web._http.RequestHandlerClass
-    setup = handler.setup
+    """Two hundred tasks of a triggerer ask at once; their server never has more than 32 requests to answer.
 
-    def counted(self: Any) -> None:
-        nonlocal accepted
-        accepted += 1
+    They are counted while the server answers none. Connections may be some more than 32: a pause of this
+    process ends idle ones, and others take their places.
+    """
+    handler = pod.web._http.RequestHandlerClass
+    setup, answer = handler.setup, handler._answer
+    full, may_answer = threading.Event(), threading.Event()
+    connections: list[Any] = []
+    asked: list[Any] = []
+
+    def connected(self: Any) -> None:
+        connections.append(self)
         setup(self)
 
-    monkeypatch.setattr(handler, "setup", counted)
+    def held(self: Any, *request: Any) -> Any:
+        asked.append(request)
+        if len(asked) >= 32:
+            full.set()
+        assert may_answer.wait(60)
+        return answer(self, *request)
+
+    monkeypatch.setattr(handler, "setup", connected)
+    monkeypatch.setattr(handler, "_answer", held)
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(pod.api("http")) for _ in range(200)]
-        await asyncio.gather(*(client.get("RayJob", "a") for client in clients))
+        looks = asyncio.gather(*(client.get("RayJob", "a") for client in clients))
+        try:
+            assert await asyncio.to_thread(full.wait, 30)
+            await asyncio.sleep(0.5)
+            assert len(asked) == 32
+        finally:
+            may_answer.set()
+        assert await looks == [None] * 200
         for client in clients:
             await client.get("RayJob", "a")
-    assert 0 < accepted <= 32
+    assert len(asked) == 400
+    assert len(connections) < 200
