@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.engine import vllm_compat_media
 from airflow_provider_raybatch.job.row import IMAGE_PART, Request, RowFailure
 from tests.support.pictures import Pixels, asking_about, images, picture
 
@@ -118,6 +119,22 @@ def test_answers_are_those_of_llm_chat(engine: Any, llm: Any) -> None:
     expected = [(one.outputs[0].text, len(one.prompt_token_ids)) for one in theirs(llm, *asked)]
     assert len({text for text, _ in expected}) > ROWS // 2
     assert list(map(said, ours(engine, *asked))) == expected
+
+
+def test_two_requests_at_once_have_processors_of_their_own(engine: Any) -> None:
+    """Which give the same; neither's tokenizer, which two threads can't share, is the other's."""
+    (encoded,) = engine.encode([asking_about("red fox")])
+    with engine._processors.one() as first, engine._processors.one() as second:
+        theirs = [one.mm_processor.info.get_hf_processor() for one in (first, second)]
+        made = [
+            vllm_compat_media.engine_input(one, encoded.asked.ids, [noise(random.Random(7))])
+            for one in (first, second)
+        ]
+    assert theirs[0] is not theirs[1]
+    assert theirs[0].tokenizer is not theirs[1].tokenizer
+    assert made[0]["prompt_token_ids"] == made[1]["prompt_token_ids"]
+    values = [one["mm_kwargs"]["image"][0].get_data()["pixel_values"] for one in made]
+    assert values[0].equal(values[1])
 
 
 def test_a_picture_decides_the_answer(engine: Any) -> None:

@@ -11,7 +11,6 @@ import asyncio
 import copy
 import functools
 import json
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,6 +26,7 @@ from airflow_provider_raybatch.job.engine.base import EngineInfo, overlong
 from airflow_provider_raybatch.job.engine.chat import chat_encoder
 from airflow_provider_raybatch.job.engine.detokenize import Detokenizer, Generated
 from airflow_provider_raybatch.job.engine.forced import Choices, Vocabulary, choices_in, whole, why_in_full
+from airflow_provider_raybatch.job.engine.image_processors import ImageProcessors
 from airflow_provider_raybatch.job.engine.image_prompts import wrong_number
 from airflow_provider_raybatch.job.engine.logprobs import LogprobReader
 from airflow_provider_raybatch.job.engine.reasoning import ReasoningSplitter
@@ -97,8 +97,8 @@ class VllmEngine(StartedVllm):
     def __init__(self, spec: BatchInferenceSpec, fill_in: bool = True, spans_nodes: bool = False) -> None:
         self._fill_in = fill_in
         self._adapters = EngineAdapters(spans_nodes)
-        self._processing = threading.Lock()
         super().__init__(spec, spans_nodes)
+        self._processors = ImageProcessors(self._renderer)
 
     def _serve(self, spec: BatchInferenceSpec) -> None:
         config = self._llm.vllm_config
@@ -174,8 +174,8 @@ class VllmEngine(StartedVllm):
         if len(pixels) != encoded.places:  # of some counts, vLLM would make another request in silence
             return wrong_number(len(pixels), encoded.places)
         try:
-            with self._processing:
-                prompt = vllm_compat_media.engine_input(self._renderer, asked.ids, pixels)
+            with self._processors.one() as renderer:
+                prompt = vllm_compat_media.engine_input(renderer, asked.ids, pixels)
         except Exception as error:  # vLLM's, or of a model's processor
             return RowFailure.of("media", error)
         ids = prompt["prompt_token_ids"]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import time
 from collections.abc import Sequence
@@ -57,10 +58,25 @@ def stand_in() -> dict[str, Any]:
     return {"type": "image_pil", "image_pil": Image.new("RGB", _STAND_IN_SIZE)}
 
 
+def with_own_processor(renderer: Any) -> Any:
+    """A copy of a renderer for another thread's :func:`engine_input`, with its own processor and tokenizer.
+
+    Transformers' processors are kept by their tokenizer, and tokenizers can't be used by two threads at once.
+    """
+    from vllm.multimodal import MULTIMODAL_REGISTRY
+
+    copied = copy.copy(renderer)
+    copied.mm_processor = MULTIMODAL_REGISTRY.create_processor(
+        renderer.model_config, tokenizer=copy.deepcopy(renderer.tokenizer), cache=None
+    )
+    copied._readonly_mm_processor = None  # it has a cache, and would be used in place of the other
+    return copied
+
+
 def engine_input(renderer: Any, ids: list[int], pixels: Sequence[npt.NDArray[np.uint8]]) -> Any:
     """A prompt with its images, as the engine takes it; it has more tokens than `ids`.
 
-    Not in two threads at once: the libraries of models' processors don't allow that.
+    Not in two threads at once with one renderer: the libraries of models' processors don't allow that.
 
     :param ids: of the rendered text, with a placeholder for each image.
     :raises Exception: vLLM, or the model's processor, can't use them.

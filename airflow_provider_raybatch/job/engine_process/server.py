@@ -26,15 +26,16 @@ import numpy.typing as npt
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import Renewable
+from airflow_provider_raybatch.job.engine.image_processors import AT_ONCE
 from airflow_provider_raybatch.job.engine_process import fork_server
 from airflow_provider_raybatch.job.failures.public_errors import traceback_of
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
 _THREADS = 3
 """For calls of the replica's two tokenizer threads, and of its reports."""
-_IMAGE_THREADS = 2
+_IMAGE_THREADS = AT_ONCE + 1
 """For calls that give requests their images: others, which are short, don't wait behind them. While a model's
-processor works on one request, the next is unpickled."""
+processors work on some requests, the next is unpickled."""
 TITLE = "raybatch::FrontEnd"
 
 GONE = (EOFError, BrokenPipeError, ConnectionResetError)

@@ -18,6 +18,7 @@ import ray
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.job.engine.image_processors import AT_ONCE
 from airflow_provider_raybatch.job.failures.public_errors import guarded_task
 from airflow_provider_raybatch.job.media.allowed import image_access
 from airflow_provider_raybatch.job.media.load import Loaded, load
@@ -39,8 +40,8 @@ _BUDGET = 256 * 2**20
 """Bytes of pixels that are loaded at the same time, and not yet in the engine."""
 _FEWEST, _MOST = 4, 64
 """Rows whose images are loaded at the same time: two for each CPU of the cluster, among these."""
-_THREADS = 2
-"""That give requests their images: the engine works on one, and the next is on its way. In the replica's
+_THREADS = AT_ONCE + 1
+"""That give requests their images: the engine works on some, and the next is on its way. In the replica's
 threads the others would hold up reading and writing."""
 _GUESS = 4 * 2**20
 """Bytes of a row's pixels before any is known."""
