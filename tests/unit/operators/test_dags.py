@@ -168,9 +168,9 @@ def test_arguments_are_never_changed(ray: FakeRay, run: Run) -> None:
 def test_bulk_text_never_goes_through_jinja() -> None:
     choices = [f"category {number} with a }} brace and a {{ brace\n" for number in range(100_000)]
     operator = batch(sampling={"structured_outputs": {"choice": choices}})
-    started = time.monotonic()
+    started = time.thread_time()
     rendered(operator)
-    assert time.monotonic() - started < 2  # through Jinja it takes about a minute
+    assert time.thread_time() - started < 5  # through Jinja it takes about a minute
     assert operator.sampling is not None
     assert operator.sampling["structured_outputs"]["choice"] == choices
 

@@ -185,7 +185,7 @@ def test_a_clear_stops_the_job_where_the_cluster_takes_no_mark(
         if path.endswith("/stop"):
             stopped.set()
         elif method == "PUT" and not run.store.values:  # the mark: no order follows the kill
-            return (403, "Forbidden") if stopped.wait(5) else (500, "The mark came before the stop")
+            return (403, "Forbidden") if stopped.wait(30) else (500, "The mark came before the stop")
         return answer(method, path, *rest)
 
     states = staticmethod(lambda **_: {"r": {"t": "restarting"}})

@@ -184,7 +184,7 @@ def test_a_silent_hub_is_not_waited_for(hub: Hub, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url)
         began = time.monotonic()
         assert current() is None
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 9  # the hub's own library waits for 10
 
 
 def test_a_hub_that_is_down_or_not_installed_costs_nothing(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
