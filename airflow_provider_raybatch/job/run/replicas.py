@@ -36,7 +36,8 @@ from airflow_provider_raybatch.job.warm_engines.warm_source import engine_source
 from airflow_provider_raybatch.job.work import CheckedModel, Job
 from airflow_provider_raybatch.storage.folder import Folder
 
-_ACTORS_EVERY = 2.0
+_ACTORS_EVERY, _ACTORS_SECONDS = 2.0, 1.0
+"""Between two looks at actors that may not be needed, and for the coordinator to say which."""
 _SOON = 15.0
 """Seconds in which a replica starts if there is room: its process takes two to five, as does the actor of a
 warm engine."""
@@ -101,12 +102,15 @@ class Replicas:
         """End those that wait for room and are not needed."""
         if self._actors is not None and time.time() - self._looked >= _ACTORS_EVERY:
             self._looked = time.time()
-            with contextlib.suppress(ray.exceptions.GetTimeoutError):  # a busy node; they are looked at again
-                self._actors.end_unused(*ray.get(self.coordinator.actors.remote(), timeout=60))
+            # On a busy node they are looked at again. A late answer is of no use: others may have started.
+            with contextlib.suppress(ray.exceptions.GetTimeoutError):
+                self._actors.end_unused(*ray.get(self.coordinator.actors.remote(), timeout=_ACTORS_SECONDS))
 
     def engine(self) -> EngineInfo:
-        """Description of an engine."""
-        return ray.get(self.coordinator.engine.remote(), timeout=60) or EngineInfo()
+        """Description of an engine; empty where none has come up, or the coordinator is too busy to say."""
+        with contextlib.suppress(ray.exceptions.GetTimeoutError):
+            return ray.get(self.coordinator.engine.remote(), timeout=60) or EngineInfo()
+        return EngineInfo()
 
     def reports(self) -> list[ReplicaProgress]:
         """The latest ones."""

@@ -78,7 +78,7 @@ def run(
             raise
         _describe_rest(ran, replicas, watch)
         return ran
-    ran.reports = watch.look_once_more()
+    ran.reports = watch.look() if watch.is_finished else watch.look_once_more()
     if not watch.is_finished and pipeline.error is not None:
         _raise(pipeline.error, ran.reports)
     ran.engine = _engine(job, replicas, watch.is_finished)

@@ -16,8 +16,9 @@ from airflow_provider_raybatch.job.work import Done
 
 LAST_WORDS = 10.0
 """Seconds for replicas to end when every row is written; those that start, or hang, take longer."""
-_ANSWER_SECONDS = 10.0
-"""For the coordinator to answer a reading; on a busy node its process takes a minute to start."""
+_ANSWER_SECONDS = 1.0
+"""For the coordinator to answer a reading. On a busy node its process takes a minute to start. What comes
+late counts for the next reading; the driver must see a stop or a deadline meanwhile."""
 _LAST_ANSWER_SECONDS = 60.0
 
 
@@ -89,24 +90,27 @@ class Watch:
 
         One that never answers ends the run by `no_progress_timeout`, as a replica that hangs does.
         """
-        try:
-            return self.look_once_more(_ANSWER_SECONDS)
-        except ray.exceptions.GetTimeoutError:
-            return self._latest
+        self._answered(_ANSWER_SECONDS)
+        return self._latest
 
-    def look_once_more(self, seconds: float = _LAST_ANSWER_SECONDS) -> list[ReplicaProgress]:
-        """The latest report of each replica; adds what was written since the last look.
+    def look_once_more(self) -> list[ReplicaProgress]:
+        """The latest reports when nothing is generated any more, if the coordinator answers in time."""
+        if self._asked is not None:
+            self._answered(_LAST_ANSWER_SECONDS)  # as it was when that was asked; rows may have ended since
+        self._answered(_LAST_ANSWER_SECONDS)
+        return self._latest
 
-        :raises ray.exceptions.GetTimeoutError: the coordinator takes longer than `seconds`.
-        """
+    def _answered(self, seconds: float) -> None:
+        """Add what was written since the last answer, if the next one comes in `seconds`."""
         if self._coordinator is None:
-            return list(self._ran.by_replica.values())
+            self._latest = list(self._ran.by_replica.values())
+            return
         asked, self._asked = self._asked or self._coordinator.news.remote(), None
         try:
             reports, news, is_finished, self._works = ray.get(asked, timeout=seconds)
         except ray.exceptions.GetTimeoutError:
             self._asked = asked
-            raise
+            return
         for at, done in news:
             self._ran.add(done, at)
         if is_finished and self._finished_at is None:
@@ -116,4 +120,3 @@ class Watch:
             further = _further(report, latest.get(report.replica, report))
             latest[report.replica] = further.timed_as(report)
         self._latest = list(latest.values())
-        return self._latest

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,12 +24,18 @@ class _Coordinator:
 
     def __init__(self) -> None:
         self.is_quick = False
+        self._report, self._is_finished = REPORT, False
         self._news: list[Any] = [(1.0, Done([], {}, REPORT))]
         self.news = self
 
+    def finish(self) -> None:
+        """Have the rest written."""
+        self._report, self._is_finished = replace(REPORT, rows=5, written=5), True
+        self._news.append((2.0, Done([], {}, self._report)))
+
     def remote(self) -> Any:
         news, self._news = self._news, []
-        return [REPORT], news, False, True
+        return [self._report], news, self._is_finished, True
 
     def get(self, reference: Any, timeout: float) -> Any:
         if not self.is_quick:
@@ -54,6 +61,19 @@ def test_a_late_answer_ends_no_run_and_loses_no_news(coordinator: _Coordinator) 
     assert watch.look() == [REPORT]
 
 
-def test_the_last_look_needs_an_answer(coordinator: _Coordinator) -> None:
-    with pytest.raises(ray.exceptions.GetTimeoutError):
-        Watch(coordinator, Ran()).look_once_more()
+def test_the_last_look_sees_what_came_after_a_late_answer(coordinator: _Coordinator) -> None:
+    """An answer that is late was given while rows were open."""
+    ran = Ran()
+    watch = Watch(coordinator, ran)
+    watch.look()
+    coordinator.finish()
+    coordinator.is_quick = True
+    assert watch.look_once_more()[0].written == 5
+    assert watch.is_finished
+    assert ran.flushes == 2
+
+
+def test_the_last_look_ends_without_an_answer(coordinator: _Coordinator) -> None:
+    watch = Watch(coordinator, Ran())
+    assert watch.look_once_more() == []
+    assert not watch.is_finished
