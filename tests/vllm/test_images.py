@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -130,11 +131,31 @@ def test_two_requests_at_once_have_processors_of_their_own(engine: Any) -> None:
             vllm_compat_media.engine_input(one, encoded.asked.ids, [noise(random.Random(7))])
             for one in (first, second)
         ]
-    assert theirs[0] is not theirs[1]
-    assert theirs[0].tokenizer is not theirs[1].tokenizer
+    for part in "tokenizer", "image_processor":
+        assert getattr(theirs[0], part) is not getattr(theirs[1], part)
     assert made[0]["prompt_token_ids"] == made[1]["prompt_token_ids"]
     values = [one["mm_kwargs"]["image"][0].get_data()["pixel_values"] for one in made]
     assert values[0].equal(values[1])
+
+
+@pytest.mark.parametrize("part", ["tokenizer", "image_processor"])
+def test_a_processor_that_shares_a_part_is_not_used_twice(
+    engine: Any, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some models keep theirs by other keys than the tokenizer."""
+    renderer = engine._renderer
+    info = type(renderer.mm_processor.info)
+    made = info.get_hf_processor
+    shared = getattr(made(renderer.mm_processor.info), part)
+
+    def sharing(self: Any, **given: Any) -> Any:
+        processor = copy.copy(made(self, **given))
+        setattr(processor, part, shared)
+        return processor
+
+    monkeypatch.setattr(info, "get_hf_processor", sharing)
+    with pytest.raises(TypeError, match=type(shared).__name__):
+        vllm_compat_media.with_own_processor(renderer)
 
 
 def test_a_picture_decides_the_answer(engine: Any) -> None:

@@ -9,6 +9,7 @@ interpreter's lock (vllm-project/vllm#58266).
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from airflow_provider_raybatch.job.engine import vllm_compat_media
+
+_log = logging.getLogger(__name__)
 
 AT_ONCE = 2
 
@@ -56,5 +59,11 @@ class ImageProcessors:
             self._left -= 1
             try:
                 return vllm_compat_media.with_own_processor(self._renderer)
-            except Exception:  # the model's classes may do anything; one processor is enough
+            except Exception as error:  # the model's classes may do anything; one processor is enough
+                _log.warning(
+                    "The model's images are processed for one request at a time, since its processor can't "
+                    "be used twice (%s: %s).",
+                    type(error).__name__,
+                    error,
+                )
                 return None

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+_KNOWN_CODE = {"transformers", "vllm"}
 _STAND_IN_SIZE = (32, 32)
 """Rendering a chat needs pictures and does not look at them."""
 
@@ -61,7 +62,11 @@ def stand_in() -> dict[str, Any]:
 def with_own_processor(renderer: Any) -> Any:
     """A copy of a renderer for another thread's :func:`engine_input`, with its own processor and tokenizer.
 
-    Transformers' processors are kept by their tokenizer, and tokenizers can't be used by two threads at once.
+    vLLM keeps processors by their tokenizer, and tokenizers can't be used by two threads at once. Some models
+    keep theirs by other keys, or with parts that are another's.
+
+    :raises TypeError: the copy would share a part, or one is of a model's own code, which may share anything.
+    :raises Exception: it can't be loaded once more.
     """
     from vllm.multimodal import MULTIMODAL_REGISTRY
 
@@ -69,8 +74,17 @@ def with_own_processor(renderer: Any) -> Any:
     copied.mm_processor = MULTIMODAL_REGISTRY.create_processor(
         renderer.model_config, tokenizer=copy.deepcopy(renderer.tokenizer), cache=None
     )
-    copied._readonly_mm_processor = None  # it has a cache, and would be used in place of the other
+    parts, own = (_parts(each.mm_processor.info.get_hf_processor()) for each in (renderer, copied))
+    for one, other in zip(parts, own, strict=True):
+        kind = type(one)
+        if one is not None and (one is other or kind.__module__.partition(".")[0] not in _KNOWN_CODE):
+            raise TypeError(f"{kind.__module__}.{kind.__name__}")
     return copied
+
+
+def _parts(processor: Any) -> list[Any]:
+    """A processor, and what it works with, as far as it has that."""
+    return [processor, *(getattr(processor, name, None) for name in ("tokenizer", "image_processor"))]
 
 
 def engine_input(renderer: Any, ids: list[int], pixels: Sequence[npt.NDArray[np.uint8]]) -> Any:
