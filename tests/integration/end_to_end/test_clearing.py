@@ -11,7 +11,7 @@ import pytest
 from .conftest import MODES
 from .waiting import wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 VARIABLE = "raybatch_installation_id"
 FOLLOWED_IN = {"blocking": "running", "deferrable": "deferred"}
@@ -48,7 +48,7 @@ def assert_a_new_run_followed(task, jobs):
         found = jobs.of(task)
         return found if [job["status"] for job in found] == ["STOPPED", "RUNNING"] else None
 
-    old, new = wait_for("a second job", two_jobs, 120, task.run.evidence)
+    old, new = wait_for("a second job", two_jobs, 300, task.run.evidence)
     assert old["metadata"]["raybatch.run_token"] != new["metadata"]["raybatch.run_token"]
     found = task.read()
     # A clear allows the tries so far and one retry. On a slow machine, one more attempt may follow a killed

@@ -16,10 +16,10 @@ from tests.support.numbered_pictures import Picture
 
 from .lake import BUCKET, Lake
 from .ray_jobs import RayJobs
-from .rest import AirflowApi
+from .rest import AirflowApi, Task
 from .waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(3)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.turn(3)]
 
 ROWS = 80
 
@@ -41,14 +41,15 @@ def test_a_retry_asks_nothing_twice_that_was_written(
         source=f"s3://{BUCKET}/rows.jsonl",
         destination=f"s3://{BUCKET}/said",
         image_roots=[f"s3://{BUCKET}/pictures"],
-        engine_args={"seconds_per_token": 0.2, "max_num_seqs": 4, "request_log": str(log)},
+        engine_args={"seconds_per_token": 0.3, "max_num_seqs": 4, "request_log": str(log)},
         sampling={"temperature": 0},
     )
     task = run.task("infer")
 
-    before = wait_for("the first part", lambda: written(lake), timeout=240, evidence=run.evidence)
-    (job,) = jobs.of(task)
-    psutil.Process(int(job["driver_info"]["pid"])).kill()
+    jobs.wait_for_one(task, "RUNNING", timeout=240)
+    driver = wait_for("the driver", lambda: driver_of(jobs, task), timeout=60, evidence=run.evidence)
+    before = wait_for("the first part", lambda: written(lake), timeout=240, evidence=run.evidence, pause=0.1)
+    driver.kill()
     result = run.wait(timeout=300).task("infer").xcom()
 
     dataset = open_dataset(result, aws_conn_id="lake")
@@ -62,6 +63,12 @@ def test_a_retry_asks_nothing_twice_that_was_written(
     asked = [text for one in of_the_retry for text, _ in one.asked]
     assert len(asked) == len(set(asked)) == ROWS - dataset.manifest.counts.resumed
     assert {said[number] for number in before}.isdisjoint(asked)
+
+
+def driver_of(jobs: RayJobs, task: Task) -> psutil.Process | None:
+    """Return the process of the task's only job, once Ray knows it."""
+    (job,) = jobs.of(task)
+    return psutil.Process(int(job["driver_info"]["pid"])) if job["driver_info"] else None
 
 
 def written(lake: Lake) -> set[int]:

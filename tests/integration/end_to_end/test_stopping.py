@@ -176,9 +176,9 @@ def test_stopped_job_keeps_its_finished_rows(api, jobs, tmp_path):
     task = api.trigger("batch_deferrable", **batch(tmp_path, 10 * ROWS, engine_args=ROW_BY_ROW)).task("infer")
     wait_for("rows", lambda: has_logged(task, DONE), 180, task.run.evidence)
     task.mark("failed")
-    job = jobs.wait_for_one(task, "STOPPED", timeout=60)
-    wait_for("its replica's end", lambda: not jobs.replicas(job), 30, lambda: str(jobs.replicas(job)))
-    assert task.run.wait("failed", timeout=30)
+    job = jobs.wait_for_one(task, "STOPPED", timeout=120)
+    wait_for("its replica's end", lambda: not jobs.replicas(job), 120, lambda: str(jobs.replicas(job)))
+    assert task.run.wait("failed", timeout=120)
     message, done = last_event(jobs, job)
     assert message.startswith(f"the job was stopped; {done:,} of ")
     # They are written although flush_interval has not passed.

@@ -15,7 +15,7 @@ from .conftest import MODES
 from .inputs import batch
 from .waiting import wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 # Each answer has two words: long enough for a kill meanwhile.
 SLOWLY = {"seconds_per_token": 8}
@@ -168,7 +168,7 @@ def wait_until_followed(task):
     def has_driver_line():
         return any("checking source" in line for line in task.log())
 
-    wait_for("the driver's first line", has_driver_line, 90, task.run.evidence)
+    wait_for("the driver's first line", has_driver_line, 300, task.run.evidence)
 
 
 def counters(task):

@@ -90,10 +90,10 @@ def test_a_job_that_was_stopped_pays_for_the_rest(
     images = folder_at(lake, None if server is None else server.credentials)
     references = keep(images, [f"{n}.png" for n in range(ROWS)], [one.content() for one in pictures])
     source = write(task, image=references)
-    slow = {"engine_args": {"seconds_per_token": 0.06, "max_num_seqs": 4}, "flush_interval": 0.2}
-    asked = {**source, **REFERENCES, "image_roots": [lake], **slow}
+    slow = {"engine_args": {"seconds_per_token": 0.3, "max_num_seqs": 4}}
+    asked = {**source, **REFERENCES, "image_roots": [lake], "flush_interval": 0.2}
 
-    task.refused(FailureClass.CANCELLED, **asked, stops=True)
+    task.refused(FailureClass.CANCELLED, **asked, **slow, stops=True)
     before = task.kept()
     manifest = task.run(**asked)
 

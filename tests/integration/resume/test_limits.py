@@ -64,7 +64,7 @@ def test_a_limit_stops_the_job_and_keeps_what_is_done(
         attempts += 1
         sentence = task.refused(ends, **slowly, **limited(attempts * 8))
     assert fragment in sentence
-    wait_for("the coordinator's end", lambda: not coordinators(), 10)
+    wait_for("the coordinator's end", lambda: not coordinators(), 60)
     kept = task.kept()
     assert kept < ROWS
     assert attempts == 1 or limit == "deadline"
