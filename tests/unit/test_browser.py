@@ -62,13 +62,15 @@ def test_a_picture_is_small(browser: Chromium, tmp_path: Path) -> None:
 
 
 def test_other_machines_are_told_that_no_browser_fits(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
-    program(".ci/chromium.py", "raybatch_chromium").main(["there"])
+    there = tmp_path / "there"
+    program(".ci/chromium.py", "raybatch_chromium").main([str(there)])
     reason = "no Chromium is packed for linux on riscv64"
-    said = f"there: found no Chromium, so tests in a browser are left out; {reason}\n"
+    said = f"{there}: found no Chromium, so tests in a browser are left out; {reason}\n"
     assert capsys.readouterr().err == said
+    assert reason in there.with_name("there.left-out").read_text()
 
 
 def test_a_package_of_another_digest_is_refused(tmp_path: Path) -> None:
