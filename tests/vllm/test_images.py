@@ -125,12 +125,9 @@ def test_answers_are_those_of_llm_chat(engine: Any, llm: Any) -> None:
 def test_two_requests_at_once_have_processors_of_their_own(engine: Any) -> None:
     """Which give the same; neither's tokenizer, which two threads can't share, is the other's."""
     (encoded,) = engine.encode([asking_about("red fox")])
-    with engine._processors.one() as first, engine._processors.one() as second:
-        theirs = [one.mm_processor.info.get_hf_processor() for one in (first, second)]
-        made = [
-            vllm_compat_media.engine_input(one, encoded.asked.ids, [noise(random.Random(7))])
-            for one in (first, second)
-        ]
+    each = engine._renderer, vllm_compat_media.with_own_processor(engine._renderer)
+    theirs = [one.mm_processor.info.get_hf_processor() for one in each]
+    made = [vllm_compat_media.engine_input(one, encoded.asked.ids, [noise(random.Random(7))]) for one in each]
     for part in "tokenizer", "image_processor":
         assert getattr(theirs[0], part) is not getattr(theirs[1], part)
     assert made[0]["prompt_token_ids"] == made[1]["prompt_token_ids"]

@@ -72,7 +72,7 @@ def with_own_processor(renderer: Any) -> Any:
 
     copied = copy.copy(renderer)
     copied.mm_processor = MULTIMODAL_REGISTRY.create_processor(
-        renderer.model_config, tokenizer=copy.deepcopy(renderer.tokenizer), cache=None
+        renderer.model_config, tokenizer=copy.deepcopy(renderer.tokenizer)
     )
     parts, own = (_parts(each.mm_processor.info.get_hf_processor()) for each in (renderer, copied))
     for one, other in zip(parts, own, strict=True):
