@@ -24,7 +24,7 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [
             {"integration-name": _NAME, "external-doc-url": "https://docs.ray.io/", "tags": ["software"]},
         ],
-        "operators": [_modules("operators.ray_batch", "operators.ray_job")],
+        "operators": [_modules("operators.ray_batch", "operators.ray_cluster", "operators.ray_job")],
         "sensors": [_modules("sensors.ray_job")],
         "hooks": [_modules("hooks.ray")],
         "triggers": [_modules("triggers.ray_job")],

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_raybatch.cluster.kuberay.sweep import RunFate
+from airflow_provider_raybatch.cluster.kuberay.sweep import ACTIVE_RUNS, RunFate
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.contract.submission import TaskKey
@@ -26,4 +26,5 @@ def fate_in_database(task: TaskKey) -> RunFate:
         return RunFate(known=False)
     if found is None:
         return RunFate(exists=False)
-    return RunFate(state=None if found.state is None else str(found.state))
+    state = None if found.state is None else str(found.state)
+    return RunFate(state=state, run_active=str(runs[0].state) in ACTIVE_RUNS)

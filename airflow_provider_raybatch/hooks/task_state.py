@@ -7,7 +7,7 @@ import logging
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # heavy, so not inside a coroutine
 
-from airflow_provider_raybatch.cluster.kuberay.sweep import RunFate
+from airflow_provider_raybatch.cluster.kuberay.sweep import ACTIVE_RUNS, RunFate
 from airflow_provider_raybatch.contract.submission import TaskKey
 
 _log = logging.getLogger(__name__)
@@ -30,10 +30,14 @@ def task_fate(task: TaskKey) -> RunFate:
         states = RuntimeTaskInstance.get_task_states(
             dag_id=task.dag_id, task_ids=[task.task_id], run_ids=[task.run_id], map_index=task.map_index
         ).get(task.run_id, {})
+        active = RuntimeTaskInstance.get_dr_count(
+            dag_id=task.dag_id, run_ids=[task.run_id], states=list(ACTIVE_RUNS)
+        )
     except Exception:  # what can't be asked is not known, and so nothing is deleted
         _log.warning("Airflow's API server did not say how %s is.", task, exc_info=True)
         return RunFate(known=False)
     name = f"{task.task_id}_{task.map_index}" if task.map_index >= 0 else task.task_id
     if name not in states:
         return RunFate(exists=False)
-    return RunFate(state=None if states[name] is None else str(states[name]))
+    state = None if states[name] is None else str(states[name])
+    return RunFate(state=state, run_active=active > 0)

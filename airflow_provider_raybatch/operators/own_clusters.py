@@ -55,12 +55,12 @@ def give_up(run: TaskRun, error: Exception, uid: str | None, log: Log, *, is_las
     :param uid: see :meth:`Place.release_run`.
     :param is_last: whether no attempt follows.
     """
-    if isinstance(error, StaleStateError) or not (is_last or _spoils(error)):
+    if isinstance(error, StaleStateError) or not (is_last or spoils(error)):
         return
     release(run, uid, log, ended=False)
 
 
-def _spoils(error: Exception) -> bool:
+def spoils(error: Exception) -> bool:
     """Whether a cluster that has no job yet is of no use to a retry."""
     unreachable = FailureClass.CLUSTER_UNREACHABLE
     return isinstance(error, RaybatchError) and error.failure_class is not unreachable

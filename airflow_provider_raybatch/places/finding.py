@@ -57,10 +57,10 @@ async def acluster_of(ray_conn_id: str, ray_cluster: Mapping[str, Any] | None, s
     """
     if ray_cluster is None:
         return await ConnectedPlace(await RayHook(ray_conn_id).aread()).cluster()
-    from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
+    from airflow_provider_raybatch.cluster.kuberay.shared import cluster_from_json
     from airflow_provider_raybatch.places.kubernetes import akubernetes_of
 
-    kubernetes = await akubernetes_of(KubeRayCluster.from_json(ray_cluster))
+    kubernetes = await akubernetes_of(cluster_from_json(ray_cluster))
     if kubernetes.definition.name is not None:
         return await NamedPlace(kubernetes).cluster()
     from airflow_provider_raybatch.places.own_cluster import own_cluster_of

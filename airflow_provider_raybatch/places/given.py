@@ -30,7 +30,7 @@ def is_cluster(value: object) -> TypeGuard[KubeRayCluster]:
 def given_cluster(value: Any, name: str = "ray_cluster") -> KubeRayCluster | None:
     """A rendered and checked copy, since tasks may share what they are given; ``None`` if none is given.
 
-    :param value: a cluster, or its arguments as a dictionary or as text.
+    :param value: a cluster, its arguments as a dictionary or as text, or what ``CreateRayCluster`` returned.
     :raises SpecError: it is something else, or an argument of it can't be used.
     """
     if is_absent(value):
@@ -39,6 +39,11 @@ def given_cluster(value: Any, name: str = "ray_cluster") -> KubeRayCluster | Non
 
     given = from_text(value)
     if isinstance(given, Mapping):
+        from airflow_provider_raybatch.cluster.kuberay.shared import SharedRayCluster, is_shared
+
+        if is_shared(given):
+            with _named(name):
+                return SharedRayCluster.from_json(given)
         known = [field.name for field in fields(KubeRayCluster)]
         if unknown := [key for key in given if key not in known]:
             raise SpecError(
@@ -75,4 +80,23 @@ def check_one_cluster(ray_conn_id: Any, ray_cluster: Any) -> None:
         raise SpecError(
             f"ray_cluster: ray_conn_id {shown(ray_conn_id)} is given, too, and a job runs on one cluster; "
             "leave one of them out (ray_conn_id=None, where default_args has it)."
+        )
+
+
+def shared_cluster_task(value: Any) -> str | None:
+    """The id of the task whose output is given, if that is a ``CreateRayCluster``."""
+    maker = getattr(value, "operator", None)
+    return str(maker.task_id) if getattr(maker, "makes_shared_cluster", False) else None
+
+
+def check_lease(poll_interval: float, ray_cluster: Any) -> None:
+    """Refuse polls of a job that come too seldom to renew the lease of its shared cluster.
+
+    :raises SpecError: they are further apart than half the lease.
+    """
+    lease = getattr(ray_cluster, "lease", None)
+    if lease is not None and poll_interval > lease / 2:
+        raise SpecError(
+            f"poll_interval: with {poll_interval:g} s, the lease of {lease:g} s of the shared cluster could "
+            "end between two polls; poll at least twice in it, or let CreateRayCluster give a longer lease."
         )

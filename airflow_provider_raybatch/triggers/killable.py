@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import abstractmethod
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import ClassVar
 
 from airflow.triggers.base import BaseTrigger
 from asgiref.sync import sync_to_async
@@ -17,7 +19,7 @@ _STATE_WAITS = (0.5, 1.0, 2.0, 4.0, 6.0)
 _KILL_TIMEOUT = 25.0  # below Airflow's own bound, [triggerer] on_kill_timeout, of 30 s
 _SHORTEST_STOP = 5.0
 _UNREADABLE = "unreadable"
-_GOES_ON = {
+GOES_ON: dict[str, str] = {
     # Another triggerer has taken the trigger over.
     "deferred": "The task is still deferred, so %s goes on.",
     # No user action leads to this state; the next attempt adopts the job.
@@ -31,6 +33,8 @@ class KillableTrigger(BaseTrigger):
     :param cancel_on_kill: whether it does.
     """
 
+    goes_on: ClassVar[Mapping[str, str]] = GOES_ON
+    """States of the task in which what is followed goes on, and what the log then says."""
     cancel_on_kill: bool = True
     _killing: asyncio.Task[None] | None = None  # the event loop itself keeps weak references only
 
@@ -69,8 +73,8 @@ class KillableTrigger(BaseTrigger):
     async def _stop_unless_deferred(self) -> None:
         began = time.monotonic()
         state = await self._task_state()
-        if state in _GOES_ON:
-            self.log.info(_GOES_ON[state], self.followed)
+        if state is not None and state in self.goes_on:
+            self.log.info(self.goes_on[state], self.followed)
             return
         if state == _UNREADABLE:
             await self.leave_in_doubt()

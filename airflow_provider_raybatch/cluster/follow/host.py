@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done about the cluster of a job at each look at the job, where it was made for the job alone."""
+"""What is done about the cluster of a job at each look at the job, where the cluster ends without looks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow_provider_raybatch.cluster.follow.outcome import Verdict
 
 
 class Host(Protocol):
-    """A cluster that ends with its job."""
+    """A cluster that tasks have made: for one job, or to share it."""
 
     async def looked(self, verdict: Verdict) -> Verdict:
         """Keep the cluster while its job runs, and say what has become of it where the job gives no answer.

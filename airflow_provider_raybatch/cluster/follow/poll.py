@@ -43,7 +43,7 @@ class Followed:
         progress.
     :param lease: of a batch inference, renewed while the job runs; other jobs have neither a lease nor
         events.
-    :param host: its cluster, where that ends with the job.
+    :param host: its cluster, where tasks have made that.
     """
 
     submission_id: str

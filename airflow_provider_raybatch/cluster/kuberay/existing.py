@@ -75,23 +75,31 @@ async def _token(api: KubernetesApi, raycluster: Manifest) -> str | None:
         )
     secret = options.get("secretName") or default_secret(name)
     try:
-        found = await api.get("Secret", secret)
+        token = await read_token(api, secret)
     except ForbiddenError as error:
         raise ForbiddenError(
             f"name: the token of RayCluster {name!r} is in the Secret {secret!r}, which may not be read; "
             f"allow `get` of this one Secret, as in {ROLE_FILE} ({error})"
         ) from None
-    held = ((found or {}).get("data") or {}).get(_TOKEN_KEY)
-    try:
-        token = base64.b64decode(held or "", validate=True).decode().strip()
-    except (binascii.Error, UnicodeDecodeError):
-        token = ""
     if not token:
         raise UserClusterError(
             f"name: RayCluster {name!r} has its token in the Secret {secret!r}, which is missing or has no "
             f"key {_TOKEN_KEY!r}; create it again."
         )
     return token
+
+
+async def read_token(api: KubernetesApi, secret: str) -> str:
+    """The token in a cluster's Secret; empty where there is none.
+
+    :raises ForbiddenError: it may not be read.
+    """
+    found = await api.get("Secret", secret)
+    held = ((found or {}).get("data") or {}).get(_TOKEN_KEY)
+    try:
+        return base64.b64decode(held or "", validate=True).decode().strip()
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
 
 
 def default_secret(cluster: str) -> str:

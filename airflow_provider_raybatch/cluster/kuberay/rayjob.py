@@ -21,6 +21,9 @@ FINGERPRINT = "raybatch/fingerprint"
 RUN_TOKEN = "raybatch/run-token"
 """Annotation: token of the run."""
 
+SHARED = "raybatch/shared"
+"""Annotation: the lease in seconds of a cluster that tasks of one DAG run share; absent from all others."""
+
 TERMINAL = frozenset({"Complete", "Failed", "ValidationFailed"})
 """`jobDeploymentStatus` after which KubeRay does nothing more but clean up (its own list lacks the last)."""
 

@@ -35,8 +35,9 @@ def _core(verb: str, resource: str, why: str, only: str = "") -> Operation:
     return Operation(verb, resource, "", why, only)
 
 
-PROXY, BY_NAME, KUEUE = "proxy", "name", "kueue"
-"""Whose Airflow runs outside of the cluster; who uses a cluster by its name; who has Kueue."""
+PROXY, BY_NAME, SHARED_CLUSTERS, KUEUE = "proxy", "name", "shared", "kueue"
+"""Whose Airflow runs outside of the cluster; who uses a cluster by its name; whose tasks share clusters; who
+has Kueue."""
 
 OPERATIONS = (
     _ray("create", "rayjobs", "claims a cluster for a run"),
@@ -53,6 +54,7 @@ OPERATIONS = (
     _core("create", "services/proxy", "submits and stops jobs through the API server", PROXY),
     _core("update", "services/proxy", "uploads packages through the API server", PROXY),
     _core("get", "secrets", "reads the token of that cluster, this one Secret alone", BY_NAME),
+    _core("get", "secrets", "reads the token of a cluster that another task has made", SHARED_CLUSTERS),
     Operation("list", "workloads", "kueue.x-k8s.io", "why Kueue does not admit a cluster", KUEUE),
 )
 """Everything that is asked of an API server."""
@@ -61,17 +63,18 @@ OPERATIONS = (
 def role_rules(*only: str, secret: str = "") -> list[dict[str, Any]]:
     """Rules of the Role, as in a manifest.
 
-    :param only: of :data:`PROXY`, :data:`BY_NAME` and :data:`KUEUE`: what the users of the Role need besides.
+    :param only: of :data:`PROXY`, :data:`BY_NAME`, :data:`SHARED_CLUSTERS` and :data:`KUEUE`: what the users
+        of the Role need besides.
     :param secret: name of the one Secret that may be read, with :data:`BY_NAME`.
     """
-    rules: dict[tuple[str, str, bool], list[str]] = {}
+    rules: dict[tuple[str, str, str], list[str]] = {}
     for operation in OPERATIONS:
         if operation.only and operation.only not in only:
             continue
-        named = operation.resource == "secrets" and operation.verb == "get"
-        rules.setdefault((operation.group, operation.resource, named), []).append(operation.verb)
+        part = operation.only if operation.resource == "secrets" else ""
+        rules.setdefault((operation.group, operation.resource, part), []).append(operation.verb)
     return [
         {"apiGroups": [group], "resources": [resource], "verbs": verbs}
-        | ({"resourceNames": [secret]} if named else {})
-        for (group, resource, named), verbs in rules.items()
+        | ({"resourceNames": [secret]} if part == BY_NAME else {})
+        for (group, resource, part), verbs in rules.items()
     ]

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from airflow_provider_raybatch.cluster.kuberay.names import installation_label
-from airflow_provider_raybatch.cluster.kuberay.rayjob import FOR_EVER, INSTALLATION, TASK, TERMINAL
+from airflow_provider_raybatch.cluster.kuberay.rayjob import FOR_EVER, INSTALLATION, SHARED, TASK, TERMINAL
 from airflow_provider_raybatch.contract.durations import in_words
 from airflow_provider_raybatch.contract.submission import TaskKey
 
@@ -21,6 +21,9 @@ GRACE = 600.0
 """Seconds that an object must be old, and past its deadline: whoever ends a cluster is given this time."""
 _STUCK = 3600.0
 _OVER = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+
+ACTIVE_RUNS = ("queued", "running")
+"""States of a DAG run whose tasks may still use a cluster."""
 
 LeftKind = Literal["RayJob", "RayCluster", "Secret"]
 
@@ -32,11 +35,13 @@ class RunFate:
     :param known: whether it said anything.
     :param exists: whether it knows the task's DAG run.
     :param state: of the task; ``None`` if it is to be scheduled.
+    :param run_active: whether its DAG run is queued or runs.
     """
 
     known: bool = True
     exists: bool = True
     state: str | None = None
+    run_active: bool = False
 
     @property
     def over(self) -> bool:
@@ -65,6 +70,7 @@ class Leftover:
     :param deleted: epoch seconds of its deletion, if it waits for its finalizers.
     :param gpus: that its pods have now, as KubeRay counts.
     :param unfollowed: whether no task waits for its job, so that only the job's end ends it.
+    :param shared: whether later tasks of its DAG run use it.
     """
 
     kind: LeftKind
@@ -79,6 +85,7 @@ class Leftover:
     deleted: float | None = None
     gpus: str = ""
     unfollowed: bool = False
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,6 +119,8 @@ def judge_leftover(
         return Sweep(False, "its annotations do not name a task of this Airflow")
     if not fate.known or (fate.exists and not fate.over):
         return Sweep(False, fate.shown)
+    if one.shared and fate.run_active and one.status not in TERMINAL:
+        return Sweep(False, "tasks share it, and its DAG run is not over")
     if one.status in TERMINAL:
         return _ended(one, fate, now, grace)
     if one.ends is not None and now < one.ends + grace and (one.ends - now < grace or not fate.exists):
@@ -153,6 +162,7 @@ def leftover_of(manifest: Mapping[str, Any], kind: LeftKind) -> Leftover:
         deleted=_epoch(metadata.get("deletionTimestamp")),
         gpus=str(of_cluster.get("desiredGPU") or ""),
         unfollowed=kind == "RayJob" and spec.get("activeDeadlineSeconds") == FOR_EVER,
+        shared=SHARED in (metadata.get("annotations") or {}),
     )
 
 

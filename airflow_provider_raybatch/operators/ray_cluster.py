@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`CreateRayCluster` and `DeleteRayCluster`: setup and teardown of a cluster that tasks share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
+
+from airflow_provider_raybatch.cluster.jobs_api.blocking import call_within, run_blocking
+from airflow_provider_raybatch.cluster.jobs_api.errors import StaleStateError
+from airflow_provider_raybatch.coercion import is_absent, positive_seconds
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
+from airflow_provider_raybatch.contract.submission import OnStaleState, TaskKey
+from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception, for_airflow
+from airflow_provider_raybatch.hooks.installation import installation_id
+from airflow_provider_raybatch.operators.attempt import Attempt
+from airflow_provider_raybatch.operators.common_arguments import DEFERRABLE, converted
+from airflow_provider_raybatch.operators.deadline import Deadline
+from airflow_provider_raybatch.operators.own_clusters import spoils
+from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
+from airflow_provider_raybatch.places.finding import place_of
+from airflow_provider_raybatch.places.given import given_cluster
+from airflow_provider_raybatch.places.place import NotReadyYet
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
+    from airflow_provider_raybatch.cluster.kuberay.shared import SharedRayCluster
+    from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
+    from airflow_provider_raybatch.places.kubernetes import Kubernetes
+    from airflow_provider_raybatch.places.own_cluster import OwnCluster
+
+_SHORTEST_LEASE = 120.0
+_DEFERRAL_GRACE = 300.0
+_STATE_SECONDS = 2.0
+"""To ask Airflow for the task's state, of the five seconds that its supervisor leaves a killed task."""
+_ENDED_BY_USER = frozenset({"failed", "restarting", "skipped", "removed", "upstream_failed"})
+
+
+class CreateRayCluster(LiteralTextOperator):
+    """Makes a Ray cluster on Kubernetes that several tasks of a DAG run share; a setup task.
+
+    Other tasks take it as ``ray_cluster=cluster.output``, whose engines stay between them with `keep_warm`.
+    Each of them renews the cluster's lease, and ``DeleteRayCluster`` ends it as the teardown. If neither
+    comes, the cluster ends itself.
+
+    A retry or a clear takes the cluster that is there. Returns plain data that names it, without secrets.
+
+    :param ray_cluster: a :class:`~airflow_provider_raybatch.cluster.kuberay.cluster.KubeRayCluster` without
+        `name`. Without `workers`, it has none at first, and at most as many as 4 replicas of a GPU need.
+    :param lease: seconds or ``timedelta`` that the cluster lives at least after a task has last used it, and
+        at most half as long again; default 30 minutes, at least 2 minutes. Longer than any pause between
+        tasks, retries included.
+    :param deferrable: free the worker while the cluster comes; default is Airflow's ``[operators]
+        default_deferrable``.
+    :param cancel_on_kill: delete the cluster when a user marks the task as failed or clears it while the
+        cluster comes; default yes.
+    :param on_stale_state: what to do about a cluster of the same run that was made with other arguments:
+        ``replace`` it (default), ``adopt`` it, or ``fail`` without a retry. The lease alone replaces none.
+    :raises SpecError: an argument can't be used, and no template or XCom decides it.
+    """
+
+    template_fields: Sequence[str] = (
+        "ray_cluster",
+        "lease",
+        "deferrable",
+        "cancel_on_kill",
+        "on_stale_state",
+    )
+    text_fields: ClassVar[frozenset[str]] = frozenset({"on_stale_state"})
+    ui_color: str = "#e6f2fb"
+    makes_shared_cluster: ClassVar[bool] = True
+    _may_leave = True
+    _killed = False
+    _cluster: OwnCluster | None = None
+
+    def __init__(
+        self,
+        *,
+        ray_cluster: KubeRayCluster,
+        lease: timedelta | float | str = 1800.0,
+        deferrable: bool = DEFERRABLE,
+        cancel_on_kill: bool = True,
+        on_stale_state: OnStaleState = "replace",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.ray_cluster: Any = ray_cluster
+        self.lease: Any = lease
+        self.deferrable = deferrable
+        self.cancel_on_kill = cancel_on_kill
+        self.on_stale_state = on_stale_state
+        self._context: Context | None = None
+        if not getattr(self, "_BaseOperator__from_mapped", False):
+            try:
+                self._convert(at_parse=True)
+            except SpecError as error:
+                raise SpecError(f"Task {self.task_id!r}: {error}") from None
+
+    def _convert(self, *, at_parse: bool = False) -> None:
+        for name in self.template_fields:
+            value = getattr(self, name)
+            if at_parse and self.depends_on_run(value) and name != "ray_cluster":
+                continue
+            if name == "lease":
+                value = _lease(value)
+            elif name != "ray_cluster":
+                value = converted(name, value)
+            elif not at_parse or not self.depends_on_run(value):
+                value = _definition(value)
+            elif getattr(value, "name", None):
+                _refuse_name(value.name)
+            setattr(self, name, value)
+
+    def execute(self, context: Context) -> Any:
+        """Make or find the cluster, and wait until it takes jobs, here or in the triggerer.
+
+        :raises RayBatchException: it can't become ready; its `failure_class` tells why.
+        """
+        self._context = context
+        with for_airflow():
+            self._convert()
+            kubernetes, key = self._kubernetes(), self._key(context)
+            try:
+                return self._made(context, kubernetes, key)
+            except Exception as error:
+                self._give_up(context, kubernetes, key, error)
+                raise
+
+    def execute_on_cluster(self, context: Context, event: Mapping[str, Any]) -> Any:
+        """Take over from the trigger that has waited for the cluster; raises as :meth:`execute`."""
+        failed = event["failed"]
+        if failed is None:
+            return self.execute(context)
+        error = airflow_exception(RaybatchError(failed["message"], FailureClass(failed["failure_class"])))
+        with for_airflow():
+            self._convert()
+            kubernetes, key = self._kubernetes(), self._key(context)
+        self._give_up(context, kubernetes, key, error, event["handle"]["uid"])
+        raise error
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """As Airflow's; if the trigger is gone, the cluster is waited for here."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except (TaskDeferralError, TaskDeferralTimeout):
+            self.log.warning("The trigger that waited for the cluster is gone, so it is waited for here.")
+            self._may_leave = False
+            return self.execute(context)
+
+    def on_kill(self) -> None:
+        """Delete the cluster if a user ended the task while it came. Runs in a signal handler.
+
+        In all other cases a next attempt takes it, or its first deadline ends it.
+        """
+        self._killed = True
+        context = self._context
+        if context is None or not self.cancel_on_kill or not self._is_ended(context):
+            return
+        self.log.info("The task is being killed; deleting its cluster.")
+        try:
+            uid = None if self._cluster is None else self._cluster.uid
+            names = run_blocking(_delete_all(self._kubernetes(), self._key(context), uid))
+        except RaybatchError as error:
+            self.log.error("The cluster could not be deleted; KubeRay ends it by its deadline: %s", error)
+        else:
+            self.log.info("Deleted: %s.", ", ".join(names) or "there was nothing yet")
+
+    def _made(self, context: Context, kubernetes: Kubernetes, key: SubmissionKey) -> dict[str, Any]:
+        from airflow_provider_raybatch.places.sharing import SharedOrder, make_shared_cluster
+
+        order = SharedOrder(
+            key=key,
+            lease=self.lease,
+            on_stale_state=self.on_stale_state,
+            log=self.log,
+            making=self._refuse_if_killed,
+            on_cluster=self._has,
+            leave_waiting=self.deferrable and self._may_leave,
+        )
+        try:
+            made = run_blocking(make_shared_cluster(kubernetes, order))
+        except NotReadyYet as waiting:
+            self.log.info("The wait for the cluster goes on in the triggerer.")
+            self._defer(waiting)
+        self.log.info("RayCluster %s takes jobs; its lease is %.0f s.", made.name, made.lease)
+        return made.to_json()
+
+    def _defer(self, waiting: NotReadyYet) -> None:
+        from airflow_provider_raybatch.triggers.shared_cluster import SharedClusterTrigger
+
+        trigger = SharedClusterTrigger(
+            ray_cluster=waiting.cluster.for_trigger() or {},
+            submission_id="",
+            cluster_wait=waiting.cluster_wait,
+            cancel_on_kill=self.cancel_on_kill,
+            handle={"uid": waiting.cluster.uid},
+        )
+        timeout = timedelta(seconds=waiting.cluster_wait + _DEFERRAL_GRACE)
+        self.defer(trigger=trigger, method_name="execute_on_cluster", timeout=timeout)
+
+    def _kubernetes(self) -> Kubernetes:
+        from airflow_provider_raybatch.places.kubernetes import kubernetes_of
+
+        return kubernetes_of(self.ray_cluster)
+
+    def _key(self, context: Context) -> SubmissionKey:
+        from airflow_provider_raybatch.cluster.kuberay.shared import SHARED_RUN
+        from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
+
+        ti = context["ti"]
+        task = TaskKey(
+            namespace=installation_id(getattr(context.get("dag_run"), "team_name", None)),
+            dag_id=ti.dag_id,
+            run_id=ti.run_id,
+            task_id=ti.task_id,
+            map_index=-1 if ti.map_index is None else int(ti.map_index),
+        )
+        return SubmissionKey(task, SHARED_RUN)
+
+    def _has(self, cluster: OwnCluster) -> None:
+        self._cluster = cluster
+        self._refuse_if_killed()
+
+    def _refuse_if_killed(self) -> None:
+        if self._killed:
+            raise RayBatchException("The task was killed while it made its cluster.", FailureClass.CANCELLED)
+
+    def _give_up(
+        self,
+        context: Context,
+        kubernetes: Kubernetes,
+        key: SubmissionKey,
+        error: Exception,
+        uid: str | None = None,
+    ) -> None:
+        """Delete the cluster that can't be used, unless the next attempt takes it."""
+        if self._killed or isinstance(error, StaleStateError):
+            return
+        if not (self._is_last(context, error) or spoils(error)):
+            return
+        try:
+            known = uid if uid or self._cluster is None else self._cluster.uid
+            names = run_blocking(_delete_all(kubernetes, key, known))
+        except RaybatchError as failed:
+            self.log.warning("The cluster is left to KubeRay, which ends it by its deadline: %s", failed)
+        else:
+            self.log.info("Deleted: %s.", ", ".join(names) or "nothing was there")
+
+    def _is_last(self, context: Context, error: Exception) -> bool:
+        place = partial(place_of, "", self.ray_cluster)
+        return Attempt(context, place, Deadline, False).ends_with(error, self.retry_policy)
+
+    def _is_ended(self, context: Context) -> bool:
+        """Whether a user ended the task, or no attempt follows; ``False`` where Airflow doesn't say."""
+        from airflow_provider_raybatch.hooks.task_state import task_state
+
+        ti = context["ti"]
+        index = -1 if ti.map_index is None else int(ti.map_index)
+        try:
+            state = call_within(_STATE_SECONDS, lambda: task_state(ti.dag_id, ti.run_id, ti.task_id, index))
+        except Exception as error:
+            self.log.warning("Airflow does not say why the task is killed (%s); its cluster stays.", error)
+            return False
+        # A process that Airflow has given up may be killed when the next attempt has the cluster.
+        is_last = state == "running" and ti.try_number > ti.max_tries
+        return state is None or state in _ENDED_BY_USER or is_last
+
+
+class DeleteRayCluster(LiteralTextOperator):
+    """Deletes the cluster that a ``CreateRayCluster`` has made, and waits until it is gone; a teardown task.
+
+    A cluster that has gone already is a success, and so is a ``CreateRayCluster`` that has returned none:
+    what such a task may have left ends itself.
+
+    :param ray_cluster: what the ``CreateRayCluster`` returned: its ``output``.
+    :raises SpecError: it is something else.
+    """
+
+    template_fields: Sequence[str] = ("ray_cluster",)
+    ui_color: str = "#e6f2fb"
+
+    def __init__(self, *, ray_cluster: Mapping[str, Any], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.ray_cluster: Any = ray_cluster
+        if not getattr(self, "_BaseOperator__from_mapped", False) and not self.depends_on_run(ray_cluster):
+            try:
+                self._given()
+            except SpecError as error:
+                raise SpecError(f"Task {self.task_id!r}: {error}") from None
+
+    def execute(self, context: Context) -> None:
+        """Delete the cluster, if it is there.
+
+        :raises RayBatchException: it does not go, or Kubernetes gives no answer.
+        """
+        with for_airflow():
+            cluster = self._given()
+            if cluster is None:
+                self.log.info(
+                    "There is nothing to delete: ray_cluster is empty, so its task has returned no cluster."
+                )
+                return
+            from airflow_provider_raybatch.places.kubernetes import kubernetes_of
+            from airflow_provider_raybatch.places.sharing import end_shared_cluster
+
+            run_blocking(end_shared_cluster(kubernetes_of(cluster), cluster.claim))
+            self.log.info("RayCluster %s is gone.", cluster.name)
+
+    def _given(self) -> SharedRayCluster | None:
+        from airflow_provider_raybatch.cluster.kuberay.shared import SharedRayCluster
+
+        found = given_cluster(self.ray_cluster)
+        if found is None or isinstance(found, SharedRayCluster):
+            return found
+        raise SpecError(
+            "ray_cluster: it was not made by a CreateRayCluster, so it is not deleted; give the output of "
+            "one."
+        )
+
+
+async def _delete_all(kubernetes: Kubernetes, key: SubmissionKey, uid: str | None) -> list[str]:
+    from airflow_provider_raybatch.places.sharing import delete_all_of
+
+    return await delete_all_of(kubernetes, key, uid)
+
+
+def _lease(value: Any) -> float:
+    seconds = 1800.0 if is_absent(value) else positive_seconds(value, "lease")
+    if seconds < _SHORTEST_LEASE:
+        raise SpecError(
+            f"lease: {seconds:g} s is too short for tasks to renew it; give at least {_SHORTEST_LEASE:g} s."
+        )
+    return seconds
+
+
+def _definition(value: Any) -> KubeRayCluster:
+    found = given_cluster(value)
+    if found is None:
+        raise SpecError("ray_cluster: it is missing; give the KubeRayCluster that is to be made.")
+    if found.name is not None:
+        _refuse_name(found.name)
+    return found
+
+
+def _refuse_name(name: str) -> None:
+    raise SpecError(
+        f"ray_cluster: its name {name!r} is that of a running cluster, and none is made; leave name out, or "
+        "give this cluster to the tasks themselves."
+    )

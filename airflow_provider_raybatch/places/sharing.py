@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the cluster that tasks share, once for a task however often it runs, and ends it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
+from airflow_provider_raybatch.cluster.kuberay.claim import Claimed, ClusterPlan, claim_cluster
+from airflow_provider_raybatch.cluster.kuberay.errors import ForbiddenError
+from airflow_provider_raybatch.cluster.kuberay.existing import read_token
+from airflow_provider_raybatch.cluster.kuberay.lifecycle import (
+    RELEASE_TIMEOUT,
+    claim_of,
+    clusters_of_run,
+    delete,
+    release,
+)
+from airflow_provider_raybatch.cluster.kuberay.manifest import secret_manifest
+from airflow_provider_raybatch.cluster.kuberay.names import run_labels
+from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim
+from airflow_provider_raybatch.cluster.kuberay.readiness import READY
+from airflow_provider_raybatch.cluster.kuberay.role import ROLE_FILE
+from airflow_provider_raybatch.cluster.kuberay.shared import (
+    SharedRayCluster,
+    begin_lease,
+    first_deadline,
+    shared_manifest,
+    window_of,
+)
+from airflow_provider_raybatch.contract.digest import json_digest
+from airflow_provider_raybatch.contract.durations import seconds_of
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.submission import OnStaleState
+from airflow_provider_raybatch.places.own_cluster import OwnCluster
+from airflow_provider_raybatch.places.place import NotReadyYet
+from airflow_provider_raybatch.places.readying import wait_until_ready
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.cluster.follow.loop import Log
+    from airflow_provider_raybatch.cluster.kuberay.client import KubernetesClient
+    from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
+    from airflow_provider_raybatch.places.kubernetes import Kubernetes
+
+_MOST_CLUSTERS = 3
+_ANOTHER_ONE = frozenset({FailureClass.CLUSTER_LOST, FailureClass.CANCELLED})
+
+
+@dataclass(frozen=True)
+class SharedOrder:
+    """A shared cluster that is to be made, or found.
+
+    :param key: of the task that makes it.
+    :param lease: seconds that it lives at least without a task that uses it.
+    :param making: called right before it is made; raises where it may not be made any more.
+    :param on_cluster: called as soon as it is known; raises as `making`.
+    :param leave_waiting: whether the wait for it is another process's: raise :class:`NotReadyYet`.
+    """
+
+    key: SubmissionKey
+    lease: float
+    on_stale_state: OnStaleState
+    log: Log
+    making: Callable[[], None]
+    on_cluster: Callable[[OwnCluster], None]
+    leave_waiting: bool = False
+
+
+async def make_shared_cluster(kubernetes: Kubernetes, order: SharedOrder) -> SharedRayCluster:
+    """Return the one cluster of a task, once it takes jobs: the existing one, or a new one.
+
+    An existing one that turns out to be lost is replaced.
+
+    :raises NotReadyYet: it is being made, and `leave_waiting` is set.
+    :raises ClusterError: as :func:`claim_cluster` and :func:`wait_until_ready`; or its token may not be read.
+    """
+    for _ in range(_MOST_CLUSTERS - 1):
+        async with kubernetes.api() as api:
+            claimed = await _claimed(api, kubernetes, order)
+            try:
+                return await _ready(api, kubernetes, order, claimed)
+            except ClusterError as error:
+                if not claimed.adopted or error.failure_class not in _ANOTHER_ONE:
+                    raise
+                order.log.info("%s Making another cluster.", error)
+                await delete(api, claimed.claim)  # the next claim waits until it is gone
+    async with kubernetes.api() as api:
+        return await _ready(api, kubernetes, order, await _claimed(api, kubernetes, order))
+
+
+async def _claimed(api: KubernetesClient, kubernetes: Kubernetes, order: SharedOrder) -> Claimed:
+    definition = kubernetes.definition
+    wait = seconds_of(definition.cluster_wait)
+    fingerprint = json_digest(["shared", definition.given], default=str)
+
+    def manifest_of(number: int) -> dict[str, Any]:
+        order.making()
+        return shared_manifest(
+            definition, order.key, number, fingerprint, cluster_wait=wait, lease=order.lease
+        )
+
+    def secret_of(claim: ClusterClaim) -> dict[str, Any]:
+        # Only the first one is kept: tasks read the token from there.
+        return secret_manifest(claim, secrets.token_hex(32), run_labels(order.key))
+
+    plan = ClusterPlan(
+        fingerprint=fingerprint,
+        manifest_of=manifest_of,
+        secret_of=secret_of,
+        window=window_of(order.lease),
+        pre_running_deadline=first_deadline(wait, order.lease),
+        on_stale_state=order.on_stale_state,
+    )
+    claimed = await claim_cluster(api, order.key, plan)
+    verb = "Found" if claimed.adopted else "Created"
+    order.log.info(
+        "%s RayJob %s in namespace %s (%s).", verb, claimed.state.name, api.namespace, claimed.reason
+    )
+    return claimed
+
+
+async def _ready(
+    api: KubernetesClient, kubernetes: Kubernetes, order: SharedOrder, claimed: Claimed
+) -> SharedRayCluster:
+    token = await _token(api, claimed.claim)
+    cluster = OwnCluster(
+        kubernetes, claimed.claim, token, window_of(order.lease), submission_id="", batch=False
+    )
+    order.on_cluster(cluster)
+    rayjob = claimed.state
+    wait = seconds_of(kubernetes.definition.cluster_wait)
+    if rayjob.deployment_status in READY:
+        wait += max(0.0, api.now() - rayjob.created)  # it came long ago, and its head may be restarting
+    elif order.leave_waiting:
+        raise NotReadyYet(cluster, "", wait)
+    await wait_until_ready(api, cluster, wait, order.log)
+    await begin_lease(api, claimed.claim, order.lease)
+    return SharedRayCluster.of(
+        kubernetes.definition, claimed.claim, cluster.ray_cluster, order.lease, order.key.task.task_id
+    )
+
+
+async def _token(api: KubernetesClient, claim: ClusterClaim) -> str:
+    """The token, as the tasks read it: a missing right costs no GPUs."""
+    try:
+        token = await read_token(api, claim.secret)
+    except ForbiddenError as error:
+        await delete(api, claim)
+        raise ForbiddenError(
+            f"ray_cluster: tasks that share a cluster read its token from the Secret {claim.secret!r}, which "
+            f"may not be read; allow `get` of secrets, as in {ROLE_FILE} ({error})"
+        ) from None
+    if not token:
+        lost = f"The Secret {claim.secret} of RayJob {claim.name} has no token; was it deleted?"
+        raise ClusterError(lost, FailureClass.CLUSTER_LOST)
+    return token
+
+
+async def end_shared_cluster(
+    kubernetes: Kubernetes,
+    claim: ClusterClaim,
+    timeout: float = RELEASE_TIMEOUT,  # noqa: ASYNC109 - a loop that tells what is left
+) -> None:
+    """Delete a shared cluster, and wait until it is gone; also if it was gone already.
+
+    :raises ClusterError: it does not go, or Kubernetes gives no answer.
+    """
+    async with kubernetes.api() as api:
+        left = await release(api, claim, timeout)
+    if left is not None:
+        raise ClusterError(f"{left}, {timeout:.0f} s after it was deleted.", FailureClass.STALLED)
+
+
+async def delete_all_of(kubernetes: Kubernetes, key: SubmissionKey, uid: str | None = None) -> list[str]:
+    """Delete what a task has made, without a wait; return the names.
+
+    :param uid: of the only one that is deleted; ``None`` for all.
+    """
+    async with kubernetes.api(hurried=True) as api:
+        found = await clusters_of_run(api, key)
+        own = [one for one in found if one.run_token == key.run_token and uid in (None, one.uid)]
+        for one in own:
+            await delete(api, claim_of(api, one))
+    return [one.name for one in own]
