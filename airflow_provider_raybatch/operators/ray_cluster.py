@@ -23,7 +23,7 @@ from airflow_provider_raybatch.operators.deadline import Deadline
 from airflow_provider_raybatch.operators.own_clusters import spoils
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
 from airflow_provider_raybatch.places.finding import place_of
-from airflow_provider_raybatch.places.given import given_cluster
+from airflow_provider_raybatch.places.given import given_cluster, is_cluster
 from airflow_provider_raybatch.places.place import NotReadyYet
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class CreateRayCluster(LiteralTextOperator):
         self.log.info("The task is being killed; deleting its cluster.")
         try:
             uid = None if self._cluster is None else self._cluster.uid
-            names = run_blocking(_delete_all(self._kubernetes(), self._key(context), uid))
+            names = run_blocking(_delete_all(self._kubernetes(), self._key(context), uid, hurried=True))
         except RaybatchError as error:
             self.log.error("The cluster could not be deleted; KubeRay ends it by its deadline: %s", error)
         else:
@@ -288,7 +288,8 @@ class DeleteRayCluster(LiteralTextOperator):
     def __init__(self, *, ray_cluster: Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.ray_cluster: Any = ray_cluster
-        if not getattr(self, "_BaseOperator__from_mapped", False) and not self.depends_on_run(ray_cluster):
+        known = is_cluster(ray_cluster) or not self.depends_on_run(ray_cluster)
+        if known and not getattr(self, "_BaseOperator__from_mapped", False):
             try:
                 self._given()
             except SpecError as error:
@@ -324,10 +325,12 @@ class DeleteRayCluster(LiteralTextOperator):
         )
 
 
-async def _delete_all(kubernetes: Kubernetes, key: SubmissionKey, uid: str | None) -> list[str]:
+async def _delete_all(
+    kubernetes: Kubernetes, key: SubmissionKey, uid: str | None, *, hurried: bool = False
+) -> list[str]:
     from airflow_provider_raybatch.places.sharing import delete_all_of
 
-    return await delete_all_of(kubernetes, key, uid)
+    return await delete_all_of(kubernetes, key, uid, hurried=hurried)
 
 
 def _lease(value: Any) -> float:

@@ -86,7 +86,7 @@ def check_one_cluster(ray_conn_id: Any, ray_cluster: Any) -> None:
 def shared_cluster_task(value: Any) -> str | None:
     """The id of the task whose output is given, if that is a ``CreateRayCluster``."""
     maker = getattr(value, "operator", None)
-    return str(maker.task_id) if getattr(maker, "makes_shared_cluster", False) else None
+    return str(maker.task_id) if maker is not None and getattr(maker, "makes_shared_cluster", False) else None
 
 
 def check_lease(poll_interval: float, ray_cluster: Any) -> None:

@@ -17,6 +17,7 @@ from airflow_provider_raybatch.cluster.kuberay.lifecycle import (
     claim_of,
     clusters_of_run,
     delete,
+    gone,
     release,
 )
 from airflow_provider_raybatch.cluster.kuberay.manifest import secret_manifest
@@ -174,14 +175,22 @@ async def end_shared_cluster(
         raise ClusterError(f"{left}, {timeout:.0f} s after it was deleted.", FailureClass.STALLED)
 
 
-async def delete_all_of(kubernetes: Kubernetes, key: SubmissionKey, uid: str | None = None) -> list[str]:
-    """Delete what a task has made, without a wait; return the names.
+async def delete_all_of(
+    kubernetes: Kubernetes, key: SubmissionKey, uid: str | None = None, *, hurried: bool = False
+) -> list[str]:
+    """Delete what a task has made, and wait until it is gone; return the names.
 
     :param uid: of the only one that is deleted; ``None`` for all.
+    :param hurried: whether this process has seconds left, and so does not wait.
     """
-    async with kubernetes.api(hurried=True) as api:
+    async with kubernetes.api(hurried=hurried) as api:
         found = await clusters_of_run(api, key)
-        own = [one for one in found if one.run_token == key.run_token and uid in (None, one.uid)]
-        for one in own:
-            await delete(api, claim_of(api, one))
-    return [one.name for one in own]
+        claims = [
+            claim_of(api, one) for one in found if one.run_token == key.run_token and uid in (None, one.uid)
+        ]
+        for one in claims:
+            await delete(api, one)
+        if not hurried:
+            for one in claims:
+                await gone(api, one)
+    return [one.name for one in claims]

@@ -174,14 +174,14 @@ MUTANTS = by_file({
     },
     "triggers/killable.py": {
         "stops-deferred-tasks-jobs": (
-            "        if state in _GOES_ON:\n",
-            '        if state in _GOES_ON and state != "deferred":\n',
+            "        if state is not None and state in self.goes_on:\n",
+            '        if state is not None and state in self.goes_on and state != "deferred":\n',
             "A triggerer that restarts, or loses a trigger to another one, ends healthy jobs.",
             _KILLED,
         ),
         "stops-retried-tasks-jobs": (
-            "        if state in _GOES_ON:\n",
-            '        if state in _GOES_ON and state != "up_for_retry":\n',
+            "        if state is not None and state in self.goes_on:\n",
+            '        if state is not None and state in self.goes_on and state != "up_for_retry":\n',
             "A task that waits for its retry loses the job that the retry would follow.",
             _KILLED,
         ),

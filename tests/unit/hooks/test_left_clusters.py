@@ -13,6 +13,7 @@ import pytest
 from airflow_provider_raybatch.cli.definition import main
 from airflow_provider_raybatch.cluster.kuberay.manifest import rayjob_manifest
 from airflow_provider_raybatch.cluster.kuberay.names import rayjob_name
+from airflow_provider_raybatch.cluster.kuberay.rayjob import SHARED
 from airflow_provider_raybatch.cluster.kuberay.role import role_rules
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 from airflow_provider_raybatch.contract.submission import TaskKey
@@ -36,7 +37,7 @@ class Namespace:
         self.server = ApiServer(kuberay="1.7.0", clock=self.clock)
         self.server.access.grant("airflow", role_rules(), namespace="default", token="t")
 
-    def cluster(self, namespace: str = "this-airflow", **ids: Any) -> str:
+    def cluster(self, namespace: str = "this-airflow", *, shared: bool = False, **ids: Any) -> str:
         """A cluster that runs, and was made an hour ago."""
         task = TaskKey(**{"namespace": namespace, "dag_id": "d", "run_id": "r", "task_id": "t", **ids})
         key = SubmissionKey(task, "token")
@@ -51,6 +52,8 @@ class Namespace:
             pre_running_deadline=60,
             active_deadline=36_000,
         )
+        if shared:
+            made["metadata"]["annotations"][SHARED] = "1800"
         self.clock.advance(-3600)
         self.server.create(self.server.admin, "RayJob", "default", made)
         status = {"jobDeploymentStatus": "Running", "startTime": timestamp(self.clock.now())}
@@ -129,6 +132,34 @@ def test_example_and_verb_delete_what_was_left_alone(
     main(["clusters", "--delete"])
     assert f"Deleted RayJob {again}." in capsys.readouterr().out
     assert kubernetes.names() == kept
+
+
+def test_a_shared_cluster_is_left_when_its_dag_run_is_over(
+    kubernetes: Namespace, dag_test: Callable[[Any], Any]
+) -> None:
+    """The task that has made it is over all the while."""
+    ids = ended_run(dag_test)
+    made = kubernetes.cluster(shared=True, **ids)
+    example = program("dags_examples/left_clusters.py", "left_clusters_under_test")
+    for state, left in ("running", {made}), ("queued", {made}), ("success", set()):
+        set_state(ids, state)
+        main(["clusters", "--delete"])
+        assert kubernetes.names() == left
+    made = kubernetes.cluster(shared=True, **ids)
+    for state, left in ("running", {made}), ("success", set()):
+        set_state(ids, state)
+        assert dag_test(example.left_clusters()).state == "success"
+        assert kubernetes.names() == left
+
+
+def set_state(ids: dict[str, str], state: str) -> None:
+    """Give a DAG run a state, as if other tasks of it were in it."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        (run,) = DagRun.find(dag_id=ids["dag_id"], run_id=ids["run_id"], session=session)
+        run.state = state
 
 
 def test_expired_token_of_a_kubeconfig_is_one_sentence(
