@@ -24,6 +24,9 @@ def main() -> int:
     parser.add_argument("--results", type=Path, required=True, help="a file to which each round adds a line")
     parser.add_argument("--parallel", type=int, default=2, help="rounds at once")
     parser.add_argument("--real", action="store_true", help="on real Ray processes, 41 rounds: --seeds 0:41")
+    parser.add_argument(
+        "--shared", action="store_true", help="of DAG runs that share a cluster: --seeds 0:60"
+    )
     parser.add_argument("--list", action="store_true", help="print the rounds, and play none")
     given = parser.parse_args()
     first, _, end = given.seeds.partition(":")
@@ -38,10 +41,14 @@ def main() -> int:
 def _play_all(seeds: range, given: argparse.Namespace) -> int:
     from tests.chaos.version import version
 
-    from .journeys import recorded, round_of
+    from .dag_run import shared_rounds
+    from .journeys import recorded, recorded_dag_run, round_of
 
-    known = recorded()
-    rounds = [round_of(seed, known, real=given.real) for seed in seeds]
+    if given.shared:
+        rounds = shared_rounds(recorded_dag_run())[seeds.start : seeds.stop]
+    else:
+        known = recorded()
+        rounds = [round_of(seed, known, real=given.real) for seed in seeds]
     if given.list:
         print(*rounds, sep="\n")
         return 0

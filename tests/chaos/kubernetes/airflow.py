@@ -156,7 +156,7 @@ class Task:
         hit, deed = True, strike.deed
         if deed in {"fail", "clear"}:
             self._pending.add(deed)
-            deferred = strike.point.role == "trigger"
+            deferred = strike.point.role.endswith("trigger")
             self._set("failed" if deed == "fail" else None if deferred else "restarting")
         elif deed in {"orphan", "late"}:
             self._pending.add(deed)

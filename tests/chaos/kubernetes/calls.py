@@ -33,7 +33,8 @@ _NAMES = (
 class Point:
     """A call of a process.
 
-    :param role: of the process: `task`, `trigger`, `resumed`, or `stop` for what follows SIGTERM.
+    :param role: of the process: `task`, `trigger`, `resumed`, or `stop` for what follows SIGTERM; in a DAG
+        run after the task's id, as in ``generate trigger``.
     :param call: method and path without names.
     :param nth: of these calls of the role, from 1.
     """

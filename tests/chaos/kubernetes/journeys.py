@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .calls import Point
 from .plan import MODES, Recorded, Round, at_every_point, at_random, marked, on_ray
 from .rounds import play
@@ -18,6 +20,11 @@ def recorded() -> Recorded:
         found.plain[mode] = calls_of(Round(-1, mode))
         found.stopping[mode] = calls_of(Round(-1, mode, (marked(mode),)))
     return found
+
+
+def recorded_dag_run(modes: Sequence[str] = MODES) -> Recorded:
+    """Play a plain DAG run whose tasks share a cluster."""
+    return Recorded({mode: calls_of(Round(-1, mode, shared=True)) for mode in modes})
 
 
 def round_of(seed: int, known: Recorded, *, real: bool = False) -> Round:

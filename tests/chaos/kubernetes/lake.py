@@ -26,13 +26,13 @@ _FOR_EVER = 1e9
 class Lake:
     """The rows of a task, and who wrote them.
 
-    :ivar written: how often each row was written.
+    :ivar written: how often each row of a destination was written.
     :ivar jobs: all jobs so far, as name and head's session.
     :ivar lost: those of them that ended before they had written all rows.
     :ivar most_at_once: jobs that ran at the same time.
     """
 
-    written: Counter[int] = field(default_factory=Counter)
+    written: Counter[tuple[str, int]] = field(default_factory=Counter)
     jobs: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     at_once: int = 0
@@ -41,16 +41,19 @@ class Lake:
 
     def script(self, ray: FakeRay, body: dict[str, Any]) -> Script:
         """A job that writes a row at a time, and then commits."""
-        uri = f"{ray.spec(body)['destination']}/data/c1"
+        destination = str(ray.spec(body)["destination"])
+        uri = f"{destination}/data/c1"
         done = ray.line(body, Committed(summary=summary(uri, ROWS, 0)))
         with self._lock:
             self.jobs.append(body["submission_id"])
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
-        threading.Thread(target=self._write, args=(ray, body["submission_id"]), daemon=True).start()
+        threading.Thread(
+            target=self._write, args=(ray, body["submission_id"], destination), daemon=True
+        ).start()
         return Script(lines=["reading"], last=[done], seconds=_FOR_EVER)
 
-    def _write(self, ray: FakeRay, name: str) -> None:
+    def _write(self, ray: FakeRay, name: str, destination: str) -> None:
         while name not in ray.jobs:
             time.sleep(0.001)
         job = ray.jobs[name]
@@ -59,7 +62,7 @@ class Lake:
             with self._lock:
                 if job.stopped or ray.jobs.get(name) is not job:
                     break
-                self.written[row] += row not in self.written
+                self.written[destination, row] += (destination, row) not in self.written
         with self._lock:
             self.at_once -= 1
             ended = job.stopped or ray.jobs.get(name) is not job

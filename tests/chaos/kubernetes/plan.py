@@ -18,15 +18,17 @@ WHENS: tuple[When, When] = ("before", "after")
 
 @dataclass(frozen=True)
 class Round:
-    """One task, and what happens to it.
+    """One task, or one DAG run whose tasks share a cluster, and what happens to it.
 
     :param shift: seconds by which the server's clock is ahead of this machine's.
+    :param shared: whether it is a DAG run.
     """
 
     seed: int
     mode: str
     strikes: tuple[Strike, ...] = ()
     shift: float = 0.0
+    shared: bool = False
 
     @property
     def kind(self) -> str:
@@ -34,8 +36,8 @@ class Round:
         if not self.strikes:
             return "nothing"
         last = next((one for one in self.strikes[1:] if one.deed != "kill"), self.strikes[-1])
-        who = "triggerer" if last.point.role == "trigger" else "worker"
-        if last.point.role == "stop":
+        who = "triggerer" if last.point.role.endswith("trigger") else "worker"
+        if last.point.role.endswith("stop"):
             who = "worker or triggerer while it stops the job"
         return {
             "kill": who,

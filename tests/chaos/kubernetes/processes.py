@@ -28,7 +28,8 @@ from airflow_provider_raybatch.cluster.kuberay import claim, lifecycle, waiting
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.submit import resolve
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
-from airflow_provider_raybatch.places import keeping
+from airflow_provider_raybatch.operators.ray_cluster import CreateRayCluster, DeleteRayCluster
+from airflow_provider_raybatch.places import keeping, lease_keeping
 from tests.support.airflow_tasks import Run, Store
 
 from .calls import Calls, Strike
@@ -46,6 +47,8 @@ _PAUSES: tuple[tuple[Any, str, float], ...] = (
     (waiting, "_POLL", 0.1),
     (keeping, "_LOOK_SECONDS", 0.3),
     (keeping, "_ASK_SECONDS", 0.1),
+    (lease_keeping, "_LOOK_SECONDS", 0.3),
+    (lease_keeping, "_ASK_SECONDS", 0.1),
 )
 
 
@@ -57,6 +60,8 @@ class Setting:
     :param env: of the processes.
     :param arguments: of the operator, without `ray_cluster`.
     :param fast: whether pauses are shortened.
+    :param step: the task of a DAG run whose tasks share a cluster; empty for a task with one of its own.
+    :param shared: that cluster, as the first task returned it.
     """
 
     folder: Path
@@ -66,10 +71,20 @@ class Setting:
     deferrable: bool
     fast: bool = True
     strikes: list[Strike] = field(default_factory=list)
+    step: str = ""
+    shared: dict[str, Any] | None = None
 
     @property
     def state(self) -> Path:
         return self.folder / "state"
+
+    @property
+    def task_id(self) -> str:
+        return self.step or TASK
+
+    def role(self, part: str) -> str:
+        """Name of a process, which differs from those of other tasks of the DAG run."""
+        return f"{self.step} {part}".strip()
 
 
 class FileStore(Store):
@@ -97,18 +112,13 @@ def work(setting: Setting, role: str, tries: tuple[int, int], event: Any, tell: 
     :param tries: its number, and the last number that there may be.
     """
     calls = _begin(setting, role, tell)
-    operator = RayBatchInferenceOperator(
-        task_id=TASK,
-        ray_cluster=KubeRayCluster(**setting.cluster),
-        deferrable=setting.deferrable,
-        **setting.arguments,
-    )
-    run = Run(DAG, TASK, RUN_ID)
+    operator = _operator(setting)
+    run = Run(DAG, setting.task_id, RUN_ID)
     run.store = FileStore(setting.folder / "store.json")
     run.try_number, run.max_tries = tries
 
     def terminated(number: int, frame: object) -> None:
-        calls.role = "stop"
+        calls.role = setting.role("stop")
         operator.on_kill()
 
     signal.signal(signal.SIGTERM, terminated)
@@ -131,12 +141,26 @@ def work(setting: Setting, role: str, tries: tuple[int, int], event: Any, tell: 
         tell.send(("success", json.loads(json.dumps(result, default=str))))
 
 
+def _operator(setting: Setting) -> Any:
+    own: Any = KubeRayCluster(**setting.cluster)
+    if setting.step == "create":
+        return CreateRayCluster(task_id=setting.step, ray_cluster=own, deferrable=setting.deferrable)
+    if setting.step == "delete":
+        return DeleteRayCluster(task_id=setting.step, ray_cluster=setting.shared or {})
+    return RayBatchInferenceOperator(
+        task_id=setting.task_id,
+        ray_cluster=setting.shared or own,
+        deferrable=setting.deferrable,
+        **setting.arguments,
+    )
+
+
 def trigger(setting: Setting, role: str, classpath: str, kwargs: str, tell: Connection) -> None:
     """What a triggerer does with a trigger; SIGTERM stands for Airflow's cancellation of it."""
     calls = _begin(setting, role, tell)
     module, _, name = classpath.rpartition(".")
     made = getattr(importlib.import_module(module), name)(**json.loads(kwargs))
-    made.task_instance = Run(DAG, TASK, RUN_ID).context()["ti"]  # type: ignore[assignment]
+    made.task_instance = Run(DAG, setting.task_id, RUN_ID).context()["ti"]  # type: ignore[assignment]
 
     async def follow() -> Any:
         events = made.run()
@@ -147,7 +171,7 @@ def trigger(setting: Setting, role: str, classpath: str, kwargs: str, tell: Conn
             async for event in events:
                 return event.payload
         except asyncio.CancelledError:
-            calls.role = "stop"
+            calls.role = setting.role("stop")
             await made.on_kill()
             raise
         return None
@@ -194,10 +218,10 @@ def _begin(setting: Setting, role: str, tell: Connection) -> Calls:
 
     def states(**asked: Any) -> dict[str, dict[str, str]]:
         state = setting.state.read_text()
-        return {RUN_ID: {TASK: state}} if state else {}
+        return {RUN_ID: {setting.task_id: state}} if state else {}
 
     RuntimeTaskInstance.get_task_states = staticmethod(states)  # type: ignore[assignment]
-    calls = Calls(role, setting.strikes, tell)
+    calls = Calls(setting.role(role), setting.strikes, tell)
     calls.watch()
     return calls
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.cluster.kuberay.rayjob import TERMINAL
-from airflow_provider_raybatch.cluster.kuberay.role import PROXY, role_rules
+from airflow_provider_raybatch.cluster.kuberay.role import PROXY, SHARED_CLUSTERS, role_rules
 from airflow_provider_raybatch.cluster.kuberay.sweep import GRACE
 from tests.support.kubernetes.clock import Clock, epoch_of
 from tests.support.kubernetes.credentials import write_kubeconfig
@@ -31,7 +31,7 @@ from .processes import INSTALLATION, Setting
 KINDS = ("RayJob", "RayCluster", "Secret", "Pod")
 LONGEST = 2 * 86400.0
 """Seconds after which a cluster without a follower must be gone, whatever its deadline says."""
-_SETTLES = 6.0
+SETTLES = 6.0
 
 
 @dataclass
@@ -89,8 +89,13 @@ def play(one: Round, keep: Path | None = None, *, real: bool = False) -> tuple[R
     folder = Path(tempfile.mkdtemp(prefix="kills-"))
     result = Result(one.seed, one.mode, one.kind, str(one))
     try:
-        task = (_play_real if real else _play)(one, folder, result)
-        result.flaws += flaws(task, result)
+        if one.shared:
+            from . import dag_run
+
+            task = dag_run.play_dag_run(one, folder, result)
+        else:
+            task = (_play_real if real else _play)(one, folder, result)
+            result.flaws += flaws(task, result)
         result.seconds = round(time.monotonic() - began, 2)
         if result.flaws and keep is not None:
             shutil.copytree(folder, keep / f"{'real-' if real else ''}seed-{one.seed}", dirs_exist_ok=True)
@@ -105,15 +110,15 @@ def _play(one: Round, folder: Path, result: Result) -> Task:
     cluster = {"image": "rayproject/ray:2.60.0", "gpus_per_worker": 0, "dashboard_address": "proxy"}
     with world(runtime=Heads(lake), clock=Clock(shift=one.shift)) as kubernetes:
         given = {**arguments, "poll_interval": 0.1}
-        task = _task(one, _setting(folder, kubernetes, one, None, cluster, given), kubernetes)
+        task = task_of(one, setting_of(folder, kubernetes, one, None, cluster, given), kubernetes)
         task.run()
-        _until(lambda: lake.at_once == 0, 1.0)
+        until(lambda: lake.at_once == 0, 1.0)
         result.expected_rows = ROWS
         result.jobs, result.lost_jobs = len(lake.jobs), len(lake.lost)
-        result.most_of_a_run = _most_of_a_run(lake.jobs)
+        result.most_of_a_run = most_of_a_run(lake.jobs)
         result.most_at_once = lake.most_at_once
         result.rows, result.duplicated = len(lake.written), sum(lake.written.values()) - len(lake.written)
-        _end(result, task, kubernetes, _SETTLES)
+        judge_end(result, task, kubernetes, SETTLES)
     return task
 
 
@@ -123,26 +128,26 @@ def _play_real(one: Round, folder: Path, result: Result) -> Task:
     lake = real.RealLake(folder)
     source, given = real.arguments(folder, one.seed)
     with real.real_world(folder, one.shift, lake) as (kubernetes, authority):
-        setting = _setting(folder, kubernetes, one, authority, real.cluster(), given)
-        task = _task(one, setting, kubernetes, limit=150.0)
+        setting = setting_of(folder, kubernetes, one, authority, real.cluster(), given)
+        task = task_of(one, setting, kubernetes, limit=150.0)
         task.run()
         lake.judge(source, task.result)
         result.expected_rows = len(source)
         result.jobs, result.most_at_once = len(lake.jobs), lake.most_at_once
-        result.most_of_a_run = _most_of_a_run(name for _, name in lake.jobs)
+        result.most_of_a_run = most_of_a_run(name for _, name in lake.jobs)
         losses = sum(hit and strike.deed in LOSES_JOB | {"late", "clear"} for strike, hit in task.struck)
         result.lost_jobs = min(losses, max(0, result.jobs - 1))
         result.rows, result.duplicated, result.asked = lake.rows, lake.duplicated + lake.wrong, lake.asked
-        _end(result, task, kubernetes, 4 * _SETTLES)
+        judge_end(result, task, kubernetes, 4 * SETTLES)
         if (alive := real.living_processes(kubernetes)) and not result.after_sweep:
-            _until(lambda: not real.living_processes(kubernetes), 30.0)
+            until(lambda: not real.living_processes(kubernetes), 30.0)
             alive = real.living_processes(kubernetes)
         if alive:
             result.flaws.append(f"{alive} pods have processes left")
     return task
 
 
-def _task(one: Round, setting: Setting, kubernetes: World, limit: float = 40.0) -> Task:
+def task_of(one: Round, setting: Setting, kubernetes: World, limit: float = 40.0) -> Task:
     return Task(
         setting,
         happens=lambda deed: DEEDS[deed](kubernetes),
@@ -151,7 +156,7 @@ def _task(one: Round, setting: Setting, kubernetes: World, limit: float = 40.0) 
     )
 
 
-def _setting(
+def setting_of(
     folder: Path,
     kubernetes: World,
     one: Round,
@@ -159,7 +164,8 @@ def _setting(
     cluster: dict[str, Any],
     arguments: dict[str, Any],
 ) -> Setting:
-    kubernetes.server.access.grant("airflow", role_rules(PROXY), namespace="default", token="t")
+    rules = role_rules(PROXY, SHARED_CLUSTERS) if one.shared else role_rules(PROXY)
+    kubernetes.server.access.grant("airflow", rules, namespace="default", token="t")
     config = write_kubeconfig(folder / "config", kubernetes.web.url, token="t", authority=authority)
     connection = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(config)}}
     return Setting(
@@ -180,7 +186,7 @@ def _pass_time(kubernetes: World, seconds: float) -> None:
     time.sleep(0.5)
 
 
-def _end(result: Result, task: Task, kubernetes: World, settles: float) -> None:
+def judge_end(result: Result, task: Task, kubernetes: World, settles: float) -> None:
     result.state, result.tries, result.killed = task.state, task.tries, task.killed
     result.struck = sum(hit for _, hit in task.struck)
     result.missed = [str(one.point) for one in task.setting.strikes]
@@ -192,7 +198,7 @@ def _end(result: Result, task: Task, kubernetes: World, settles: float) -> None:
     ]
     result.clusters = len(kubernetes.runtime.clusters)
     result.errors = [one[:300] for one in task.errors]
-    _until(lambda: not any(_left(kubernetes).values()), settles if result.state == "success" else settles / 3)
+    until(lambda: not any(_left(kubernetes).values()), settles if result.state == "success" else settles / 3)
     result.left = _left(kubernetes)
     _clean_up(result, task.setting, kubernetes, settles)
 
@@ -223,7 +229,7 @@ def _clean_up(result: Result, setting: Setting, kubernetes: World, settles: floa
         process.join()
         if told[0] != "swept":
             result.errors.append(f"sweeper: {told[1]}")
-        _until(lambda: not _left(kubernetes), settles)
+        until(lambda: not _left(kubernetes), settles)
         result.after_sweep = _left(kubernetes)
 
 
@@ -242,7 +248,7 @@ def _pass_deadlines(kubernetes: World, settles: float) -> None:
         ends = [_end_of(one, clock.now()) for one in kubernetes.store.all("RayJob")]
         latest = min(max(ends, default=clock.now()), begin + LONGEST)
         clock.advance(max(0.0, latest - clock.now()) + 1.0)
-        if _until(over, settles / 4):
+        if until(over, settles / 4):
             return
 
 
@@ -258,7 +264,7 @@ def _end_of(rayjob: dict[str, Any], now: float) -> float:
     return epoch_of(status["startTime"]) + (spec.get(f"{field_of}DeadlineSeconds") or LONGEST)
 
 
-def _until(holds: Callable[[], bool], seconds: float) -> bool:
+def until(holds: Callable[[], bool], seconds: float) -> bool:
     end = time.monotonic() + seconds
     while not holds():
         if time.monotonic() >= end:
@@ -267,7 +273,7 @@ def _until(holds: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def _most_of_a_run(submission_ids: Iterable[str]) -> int:
+def most_of_a_run(submission_ids: Iterable[str]) -> int:
     """The most jobs that one run had: their ids differ in the number alone, and a clear begins a run."""
     return max(Counter(name.rpartition("-")[0] for name in submission_ids).values(), default=0)
 
