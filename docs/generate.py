@@ -44,6 +44,7 @@ CLASSES = {
     "RayJobOperator": "operators.ray_job",
     "RayJobSensor": "sensors.ray_job",
     "KubeRayCluster": "cluster.kuberay.cluster",
+    "CreateRayCluster": "operators.ray_cluster",
 }
 """The classes whose arguments the reference lists, by the module that has them."""
 

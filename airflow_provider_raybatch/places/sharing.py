@@ -145,7 +145,7 @@ async def _ready(
 
 
 async def _token(api: KubernetesClient, claim: ClusterClaim) -> str:
-    """The token, as the tasks read it: a missing right costs no GPUs."""
+    """The token, as the tasks read it: a missing right is found before the wait for nodes."""
     try:
         token = await read_token(api, claim.secret)
     except ForbiddenError as error:

@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=2, help="rounds at once")
     parser.add_argument("--real", action="store_true", help="on real Ray processes, 41 rounds: --seeds 0:41")
     parser.add_argument(
-        "--shared", action="store_true", help="of DAG runs that share a cluster: --seeds 0:60"
+        "--shared", action="store_true", help="of DAG runs that share a cluster: --seeds 0:64"
     )
     parser.add_argument("--list", action="store_true", help="print the rounds, and play none")
     given = parser.parse_args()

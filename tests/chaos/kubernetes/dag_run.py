@@ -19,7 +19,7 @@ from .rounds import SETTLES, Result, judge_end, most_of_a_run, setting_of, task_
 
 BATCHES = ("generate", "judge")
 STEPS = ("create", *BATCHES, "delete")
-KILLS = 60
+KILLS = 64
 _CLUSTER = {"image": "rayproject/ray:2.60.0", "gpus_per_worker": 0, "dashboard_address": "proxy"}
 
 

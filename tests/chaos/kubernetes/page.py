@@ -63,17 +63,17 @@ def page(stand_in: Sequence[dict[str, Any]], real: Sequence[dict[str, Any]], not
             continue
         flawed = [one for one in lines if one["flaws"]]
         yield f"\n## {title}\n"
-        yield f"{_summary(lines)}\n"
-        yield from _table(lines)
+        yield f"{summary_of(lines)}\n"
+        yield from table_of(lines)
         if title == "On fake heads":
             yield "\n### By the call that is struck\n"
-            yield from _points(lines)
+            yield from points_of(lines)
         if flawed:
             yield "\nRounds with flaws:\n"
             yield from (f"- {one['told']}: {', '.join(one['flaws'])}" for one in flawed)
 
 
-def _summary(lines: Sequence[dict[str, Any]]) -> str:
+def summary_of(lines: Sequence[dict[str, Any]]) -> str:
     over = sum(bool(_clusters(one["after_deadlines"])) for one in lines)
     swept = sum(bool(one["after_sweep"]) for one in lines)
     twice = sum(one["most_at_once"] > 1 for one in lines)
@@ -87,7 +87,7 @@ def _summary(lines: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _table(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
+def table_of(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
     columns = (
         "what happens", "rounds", "did not come by", "good", "succeeded", "failed", "most tries", "clusters",
         "jobs", "left by the task", "ended by KubeRay", "objects for the sweeper",
@@ -125,7 +125,7 @@ def _clusters(left: dict[str, int]) -> int:
     return left.get("RayCluster", 0)
 
 
-def _points(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
+def points_of(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Calls at which processes are killed, before it is sent and after the server has acted."""
     good: Counter[tuple[str, str, str]] = Counter()
     bad: Counter[tuple[str, str, str]] = Counter()

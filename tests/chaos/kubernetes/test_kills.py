@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Some kills of tasks with clusters of their own; each commit has others, and `make kubernetes-kills` all."""
+"""Some kills of tasks on clusters that tasks make; each commit has others.
+
+`make kubernetes-kills` and `make shared-kills` play all.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ import pytest
 
 from tests.support.turn import TURN, turn
 
-from .journeys import calls_of
+from .dag_run import shared_rounds
+from .journeys import calls_of, recorded_dag_run
 from .plan import MODES, Recorded, Round, at_every_point, at_random
 from .rounds import play
 
 pytestmark = pytest.mark.timeout(180)
-_KILLS, _OTHERS = 4, 3
+_KILLS, _OTHERS, _SHARED = 4, 3, 3
 
 
 def rounds() -> list[Round]:
@@ -29,9 +33,24 @@ def rounds() -> list[Round]:
     return [*kills, *(at_random(1000 + _OTHERS * now + number, known) for number in range(_OTHERS))]
 
 
+def rounds_of_dag_runs() -> list[Round]:
+    """Kills of DAG runs that share a cluster, in one mode."""
+    now = turn()
+    known = shared_rounds(recorded_dag_run((MODES[now % 2],)))
+    stride = len(known) // _SHARED
+    return known[now // 2 % stride :: stride][:_SHARED]
+
+
 def test_whatever_dies_the_cluster_goes() -> None:
+    all_good(rounds())
+
+
+def test_whatever_dies_the_shared_cluster_goes() -> None:
+    all_good(rounds_of_dag_runs())
+
+
+def all_good(played: list[Round]) -> None:
     print(f"{TURN}={turn()} repeats this.")
-    played = rounds()
     with ThreadPoolExecutor(2) as pool:
         results = [result for result, _ in pool.map(play, played)]
     print(*(f"{one.told}: {one.state}, {one.seconds} s" for one in results), sep="\n")

@@ -26,6 +26,7 @@ from airflow_provider_raybatch.cluster.kuberay.role import (
     OPERATIONS,
     PROXY,
     ROLE_FILE,
+    SHARED_CLUSTERS,
     Operation,
     role_rules,
 )
@@ -37,7 +38,7 @@ from tests.support.kubernetes.server import ApiServer
 from tests.support.kubernetes.web import serving
 
 ROOT = Path(airflow_provider_raybatch.__file__).parents[1]
-RULES = role_rules(PROXY, BY_NAME, KUEUE, secret="shared")
+RULES = role_rules(PROXY, BY_NAME, SHARED_CLUSTERS, KUEUE, secret="shared")
 ONCE = RetryPolicy(attempts=1)
 SECRET = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "made"}}
 HEAD = {"template": {"spec": {"containers": [{"name": "ray-head", "image": "i"}]}}}

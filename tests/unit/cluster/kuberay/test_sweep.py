@@ -23,6 +23,7 @@ HOUR = 3600.0
 HERE = "this-airflow"
 TASK = TaskKey(namespace=HERE, dag_id="d", run_id="r", task_id="t")
 OVER, ACTIVE = RunFate(state="success"), RunFate(state="running")
+IN_USE = RunFate(state="success", run_active=True)
 NO_RUN, NO_ANSWER = RunFate(exists=False), RunFate(known=False)
 
 RUNNING = Leftover(
@@ -55,6 +56,10 @@ DECISIONS = [
     ("unfollowed", replace(RUNNING, unfollowed=True), OVER, False, "does not wait for its job"),
     ("unfollowed_and_marked", replace(RUNNING, unfollowed=True), RunFate(state="failed"), True, "is failed"),
     ("unfollowed_and_ended", replace(ENDED, unfollowed=True), OVER, True, "it has ended"),
+    ("shared_and_used", replace(RUNNING, shared=True), IN_USE, False, "its DAG run is not over"),
+    ("shared_and_run_over", replace(RUNNING, shared=True), OVER, True, "its task is success"),
+    ("shared_and_ended", replace(ENDED, shared=True), IN_USE, True, "it has ended"),
+    ("not_shared", RUNNING, IN_USE, True, "its task is success"),
     ("waits_in_a_queue", replace(RUNNING, status="Suspended", ends=None), OVER, True, "success"),
     ("ended_and_over", ENDED, OVER, True, "it has ended, and its task is success"),
     ("ended_and_runs", ENDED, ACTIVE, False, "its task is running"),

@@ -252,12 +252,11 @@ def test_lost_trigger_leaves_the_wait_to_the_worker(
     assert go_on(creates(deferrable=True), setup, gone)["name"]
 
 
-def test_without_the_right_to_read_secrets_no_gpu_starts(kubernetes: World, setup: Run) -> None:
+def test_without_the_right_to_read_secrets_nothing_stays(kubernetes: World, setup: Run) -> None:
     kubernetes.server.access.grant("airflow", role_rules(PROXY), namespace="default", token="of-airflow")
     with pytest.raises(RayBatchFailException, match=r"read its token .* allow `get` of secrets"):
         created(setup)
     kubernetes.settle()
-    assert heads(kubernetes) == []
     assert objects(kubernetes) == []
 
 
