@@ -42,14 +42,14 @@ def rounds_of_dag_runs() -> list[Round]:
 
 
 def test_whatever_dies_the_cluster_goes() -> None:
-    all_good(rounds())
+    assert_all_good(rounds())
 
 
 def test_whatever_dies_the_shared_cluster_goes() -> None:
-    all_good(rounds_of_dag_runs())
+    assert_all_good(rounds_of_dag_runs())
 
 
-def all_good(played: list[Round]) -> None:
+def assert_all_good(played: list[Round]) -> None:
     print(f"{TURN}={turn()} repeats this.")
     with ThreadPoolExecutor(2) as pool:
         results = [result for result, _ in pool.map(play, played)]
