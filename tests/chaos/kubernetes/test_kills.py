@@ -18,7 +18,7 @@ from .plan import MODES, Recorded, Round, at_every_point, at_random
 from .rounds import play
 
 pytestmark = pytest.mark.timeout(180)
-_KILLS, _OTHERS, _SHARED = 4, 3, 3
+_KILLS, _OTHERS, _SHARED = 4, 3, 2
 
 
 def rounds() -> list[Round]:
