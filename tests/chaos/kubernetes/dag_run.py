@@ -6,6 +6,7 @@ As in Airflow, a task whose upstream has failed does not run, and the teardown r
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,10 @@ def shared_rounds(known: Recorded) -> list[Round]:
     points = at_every_point(known)
     found = []
     for seed in range(KILLS):
-        (strike,) = points[seed * len(points) // KILLS].strikes
-        deed = {8: "orphan", 9: "late"}.get(seed % 10, "kill")
-        struck = type(strike)(strike.point, strike.when, deed)
-        found.append(Round(seed, points[seed * len(points) // KILLS].mode, (struck,), shared=True))
+        one = points[seed * len(points) // KILLS]
+        (strike,) = one.strikes
+        struck = replace(strike, deed={8: "orphan", 9: "late"}.get(seed % 10, "kill"))
+        found.append(Round(seed, one.mode, (struck,), shared=True))
     return found
 
 
