@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.job.engine import vllm_compat_media
-from airflow_provider_raybatch.job.engine.image_processors import AT_ONCE, ImageProcessors
+from airflow_provider_raybatch.job.engine.image_processors import ImageProcessors, at_once
 
 
 class Renderer:
@@ -57,17 +57,25 @@ def test_one_request_at_a_time_needs_no_copy() -> None:
 @pytest.mark.parametrize("threads", [2, 8])
 def test_many_threads_share_two(threads: int) -> None:
     renderer = Renderer()
-    processors = ImageProcessors(renderer)
+    processors = ImageProcessors(renderer, most=2)
     with processors.one() as first, processors.one() as second:
         assert first is renderer is not second
     assert used(processors, threads) == {first, second}
-    assert AT_ONCE == 2
+
+
+def test_eight_threads_share_four() -> None:
+    assert len(used(ImageProcessors(Renderer(), most=4), 8)) == 4
+
+
+@pytest.mark.parametrize(("cores", "requests"), [(1, 2), (2, 2), (4, 2), (6, 3), (8, 4), (96, 4)])
+def test_half_of_the_cores_process_images(cores: int, requests: int) -> None:
+    assert at_once(cores) == requests
 
 
 @pytest.mark.parametrize("threads", [2, 8])
 def test_a_model_that_can_not_be_copied_has_one(threads: int) -> None:
     renderer = Renderer(can_be_copied=False)
-    assert used(ImageProcessors(renderer), threads) == {renderer}
+    assert used(ImageProcessors(renderer, most=4), threads) == {renderer}
 
 
 def test_a_request_that_fails_gives_its_renderer_back() -> None:
