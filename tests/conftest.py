@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.turn import TURNS, turn
+from tests.support.turn import TURNS, turn, turns_of
 
 _SIDE_BY_SIDE = (
     "integration/end_to_end/",
@@ -34,18 +34,21 @@ os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--in-turn", action="store_true", help="of the tests marked `turn`, run those of this commit alone"
+        "--in-turn",
+        action="store_true",
+        help="of the tests marked `turn` or `share`, run those of this commit alone",
     )
     parser.addoption(
-        "--modules-in-turn", action="store_true", help="run a quarter of the modules, others with each commit"
+        "--modules-in-turn", action="store_true", help="run an eighth of the modules, others with each commit"
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     now = turn() % TURNS
     others = set[pytest.Item]()
+    turns = turns_of(items)  # without the option as well: marks that are wrong show at once
     if config.getoption("--in-turn"):
-        others |= {one for one in items if any(mark.args != (now,) for mark in one.iter_markers("turn"))}
+        others |= {one for one in items if now not in turns[one]}
     if config.getoption("--modules-in-turn"):
         of_now = set(sorted({one.path for one in items})[now::TURNS])
         others |= {one for one in items if one.path not in of_now}

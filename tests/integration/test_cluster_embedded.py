@@ -95,7 +95,7 @@ def owners(temp):
             os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(1)
 def test_killed_owner_leaves_nothing_and_the_next_one_waits(owners, temp):
     first = owners("A")
     first.wait_for("running")

@@ -142,6 +142,7 @@ async def test_sealed(ray_cluster, tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.turn(2, 6)
 async def test_a_preview_runs_the_shipped_function(ray_cluster, tmp_path, monkeypatch):
     """In a task of its own, and leaves no trace. An engine that it starts is there for the next preview."""
     write_prompts(tmp_path, monkeypatch)
@@ -182,7 +183,7 @@ async def test_a_preview_runs_the_shipped_function(ray_cluster, tmp_path, monkey
     assert outcome.state == "succeeded"
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(5)
 async def test_another_python(other_python_ray_cluster, tmp_path, monkeypatch):
     # Ray does not include this distribution, so it is the shipped one.
     assert_shipped(

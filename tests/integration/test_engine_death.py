@@ -46,9 +46,9 @@ def asked(ray: Any) -> int:
 @pytest.mark.parametrize(
     ("victim", "dies_of", "repeated"),
     [
-        pytest.param("EngineCore", signal.SIGKILL, AT_ONCE, id="engine", marks=pytest.mark.turn(1)),
+        pytest.param("EngineCore", signal.SIGKILL, AT_ONCE, id="engine", marks=pytest.mark.turn(3)),
         # It has the answers that are not written yet.
-        pytest.param(TITLE, signal.SIGSEGV, 2 * AT_ONCE, id="front end", marks=pytest.mark.turn(3)),
+        pytest.param(TITLE, signal.SIGSEGV, 2 * AT_ONCE, id="front end", marks=pytest.mark.turn(7)),
     ],
 )
 def test_rows_that_were_written_are_not_asked_again(

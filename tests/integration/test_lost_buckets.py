@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.ray_processes import run_with_own_ray
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.turn(2)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.turn(3)]
 
 
 def test_buckets_of_lost_nodes_are_made_again(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.ray_processes import run_with_own_ray
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(960), pytest.mark.turn(3)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(960), pytest.mark.turn(5)]
 
 
 @pytest.fixture(scope="module")

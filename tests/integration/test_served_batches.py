@@ -93,7 +93,7 @@ def requests(*bad: int) -> bytes:
     ("store", "deferrable"),
     [
         pytest.param("disk", False, marks=pytest.mark.turn(2), id="disk"),
-        pytest.param("s3", True, marks=pytest.mark.turn(0), id="s3"),
+        pytest.param("s3", True, marks=pytest.mark.turn(6), id="s3"),
     ],
     indirect=["store"],
 )
@@ -131,6 +131,7 @@ def cancelled(store: BatchStore) -> BatchRecord:
     return record
 
 
+@pytest.mark.turn(0, 4)
 def test_a_cancelled_batch_keeps_its_lines(store: BatchStore, run_batch: Any) -> None:
     """Its job died on its way to the claim; the next one publishes what is finished, and asks no model."""
     record = cancelled(store)
@@ -146,6 +147,7 @@ def test_a_cancelled_batch_keeps_its_lines(store: BatchStore, run_batch: Any) ->
     assert codes == {"batch_cancelled"}
 
 
+@pytest.mark.turn(0, 2, 4, 6)
 def test_a_batch_cancelled_before_its_job_needs_no_cluster(
     store: BatchStore, run_batch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +163,7 @@ def test_a_batch_cancelled_before_its_job_needs_no_cluster(
     assert (end.counts.total, end.counts.completed, end.counts.failed) == (ROWS, 0, 0)
 
 
+@pytest.mark.turn(0, 2, 4, 6)
 def test_an_invalid_file_is_a_run_that_succeeds(store: BatchStore, run_batch: Any) -> None:
     record = created(store, b"{broken\n", dag_id=f"batches_invalid_{id(store)}")
 
@@ -170,6 +173,7 @@ def test_an_invalid_file_is_a_run_that_succeeds(store: BatchStore, run_batch: An
     assert manifest_of(store, record.id) is None
 
 
+@pytest.mark.turn(0, 2, 4, 6)
 def test_a_forged_configuration_is_a_run_that_fails(store: BatchStore, run_batch: Any) -> None:
     other = created(store, requests(), dag_id=f"batches_forged_{id(store)}", owner="bob")
     record = other.model_copy(update={"id": "batch_" + "0" * 32})

@@ -29,10 +29,12 @@ def prose(source: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_prose_uses_plain_words(folder: str) -> None:
+    # Most files have such a word nowhere, and need not be parsed.
+    sources = {path: path.read_text("utf-8") for path in sorted((ROOT / folder).rglob("*.py"))}
     found = {
         path.relative_to(ROOT).as_posix(): words
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if (words := AVOIDED.findall("\n".join(prose(path.read_text("utf-8")))))
+        for path, source in sources.items()
+        if AVOIDED.search(source) and (words := AVOIDED.findall("\n".join(prose(source))))
     }
     assert found == {}
 

@@ -2,7 +2,8 @@
 """All points in a few runs, each struck at several points one after another.
 
 That takes a fraction of the time of one run per point, and also covers pairs of kills. A seed selects mode
-and store of each run, and the two points where processes are frozen instead.
+and store of each run, and the two points where processes are frozen instead. With each round of turns each
+run gets another mode or store, so that all of them come within four rounds.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ _PATHS = (
 )
 
 
-def journeys(turn: int) -> list[Aim]:
+def journeys(round_: int) -> list[Aim]:
     """Return aims that strike every point once by SIGKILL, and two by SIGSTOP.
 
-    :param turn: see :mod:`tests.support.turn`.
+    :param round_: number of the round in which the checks of consecutive commits play them.
     """
     frozen = []
     for where in ("task", "driver"):
         able = [point for point in POINTS.values() if point.where == where and point.freezes]
-        point = able[turn % len(able)]
+        point = able[round_ % len(able)]
         before = () if point.needs is None else (point.needs,)
-        frozen.append(_aim((*before, point.name), turn // len(able), "STOP"))
+        frozen.append(_aim((*before, point.name), round_ // len(able), "STOP"))
     # First the runs that wait longest for others.
-    return [*frozen, *(_aim(points, turn + number) for number, points in enumerate(_PATHS))]
+    return [*frozen, *(_aim(points, round_ + number) for number, points in enumerate(_PATHS))]
 
 
-def _aim(points: tuple[str, ...], turn: int, signal: str = "KILL") -> Aim:
+def _aim(points: tuple[str, ...], number: int, signal: str = "KILL") -> Aim:
     modes = [mode for mode in MODES if all(mode in POINTS[name].modes for name in points)]
-    return Aim(points, modes[turn % len(modes)], STORES[turn // len(MODES) % len(STORES)], signal)
+    return Aim(points, modes[number % len(modes)], STORES[number // len(MODES) % len(STORES)], signal)

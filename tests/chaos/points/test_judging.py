@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,8 +30,9 @@ from tests.support.s3_server import S3Server
 from tests.support.specs import submitted
 
 from ...integration.end_to_end.waiting import wait_for
+from ..plan import MODES
 from ..workload import output_of, prompt_of
-from .catalogue import POINTS, ROWS, Aim
+from .catalogue import POINTS, ROWS, STORES, Aim
 from .journeys import journeys
 from .page import page
 from .striking import INSIDE, Strike
@@ -206,19 +208,26 @@ def test_a_frozen_process_is_frozen_with_its_keeper_and_goes_on(tmp_path):
         keeper.kill()
 
 
-@pytest.mark.parametrize("turn", range(40))
-def test_journeys_cover_every_point_and_consecutive_ones_differ(turn):
-    aims = journeys(turn)
+@pytest.mark.parametrize("round_", range(40))
+def test_journeys_cover_every_point_and_consecutive_ones_differ(round_):
+    aims = journeys(round_)
     killed = [name for aim in aims if aim.signal == "KILL" for name in aim.points]
     assert sorted(killed) == sorted(POINTS)
-    assert aims != journeys(turn + 1)
+    assert aims != journeys(round_ + 1)
     for aim in aims:
         assert all(aim.mode in point.modes for point in aim.found)
 
 
-def test_every_point_is_frozen_within_some_turns():
-    frozen = {aim.points[-1] for turn in range(40) for aim in journeys(turn) if aim.signal == "STOP"}
+def test_every_point_is_frozen_within_some_rounds():
+    frozen = {aim.points[-1] for number in range(40) for aim in journeys(number) if aim.signal == "STOP"}
     assert frozen == {p.name for p in POINTS.values() if p.freezes and p.where != "trigger"}
+
+
+def test_each_run_comes_in_each_mode_and_store():
+    found = {(aim.points, aim.mode, aim.store) for number in range(4) for aim in journeys(number)[2:]}
+    for aim in journeys(0)[2:]:
+        modes = [mode for mode in MODES if all(mode in point.modes for point in aim.found)]
+        assert {one[1:] for one in found if one[0] == aim.points} == set(product(modes, STORES))
 
 
 def test_the_page_shows_cells_and_flaws(tmp_path):

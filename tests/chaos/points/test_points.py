@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every point between two steps is struck in three checks: nothing is lost, paid twice or published twice."""
+"""Every point between two steps is struck in eight checks: nothing is lost, paid twice or published twice."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 import pytest
 
 from tests.support.s3_server import serving
-from tests.support.turn import TURN, of_this_turn, turn
+from tests.support.turn import TURN, TURNS, of_this_turn, turn
 
 from .journeys import journeys
 from .striking import together
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 PARALLEL = 6
-AIMS = of_this_turn(journeys(turn()))
+AIMS = of_this_turn(journeys(turn() // TURNS))
 
 
 @pytest.fixture(scope="module")

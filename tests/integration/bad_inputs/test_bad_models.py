@@ -15,7 +15,6 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.row_template import RowTemplate
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Request
-from tests.support.turn import TURNS
 
 from .place import Case, Place, assert_nothing_happened, assert_one_sentence, case
 
@@ -150,6 +149,7 @@ def apart() -> Iterator[Any]:
     made.close()
 
 
+@pytest.mark.turn(0, 2, 4, 6)
 @pytest.mark.parametrize("wrong", VLLM)
 def test_what_vllm_would_refuse_is_refused_before_it_starts(wrong: Case, place: Place, apart: Any) -> None:
     from airflow_provider_raybatch.job.preflight.known_models import check_unless_kept
@@ -164,7 +164,10 @@ def test_what_vllm_would_refuse_is_refused_before_it_starts(wrong: Case, place: 
 
 @pytest.mark.parametrize(
     "wrong",
-    [pytest.param(*one.values, id=one.id, marks=pytest.mark.turn(n)) for n, one in enumerate(VLLM[-TURNS:])],
+    [
+        pytest.param(*one.values, id=one.id, marks=pytest.mark.turn(2 * n + 1))
+        for n, one in enumerate(VLLM[-4:])
+    ],
 )
 def test_a_refusal_is_the_last_event_of_the_driver(wrong: Case, place: Place, ray_here: Any) -> None:
     pytest.importorskip("vllm")
@@ -172,6 +175,7 @@ def test_a_refusal_is_the_last_event_of_the_driver(wrong: Case, place: Place, ra
     assert_nothing_happened(place)
 
 
+@pytest.mark.turn(0, 2, 4, 6)
 def test_some_prompts_too_long_are_counted(place: Place) -> None:
     from airflow_provider_raybatch.job.preflight.model_check import check_model
 

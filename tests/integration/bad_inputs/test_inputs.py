@@ -53,6 +53,7 @@ def test_an_empty_input_needs_no_model(place: Place, ray_here: Any) -> None:
     assert list(manifest.timing.phases) == ["source", "prompt", "earlier", "claim"]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("batch_size", [1, 8, 100])
 def test_values_do_not_depend_on_the_batch_size(place: Place, ray_here: Any, batch_size: int) -> None:
     numbers = [4990.0, 4999.0, 3] * 10 + ["none"]

@@ -50,6 +50,7 @@ def rows() -> list[dict[str, Any]]:
     return [{"id": number, "text": f"{canary('text')} {number}"} for number in range(40)]
 
 
+@pytest.mark.turn(1, 3, 5, 7)
 def test_errors_of_functions_and_poison_rows_quote_nothing(place: Place, ray_here: Any) -> None:
     asked = [*rows(), {"id": 40, "text": f"{canary('poison')} KILL"}]
     manifest = place.run(
@@ -72,6 +73,7 @@ def test_errors_of_functions_and_poison_rows_quote_nothing(place: Place, ray_her
     assert canary("poison") in letters
 
 
+@pytest.mark.turn(0, 2, 4, 6)
 def test_a_refusal_of_what_a_function_returned_quotes_nothing(place: Place, ray_here: Any) -> None:
     made = '{"column": row["text"] if row["id"] % 2 else row["id"]}'
     given = {**functions(place, made), "max_error_fraction": 1.0, "report_samples": 0}
@@ -81,7 +83,7 @@ def test_a_refusal_of_what_a_function_returned_quotes_nothing(place: Place, ray_
     assert found_in(shown(place)) == []
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(6)
 def test_lines_that_fail_in_the_engine_are_not_printed(place: Place, ray_here: Any) -> None:
     lines = [line(canary(str(number)), chat(f"BREAK {canary('text')}")) for number in range(20)]
     failed = place.refused(

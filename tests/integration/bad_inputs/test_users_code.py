@@ -17,6 +17,7 @@ def make(row, response=None):
 """
 
 
+@pytest.mark.turn(0, 4)
 def test_in_the_preflight(place: Place, ray_here: Any) -> None:
     given = function(place, ENDS.format(row=0, code=0))
     expected = f"prompt_function: {given['prompt_function']!r} ended the process"
@@ -24,7 +25,7 @@ def test_in_the_preflight(place: Place, ray_here: Any) -> None:
     assert_nothing_happened(place)
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(6)
 def test_while_keys_are_made(place: Place, ray_here: Any) -> None:
     given = function(place, ENDS.format(row=1200, code=1))
     source = place.jsonl(*({"id": number, "text": "x"} for number in range(1300)))
@@ -33,6 +34,7 @@ def test_while_keys_are_made(place: Place, ray_here: Any) -> None:
     assert_one_sentence(failed, Case("", lambda _: {}, (expected, "raise an exception")))
 
 
+@pytest.mark.turn(3, 7)
 def test_while_the_dataset_is_published(place: Place, ray_here: Any) -> None:
     (path,) = function(place, ENDS.format(row=5, code=1)).values()
     failed = place.refused(postprocess=path)

@@ -81,7 +81,7 @@ def dead_letters(dataset: Dataset) -> dict[str, dict[str, Any]]:
     return {letter["row"]["name"]: letter for letter in letters}
 
 
-@pytest.mark.turn(0)
+@pytest.mark.turn(4)
 def test_rows_without_an_answer_leave_the_others_alone(dataset, answers, dead_letters):
     assert set(answers) | set(dead_letters) == set(QUESTIONS)
     assert set(dead_letters) == {"empty", "too_long"}
@@ -91,7 +91,7 @@ def test_rows_without_an_answer_leave_the_others_alone(dataset, answers, dead_le
     assert (counts.ok, counts.error) == (len(answers), 2)
 
 
-@pytest.mark.turn(0)
+@pytest.mark.turn(4)
 def test_three_completions_are_kept(dataset, answers):
     row = answers["three"]
     assert len(row["completions"]) == 3
@@ -101,7 +101,7 @@ def test_three_completions_are_kept(dataset, answers):
     assert sum(dataset.manifest.finish_reasons.values()) == len(answers) + 2
 
 
-@pytest.mark.turn(0)
+@pytest.mark.turn(4)
 def test_finish_reasons(dataset, answers):
     assert answers["stop"]["finish_reason"] == "stop"
     assert answers["stop"]["response"].strip() == "7"
@@ -111,14 +111,14 @@ def test_finish_reasons(dataset, answers):
     assert dataset.manifest.finish_reasons == {reason: reasons.count(reason) for reason in set(reasons)}
 
 
-@pytest.mark.turn(0)
+@pytest.mark.turn(4)
 def test_tokens_of_a_shared_beginning_are_counted_as_cached(dataset, answers):
     tokens = dataset.manifest.tokens
     assert 0 < tokens.cached <= answers["long_a"]["input_tokens"]
     assert tokens.input == sum(row["input_tokens"] for row in answers.values())
 
 
-@pytest.mark.turn(0)
+@pytest.mark.turn(4)
 def test_structured_output_reaches_the_engine_unchanged(answers):
     assert answers["choice"]["response"] in CHOICES
     for name in ("any_of", "any_of_text"):
@@ -129,7 +129,7 @@ def test_structured_output_reaches_the_engine_unchanged(answers):
         )
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(6)
 def test_a_model_in_a_bucket_answers_as_its_folder_does(
     api: AirflowApi, jobs: RayJobs, lake: Lake, tmp_path: Path
 ) -> None:
@@ -167,7 +167,7 @@ def test_a_model_in_a_bucket_answers_as_its_folder_does(
     assert found[1].manifest.digests.model not in {"", found[0].manifest.digests.model}
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(5)
 def test_a_refusal_is_one_sentence_in_the_task_log(api, jobs, tmp_path):
     """A Ray task checks the model; its error comes back through Ray, the driver and Airflow."""
     source = tmp_path / "chats.jsonl"

@@ -19,7 +19,7 @@ from .ray_jobs import RayJobs
 from .rest import AirflowApi, Task
 from .waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.turn(3)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.turn(1)]
 
 ROWS = 80
 

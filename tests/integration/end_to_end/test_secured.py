@@ -22,7 +22,7 @@ from .rest import AirflowApi, Task
 from .secrecy import Secrets, left_by_airflow, left_in_objects
 from .stack import AirflowStack
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.turn(3)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.turn(5)]
 
 ROWS = 40
 

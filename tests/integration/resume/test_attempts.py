@@ -12,6 +12,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from tests.support.repeated_task import ROWS, RepeatedTask, answers
 
 
+@pytest.mark.turn(1, 3, 5, 7)
 def test_a_changed_input_pays_for_changed_rows_only(task: RepeatedTask) -> None:
     texts = [f"text {number}" for number in range(ROWS)]
     task.input(texts)
@@ -36,7 +37,7 @@ def test_a_clear_keeps_valid_rows_unless_it_regenerates(task: RepeatedTask) -> N
     assert task.asked(task.run(token="other", sampling={"temperature": 0, "max_tokens": 5})) == ROWS
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(3)
 def test_failed_rows_are_asked_again_up_to_max_row_attempts(task: RepeatedTask) -> None:
     task.input([f"text {number}" for number in range(20)])
     failing = {"engine": "echo", "engine_args": {"fail_pattern": "text 7"}}
@@ -52,7 +53,7 @@ def test_failed_rows_are_asked_again_up_to_max_row_attempts(task: RepeatedTask) 
     assert (task.asked(mended), mended.counts.ok) == (1, 20)
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(6)
 def test_ids_name_the_rows(task: RepeatedTask) -> None:
     task.input(["good", "bad"])
     echo = {"engine": "echo", "engine_args": {"fail_pattern": "bad"}}
@@ -61,6 +62,7 @@ def test_ids_name_the_rows(task: RepeatedTask) -> None:
     assert json.loads(file.read_text())["id"] == "r1"
 
 
+@pytest.mark.turn(0, 2, 4, 6)
 def test_equal_greedy_requests_are_asked_once(task: RepeatedTask) -> None:
     texts = [f"text {number % 40}" for number in range(ROWS)]
     task.input(texts)

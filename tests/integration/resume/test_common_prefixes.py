@@ -44,6 +44,7 @@ def readings(task: RepeatedTask, manifest: BatchManifest) -> Counter[str]:
     return Counter(name for engine in found for name in {prompt[:NAME] for prompt, _ in engine.asked})
 
 
+@pytest.mark.turn(1, 7)
 def test_rows_of_a_document_go_to_one_of_two_replicas(
     task: RepeatedTask, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,7 +62,7 @@ def test_rows_of_a_document_go_to_one_of_two_replicas(
     assert sum(readings(task, as_stored).values()) >= 1.5 * DOCUMENTS
 
 
-@pytest.mark.turn(0)
+@pytest.mark.turn(3)
 def test_rows_in_buckets_survive_the_death_of_a_replica(task: RepeatedTask, texts: list[str]) -> None:
     """Each is answered, and only what was in the engine or not yet written is asked again."""
     with killing_one(task.folder / "requests", answered=ROWS // 6):
@@ -72,7 +73,7 @@ def test_rows_in_buckets_survive_the_death_of_a_replica(task: RepeatedTask, text
     assert ROWS < task.asked(manifest) <= ROWS + 4 * SLOTS
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(5)
 def test_a_resume_brings_the_missing_rows_together(task: RepeatedTask, texts: list[str]) -> None:
     failing = {**PACE, "fail_pattern": "question 3"}
     limits = {"max_error_fraction": 0.2, "max_row_attempts": 3}

@@ -109,7 +109,7 @@ def test_a_job_that_is_refused_leaves_no_replica(task: RepeatedTask, checks: Dri
     assert task.asked_in_all() == 0
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(4)
 def test_a_job_without_work_leaves_no_replica(task: RepeatedTask, checks: Driver) -> None:
     store = {"reuse": str(task.folder / "store")}
     task.run(**store)
@@ -119,7 +119,7 @@ def test_a_job_without_work_leaves_no_replica(task: RepeatedTask, checks: Driver
     wait_until_they_are_gone()
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(6)
 def test_nodes_are_not_waited_for_again(
     task: RepeatedTask, checks: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +153,7 @@ def dies_at_first(file: Path) -> int:
     return os.getpid()
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(2)
 def test_a_replica_is_asked_again_if_one_dies_of_a_question(task: RepeatedTask, checks: Driver) -> None:
     checks.question = (dies_at_first, task.folder / "died")
     manifest = task.run()
@@ -165,7 +165,7 @@ def refuses() -> None:
     raise RaybatchError("model: it is refused.", FailureClass.USER_ERROR)
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(5)
 def test_what_a_replica_refuses_ends_the_job(task: RepeatedTask, checks: Driver) -> None:
     checks.question = (refuses,)
     assert task.refused(FailureClass.USER_ERROR) == "model: it is refused."

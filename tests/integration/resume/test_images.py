@@ -77,7 +77,7 @@ def test_each_row_has_its_own_images(task: RepeatedTask) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", [pytest.param("disk", marks=pytest.mark.turn(1)), pytest.param("s3", marks=pytest.mark.turn(3))]
+    "place", [pytest.param("disk", marks=pytest.mark.turn(3)), pytest.param("s3", marks=pytest.mark.turn(7))]
 )
 def test_a_job_that_was_stopped_pays_for_the_rest(
     place: str, tmp_path: Path, ray_here: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
@@ -169,7 +169,7 @@ def ask(row):
 
 
 @pytest.mark.slow
-@pytest.mark.turn(0)
+@pytest.mark.turn(4)
 def test_an_image_that_kills_its_decoder_fails_alone(task: RepeatedTask, modules: Path) -> None:
     (modules / "deadly_pictures.py").write_text(KILLING)
     pictures = [Picture(number) for number in range(10)]

@@ -41,8 +41,8 @@ LIMITS: dict[str, tuple[Callable[[int], dict[str, Any]], FailureClass, str]] = {
     ("limit", "on_s3"),
     [
         pytest.param("tokens", False, marks=pytest.mark.turn(0)),
-        pytest.param("deadline", False, marks=pytest.mark.turn(1)),
-        pytest.param("stop", True, marks=pytest.mark.turn(2)),
+        pytest.param("deadline", False, marks=pytest.mark.turn(5)),
+        pytest.param("stop", True, marks=pytest.mark.turn(3)),
     ],
 )
 def test_a_limit_stops_the_job_and_keeps_what_is_done(
@@ -78,6 +78,7 @@ def test_a_limit_stops_the_job_and_keeps_what_is_done(
     assert manifest.counts.resumed == kept
 
 
+@pytest.mark.turn(2, 6)
 def test_no_progress_timeout_spares_a_slow_response(
     task: RepeatedTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:

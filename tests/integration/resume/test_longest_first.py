@@ -51,6 +51,7 @@ def long_at_first(task: RepeatedTask, manifest: BatchManifest) -> list[int]:
     ]
 
 
+@pytest.mark.turn(1, 5)
 def test_two_replicas_get_as_many_long_rows(
     task: RepeatedTask, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +71,7 @@ def test_two_replicas_get_as_many_long_rows(
     assert min(long_at_first(task, as_stored)) == 0
 
 
+@pytest.mark.turn(3, 7)
 def test_long_rows_begin_first(task: RepeatedTask, texts: list[str]) -> None:
     manifest = task.run(**FIELDS, **FEW_AT_ONCE)
     assert_whole(manifest, texts)

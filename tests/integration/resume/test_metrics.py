@@ -7,6 +7,8 @@ import re
 import urllib.request
 from typing import Any
 
+import pytest
+
 from tests.integration.end_to_end.waiting import wait_for
 from tests.support.ray_data_page import page_of
 from tests.support.repeated_task import RepeatedTask
@@ -41,6 +43,7 @@ def rows_of(ray: Any, dataset: str) -> dict[str, float]:
     return {tags["operator"]: value for tags, value in pairs if tags["dataset"] == dataset}
 
 
+@pytest.mark.turn(0, 2, 4, 6)
 def test_prometheus_finds_rows_and_tokens_on_the_node(task: RepeatedTask, ray_here: Any) -> None:
     task.input([*(f"text {number}" for number in range(ROWS)), "fail me"])
     task.run(token="metrics", engine_args={"fail_pattern": "fail me"}, max_errors=1)
@@ -67,6 +70,7 @@ def test_prometheus_finds_rows_and_tokens_on_the_node(task: RepeatedTask, ray_he
     assert wait_for("all metrics", lambda: shown() == wanted, 60, lambda: str(shown()), pause=0.2)
 
 
+@pytest.mark.turn(1, 3, 5, 7)
 def test_the_seconds_of_a_start_are_told_by_phase(task: RepeatedTask) -> None:
     task.input(["one"])
     phases = task.run().timing.phases

@@ -31,7 +31,7 @@ def test_a_poison_row_is_found_and_all_others_answered(task: RepeatedTask) -> No
     assert restarts <= math.ceil(math.log2(32)) + 1
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 @pytest.mark.parametrize(
     "asked",
     [

@@ -16,6 +16,7 @@ def reuse(task: RepeatedTask) -> dict[str, Any]:
     return {"reuse": str(task.folder / "store")}
 
 
+@pytest.mark.turn(0, 2, 4, 6)
 def test_only_changed_rows_are_paid_for(task: RepeatedTask, reuse: dict[str, Any]) -> None:
     texts = [f"text {number}" for number in range(ROWS)]
     task.input(texts)
@@ -46,7 +47,7 @@ def test_a_clear_that_regenerates_takes_nothing_from_the_store(
     assert task.asked(task.run(run_id="r2", **anew)) == 0
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(4)
 def test_failed_rows_are_not_reused(task: RepeatedTask, reuse: dict[str, Any]) -> None:
     task.input(["good", "bad"])
     failing = {"engine": "echo", "engine_args": {"fail_pattern": "bad"}}
@@ -56,7 +57,7 @@ def test_failed_rows_are_not_reused(task: RepeatedTask, reuse: dict[str, Any]) -
     assert (task.asked(second), second.counts.ok, second.counts.reused) == (1, 2, 1)
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(6)
 def test_sampled_requests_keep_an_answer_each(task: RepeatedTask, reuse: dict[str, Any]) -> None:
     task.input(["the same words", "the same words", "others"])
     sampled: dict[str, Any] = {"sampling": {"temperature": 1.0}, **reuse}
@@ -76,6 +77,7 @@ def test_all_completions_come_back(task: RepeatedTask, reuse: dict[str, Any]) ->
     assert len(rows_of(second)[0]["completions"]) == 3
 
 
+@pytest.mark.turn(1, 3, 5, 7)
 def test_a_retry_stores_after_a_kill_behind_the_commit(task: RepeatedTask, reuse: dict[str, Any]) -> None:
     task.input([f"text {number}" for number in range(20)])
 

@@ -96,7 +96,7 @@ def assert_ended_midway(batch: Batch, code: str) -> None:
     assert (total, completed, failed) == (LINES, len(good), 0)
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(3)
 def test_cancelled_batch_frees_its_replicas(batch: Batch, ray_here: Any) -> None:
     def cancel() -> None:
         wait_until(lambda: kept(batch))
@@ -108,14 +108,14 @@ def test_cancelled_batch_frees_its_replicas(batch: Batch, ray_here: Any) -> None
     wait_until(lambda: ray_here.available_resources().get("CPU") == 2)
 
 
-@pytest.mark.turn(0)
+@pytest.mark.turn(1)
 def test_batch_expires_while_it_is_answered(batch: Batch) -> None:
     answer(spec_of(batch, expires_at=time.time() + 30))
     assert_ended_midway(batch, "batch_expired")
     assert batch.outcome() == "expired"
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(7)
 def test_killed_driver_of_a_cancelled_batch_is_resumed(batch: Batch, tmp_path: Path, ray_here: Any) -> None:
     """It dies at once after the cancel; the next one asks nothing more, and starts no engine."""
     document = tmp_path / "spec.json"

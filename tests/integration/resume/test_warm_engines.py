@@ -87,7 +87,7 @@ def test_another_engine_is_not_taken(task: RepeatedTask, others: dict[str, Any])
     assert len({engine.pid for engine in used(task)}) == 2
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(6)
 def test_a_row_that_kills_it_leaves_no_dead_engine_to_the_next(task: RepeatedTask) -> None:
     task.input([*TEXTS, "poison"])
     made = task.run("one", keep_warm=300, engine_args={"kill_pattern": "poison"}, max_errors=1)
@@ -100,7 +100,7 @@ def test_a_row_that_kills_it_leaves_no_dead_engine_to_the_next(task: RepeatedTas
     assert used(task)[-1].pid == used(task)[-2].pid
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(5)
 def test_an_engine_that_hangs_is_not_handed_on(task: RepeatedTask) -> None:
     """The job that stalls with it ends it: its retry would stall, too."""
     task.input([*TEXTS, "hangs"])
@@ -138,7 +138,7 @@ def test_a_stopped_job_gives_its_engine_back(task: RepeatedTask) -> None:
     assert 0 < task.asked(rest) < len(TEXTS)
 
 
-@pytest.mark.turn(3)
+@pytest.mark.turn(7)
 def test_a_job_without_work_leaves_the_engine_to_the_next(task: RepeatedTask) -> None:
     task.run("one", keep_warm=300)
     again = task.run("two", keep_warm=300)
@@ -158,7 +158,7 @@ def test_an_engine_that_died_while_it_was_idle_is_not_handed_on(task: RepeatedTa
 
 
 @pytest.mark.vllm
-@pytest.mark.turn(1)
+@pytest.mark.turn(4)
 def test_vllm_answers_the_next_job_with_its_own_sampling(task: RepeatedTask) -> None:
     pytest.importorskip("vllm")
     model = str(Path(__file__).parents[3] / "dags_examples/demo_model/model")
@@ -198,7 +198,8 @@ ON_GPUS: tuple[dict[str, Any], ...] = (
 
 @pytest.mark.timeout(800)
 @pytest.mark.parametrize(
-    "scenes", [pytest.param(one, marks=pytest.mark.turn(2 * n), id=f"{n}") for n, one in enumerate(ON_GPUS)]
+    "scenes",
+    [pytest.param(one, marks=pytest.mark.turn(2 + 4 * n), id=f"{n}") for n, one in enumerate(ON_GPUS)],
 )
 def test_engines_on_gpus_are_shared(tmp_path: Path, scenes: dict[str, Any]) -> None:
     seen, _ = run_with_own_ray("warm_engines_gpu.py", str(tmp_path), *scenes, seconds=700)

@@ -195,7 +195,7 @@ def plain(line: bytes) -> dict[str, Any]:
     return value
 
 
-# Each commit tries other files, four commits as many as are enough.
+# Each commit tries other files, eight commits as many as are enough.
 @seed(turn())
 @settings(max_examples=400 // TURNS)
 @given(files)

@@ -77,6 +77,7 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[list[Folder]
     return folders, proxy.api.url
 
 
+@pytest.mark.share(4)
 def test_two_attempts_at_once_give_one_dataset(places: tuple[list[Folder], str]) -> None:
     folders, url = places
     racers = [

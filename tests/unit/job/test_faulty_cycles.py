@@ -66,7 +66,7 @@ def healthy(s3_server: S3Server) -> S3Folder:
     ("share", "seeds"),
     [
         pytest.param(0.05, range(7), marks=pytest.mark.turn(1)),
-        pytest.param(0.3, range(7, 10), marks=pytest.mark.turn(2)),
+        pytest.param(0.3, range(7, 10), marks=pytest.mark.turn(5)),
     ],
 )
 def test_a_store_that_fails_often_costs_time_only(
@@ -90,8 +90,8 @@ def test_a_store_that_fails_often_costs_time_only(
 @pytest.mark.parametrize(
     ("fault", "step"),
     [
-        pytest.param(Fault.ERROR_500, 9, marks=pytest.mark.turn(2)),
-        pytest.param(Fault.LOST, 5, marks=pytest.mark.turn(0)),
+        pytest.param(Fault.ERROR_500, 9, marks=pytest.mark.turn(3)),
+        pytest.param(Fault.LOST, 5, marks=pytest.mark.turn(7)),
     ],
 )
 def test_outage_at_any_call_leaves_all_or_nothing(

@@ -366,6 +366,7 @@ FUZZ = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.share(4)
 @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(lines=FUZZ)
 def test_any_lines_end_in_lines(tmp_path_factory: pytest.TempPathFactory, lines: list[Any]) -> None:

@@ -11,17 +11,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.turn import TURNS
-
 from .batches import EVENTS, Event, cancel, expire, freeze, played, quiet
 from .exploring import STRIDE
 
 _AFTER = 60
 """Steps after the first event, before which a second one comes."""
-FIRST = [
-    pytest.param(event, marks=pytest.mark.turn(number % TURNS), id=event.__name__)
-    for number, event in enumerate(EVENTS)
-]
 
 
 @pytest.fixture(autouse=True)
@@ -38,8 +32,9 @@ def test_a_batch_ends_well_with_an_event_before_any_step(event: Event) -> None:
     assert steps > 30
 
 
+@pytest.mark.share(8)
 @pytest.mark.slow
-@pytest.mark.parametrize("first", FIRST)
+@pytest.mark.parametrize("first", EVENTS, ids=lambda event: event.__name__)
 def test_a_batch_ends_well_with_two_events(first: Event) -> None:
     """The second one comes before a step that is reached; after the end of all, there is only the first."""
     tried = 0
@@ -52,14 +47,9 @@ def test_a_batch_ends_well_with_two_events(first: Event) -> None:
     assert tried > 3_000
 
 
+@pytest.mark.share(8)
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "event",
-    [
-        pytest.param(cancel, marks=pytest.mark.turn(0), id="cancel"),
-        pytest.param(expire, marks=pytest.mark.turn(2), id="expire"),
-    ],
-)
+@pytest.mark.parametrize("event", [cancel, expire], ids=lambda event: event.__name__)
 def test_a_frozen_driver_goes_on_after_the_end(event: Event) -> None:
     steps = played()
     for step in range(steps):

@@ -12,7 +12,6 @@ from functools import partial
 import pytest
 
 from airflow_provider_raybatch.cluster.kuberay import lifecycle
-from tests.support.turn import TURNS
 
 from .cluster_world import CLOCK, World
 from .exploring import STRIDE, explore
@@ -54,6 +53,7 @@ def test_a_run_without_faults() -> None:
     assert_done((), 0, 1)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_single_fault(fault: str) -> None:
     assert_done((fault,), 1, 41 if fault in MANY else 7)
@@ -71,8 +71,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "faults", [pytest.param(pair, marks=pytest.mark.turn(n % TURNS)) for n, pair in enumerate(PAIRS)], ids=str
-)
+@pytest.mark.share(8)
+@pytest.mark.parametrize("faults", PAIRS, ids=str)
 def test_pairs_of_faults(faults: tuple[str, ...]) -> None:
     assert_done(faults, 2, 211 if {"late", "operator", "clear, kill", "head"} & {*faults} else 101)

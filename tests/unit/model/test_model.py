@@ -17,7 +17,7 @@ from .exploring import POWER, STRIDE, at
 from .job import ROWS, Killed, World
 from .memory import nothing
 
-pytestmark = [pytest.mark.slow, pytest.mark.turn(2)]
+pytestmark = [pytest.mark.slow, pytest.mark.share(4)]
 
 FIRST, SECOND, THIRD = (new_run_token(number) for number in (1, 2, 3))
 SAME_OR_NEWER = [pytest.param(FIRST, id="same run"), pytest.param(SECOND, id="newer run")]

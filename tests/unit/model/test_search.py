@@ -17,8 +17,8 @@ from .search import World, searching
 from .search_scope import Scope
 
 pytestmark = pytest.mark.slow
-in_turn = pytest.mark.turn(0)
-"""The worlds of one test are tried with each commit, the others in turn."""
+in_turn = pytest.mark.share(4)
+"""All worlds of one test are tried with each commit, and one in four of the others."""
 
 CALLS_OF_A_PROCESS, CALLS_OF_A_ROW = 6, 4
 DEATHS, CALLS, REQUESTS = range(3)

@@ -16,7 +16,7 @@ from .job import Killed
 from .memory import nothing
 from .store import Act, World, one_by_one, shelf
 
-pytestmark = [pytest.mark.slow, pytest.mark.turn(1)]
+pytestmark = [pytest.mark.slow, pytest.mark.share(4)]
 
 
 def add(world: World) -> None:

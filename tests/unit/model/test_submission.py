@@ -17,7 +17,6 @@ from obstore.exceptions import GenericError
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.storage import retry
-from tests.support.turn import TURNS
 
 from .events import EVENTS
 from .process import Wrong
@@ -88,6 +87,7 @@ def test_threads_of_other_tests_do_not_change_a_world(make: Maker) -> None:
     assert (world.steps, world.clock.time()) == (undisturbed.steps, undisturbed.clock.time())
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("deferrable", MODES)
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("event", EVENTS)
@@ -97,10 +97,9 @@ def test_every_single_event(make: Maker, event: str, cluster: str, deferrable: b
     assert len(list(filter(None, reached))) > len(some) / 3
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("deferrable", MODES)
-@pytest.mark.parametrize(
-    "first", [pytest.param(event, marks=pytest.mark.turn(n % TURNS)) for n, event in enumerate(EVENTS)]
-)
+@pytest.mark.parametrize("first", EVENTS)
 def test_pairs_of_events(make: Maker, first: str, deferrable: bool) -> None:
     pairs = list(product(range(STEPS), range(1, STEPS), EVENTS))
     some = sample(pairs, 1997, first)
@@ -108,6 +107,7 @@ def test_pairs_of_events(make: Maker, first: str, deferrable: bool) -> None:
     assert max(map(len, came)) == 2
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("deferrable", MODES)
 @pytest.mark.parametrize("cleared", [pytest.param(False, id="retried"), pytest.param(True, id="cleared")])
 def test_a_zombie_beside_its_successor(make: Maker, cleared: bool, deferrable: bool) -> None:

@@ -62,6 +62,7 @@ OPERATIONS: dict[str, tuple[Callable[[S3Folder], Any], Any]] = {
 }
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("fault", OF_ANY_CALL)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_operation_survives_every_fault(
@@ -73,6 +74,7 @@ def test_every_operation_survives_every_fault(
     assert proxy.faults[fault] >= 1
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.CUT_ANSWER, Fault.ERROR_500])
 def test_a_file_is_uploaded_again_from_its_beginning(
     place: S3Folder, proxy: FaultyS3, fault: Fault, monkeypatch: pytest.MonkeyPatch
@@ -113,6 +115,7 @@ def test_no_call_takes_longer_than_documented() -> None:
 
 
 class TestCreate:
+    @pytest.mark.share(2)
     @pytest.mark.parametrize("fault", Fault)
     def test_object_created_by_another_is_not_ours(
         self, healthy: S3Folder, place: S3Folder, proxy: FaultyS3, fault: Fault
@@ -129,6 +132,7 @@ class TestCreate:
         assert place.read("x") == b"mine"
 
 
+@pytest.mark.share(4)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("fault", [Fault.ERROR_503, Fault.SILENT, Fault.CUT_REQUEST])

@@ -92,9 +92,8 @@ def stored(make: Callable[[Path], None], folder: Path, monkeypatch: pytest.Monke
     return place
 
 
-@pytest.mark.parametrize(
-    "replicas", [pytest.param(n, marks=pytest.mark.turn(t)) for t, n in enumerate((1, 2, 8))]
-)
+@pytest.mark.share(4)
+@pytest.mark.parametrize("replicas", [1, 2, 8])
 @pytest.mark.parametrize(
     "make",
     [parquet_of_row_groups, small_tables, many_small_files, one_large_text, one_large_table],
@@ -132,7 +131,7 @@ def test_what_is_read_leaves_the_object_store(tmp_path: Path, monkeypatch: pytes
     assert not there
 
 
-@pytest.mark.turn(0)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("make", [parquet_of_row_groups, one_large_text])
 def test_rows_in_buckets_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
     """By the tasks that bring them together; replicas read none of them from storage."""

@@ -33,6 +33,7 @@ class HasMost:
         raise NotImplementedError
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("greedy", "cached"), [(True, True), (True, False), (False, True)])
 def test_memory_of_a_row(monkeypatch: pytest.MonkeyPatch, greedy: bool, cached: bool) -> None:
     """Each request is asked by two rows, which are anywhere in the input."""

@@ -28,6 +28,8 @@ from tests.support.s3_server import S3Server
 from tests.support.tools import tool
 from tests.support.whole_job import attempt, without_cluster
 
+pytestmark = pytest.mark.share(4)
+
 ASKED: dict[str, dict[str, Any]] = {
     "generate": {"prompt": "{row.text}", "sampling": {"temperature": 0}},
     "embed": {"prompt_column": "text"},

@@ -118,6 +118,7 @@ def test_a_retry_after_success_returns_the_same(ray: FakeRay, dag_test: RunDag, 
     assert [extra["submission_id"] for extra in asset_extras(run)] == list(ray.jobs)
 
 
+@pytest.mark.turn(1, 3, 5, 7)
 def test_execution_timeout_stops_the_job(ray: FakeRay, dag_test: RunDag) -> None:
     ray.script = lasting(600)
     with DAG("execution_timeout", schedule=None) as dag:
