@@ -12,6 +12,9 @@ import pytest
 
 from tests.support.turn import TURNS, turn, turns_of
 
+_DAG_RUNS = "unit/operators/dag_runs/"
+_ALSO_THERE = {"unit/hooks/test_left_clusters.py": _DAG_RUNS}
+"""Tests that run DAGs in Airflow, too; its first run takes 20 seconds of CPU in each process."""
 _SIDE_BY_SIDE = (
     "integration/end_to_end/",
     "integration/",
@@ -20,7 +23,7 @@ _SIDE_BY_SIDE = (
     "unit/docs/",
     "unit/job/engine/",
     "unit/job/planning/",
-    "unit/operators/dag_runs/",
+    _DAG_RUNS,
     "unit/plugins/",
     "unit/test_examples.py",
 )
@@ -69,8 +72,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByFolder(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            found = (place for place in _SIDE_BY_SIDE if nodeid.startswith(f"tests/{place}"))
-            return next(found, nodeid)
+            path = nodeid.removeprefix("tests/")
+            found = (place for place in _SIDE_BY_SIDE if path.startswith(place))
+            return _ALSO_THERE.get(path.partition("::")[0]) or next(found, nodeid)
 
     return ByFolder(config, log)
 

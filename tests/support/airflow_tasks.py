@@ -15,6 +15,10 @@ from typing import Any
 import pytest
 from pydantic import JsonValue, TypeAdapter
 
+from airflow_provider_raybatch.cluster.follow import loop
+from airflow_provider_raybatch.cluster.jobs_api import client
+from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy
+from airflow_provider_raybatch.cluster.submit import resolve
 from tests.support.fake_ray import FakeRay, serving
 
 JSON_VALUE: TypeAdapter[Any] = TypeAdapter(JsonValue)
@@ -29,9 +33,18 @@ def installation(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRay]:
     """A cluster that the connection ``ray_default`` reaches."""
+    hurry(monkeypatch)
     with serving(FakeRay()) as fake:
         monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection(fake.url))
         yield fake
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing wait before it asks a cluster again; how long that is, other tests look at."""
+    monkeypatch.setattr(client, "_STOP_AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr(loop, "_ASK_AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr(resolve, "_POST_WAIT", 0.01)
+    monkeypatch.setattr(RetryPolicy, "wait", lambda policy, attempt: 0.01)
 
 
 class Clock:

@@ -151,6 +151,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else a body waits 40 ms until its head is confirmed
     server: _Server
 
     def log_message(self, format: str, *args: object) -> None:

@@ -88,7 +88,7 @@ def test_a_share_of_what_runs_in_one_turn_is_refused() -> None:
 
 
 def test_eight_turns_have_all_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
+    found: list[int] = []
     for now in range(1000, 1000 + TURNS):
         monkeypatch.setenv(TURN, str(now))
         assert of_this_turn(range(50)) == of_this_turn(range(50), now)

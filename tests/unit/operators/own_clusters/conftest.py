@@ -12,6 +12,7 @@ from airflow_provider_raybatch.cluster.kuberay import claim, lifecycle, waiting
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.role import PROXY, role_rules
 from airflow_provider_raybatch.places import keeping
+from tests.support.airflow_tasks import hurry
 from tests.support.batches import batch
 from tests.support.kubernetes.credentials import write_kubeconfig
 from tests.support.kubernetes.world import World, world
@@ -26,6 +27,7 @@ def kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worl
         (waiting, "_SLOWEST_POLL", 0.05), (keeping, "_ASK_SECONDS", 0.05),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, seconds)
+    hurry(monkeypatch)
     with world() as made:
         made.server.access.grant("airflow", role_rules(PROXY), namespace="default", token="of-airflow")
         monkeypatch.setenv(
