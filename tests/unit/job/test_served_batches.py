@@ -25,6 +25,8 @@ from tests.support.served_batches import LONG, Batch, a_batch, ended_midway, qui
 from tests.support.turn import TURNS
 from tests.support.whole_job import without_cluster
 
+pytestmark = pytest.mark.share(2)
+
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +277,8 @@ class Dying:
         return call
 
 
-@pytest.mark.parametrize("first", [pytest.param(n, marks=pytest.mark.turn(n)) for n in range(TURNS)])
+@pytest.mark.share(TURNS)
+@pytest.mark.parametrize("first", range(TURNS))
 def test_driver_may_die_before_any_write(
     first: int, disk: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,8 @@ from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from tests.support.batch_server import BatchServer
 from tests.support.turn import TURNS, turn
 
+pytestmark = pytest.mark.share(2)
+
 ODD = [
     "", " ", ".", "..", "../..", "..%2f..%2fetc%2fpasswd", "%00", "%0a", "\u202e", "ü", "😀", "file-", "'",
     "file-" + "0" * 31, "file-" + "0" * 33, "file-" + "A" * 32, "file-" + "\uff10" * 32, "x" * 10_000,
