@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ def test_mutant_can_be_applied_and_has_tests(mutant: Mutant) -> None:
         assert place.is_dir() or names_in(place) >= {"::".join(names)}, test
 
 
+@functools.cache
 def names_in(file: Path) -> set[str]:
     """Return the names in a test file that pytest can select."""
     found = {""}

@@ -87,6 +87,7 @@ def test_poison_rows_are_found_within_the_bound(scope: Scope) -> None:
     assert_done(scope)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "scope",
     [

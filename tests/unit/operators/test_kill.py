@@ -308,6 +308,7 @@ def test_timeout_during_the_submission_leaves_no_job(ray: FakeRay, run: Run) -> 
     assert not ray.active
 
 
+@pytest.mark.share(2)
 class TestUnderTheSupervisor:
     """Airflow's supervisor sends SIGKILL five seconds after SIGTERM: the stop must be the first request."""
 
