@@ -17,6 +17,7 @@ _ALSO_THERE = {"unit/hooks/test_left_clusters.py": _DAG_RUNS}
 """Tests that run DAGs in Airflow, too; its first run takes 20 seconds of CPU in each process."""
 _SIDE_BY_SIDE = (
     "integration/end_to_end/",
+    "integration/resume/",
     "integration/",
     "vllm/",
     "unit/cluster/local/",
