@@ -304,4 +304,5 @@ def test_driver_may_die_before_any_write(
         if is_over:
             break
     assert is_over
-    assert results == {(), ("0", "1", "2", "3", "4", "8", "9", "10", "11")}
+    # Those that died before any answer, of which not each eighth has one, have none.
+    assert results - {()} == {("0", "1", "2", "3", "4", "8", "9", "10", "11")}
