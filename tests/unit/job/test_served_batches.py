@@ -304,5 +304,6 @@ def test_driver_may_die_before_any_write(
         if is_over:
             break
     assert is_over
-    # Those that died before any answer, of which not each eighth has one, have none.
+    # One that dies before any answer has none.
+    assert () in results or first > 0
     assert results - {()} == {("0", "1", "2", "3", "4", "8", "9", "10", "11")}
