@@ -51,6 +51,7 @@ def turns_of(tests: Sequence[pytest.Item]) -> dict[pytest.Item, frozenset[int]]:
 
     A test marked ``turn`` runs in those that it names; with two such marks, in those that both name. Of the
     tests of a module that are marked ``share(n)`` each commit runs one in n, of each function about as many.
+    Of several such marks, the largest counts.
 
     :raises pytest.UsageError: a mark has a turn or a share that is none, or no turn has a test.
     """
@@ -79,8 +80,7 @@ def _named(test: pytest.Item) -> frozenset[int]:
 
 
 def _share(test: pytest.Item) -> int:
-    mark = test.get_closest_marker("share")
-    return int(mark.args[0]) if mark else 0
+    return max((int(mark.args[0]) for mark in test.iter_markers("share")), default=0)
 
 
 def _mixed(tests: Sequence[pytest.Item]) -> list[pytest.Item]:

@@ -31,9 +31,6 @@ class Found:
     def iter_markers(self, name: str) -> Iterator[Any]:
         return (mark.mark for mark in self.marks if mark.mark.name == name)
 
-    def get_closest_marker(self, name: str) -> Any:
-        return next(self.iter_markers(name), None)
-
 
 def turns(*tests: Any) -> list[frozenset[int]]:
     found = turns_of(tests)
@@ -58,6 +55,10 @@ def test_each_turn_has_one_in_so_many(share: int) -> None:
         counts = Counter(name for name, one in zip(functions, found, strict=True) if now in one)
         assert counts == dict.fromkeys("abc", 16 // share)
     assert {len(one) for one in found} == {TURNS // share}
+
+
+def test_of_two_shares_the_smaller_part_runs() -> None:
+    assert len(*turns(Found("test_x", (pytest.mark.share(2), pytest.mark.share(8))))) == 1
 
 
 def test_single_tests_of_many_modules_are_spread() -> None:

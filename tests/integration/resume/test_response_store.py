@@ -35,7 +35,7 @@ def test_only_changed_rows_are_paid_for(task: RepeatedTask, reuse: dict[str, Any
     assert task.asked(task.run(run_id="r3", **reuse)) == 0
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(6)
 def test_a_clear_that_regenerates_takes_nothing_from_the_store(
     task: RepeatedTask, reuse: dict[str, Any]
 ) -> None:
@@ -57,7 +57,7 @@ def test_failed_rows_are_not_reused(task: RepeatedTask, reuse: dict[str, Any]) -
     assert (task.asked(second), second.counts.ok, second.counts.reused) == (1, 2, 1)
 
 
-@pytest.mark.turn(6)
+@pytest.mark.turn(3)
 def test_sampled_requests_keep_an_answer_each(task: RepeatedTask, reuse: dict[str, Any]) -> None:
     task.input(["the same words", "the same words", "others"])
     sampled: dict[str, Any] = {"sampling": {"temperature": 1.0}, **reuse}
