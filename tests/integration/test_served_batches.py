@@ -131,7 +131,7 @@ def cancelled(store: BatchStore) -> BatchRecord:
     return record
 
 
-@pytest.mark.turn(0, 4)
+@pytest.mark.turn(4)
 def test_a_cancelled_batch_keeps_its_lines(store: BatchStore, run_batch: Any) -> None:
     """Its job died on its way to the claim; the next one publishes what is finished, and asks no model."""
     record = cancelled(store)

@@ -17,7 +17,7 @@ SEEDS = 1000
 """The seeds of tests begin here."""
 
 
-@pytest.mark.turn(3)
+@pytest.mark.turn(7)
 def test_nothing_is_lost_run_twice_or_goes_back(batch_api_world):
     """Two kills: of a server, and of what works for the batches."""
     print(f"{TURN}={turn()} repeats this.")

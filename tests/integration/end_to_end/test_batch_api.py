@@ -404,7 +404,7 @@ def test_key_of_a_create_makes_one_batch(batches, file_id):
     assert len({one, other, of_another_file}) == 3
 
 
-@pytest.mark.turn(4)
+@pytest.mark.turn(0)
 def test_batch_goes_on_after_a_kill_of_the_server(batches):
     (made,) = batches.play(MAIN, {"made": {"play": "started", "content": text_of(chats("kill"))}}).values()
     batches.airflow.kill("api-server", with_family=True)

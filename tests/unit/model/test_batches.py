@@ -24,6 +24,7 @@ def without_logs() -> Iterator[None]:
         yield
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__)
 def test_a_batch_ends_well_with_an_event_before_any_step(event: Event) -> None:
     steps = played()
