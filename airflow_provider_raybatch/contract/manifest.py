@@ -11,6 +11,7 @@ from airflow_provider_raybatch.contract.arguments.output import OutputFormat
 from airflow_provider_raybatch.contract.base import ContractModel, parse_file
 from airflow_provider_raybatch.contract.batch_api.records import EarlyEnd
 from airflow_provider_raybatch.contract.last_run import LastRun
+from airflow_provider_raybatch.contract.step_counts import StepCounts
 from airflow_provider_raybatch.contract.submission import TaskKey
 
 
@@ -39,6 +40,7 @@ class Counts(ContractModel):
         rows.
     :param errors_by_step: failed rows by the step that failed: read, template, media, tokenize, engine,
         parse, length, postprocess; cancelled or expired, where a batch of the Batch API has ended before.
+        Where several steps ask about a row, after the name of one, such as ``draft.parse``.
     """
 
     input: int = Field(ge=0)
@@ -215,6 +217,7 @@ class BatchManifest(ContractModel):
         what earlier attempts had asked, and forced tokens.
     :param reasons_by_step: of each step in `counts.errors_by_step` its most frequent reason, the first
         sentence.
+    :param steps: what became of each of `steps`, in their order; ``None`` where the task asked one question.
     :param last_run: the dataset of the same task before this one, where the destination has it.
     :param id_column: the column whose values name the rows; ``None`` where their positions in the input do.
     :param response_column: the column with the responses.
@@ -252,6 +255,7 @@ class BatchManifest(ContractModel):
     currency: str | None = None
     savings: Savings | None = None
     reasons_by_step: dict[str, str] = Field(default_factory=dict)
+    steps: list[StepCounts] | None = None
     last_run: LastRun | None = None
     id_column: str | None = None
     response_column: str | None = None
@@ -311,6 +315,7 @@ class BatchManifest(ContractModel):
             cost=self.cost,
             currency=self.currency,
             savings=self.savings,
+            steps=self.steps,
             report_uri=self.report_uri,
             output_tokens_per_second=self.timing.output_tokens_per_second,
             seconds=self.timing.total_seconds or None,
@@ -360,6 +365,7 @@ class Summary(ContractModel):
         :class:`Counts`.
     :param errors: all other rows; of them, `unanswered` were not asked before their batch ended.
     :param main_failure: see :attr:`BatchManifest.main_failure`.
+    :param steps: see :class:`BatchManifest`.
     :param seconds: the job's, from its start until the dataset was written.
     """
 
@@ -383,6 +389,7 @@ class Summary(ContractModel):
     cost: float | None = None
     currency: str | None = None
     savings: Savings | None = None
+    steps: list[StepCounts] | None = None
     report_uri: str | None = None
     output_tokens_per_second: float = 0.0
     seconds: float | None = None

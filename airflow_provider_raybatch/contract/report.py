@@ -12,6 +12,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.last_run import LastRun
 from airflow_provider_raybatch.contract.manifest import Counts, ReplicaStats, Savings, Timing, Tokens
 from airflow_provider_raybatch.contract.record import Moment
+from airflow_provider_raybatch.contract.step_counts import StepCounts
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.contract.text import without_examples, without_values
 
@@ -82,6 +83,8 @@ class Report(ContractModel):
     :param state: ``committed``; ``failed``, where the job said why; ``ended``, where it was killed or lost.
     :param attempts: jobs of the task's run that are known, this one included.
     :param failures: by step, the most frequent one first.
+    :param steps: what became of each of `steps`, as in the manifest; ``None`` where the task asked one
+        question, or where it is not known.
     :param prompt_tokens: lengths of prompts, and `output_tokens` of answers.
     :param answers: the most frequent first, where they are few; ``None`` where they are not.
     :param course: rates over time; empty where no request was made.
@@ -113,6 +116,7 @@ class Report(ContractModel):
     attempts: int = 1
     counts: Counts | None = None
     failures: list[FailureGroup] = Field(default_factory=list)
+    steps: list[StepCounts] | None = None
     finish_reasons: dict[str, int] = Field(default_factory=dict)
     prompt_tokens: list[Bin] = Field(default_factory=list)
     output_tokens: list[Bin] = Field(default_factory=list)

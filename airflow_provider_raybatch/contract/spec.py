@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import ValidationError, model_validator
 
 from airflow_provider_raybatch.contract.arguments.chunks import ChunkArguments
 from airflow_provider_raybatch.contract.arguments.cost import CostArguments
@@ -18,7 +18,7 @@ from airflow_provider_raybatch.contract.arguments.logprobs import COLUMNS as LOG
 from airflow_provider_raybatch.contract.arguments.logprobs import are_asked, check_logprobs, kept_logprobs
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
 from airflow_provider_raybatch.contract.arguments.openai_batch import OpenAiBatchArguments
-from airflow_provider_raybatch.contract.arguments.output import OutputArguments
+from airflow_provider_raybatch.contract.arguments.output import OUTPUT_COLUMNS, OutputArguments
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments, check_placeholders
 from airflow_provider_raybatch.contract.arguments.report import ReportArguments
 from airflow_provider_raybatch.contract.arguments.response_schema import (
@@ -30,8 +30,14 @@ from airflow_provider_raybatch.contract.arguments.reuse import ReuseArguments
 from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
 from airflow_provider_raybatch.contract.arguments.served import ServedArguments
 from airflow_provider_raybatch.contract.arguments.sizing import LORA_SIZES, SIZING_ARGS
+from airflow_provider_raybatch.contract.arguments.steps import (
+    REJECTED_COLUMN,
+    AskedStep,
+    StepsArguments,
+)
 from airflow_provider_raybatch.contract.arguments.task import GENERATE, TaskArguments
 from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN, ToolArguments
+from airflow_provider_raybatch.contract.base import sentence
 from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.location import (
     check_absolute,
@@ -39,6 +45,7 @@ from airflow_provider_raybatch.contract.location import (
     plain,
     reads_into,
 )
+from airflow_provider_raybatch.contract.step_columns import StepColumns, check_columns
 from airflow_provider_raybatch.contract.submission import Submission
 
 NOT_ARGUMENTS = frozenset({
@@ -49,6 +56,7 @@ NOT_ARGUMENTS = frozenset({
     "deadline",  # an argument of every operator; the job gets it in epoch seconds
     "last_run",  # of the task's last DAG run
     "served_batch",  # of the Batch API, given by its DAG's task
+    "asked_step",  # of a spec that is split into its steps
 })  # fmt: skip
 """The spec's fields that are not arguments of a batch inference; all others are, under the same name."""
 
@@ -57,7 +65,8 @@ _LATER_CHOICES = ("special_tokens_in_text", "on_overlong", *_OF_TOOLS)
 _YOUNG = (
     "csv_options", "response_format_digest", "pooling", "embed_dtype", "adapter", "adapters",
     "adapter_column", "adapter_digests", "query", "document", "documents_column", "top_n",
-    "chunk_tokens", "chunk_overlap_tokens", "served_model_name", *ImageArguments.model_fields,
+    "chunk_tokens", "chunk_overlap_tokens", "served_model_name", "steps", "asked_step",
+    *ImageArguments.model_fields,
     *_LATER_CHOICES,
 )  # fmt: skip
 """Arguments that came after specs were submitted: left out of the fingerprint where they are not given."""
@@ -84,6 +93,7 @@ class BatchInferenceSpec(
     ModelArguments,
     ImageLimits,
     ImageArguments,
+    StepsArguments,
     PromptArguments,
     InputArguments,
 ):
@@ -179,7 +189,8 @@ class BatchInferenceSpec(
 
     def _check_typed(self, schema: Mapping[str, Any]) -> None:
         others = (self.sampling_column, self.adapter_column, self.id_column)
-        read = [*self.column_arguments(), *filter(None, others)]
+        # A step that reads a column of its own is refused where all steps are known.
+        read = [*(() if self.asked_step else self.column_arguments()), *filter(None, others)]
         known = "which the source has already; set output_prefix, for example to 'llm_'"
         taken = {name.lower(): known for name in read}
         own = self.own_columns(self.optional_columns)
@@ -281,6 +292,60 @@ class BatchInferenceSpec(
         return self
 
     @model_validator(mode="after")
+    def _steps_have_their_engine(self) -> BatchInferenceSpec:
+        if not self.steps:
+            return self
+        if self.engine == "ray_data_llm":
+            raise ValueError("steps: engine 'ray_data_llm' answers one request a row; use engine 'vllm'")
+        if self.pools:
+            raise ValueError(
+                f"steps: model_task {self.model_task!r} generates no text, and an engine either generates or "
+                "pools; use a task of its own for it"
+            )
+        asked = zip(self.steps, self.step_specs(), strict=True)
+        check_columns([
+            StepColumns(step, one.made_columns, list(one.column_arguments())) for step, one in asked
+        ])
+        return self
+
+    def step_specs(self) -> tuple[BatchInferenceSpec, ...]:
+        """A spec for each step, as if it were the only question; this one itself without steps.
+
+        :raises ValueError: a step is wrong; one sentence, with its name.
+        """
+        if not self.steps:
+            return (self,)
+        shared = self.model_dump(exclude={"steps", "asked_step"})
+        found: list[BatchInferenceSpec] = []
+        for number, step in enumerate(self.steps):
+            earlier = [name for one in found for name in one.step_columns]
+            asked = AskedStep(steps=self.steps, number=number, earlier_columns=earlier)
+            own = step.model_dump(exclude={"name", "on_rejected", "when"})
+            own |= {"sampling": {**self.sampling, **step.sampling}, "output_prefix": f"{step.name}_"}
+            # Rows that ask alike in one step may differ in the next.
+            own |= {"asked_step": asked, "deduplicate": False}
+            own |= {} if asked.is_last else {"postprocess": None}
+            try:
+                found.append(BatchInferenceSpec.model_validate({**shared, **own}))
+            except ValidationError as error:
+                raise ValueError(f"steps: {step.name}: {sentence(error).rstrip('.')}") from None
+        return tuple(found)
+
+    @property
+    def step_columns(self) -> list[str]:
+        """Names of the columns that a step makes, which later ones may read."""
+        several = self.sampling.get("n", 1) != 1
+        own = [*OUTPUT_COLUMNS[: -1 if several else -2], *self.optional_columns]
+        typed = properties_of(self.response_schema) if self.response_schema is not None else {}
+        return [self.output_prefix + name for name in (*own, *typed)]
+
+    @property
+    def made_columns(self) -> set[str]:
+        """Names of the columns that a dataset may have of its own, in lower case."""
+        typed = properties_of(self.response_schema) if self.response_schema is not None else {}
+        return {*self.own_columns(self.optional_columns), *((self.output_prefix + n).lower() for n in typed)}
+
+    @model_validator(mode="after")
     def _source_is_not_destination(self) -> BatchInferenceSpec:
         destination = self.destination
         for path in self.source:
@@ -316,6 +381,8 @@ class BatchInferenceSpec(
     @property
     def keeps_logprobs(self) -> bool:
         """Whether the dataset has log probabilities."""
+        if self.steps:
+            return any(step.keeps_logprobs for step in self.step_specs())
         return bool(kept_logprobs(self.sampling, self.lines_sample))
 
     @property
@@ -325,6 +392,7 @@ class BatchInferenceSpec(
         What decides about one must be part of the request keys, so that no stored response lacks it.
         """
         names = ["truncated_prompt_tokens"] if self.on_overlong == "truncate" else []
+        names += [REJECTED_COLUMN] if self.asked_step and self.asked_step.step.goes_on_rejected else []
         names += ["reasoning", "reasoning_tokens"] if self.splits_reasoning else []
         for name in kept_logprobs(self.sampling, self.lines_sample):
             names += LOGPROBS[name]

@@ -23,6 +23,7 @@ ENDPOINTS = {"generate": (CHAT, COMPLETIONS), "embed": (EMBEDDINGS,)}
 _OF_LINES = {
     **dict.fromkeys(PROMPTS, "the body of each line is what is asked"),
     "system_prompt": "the messages of each line are what is asked",
+    "steps": "the body of each line is the one request",
     "sampling_column": "the body of each line has its parameters",
     "adapter_column": "a line has the name of the model, and no adapter",
     "images": "the messages of each line have their images, as 'data:' URIs",

@@ -50,7 +50,7 @@ class PromptArguments(ContractModel):
 
     @model_validator(mode="after")
     def _one_way_to_ask(self) -> PromptArguments:
-        if self.asks_by_lines:
+        if self.asks_by_lines or self.asks_in_steps:
             return self  # whatever is given has its own message
         ways = PAIRS if self.compares else PROMPTS
         given = [name for name in ways if getattr(self, name) is not None]
@@ -96,6 +96,11 @@ class PromptArguments(ContractModel):
         """Whether each row is a whole request by itself, so that no prompt is given."""
         return False
 
+    @property
+    def asks_in_steps(self) -> bool:
+        """Whether several steps ask about each row, each with a prompt of its own."""
+        return False
+
     def row_templates(self) -> list[tuple[str, str]]:
         """The row templates, each after the argument that it comes from."""
         contents = [("messages", message.content) for message in self.messages or ()]
@@ -130,7 +135,8 @@ def check_placeholders(prompt: PromptArguments, of_row: bool) -> None:
             raise ValueError(
                 f"{field}: {doubled[0]!r} has double braces, which are Airflow's; write {doubled[1]!r}"
             )
-    if of_row or prompt.asks_by_lines or prompt.prompt_function is not None or prompt.column_arguments():
+    has_own = prompt.asks_by_lines or prompt.asks_in_steps or prompt.prompt_function is not None
+    if of_row or has_own or prompt.column_arguments():
         return
     field, text = templates[0]
     remedies = (

@@ -69,6 +69,8 @@ class TestFingerprint:
             "served_model_name": None,
             "images": [],
             "keep_images": False,
+            "steps": None,
+            "asked_step": None,
         }
         assert later == {name: fields.pop(name) for name in later}
         assert spec().fingerprint == json_digest(fields)

@@ -50,6 +50,13 @@ def test_other_documents_are_refused(fields: dict[str, Any], sentence: str) -> N
         parse(BatchManifest, document(**fields))
 
 
+def test_steps_are_in_the_summary_and_older_manifests_have_none() -> None:
+    assert parse(BatchManifest, document()).steps is None
+    found = parse(BatchManifest, document(steps=[{"name": "draft", "asked": 4, "ok": 4}])).summary()
+    assert found.steps is not None
+    assert [(one.name, one.asked, one.skipped) for one in found.steps] == [("draft", 4, 0)]
+
+
 def test_summary_repeats_the_manifest() -> None:
     counts = {"input": 4, "ok": 3, "error": 1, "resumed": 2, "reused": 1}
     manifest = parse(

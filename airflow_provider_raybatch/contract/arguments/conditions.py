@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conditions on a row: which ones can be written, and whether a value fulfils one."""
+
+from __future__ import annotations
+
+import math
+from numbers import Number
+from typing import Any
+
+from airflow_provider_raybatch.contract.base import shown
+
+NULL_OPERATORS = ("is null", "is not null")
+LIST_OPERATORS = ("in", "not in")
+OPERATORS = ("==", "!=", "<", "<=", ">", ">=", *LIST_OPERATORS, *NULL_OPERATORS)
+"""As in the filters of pyarrow and pandas."""
+
+
+def check_condition(condition: Any) -> None:
+    """Refuse what is not a condition: ``(column, operator)`` or ``(column, operator, value)``.
+
+    :raises ValueError: one sentence, with the condition.
+    """
+    is_list = isinstance(condition, (list, tuple)) and len(condition) in (2, 3)
+    if not is_list or not all(isinstance(part, str) and part for part in condition[:2]):
+        raise ValueError(
+            "a condition is (column, operator, value), or (column, 'is null'), but it is "
+            f"{shown(_plain(condition))}"
+        )
+    operator = condition[1]
+    if operator not in OPERATORS:
+        raise ValueError(
+            f"{shown(operator)} is not an operator; a condition is (column, operator, value), with one of "
+            f"{', '.join(OPERATORS)}"
+        )
+    if (operator in NULL_OPERATORS) is not (len(condition) == 2):
+        how = "no value" if operator in NULL_OPERATORS else "a value to compare with"
+        raise ValueError(f"{operator!r} takes {how}, but the condition is {shown(_plain(condition))}")
+    if operator in NULL_OPERATORS:
+        return
+    value = condition[2]
+    if (operator in LIST_OPERATORS) is not isinstance(value, (list, tuple)):
+        how = "a list of values" if operator in LIST_OPERATORS else "one value"
+        raise ValueError(f"{operator!r} takes {how}, but it is {shown(_plain(value))}")
+    for one in value if operator in LIST_OPERATORS else [value]:
+        _check_value(one, operator)
+
+
+def holds(value: Any, operator: str, other: Any = None) -> bool:
+    """Whether `value` fulfils ``operator other``, a checked condition.
+
+    A null fulfils ``is null`` alone. A value of another kind than `other` fulfils nothing: text, numbers and
+    booleans are never equal, nor unequal.
+    """
+    if operator in NULL_OPERATORS:
+        return (value is None) is (operator == "is null")
+    if value is None:
+        return False
+    if operator in LIST_OPERATORS:
+        alike = [one for one in other if _kind(one) == _kind(value)]
+        if other and not alike:
+            return False
+        return (value in alike) is (operator == "in")
+    if _kind(value) != _kind(other):
+        return False
+    if operator in ("==", "!="):
+        return bool(value == other) is (operator == "==")
+    if operator == "<":
+        return bool(value < other)
+    if operator == "<=":
+        return bool(value <= other)
+    return bool(value > other if operator == ">" else value >= other)
+
+
+def _check_value(value: Any, operator: str) -> None:
+    if value is None:
+        raise ValueError(f"{operator!r} is never true of None; use 'is null' or 'is not null'")
+    if not isinstance(value, (str, bool, int, float)):
+        raise ValueError(f"{shown(value)} is not text, a number, true or false; compare with one of these")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{shown(value)} is not a finite number; give one")
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    return "number" if isinstance(value, Number) else type(value).__name__
+
+
+def _plain(value: Any) -> Any:
+    """As it is written in a DAG: a condition from JSON is a list."""
+    return tuple(value) if isinstance(value, list) else value

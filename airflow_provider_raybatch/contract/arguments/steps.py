@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several questions about each row, on one engine: each may read the answers to those before it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from airflow_provider_raybatch.contract.arguments.conditions import check_condition, holds
+from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS, Message
+from airflow_provider_raybatch.contract.base import ContractModel, shown
+from airflow_provider_raybatch.contract.names import is_import_path
+from airflow_provider_raybatch.contract.text import count_of
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
+REJECTED_COLUMN = "rejected"
+"""Why a response is not what was asked for, where the row goes on all the same."""
+
+_OF_STEPS = {
+    **dict.fromkeys(PROMPTS, "each step has its own prompt"),
+    "system_prompt": "each step has its own",
+    "response_format": "each step has its own",
+    "on_truncated": "each step has its own",
+    "response_column": "the columns of a step begin with its name",
+    "output_prefix": "the columns of a step begin with its name",
+    **dict.fromkeys(("query", "document", "documents_column"), "steps generate text"),
+    **dict.fromkeys(
+        ("sampling_column", "adapter_column", "adapters", "tools", "images"), "steps don't take it yet"
+    ),
+    "on_overlong": "steps don't cut prompts",
+}
+"""Arguments that can't be given together with steps, each with why."""
+
+
+class StepArguments(ContractModel):
+    """One question about each row.
+
+    :param name: begins the names of its columns.
+    :param sampling: merged over the job's own.
+    :param on_rejected: whether a row fails whose response is not what was asked for, or goes on with it.
+    :param when: conditions on the row and on earlier answers, which must all hold; else the step is skipped.
+    """
+
+    name: str
+    prompt: str | None = Field(default=None, min_length=1)
+    system_prompt: str | None = None
+    messages: list[Message] | None = Field(default=None, min_length=1)
+    sampling: dict[str, Any] = Field(default_factory=dict)
+    response_format: str | dict[str, Any] = "text"
+    on_truncated: Literal["keep", "error"] = "keep"
+    on_rejected: Literal["fail", "continue"] = "fail"
+    when: list[tuple[str, str] | tuple[str, str, Any]] = Field(default_factory=list)
+
+    @field_validator("name")
+    @classmethod
+    def _begins_columns(cls, name: str) -> str:
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"it begins the names of columns, so it must be a letter and up to 39 letters, digits or "
+                f"'_', but it is {shown(name)}"
+            )
+        return name
+
+    @field_validator("response_format")
+    @classmethod
+    def _schema_is_given(cls, value: Any) -> Any:
+        if is_import_path(value):
+            raise ValueError(
+                f"the source of {value!r} does not travel with a step; give its schema, "
+                f"{value.partition(':')[2]}.model_json_schema()"
+            )
+        return value
+
+    @field_validator("when", mode="before")
+    @classmethod
+    def _conditions(cls, value: Any) -> Any:
+        is_one = isinstance(value, (list, tuple)) and bool(value) and isinstance(value[0], str)
+        conditions = [value] if is_one else value
+        if not isinstance(conditions, (list, tuple)):
+            raise ValueError(f"it must be a list of conditions, but it is {shown(value)}")
+        for condition in conditions:
+            check_condition(condition)
+        return list(conditions)
+
+    @model_validator(mode="after")
+    def _one_prompt(self) -> StepArguments:
+        if (self.prompt is None) is (self.messages is None):
+            what = "none is given" if self.prompt is None else "prompt and messages are given together"
+            raise ValueError(f"prompt: exactly one of prompt and messages is needed, but {what}")
+        return self
+
+    @property
+    def goes_on_rejected(self) -> bool:
+        """Whether a row goes on with a response that is not what was asked for."""
+        return self.on_rejected == "continue"
+
+    def is_asked(self, row: Mapping[str, Any]) -> bool:
+        """Whether this row, with the earlier answers, is asked: see :func:`holds`."""
+        return all(holds(row.get(one[0]), *one[1:]) for one in self.when)
+
+    @property
+    def condition_columns(self) -> list[str]:
+        """Columns that its conditions are about."""
+        return [condition[0] for condition in self.when]
+
+    @property
+    def decides(self) -> list[Any]:
+        """What decides what becomes of a row, besides its request."""
+        return [self.name, self.on_rejected, self.when]
+
+
+class AskedStep(ContractModel):
+    """Which of a job's steps a spec is of; filled in where a spec is split into its steps.
+
+    :param steps: all of them.
+    :param number: of this one, from 0.
+    :param earlier_columns: that the steps before it make.
+    """
+
+    steps: list[StepArguments]
+    number: int
+    earlier_columns: list[str] = Field(default_factory=list)
+
+    @property
+    def step(self) -> StepArguments:
+        """This one."""
+        return self.steps[self.number]
+
+    @property
+    def earlier(self) -> list[str]:
+        """Names of the steps before it."""
+        return [step.name for step in self.steps[: self.number]]
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no step follows, so that its answers complete a row."""
+        return self.number == len(self.steps) - 1
+
+
+class StepsArguments(ContractModel):
+    """Several questions about each row.
+
+    :param steps: in the order in which they are asked; ``None`` for the one question of the other arguments.
+    :param asked_step: which of them this spec is of.
+    """
+
+    steps: list[StepArguments] | None = Field(default=None, min_length=1)
+    asked_step: AskedStep | None = None
+
+    @model_validator(mode="after")
+    def _steps_replace_the_prompt(self) -> StepsArguments:
+        if self.steps is None:
+            return self
+        fields, given = type(self).model_fields, self
+        for name, why in _OF_STEPS.items():
+            if getattr(given, name) != fields[name].get_default(call_default_factory=True):
+                raise ValueError(f"{name}: it has no effect together with steps: {why}; remove it")
+        names = [step.name.lower() for step in self.steps]
+        double = next((name for name in names if names.count(name) > 1), None)
+        if double is not None:
+            raise ValueError(
+                f"steps: {count_of(names.count(double), 'step')} have the name {double!r}, and each begins "
+                "the names of its own columns; rename one"
+            )
+        return self
+
+    @property
+    def asks_in_steps(self) -> bool:
+        """Whether the steps have the prompts."""
+        return self.steps is not None

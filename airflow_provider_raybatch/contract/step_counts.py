@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What became of each step of a job that asks several questions about each row."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from airflow_provider_raybatch.contract.base import ContractModel
+
+
+class StepCounts(ContractModel):
+    """Rows and tokens of one of `steps`. `asked` = `ok` + `rejected` + `errors`.
+
+    Rows that failed in an earlier step are in none of the counts.
+
+    :param asked: rows that the step asked about, whoever paid for the responses.
+    :param skipped: rows that did not fulfil its conditions (`when`); their columns of the step are null.
+    :param ok: asked rows whose response is what was asked for.
+    :param rejected: asked rows that went on with another response (`on_rejected` ``continue``).
+    :param errors: asked rows that failed here.
+    :param input_tokens: of all asked rows whose responses are known; `cached_tokens` of them came out of the
+        prefix cache.
+    :param output_tokens: generated tokens of the same rows.
+    :param resumed: of `ok` and `rejected`, how many responses an earlier submission had generated.
+    :param reused: of `ok` and `rejected`, how many responses came out of the response store.
+    """
+
+    name: str
+    asked: int = Field(default=0, ge=0)
+    skipped: int = Field(default=0, ge=0)
+    ok: int = Field(default=0, ge=0)
+    rejected: int = Field(default=0, ge=0)
+    errors: int = Field(default=0, ge=0)
+    input_tokens: int = Field(default=0, ge=0)
+    cached_tokens: int = Field(default=0, ge=0)
+    output_tokens: int = Field(default=0, ge=0)
+    resumed: int = Field(default=0, ge=0)
+    reused: int = Field(default=0, ge=0)

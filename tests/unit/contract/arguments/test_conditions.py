@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which values fulfil a condition, and which conditions are refused."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.arguments.conditions import OPERATORS, check_condition, holds
+
+VALUES = [None, 4, 4.5, Decimal("4.5"), True, "4", "five", [4], math.nan]
+
+
+@pytest.mark.parametrize(
+    ("operator", "other", "fulfilled"),
+    [
+        ("is null", None, [None]),
+        ("is not null", None, [4, 4.5, Decimal("4.5"), True, "4", "five", [4], math.nan]),
+        ("==", 4, [4]),
+        ("==", 4.5, [4.5, Decimal("4.5")]),
+        ("==", "4", ["4"]),
+        ("==", True, [True]),
+        ("!=", 4, [4.5, Decimal("4.5"), math.nan]),
+        ("!=", "4", ["five"]),
+        ("!=", False, [True]),
+        ("<", 4.5, [4]),
+        ("<=", 4.5, [4, 4.5, Decimal("4.5")]),
+        (">", 4, [4.5, Decimal("4.5")]),
+        (">=", 4, [4, 4.5, Decimal("4.5")]),
+        ("<", "5", ["4"]),
+        (">=", False, [True]),
+        ("in", [4, "five"], [4, "five"]),
+        ("in", [], []),
+        ("not in", [4], [4.5, Decimal("4.5"), math.nan]),
+        ("not in", [4, "4"], [4.5, Decimal("4.5"), "five", math.nan]),
+        ("not in", [True], []),
+        ("not in", [], [4, 4.5, Decimal("4.5"), True, "4", "five", [4], math.nan]),
+    ],
+)
+def test_nulls_and_other_kinds_fulfil_nothing(operator: str, other: Any, fulfilled: list[Any]) -> None:
+    found = [value for value in VALUES if holds(value, operator, other)]
+    assert [repr(value) for value in found] == [repr(value) for value in fulfilled]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_each_operator_can_be_written_and_judges(operator: str) -> None:
+    other: list[Any] = [] if "null" in operator else [["a"]] if "in" in operator.split() else ["a"]
+    check_condition(("column", operator, *other))
+    assert {holds(value, operator, *other) for value in (None, "a", "b", " ")} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("condition", "sentence"),
+    [
+        ("score", "a condition is (column, operator, value), or (column, 'is null'), but it is 'score'"),
+        (["score"], "a condition is (column, operator, value), or (column, 'is null'), but it is ('score',)"),
+        (("a", "==", 1, 2), "a condition is (column, operator, value), or (column, 'is null'), but it is "
+                            "('a', '==', 1, 2)"),
+        ((1, "==", 1), "a condition is (column, operator, value), or (column, 'is null'), but it is "
+                       "(1, '==', 1)"),
+        (("", "is null"), "a condition is (column, operator, value), or (column, 'is null'), but it is "
+                          "('', 'is null')"),
+        (("a", "=", 1), "'=' is not an operator; a condition is (column, operator, value), with one of ==, "
+                        "!=, <, <=, >, >=, in, not in, is null, is not null"),
+        (("a", "is null", 1), "'is null' takes no value, but the condition is ('a', 'is null', 1)"),
+        (("a", "=="), "'==' takes a value to compare with, but the condition is ('a', '==')"),
+        (("a", "in", "xyz"), "'in' takes a list of values, but it is 'xyz'"),
+        (("a", "<", [1]), "'<' takes one value, but it is (1,)"),
+        (("a", "==", None), "'==' is never true of None; use 'is null' or 'is not null'"),
+        (("a", "in", [1, None]), "'in' is never true of None; use 'is null' or 'is not null'"),
+        (("a", "==", {"b": 1}), "{'b': 1} is not text, a number, true or false; compare with one of these"),
+        (("a", "<", math.inf), "inf is not a finite number; give one"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_other_conditions_are_refused(condition: Any, sentence: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        check_condition(condition)
+    assert str(refused.value) == sentence

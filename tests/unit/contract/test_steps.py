@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A spec with steps: what each step asks by itself, and which steps are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.arguments.steps import StepArguments
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from tests.support.specs import spec, spec_error
+
+SCHEMA = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
+DRAFT = {
+    "name": "draft",
+    "prompt": "Write about {row.topic}",
+    "response_format": SCHEMA,
+    "on_rejected": "continue",
+    "sampling": {"max_tokens": 50},
+}
+REPAIR = {
+    "name": "repair",
+    "prompt": "Repair {row.draft_response}: {row.draft_rejected}",
+    "when": [("draft_rejected", "is not null")],
+}
+JUDGE = {
+    "name": "judge",
+    "messages": [{"role": "user", "content": "Judge {row.draft_title}"}],
+    "when": ("draft_rejected", "is null"),
+}
+
+
+def in_steps(*steps: dict[str, Any], **fields: Any) -> BatchInferenceSpec:
+    return spec(steps=list(steps or (DRAFT, REPAIR, JUDGE)), **fields)
+
+
+def refused(*steps: dict[str, Any], **fields: Any) -> str:
+    return spec_error(**fields, steps=list(steps))
+
+
+class TestSplit:
+    def test_each_step_asks_as_if_it_were_the_only_one(self) -> None:
+        whole = in_steps(sampling={"temperature": 0.5, "max_tokens": 9}, postprocess="labels:parse")
+        draft, repair, judge = whole.step_specs()
+        assert (draft.prompt, draft.output_prefix, draft.response_schema) == (
+            "Write about {row.topic}",
+            "draft_",
+            SCHEMA,
+        )
+        assert draft.sampling == {
+            "temperature": 0.5,
+            "max_tokens": 50,
+            "structured_outputs": {"json": SCHEMA},
+        }
+        assert (repair.sampling, repair.response_schema) == ({"temperature": 0.5, "max_tokens": 9}, None)
+        assert judge.messages is not None
+        assert judge.messages[0].content == "Judge {row.draft_title}"
+        assert [one.postprocess for one in (draft, repair, judge)] == [None, None, "labels:parse"]
+        assert [one.steps for one in (draft, repair, judge)] == [None, None, None]
+        assert not any(one.deduplicate for one in (draft, repair, judge))
+
+    def test_steps_know_their_place(self) -> None:
+        asked = [one.asked_step for one in in_steps().step_specs()]
+        assert [(one.step.name, one.number, one.is_last) for one in asked if one is not None] == [
+            ("draft", 0, False),
+            ("repair", 1, False),
+            ("judge", 2, True),
+        ]
+
+    def test_a_spec_without_steps_is_its_own_step(self) -> None:
+        one = spec()
+        assert one.step_specs() == (one,)
+
+    def test_only_a_step_that_goes_on_has_the_column_of_reasons(self) -> None:
+        draft, repair, _ = in_steps().step_specs()
+        assert {"draft_response", "draft_rejected", "draft_title"} <= draft.made_columns
+        assert "repair_response" in repair.made_columns
+        assert "repair_rejected" not in repair.made_columns
+
+    def test_a_spec_survives_its_journey_to_the_job(self) -> None:
+        whole = in_steps()
+        assert parse(BatchInferenceSpec, whole.model_dump_json()) == whole
+        for step in whole.step_specs():
+            assert parse(BatchInferenceSpec, step.model_dump_json()) == step
+
+
+class TestAsked:
+    def test_all_conditions_must_hold(self) -> None:
+        conditions = [("draft_rejected", "is not null"), ("score", ">=", 3)]
+        repair = parse(StepArguments, {**REPAIR, "when": conditions})
+        assert repair.is_asked({"draft_rejected": "cut off", "score": 3})
+        assert not repair.is_asked({"draft_rejected": "cut off", "score": 2})
+        assert not repair.is_asked({"draft_rejected": None, "score": 3})
+        assert not repair.is_asked({"score": 3})
+
+    def test_without_conditions_each_row_is_asked(self) -> None:
+        assert parse(StepArguments, DRAFT).is_asked({})
+
+    def test_one_condition_needs_no_list(self) -> None:
+        assert parse(StepArguments, JUDGE).when == [("draft_rejected", "is null")]
+
+
+class TestDigests:
+    def digests(self, *steps: dict[str, Any], **fields: Any) -> list[str]:
+        return [one.response_digest for one in in_steps(*steps, **fields).step_specs()]
+
+    def test_another_judge_changes_only_its_own_digest(self) -> None:
+        other = {**JUDGE, "messages": [{"role": "user", "content": "Judge harshly {row.draft_title}"}]}
+        before, after = self.digests(DRAFT, REPAIR, JUDGE), self.digests(DRAFT, REPAIR, other)
+        assert [one == two for one, two in zip(before, after, strict=True)] == [True, True, False]
+
+    def test_sampling_of_the_task_changes_all_digests(self) -> None:
+        before, after = self.digests(), self.digests(sampling={"temperature": 0})
+        assert not set(before) & set(after)
+        assert len(set(before)) == 3
+
+    def test_any_change_of_a_step_makes_another_job(self) -> None:
+        before = in_steps().fingerprint
+        assert in_steps().fingerprint == before
+        changes: list[dict[str, Any]] = [{"when": []}, {"on_rejected": "continue"}, {"name": "mend"}]
+        for changed in changes:
+            assert in_steps(DRAFT, {**REPAIR, **changed}, JUDGE).fingerprint != before
+
+    def test_a_step_asks_what_the_same_task_alone_asks(self) -> None:
+        """So the response store of earlier tasks serves steps, too."""
+        own = {"prompt": DRAFT["prompt"], "response_format": SCHEMA, "sampling": {"max_tokens": 50}}
+        alone = spec(**own, deduplicate=False)
+        assert alone.response_digest == self.digests()[0]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("change", "sentence"),
+        [
+            (
+                {"name": "9th"},
+                "it begins the names of columns, so it must be a letter and up to 39 letters, "
+                "digits or '_', but it is '9th'.",
+            ),
+            (
+                {"name": "a" * 41},
+                "it begins the names of columns, so it must be a letter and up to 39 "
+                f"letters, digits or '_', but it is '{'a' * 41}'.",
+            ),
+            ({"prompt": None}, "prompt: exactly one of prompt and messages is needed, but none is given."),
+            (
+                {"messages": [{"role": "user", "content": "x"}]},
+                "prompt: exactly one of prompt and messages "
+                "is needed, but prompt and messages are given "
+                "together.",
+            ),
+            (
+                {"response_format": "labels:Label"},
+                "the source of 'labels:Label' does not travel with a step; "
+                "give its schema, Label.model_json_schema().",
+            ),
+            ({"when": "draft"}, "it must be a list of conditions, but it is 'draft'."),
+            (
+                {"when": [("a", "~", 1)]},
+                "'~' is not an operator; a condition is (column, operator, value), "
+                "with one of ==, !=, <, <=, >, >=, in, not in, is null, is not "
+                "null.",
+            ),
+            ({"on_rejected": "drop"}, "it must be 'fail' or 'continue', but it is 'drop'."),
+        ],
+        ids=["name", "long name", "no prompt", "two prompts", "model", "no list", "operator", "on_rejected"],
+    )
+    def test_a_step_that_is_wrong_by_itself(self, change: dict[str, Any], sentence: str) -> None:
+        assert refused({**DRAFT, **change}).endswith(f": {sentence}")
+
+    @pytest.mark.parametrize(
+        ("fields", "sentence"),
+        [
+            (
+                {"prompt": "{row.a}"},
+                "prompt: it has no effect together with steps: each step has its own prompt; remove it.",
+            ),
+            (
+                {"system_prompt": "x"},
+                "system_prompt: it has no effect together with steps: each step has its own; remove it.",
+            ),
+            (
+                {"output_prefix": "x_"},
+                "output_prefix: it has no effect together with steps: the columns of a "
+                "step begin with its name; remove it.",
+            ),
+            (
+                {"images": ["photo"]},
+                "images: it has no effect together with steps: steps don't take it yet; remove it.",
+            ),
+            (
+                {"on_overlong": "truncate"},
+                "on_overlong: it has no effect together with steps: steps don't cut prompts; remove it.",
+            ),
+            (
+                {"engine": "ray_data_llm", "model": "m"},
+                "steps: engine 'ray_data_llm' answers one request a row; use engine 'vllm'.",
+            ),
+            (
+                {"model_task": "classify"},
+                "steps: model_task 'classify' generates no text, and an engine "
+                "either generates or pools; use a task of its own for it.",
+            ),
+            (
+                {"format": "openai_batch"},
+                "steps: it has no effect with format 'openai_batch': the body of "
+                "each line is the one request; remove it.",
+            ),
+        ],
+        ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+    )
+    def test_arguments_that_steps_have_no_use_for(self, fields: dict[str, Any], sentence: str) -> None:
+        assert refused(DRAFT, **fields) == sentence
+
+    @pytest.mark.parametrize(
+        ("steps", "sentence"),
+        [
+            (
+                (REPAIR, DRAFT),
+                "steps: repair: it reads 'draft_response', a column that this step or a later one makes; "
+                "change the order of the steps.",
+            ),
+            (
+                (DRAFT, {**JUDGE, "when": ("judge_response", "==", "x")}),
+                "steps: judge: it reads 'judge_response', a column that this step or a later one makes; "
+                "change the order of the steps.",
+            ),
+            (
+                ({**DRAFT, "prompt": "{row.draft_title}"},),
+                "steps: draft: it reads 'draft_title', a column that this step or a later one makes; "
+                "change the order of the steps.",
+            ),
+            (
+                ({**DRAFT, "on_rejected": "fail"}, REPAIR),
+                "steps: repair: it reads 'draft_rejected', which "
+                "step 'draft' makes with on_rejected='continue' alone; set it there.",
+            ),
+            (
+                (DRAFT, {**JUDGE, "name": "DRAFT"}),
+                "steps: 2 steps have the name 'draft', and each begins the "
+                "names of its own columns; rename one.",
+            ),
+            (
+                (
+                    {
+                        "name": "a",
+                        "prompt": "{row.x}",
+                        "response_format": {"type": "object", "properties": {"b_response": {}}},
+                    },
+                    {"name": "a_b", "prompt": "{row.x}"},
+                ),
+                "steps: a_b: its column 'a_b_response' is that of an earlier step, too; rename one step.",
+            ),
+            (
+                ({**DRAFT, "prompt": "Write"},),
+                "steps: draft: prompt: 'Write' names no column, so each row "
+                "would pay for the same request; name one as {row.name}, or set n in sampling for several "
+                "answers to one request.",
+            ),
+            (
+                (DRAFT, {**JUDGE, "sampling": {"n": 0}}),
+                "steps: judge: sampling: n: the number of completions "
+                "must be a whole number of at least 1, but it is 0.",
+            ),
+        ],
+        ids=["order", "own condition", "own column", "no reasons", "name", "column", "constant", "sampling"],
+    )
+    def test_steps_that_do_not_fit_together(self, steps: tuple[dict[str, Any], ...], sentence: str) -> None:
+        assert refused(*steps) == sentence
+
+    def test_a_step_without_columns_may_follow_another(self) -> None:
+        """Nothing is said of columns that only the source may have."""
+        assert in_steps({"name": "a", "prompt": "{row.b_response} {row.draft_text}"}, DRAFT).steps
