@@ -166,6 +166,10 @@ class Response:
         return sum(completion.filled_tokens for completion in self.completions)
 
 
+SKIPPED = Response()
+"""The outcome of a row that the last of several steps does not ask."""
+
+
 @dataclass(frozen=True)
 class RowFailure:
     """Why a row has no response.

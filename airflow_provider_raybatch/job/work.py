@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
@@ -105,11 +106,15 @@ class CheckedModel:
 
 @dataclass
 class Done:
-    """A finished work item: its parts, seconds by stage, and its replica's progress by then."""
+    """A finished work item: its parts, seconds by stage, and its replica's progress by then.
+
+    :param answers: parts of earlier steps, each with the number of its step.
+    """
 
     parts: list[Part]
     seconds: dict[str, float]
     report: ReplicaProgress
+    answers: list[tuple[int, Part]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,8 @@ class Job:
 
     :param folder: the destination.
     :param part_folder: where this submission keeps its parts, relative to `folder`.
+    :param earlier_steps: of a job that asks in steps, those before the last one, each as a job of its own.
+    :param answers: of each earlier step, the parts that were there before this job.
     """
 
     spec: BatchInferenceSpec
@@ -127,11 +134,26 @@ class Job:
     keyer: Keyer
     credentials: AwsCredentials | None = None
     environment: dict[str, SecretStr] = field(default_factory=dict)
+    earlier_steps: tuple[Job, ...] = ()
+    answers: tuple[tuple[Part, ...], ...] = ()
+
+    @property
+    def steps(self) -> tuple[Job, ...]:
+        """What is asked about each row, in order; this job alone where that is one question."""
+        return (*self.earlier_steps, self)
 
     @property
     def task(self) -> Task:
         """What one row asks and yields."""
         return task_of(self.spec)
+
+
+def own_columns(job: Job, columns: pa.Table) -> pa.Table:
+    """Of a row's columns, those that parts of this step keep: all, or what earlier steps have added."""
+    if job.spec.asked_step is None or job.spec.asked_step.is_last:
+        return columns
+    made = {name for step in job.earlier_steps for name in step.task.column_names}
+    return columns.select([name for name in columns.column_names if name in made])
 
 
 class Stopwatch:

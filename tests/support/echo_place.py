@@ -12,6 +12,7 @@ from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.engine_log import engines
 from tests.support.publishing import dead_letters, rows_of
 from tests.support.reading import as_jsonl
+from tests.support.specs import asking
 from tests.support.whole_job import attempt
 
 
@@ -28,7 +29,7 @@ class EchoPlace:
         source = self.root / "in.jsonl"
         source.write_bytes(as_jsonl(rows))
         log = {"request_log": str(self.root / "log")}
-        asked = {"prompt": "{row.text}", "engine_args": log, **fields}
+        asked = {**asking("{row.text}", fields), "engine_args": log, **fields}
         uri = attempt(self.folder, number, str(source), **asked).manifest_uri
         return parse(BatchManifest, self.folder.read(uri.removeprefix(f"{self.folder.uri}/")))
 

@@ -53,8 +53,12 @@ def engines(folder: Path) -> list[Engine]:
 
 
 @contextmanager
-def killing_one(folder: Path, answered: int) -> Iterator[None]:
-    """Kill the first engine's process that has answered so many requests, within two minutes."""
+def killing_one(folder: Path, answered: int) -> Iterator[list[int]]:
+    """Kill the first engine's process that has answered so many requests, within two minutes.
+
+    Its id is in the list from then on.
+    """
+    killed = list[int]()
 
     def kill() -> None:
         until = time.monotonic() + 120
@@ -62,10 +66,11 @@ def killing_one(folder: Path, answered: int) -> Iterator[None]:
             working = [engine for engine in engines(folder) if len(engine.generated) >= answered]
             if working:
                 psutil.Process(working[0].pid).kill()
+                killed.append(working[0].pid)
                 return
             time.sleep(0.05)
 
     killer = threading.Thread(target=kill)
     killer.start()
-    yield
+    yield killed
     killer.join()

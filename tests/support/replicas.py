@@ -53,7 +53,7 @@ class Board(Coordinator):
 
     def __init__(self, rows: int, fewest: int = 1, folder: Folder | None = None) -> None:
         super().__init__(folder or LocalFolder("/nowhere"))
-        self.begin(one_piece(rows), "parts", fewest, ())
+        self.begin(one_piece(rows), ["parts"], fewest, ())
 
     def starts(self, name: str) -> bool:
         """An actor's process starts. Returns whether it opens its engine."""
@@ -209,7 +209,7 @@ class Place:
             if self.grouping is not None:
                 todo = in_buckets(job, source, done, self.grouping, at_once=100)
             self._coordinator = Coordinator(self.out)
-            self._coordinator.begin(todo, "parts/0", chosen.fewest, ())
+            self._coordinator.begin(todo, ["parts/0"], chosen.fewest, ())
         return Replica(spec, {}, Handle(self.coordinator, job, chosen), spans_nodes=False)
 
     @property

@@ -20,6 +20,7 @@ from airflow_provider_raybatch.contract.report import (
     Report,
     Sample,
 )
+from airflow_provider_raybatch.contract.step_counts import StepCounts
 from airflow_provider_raybatch.contract.submission import TaskKey
 
 NASTY = (
@@ -178,6 +179,24 @@ def bare(**update: Any) -> Report:
     return Report(**{**known, **update})
 
 
+def in_steps() -> Report:
+    """A night with a draft of each row, a repair of those that were rejected, and a judge of all."""
+    steps = [
+        StepCounts(name="draft", asked=10_000, ok=9_400, rejected=450, errors=150, input_tokens=900_000,
+                   output_tokens=120_000),
+        StepCounts(name="repair", asked=450, skipped=9_400, ok=450, input_tokens=80_000, output_tokens=11_500,
+                   reused=40),
+        StepCounts(name="judge", asked=9_850, ok=9_850, input_tokens=1_124_330, output_tokens=40_000),
+    ]  # fmt: skip
+    asked = [
+        {"name": "draft", "prompt": "Describe {row.company}.", "on_rejected": "continue"},
+        {"name": "judge", "messages": [{"role": "user", "content": "Judge {row.draft_response}."}]},
+    ]
+    arguments = {"model": ARGUMENTS["model"], "engine": "vllm", "steps": asked}
+    failures = [FailureGroup(step="draft.tokenize", rows=150, reason=_TOO_LONG)]
+    return changed(steps=steps, arguments=arguments, failures=failures)
+
+
 def refused() -> Report:
     """A job that preflight refused."""
     return bare(
@@ -215,7 +234,8 @@ def nasty() -> Report:
         for place, text in enumerate(NASTY)
     ]
     return changed(
-        failures=failures, samples=samples, answers=[Answer(text=text, rows=9) for text in NASTY],
+        failures=failures, samples=samples, steps=[StepCounts(name=text) for text in NASTY],
+        answers=[Answer(text=text, rows=9) for text in NASTY],
         finish_reasons=dict.fromkeys(NASTY, 3), columns=dict.fromkeys(NASTY, every),
         versions=dict.fromkeys(NASTY, every),
         plan={text: {"value": every, "reason": every} for text in NASTY},
@@ -272,6 +292,7 @@ GALLERY: dict[str, Callable[[], Report]] = {
     "first_night": lambda: changed(last_run=None),
     "without_content": lambda: good().without_content(),
     "nothing_known": bare,
+    "in_steps": in_steps,
     "refused": refused,
     "killed": killed,
     "no_rows": lambda: bare(state="committed", rows=0, errors=0, total=0, seconds=2.0),

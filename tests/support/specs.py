@@ -13,6 +13,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
 TASK = {"dag_id": "nightly", "run_id": "r1", "task_id": "label"}
 _OTHER_PROMPTS = {
+    "steps",
     "messages",
     "messages_column",
     "prompt_column",

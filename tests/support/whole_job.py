@@ -18,6 +18,7 @@ from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.job import driver as run_module
 from airflow_provider_raybatch.job.monitor.replica_progress import Reporter
+from airflow_provider_raybatch.job.phases import publishing, reusing
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.replica import row_images
@@ -43,8 +44,8 @@ def without_cluster(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Reporter, "_run", lambda *_: None)
     patch.setattr(cluster_view, "view", lambda: Cluster(({"CPU": 2.0},)))
     patch.setattr(row_images, "ray", in_threads())
-    patch.setattr(run_module, "keys_over_the_cluster", in_sequence)
-    patch.setattr(run_module, "publish_over_the_cluster", in_sequence)
+    patch.setattr(reusing, "keys_over_the_cluster", in_sequence)
+    patch.setattr(publishing, "publish_over_the_cluster", in_sequence)
     patch.setattr(Launch, "early", lambda *_: None)
     patch.setattr(Launch, "replicas", lambda launch, job, sizing, work: work)
     patch.setattr(supervision, "run", one_replica)
@@ -66,7 +67,7 @@ def in_threads() -> SimpleNamespace:
 
 def one_replica(job: Job, plan: Plan, work: Input, *_: Any) -> Ran:
     coordinator, ran = Coordinator(job.folder), Ran()
-    coordinator.begin(work, job.part_folder, plan.fewest, ())
+    coordinator.begin(work, [step.part_folder for step in job.steps], plan.fewest, ())
     asyncio.run(ticket(Replica(job.spec, job.environment, Handle(coordinator, job, plan), spans_nodes=False)))
     reports, news, _, _ = coordinator.news()
     for at, done in news:
@@ -112,7 +113,7 @@ def attempt(
 def dying_attempt(place: Folder, number: int, source: str, /) -> str:
     """Run a job that dies when all rows are written and none is published; return what it says."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_module, "prepare", lambda *_: 1 / 0)
+        patch.setattr(publishing, "prepare", lambda *_: 1 / 0)
         with pytest.raises(RaybatchError) as caught:
             attempt(place, number, source)
     return str(caught.value)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raybatch.job.input.partitions import Partition
@@ -32,6 +33,7 @@ class ChunkRows:
     :param table: their columns, where the source is Arrow; else they are made of `rows`.
     :param partition: columns that the file's folders name; they replace those of the file.
     :param shown: values of the partition that the prompt needs.
+    :ivar answers: columns that earlier steps have added, of all rows; ``None`` without any.
     """
 
     def __init__(
@@ -45,13 +47,31 @@ class ChunkRows:
         self.from_file = rows
         self.table = table
         self.partition = partition or {}
+        self.answers: pa.Table | None = None
+
+    def with_answers(self, places: Sequence[int], answers: pa.Table) -> ChunkRows:
+        """Some rows, none of them bad, with the columns that a step has added.
+
+        :param answers: of exactly these rows, in their order.
+        """
+        index = pa.array(places, pa.int64())
+        table = None if self.table is None else as_plain(self.table).take(index)
+        made = ChunkRows([self.from_file[place] for place in places], table, self.partition)
+        before = [self.rows[place] for place in places]
+        values = answers.to_pylist()
+        made.rows = [{**row, **own} for row, own in zip(before, values, strict=True) if isinstance(row, dict)]
+        made.answers = answers
+        if self.answers is not None:
+            earlier = self.answers.take(index)
+            made.answers = pa.table({**_columns(earlier), **_columns(answers)})
+        return made
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def columns(self) -> pa.Table:
         """All input columns; bad rows are null throughout."""
-        return self._complete(as_plain(self._columns_of_file()), len(self))
+        return self._complete(as_plain(self._columns_of_file()), range(len(self)))
 
     def _columns_of_file(self) -> pa.Table:
         if self.table is not None:
@@ -61,9 +81,15 @@ class ChunkRows:
             rows = [{n: value for n, value in row.items() if n not in self.partition} for row in rows]
         return table_of(rows)
 
-    def _complete(self, columns: pa.Table, rows: int) -> pa.Table:
-        for name, value in self.partition.items():
-            columns = columns.append_column(name, pa.repeat(value, rows))
+    def _complete(self, columns: pa.Table, chosen: Sequence[int]) -> pa.Table:
+        """Columns of the chosen rows, with those that are not the file's."""
+        added = {name: pa.repeat(value, len(chosen)) for name, value in self.partition.items()}
+        if self.answers is not None:
+            added |= _columns(self.answers.take(pa.array(chosen, pa.int64())))
+        if added and not columns.num_columns:  # a table without columns has no rows
+            return pa.table(added)
+        for name, column in added.items():
+            columns = columns.append_column(name, column)
         return columns
 
     def portions(self, positions: Sequence[int]) -> Iterator[tuple[Sequence[int], pa.Table]]:
@@ -81,7 +107,7 @@ class ChunkRows:
                 yield from portion(chosen[middle:])
             else:
                 places = pa.array([place - chosen[0] for place in chosen], pa.int64())
-                yield chosen, self._complete(as_plain(span).take(places), len(chosen))
+                yield chosen, self._complete(as_plain(span).take(places), chosen)
 
         return portion(positions)
 
@@ -92,21 +118,39 @@ def portions(chosen: Sequence[tuple[ChunkRows, int]]) -> Iterator[tuple[list[int
     :param chosen: rows, each with its place there; those of one `ChunkRows` follow each other.
     :returns: places in `chosen`, and their table.
     """
-    pending: tuple[list[int], list[pa.Table]] = [], []
-    size = 0
+    waiting: dict[Any, _Together] = {}
     for numbers, table in _tables(chosen):
         bytes_ = decoded_bytes(table)
-        fits = not pending[1] or (
-            size + bytes_ <= _PORTION_BYTES and table.schema.equals(pending[1][0].schema, check_metadata=True)
-        )
-        if not fits:
-            yield pending[0], pa.concat_tables(pending[1])
-            pending, size = ([], []), 0
-        pending[0].extend(numbers)
-        pending[1].append(table)
-        size += bytes_
-    if pending[1]:
-        yield pending[0], pa.concat_tables(pending[1])
+        kind = table.schema.serialize().to_pybytes()  # with its metadata
+        together = waiting.get(kind)
+        if together is not None and together.bytes + bytes_ > _PORTION_BYTES:
+            yield waiting.pop(kind).in_order()
+        waiting.setdefault(kind, _Together()).add(numbers, table, bytes_)
+    for together in waiting.values():
+        yield together.in_order()
+
+
+class _Together:
+    """Tables of one schema."""
+
+    def __init__(self) -> None:
+        self._numbers: list[int] = []
+        self._tables: list[pa.Table] = []
+        self.bytes = 0
+
+    def add(self, numbers: list[int], table: pa.Table, bytes_: int) -> None:
+        """Put rows to the others; `numbers` are their places among those that were chosen."""
+        self._numbers += numbers
+        self._tables.append(table)
+        self.bytes += bytes_
+
+    def in_order(self) -> tuple[list[int], pa.Table]:
+        """All of them, in the order in which they were chosen."""
+        table, numbers = pa.concat_tables(self._tables), sorted(self._numbers)
+        if numbers != self._numbers:
+            order = np.argsort(self._numbers)
+            table = table.take(pa.array(order))
+        return numbers, table
 
 
 def _tables(chosen: Sequence[tuple[ChunkRows, int]]) -> Iterator[tuple[list[int], pa.Table]]:
@@ -116,12 +160,14 @@ def _tables(chosen: Sequence[tuple[ChunkRows, int]]) -> Iterator[tuple[list[int]
     for number, (rows, _) in enumerate(chosen):
         # Rows of text share a table; one of each chunk would have types of its own.
         if rows.table is None:
-            text.setdefault(tuple(rows.partition.items()), []).append(number)
+            answered = None if rows.answers is None else tuple(rows.answers.schema)
+            text.setdefault((tuple(rows.partition.items()), answered), []).append(number)
         else:
             arrow.setdefault(id(rows), []).append(number)
     for numbers in text.values():
         found = [chosen[number] for number in numbers]
         joined = ChunkRows([rows.from_file[place] for rows, place in found], None, found[0][0].partition)
+        joined.answers = _joined_answers(found)
         for places, table in joined.portions(range(len(found))):
             yield [numbers[place] for place in places], table
     for numbers in arrow.values():
@@ -129,3 +175,13 @@ def _tables(chosen: Sequence[tuple[ChunkRows, int]]) -> Iterator[tuple[list[int]
         by_place = {chosen[number][1]: number for number in numbers}
         for places, table in rows.portions(sorted(by_place)):
             yield [by_place[place] for place in places], table
+
+
+def _columns(table: pa.Table) -> dict[str, pa.ChunkedArray]:
+    return dict(zip(table.column_names, table.columns, strict=True))
+
+
+def _joined_answers(chosen: Sequence[tuple[ChunkRows, int]]) -> pa.Table | None:
+    """The added columns of rows of several `ChunkRows` that have the same ones."""
+    tables = [rows.answers.slice(place, 1) for rows, place in chosen if rows.answers is not None]
+    return pa.concat_tables(tables) if tables else None

@@ -45,11 +45,14 @@ from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
 from airflow_provider_raybatch.job.output.schema import Footer, footers, input_types
 from airflow_provider_raybatch.job.output.tally import Tally, Wanted
 from airflow_provider_raybatch.job.output.unfinished import is_same_task, last_run_of
-from airflow_provider_raybatch.job.parts.part import Part, good_outputs
+from airflow_provider_raybatch.job.parts.part import Part, good_outputs, paid_tokens
+from airflow_provider_raybatch.job.parts.reading import DamagedPartError
+from airflow_provider_raybatch.job.steps.counting import added_up, step_counts, with_earlier
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, column_types
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.job.work import ParallelMap, in_sequence
+from airflow_provider_raybatch.storage.folder import Folder
 
 _PART_BYTES = 128 * 1024 * 1024
 _LARGEST_RANGE_ROWS = 1_000_000
@@ -65,12 +68,14 @@ def prepare(
     own_parts: str,
     parallel_map: ParallelMap[Any] = in_sequence,
     report: Callable[[BatchManifest, Tally], str | None] | None = None,
+    answers: Sequence[Sequence[Part]] = (),
 ) -> BatchManifest:
     """Write every row of the input once, and the manifest; readers see none of it before :func:`commit`.
 
     :param source: input columns as preflight saw them: all that is known if no row was read.
     :param own_parts: see :class:`~airflow_provider_raybatch.job.output.publish.Target`.
     :param report: writes the report of the dataset, and returns where; by default there is none.
+    :param answers: of each step before the last one, the parts with its answers.
     :raises SupersededError: another submission claimed the destination.
     :raises RaybatchError: a row is missing or double; nothing was published.
     """
@@ -99,7 +104,7 @@ def prepare(
     tally = Tally()
     rows_per_range = _rows_per_range(spec, parts)
     target, done = _publish(target, seen, rows_per_range, expected_rows, parallel_map, tally)
-    manifest = _manifest(spec, journal, target, seen, done, statistics, began)
+    manifest = _manifest(spec, journal, target, seen, done, statistics, began, answers)
     if report is not None:
         manifest = manifest.model_copy(update={"report_uri": report(manifest, tally)})
     folder.write(layout.manifest_file(name), manifest.model_dump_json(by_alias=True, indent=1).encode())
@@ -165,13 +170,18 @@ def _manifest(
     done: Sequence[PublishedRange],
     statistics: RunStatistics,
     began: float,
+    answers: Sequence[Sequence[Part]],
 ) -> BatchManifest:
     seconds, timing = time.monotonic() - began, statistics.timing
     total = round(timing.total_seconds + seconds, 2)
     timing = timing.model_copy(update={"commit_seconds": round(seconds, 2), "total_seconds": total})
     names = target.task.names
+    of_run = [part for parts in answers for part in parts if part.is_of(target.run)]
     paid = sum(footer.paid for part, footer in seen.items() if part.is_of(target.run))
+    paid += sum(_paid(target.folder, part) for part in of_run)
     counts, totals = _counts(done, target.task), sum((one.totals for one in done), Totals())
+    answered = added_up([one.answered for one in done])
+    totals = with_earlier(totals, answered)
     return BatchManifest(
         uri=f"{target.folder.uri}/{target.data}",
         manifest_uri=f"{target.folder.uri}/{layout.manifest_file(target.data.rpartition('/')[2])}",
@@ -198,6 +208,13 @@ def _manifest(
         savings=_savings(done, paid, statistics.cost, seen, target.run),
         tokens_generated=sum(one.generated for one in done),
         reasons_by_step=_reasons(done),
+        steps=step_counts(
+            spec.asked_step,
+            answered,
+            counts.input,
+            counts.errors_by_step,
+            [*(_origins(parts, journal) for parts in answers), _as_origins(counts)],
+        ),
         last_run=_last_run(journal),
         id_column=spec.id_column,
         response_column=None if target.lines else names[target.task.output_type[0].name],
@@ -224,6 +241,28 @@ def _counts(done: Sequence[PublishedRange], task: Task) -> Counts:
         chunks=sum(one.dataset_rows for one in done) if task.chunk_index else None,
         errors_by_step=dict(sum((Counter(one.failed_steps) for one in done), Counter())),
     )
+
+
+def _paid(folder: Folder, part: Part) -> int:
+    """Tokens of a part of an earlier step; 0 if it is damaged, since the dataset has no row from it."""
+    with suppress(DamagedPartError):
+        return paid_tokens(folder, part)
+    return 0
+
+
+def _origins(parts: Sequence[Part], journal: Journal) -> Counter[str]:
+    """How many answers of a step were there, or were found, when this submission began."""
+    found: Counter[str] = Counter()
+    for part in parts:
+        if part.path.rpartition("/")[2].startswith("stored-"):
+            found["stored"] += part.ok
+        elif not part.may_be_generated or part.submission_id != journal.submission.submission_id:
+            found["carried"] += part.ok
+    return found
+
+
+def _as_origins(counts: Counts) -> dict[str, int]:
+    return {"carried": counts.resumed, "stored": counts.reused}
 
 
 def _savings(

@@ -64,6 +64,8 @@ def with_rows_left(error: Exception, job: Job, rows: int) -> Exception:
         if ledger.rows or failure_class in _ABOUT_TIME:
             keeps = job.spec.on_clear != "regenerate"
             added.append(rows_kept(ledger.rows, rows, failure_class, keeps))
+        if kept := _answers_kept(job, rows):
+            added.append(f"answers of earlier steps are kept, too: {kept}")
         own = [part for part in ledger.parts if part.driver == driver]
         if failure_class in _ABOUT_FAILED_ROWS or any(part.ok < part.rows for part in own):
             failed = _write(job.folder, letters, ledger.parts, ledger.failures > 0)
@@ -80,6 +82,16 @@ def with_rows_left(error: Exception, job: Job, rows: int) -> Exception:
     extended = copy(error)  # of the same class
     extended.args = (text,)
     return extended
+
+
+def _answers_kept(job: Job, rows: int) -> str:
+    """How many answers there are to each step before the last one; empty where there are none."""
+    found = []
+    for step in job.earlier_steps:
+        kept = look_back(job.folder, step.part_folder.rpartition("/")[0], rows).rows
+        if kept and step.spec.asked_step is not None:
+            found.append(f"{step.spec.asked_step.step.name} {kept:,}")
+    return ", ".join(found)
 
 
 def _write(folder: Folder, path: str, parts: Sequence[Part], failed: RowMask) -> list[tuple[int, RowFailure]]:

@@ -30,6 +30,7 @@ from airflow_provider_raybatch.job.output.schema import cast, common_type
 from airflow_provider_raybatch.job.output.tally import Tally, Wanted, tally_of
 from airflow_provider_raybatch.job.parts.part import Part, read_between
 from airflow_provider_raybatch.job.row import RowFailure
+from airflow_provider_raybatch.job.steps.counting import Answered, answered
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, Seen, apply, load, note, with_added
 from airflow_provider_raybatch.storage.folder import Folder
@@ -104,6 +105,7 @@ class PublishedRange:
     :param carried: of good rows that earlier jobs had asked, those of this run's earlier attempts among them.
     :param generated: output tokens of good rows that this submission generated.
     :param tally: of all its rows, for the report.
+    :param answered: what each of several steps has answered.
     """
 
     path: str | None
@@ -119,6 +121,7 @@ class PublishedRange:
     carried: int = 0
     generated: int = 0
     tally: Tally = field(default_factory=Tally)
+    answered: list[Answered] = field(default_factory=list)
 
 
 def ranges(
@@ -166,6 +169,7 @@ def publish(range_: Range, target: Target) -> PublishedRange:
     good, bad = table.filter(table["ok"]), table.filter(pc.invert(table["ok"]))
     result = PublishedRange(None, 0, good.num_rows, bad.num_rows)
     result.tally = tally_of(good, bad, target.task, target.shown)
+    result.answered = answered(target.task.spec.asked_step, good, bad)
     if good.num_rows:
         result.dataset_rows, rows = dataset_rows(good, target.task)
         flat = (some if target.lines else _flatten(some, target) for some in rows)

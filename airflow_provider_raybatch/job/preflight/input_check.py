@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -44,16 +44,17 @@ _SHOWN_COLUMNS = 20
 
 
 class Sample(NamedTuple):
-    """Requests of the first rows, failures of the others by ordinal, and the number of both."""
+    """Requests of the first rows, failures by ordinal, the number of rows, and those that are not asked."""
 
     requests: list[Request]
     failures: list[tuple[int, RowFailure]]
     rows: int
+    skipped: Collection[int] = ()
 
     def ordinals(self) -> list[int]:
         """Of the requests."""
-        failed = {ordinal for ordinal, _ in self.failures}
-        return [ordinal for ordinal in range(self.rows) if ordinal not in failed]
+        others = {*(ordinal for ordinal, _ in self.failures), *self.skipped}
+        return [ordinal for ordinal in range(self.rows) if ordinal not in others]
 
 
 def look_at_source(
@@ -74,8 +75,9 @@ def look_at_source(
     if emit is not None:
         for sentence in source.listing.commits:
             emit(Notice(message=f"source: {sentence}."))
-    for check in SOURCE_CHECKS:
-        check(spec, source)
+    for step in spec.step_specs():
+        for check in SOURCE_CHECKS:
+            check(step, source)
     return source
 
 
@@ -137,18 +139,25 @@ def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials
     if spec.postprocess is not None:
         postprocess.load(spec.postprocess)
     render = task_of(spec).renderer()
-    reader = Reader(source.listing, needed_columns(spec), credentials, texts=spec.text_columns())
+    columns, step = needed_columns(spec), spec.asked_step
+    if columns is not None and step is not None:
+        columns = list(dict.fromkeys([*columns, *step.step.condition_columns]))
+    reader = Reader(source.listing, columns, credentials, texts=spec.text_columns())
     access = image_access(spec, source.listing, credentials)
     requests: list[Request] = []
     failures: list[tuple[int, RowFailure]] = []
+    skipped: list[int] = []
     for chunk in cut(source.surveyed, _SAMPLE_CHUNK, min(_SAMPLE_ROWS, source.rows)):
-        rendered = render_all(render, reader.read(chunk).rows)
-        for ordinal, made in enumerate((_allowed(one, access) for one in rendered), chunk.ordinal):
-            if isinstance(made, RowFailure):
+        rows = reader.read(chunk).rows
+        rendered = (_allowed(one, access) for one in render_all(render, rows))
+        for ordinal, (row, made) in enumerate(zip(rows, rendered, strict=True), chunk.ordinal):
+            if step is not None and isinstance(row, dict) and not step.step.is_asked(row):
+                skipped.append(ordinal)
+            elif isinstance(made, RowFailure):
                 failures.append((ordinal, made))
             else:
                 requests.append(made)
-    return Sample(requests, failures, len(requests) + len(failures))
+    return Sample(requests, failures, len(requests) + len(failures) + len(skipped), skipped)
 
 
 def _allowed(made: Request | RowFailure, access: ImageAccess) -> Request | RowFailure:
@@ -207,14 +216,22 @@ def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:
     for argument in ("sampling_column", "adapter_column", "id_column"):
         if (column := getattr(spec, argument)) is not None:
             wanted.setdefault(column, argument)
+    if spec.asked_step is not None:
+        name = spec.asked_step.step.name
+        wanted = {column: f"steps: {name}: {argument}" for column, argument in wanted.items()}
+        for condition in spec.asked_step.step.when:
+            wanted.setdefault(condition[0], f"steps: {name}: when")
+        for column in spec.asked_step.earlier_columns:
+            wanted.pop(column, None)
     if not source.rows and not source.columns:
         return
     # A CSV file that lacks a header has its first row taken for one.
     is_csv, files = source.listing.format == "csv", source.listing.files
     may_be_row = is_csv and any(file.csv.header is True for file in files)
+    earlier = spec.asked_step.earlier_columns if spec.asked_step else []
     for name, field in wanted.items():
         if name not in source.columns:
-            raise _missing(field, name, source.columns, "the source", may_be_row)
+            raise _missing(field, name, [*earlier, *source.columns], "the source", may_be_row)
     folders = partitions(source.listing)
     for file, schema, named in zip(source.listing.files, source.surveyed.schemas, folders, strict=True):
         for name, field in wanted.items():
@@ -241,7 +258,9 @@ def _missing(field: str, name: str, columns: list[str], where: str, may_be_row: 
 
 def _check_braces(spec: BatchInferenceSpec, source: Source) -> None:
     """Refuse ``{name}`` if `name` is a column: it is text, and each row would make the same request."""
-    columns = {name.casefold(): name for name in reversed(source.columns) if not name.isdigit()}
+    earlier = spec.asked_step.earlier_columns if spec.asked_step else []
+    known = [*earlier, *reversed(source.columns)]
+    columns = {name.casefold(): name for name in known if not name.isdigit()}
     for field, text in spec.row_templates():
         for braced, name in RowTemplate(text).braced.items():
             if (column := columns.get(name.casefold())) is not None:

@@ -53,7 +53,8 @@ def check_prompts(
     rows = count_of(sample.rows, "row")
     failures, marked = _failures_and_marked(spec, sample, checked)
     ordinals = sample.ordinals()
-    failed = [(ordinals[place], failures[place]) for place in sorted(failures)]
+    # Behind the rows' own are the requests that stand for later steps.
+    failed = [(ordinals[place], failures[place]) for place in sorted(failures) if place < len(ordinals)]
     if failed:
         remedy = ""
         if spec.on_overlong == "error" and any("leaves no room" in failure.reason for _, failure in failed):

@@ -66,8 +66,10 @@ from airflow_provider_raybatch.job.preflight.price_check import check_prices
 from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_prompts
 from airflow_provider_raybatch.job.preflight.response_model import schema_of_model, with_model
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
+from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps, keyers, step_jobs
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.reuse.asked import Asked, asked_by
+from airflow_provider_raybatch.job.reuse.hits import Responses
 from airflow_provider_raybatch.job.reuse.response_store import open_store
 from airflow_provider_raybatch.job.reuse.reuse import ReusePlan
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
@@ -98,8 +100,10 @@ class JobContext:
     :ivar nodes: the request for nodes, until replicas hold them.
     :ivar refusal: too many of the first rows fail, unless they have an answer; no engine starts before.
     :ivar earlier: what earlier submissions finished of the same input and request configuration.
+    :ivar earlier_steps: the same of each step before the last one.
     :ivar prefix: and `lengths`: see :func:`~airflow_provider_raybatch.job.row_order.regroup.grouping_for`.
     :ivar resolved: rows that need no request.
+    :ivar stored: the response store, where answers may be taken from it.
     :ivar kept: how many rows have a response before replicas begin.
     :ivar sizing: the plan for the `remaining` rows.
     :ivar ledger: the parts of the dataset.
@@ -126,11 +130,13 @@ class JobContext:
     refusal: Refusal | None = None
     job: Job = field(init=False)
     earlier: Ledger = field(init=False)
+    earlier_steps: list[Ledger] = field(default_factory=list)
     asked: Asked = field(init=False)
     prefix: int = field(init=False)
     lengths: tuple[int, ...] = field(init=False)
     resolved: RowMask = field(init=False)
     reuse: ReusePlan = field(init=False)
+    stored: Responses | None = None
     remaining: int = field(init=False)
     sizing: plan.Plan = field(init=False)
     ledger: list[Part] = field(init=False)
@@ -155,6 +161,7 @@ def make_ready(context: JobContext, submission: Submission) -> BatchManifest | N
     context.spec = with_model(spec, apart_if_users_code(spec, schema_of_model))
     sampled = _check_input(context)
     spec = with_time(context.spec, context.journal)
+    sampled = sampled._replace(requests=asked_by_steps(spec.step_specs(), sampled.requests))
     context.checked = _check_model(context, spec, sampled)
     _look_back(context, spec)
     texts = [prefixes.text_of(request) for request in sampled.requests]
@@ -200,8 +207,9 @@ def _check_input(context: JobContext) -> Sample:
     if spec.id_column is not None:
         check_ids(context.source, spec.id_column, aws, are_lines=spec.asks_by_lines)
     context.start_up.ended("source")
-    take = partial(apart_if_users_code(spec, sample), spec, context.source, aws)
-    sampled = check_rows(spec, take, context.tolerance, context.emit)
+    first = spec.step_specs()[0]
+    take = partial(apart_if_users_code(first, sample), first, context.source, aws)
+    sampled = check_rows(first, take, context.tolerance, context.emit)
     context.may_report = False  # into a store that is refused
     journal.check_conditional_writes()
     context.may_report = True
@@ -240,18 +248,13 @@ def _check_prices(spec: BatchInferenceSpec, rows: int, emit: Emit) -> None:
 def _look_back(context: JobContext, spec: BatchInferenceSpec) -> None:
     """Make the job's request keys, and look for what earlier submissions finished."""
     journal, source, checked = context.journal, context.source, context.checked
-    keyer = Keyer(spec, checked.generation_defaults, checked.digests)
-    config_digest = request_config_digest(spec, journal.submission, keyer)
-    run_folder = layout.run_folder(journal.submission, config_digest, source.listing.digest)
-    context.job = Job(
-        spec=as_checked(spec, checked),
-        listing=source.listing,
-        folder=journal.folder,
-        part_folder=layout.driver_folder(run_folder, journal.submission.submission_id),
-        keyer=keyer,
-        credentials=context.secrets.aws,
-        environment=credentials.environment(context.secrets),
-    )
+    steps = []
+    for step, keyer in keyers(spec.step_specs(), checked.generation_defaults, checked.digests):
+        digest = request_config_digest(step, journal.submission, keyer)
+        steps.append((as_checked(step, checked), keyer, digest))
+    context.job = step_jobs(steps, journal.submission, source.listing, journal.folder, context.secrets)
+    *earlier, run_folder = (one.part_folder.rpartition("/")[0] for one in context.job.steps)
+    context.earlier_steps = [look_back(journal.folder, one, source.rows) for one in earlier]
     context.earlier = look_back(journal.folder, run_folder, source.rows)
     if context.refusal is not None and context.store is None and not context.earlier.files:
         context.refusal.unless(context.earlier.good)  # at once, without the keys of all rows

@@ -11,7 +11,7 @@ Replicas start while the driver still checks the job. They learn here which mode
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
+from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.replica.membership import Membership
 from airflow_provider_raybatch.job.replica.process_parts import LeftParts
 from airflow_provider_raybatch.job.replica.remote_call import Answer, PendingCall, RemoteCall
@@ -43,17 +44,23 @@ class Coordinator:
         self._model: CheckedModel | Literal[False] | None = None
         self._job: Any = None
         self._call = PendingCall()
-        self._give_out(Input([], [], np.zeros(0, np.uint8)), "", _ALL)
+        self._give_out(Input([], [], np.zeros(0, np.uint8)), [""], _ALL)
         self._membership = Membership()
         self._news: list[tuple[float, Done]] = []
         self._reported: dict[str, set[str]] = {}
         """Paths of the parts of each process that has rows."""
+        self._answers: dict[str, list[tuple[int, Part]]] = {}
+        """Of each process, its parts of earlier steps, each with the number of its step."""
+        self._left_answers: list[tuple[int, Part]] = []
+        """Those of processes that were lost: another may have to go on with their rows."""
+        self._told: dict[str, int] = {}
+        """How many of the latter each process knows."""
         self._draining, self._keeps_engines = False, True
         self._engine: EngineInfo | None = None
 
-    def _give_out(self, work: Input, part_folder: str, fewest: int) -> None:
+    def _give_out(self, work: Input, part_folders: Sequence[str], fewest: int) -> None:
         self._input = work
-        self._part_folder = part_folder
+        self._part_folders = part_folders
         self._fewest = fewest
         self._pieces = work.pieces()
         self._queue = PullQueue(self._pieces)
@@ -138,8 +145,10 @@ class Coordinator:
         self._contents.given(process, chunks, assignment.borrow)
         places, numbers = self._input.repetitions.among(rows)
         repetitions = dict(zip(rows[places].tolist(), numbers.tolist(), strict=True))
+        answers = tuple(self._left_answers[self._told.get(process, 0) :])
+        self._told[process] = len(self._left_answers)
         leaves = self._leaves(process)
-        return replace(assignment, chunks=chunks, repetitions=repetitions, leaves=leaves)
+        return replace(assignment, chunks=chunks, repetitions=repetitions, leaves=leaves, answers=answers)
 
     def give_back(self, process: str, rows: Ordinals) -> tuple[int, ...]:
         """See :meth:`PullQueue.give_back`."""
@@ -162,6 +171,7 @@ class Coordinator:
     def leave(self, process: str) -> None:
         """A replica ends. It has written what it has finished, and begins nothing."""
         if process in self._membership and process in self._queue.replicas:
+            self._left_answers += self._answers.pop(process, [])
             self._queue.leave(process)
             self._contents.gone(process)
 
@@ -206,14 +216,14 @@ class Coordinator:
         """See :meth:`PendingCall.state`."""
         return self._call.state()
 
-    def begin(self, work: Input, part_folder: str, fewest: int, job: Any) -> None:
+    def begin(self, work: Input, part_folders: Sequence[str], fewest: int, job: Any) -> None:
         """Give out the rows.
 
-        :param part_folder: where this submission keeps its parts, relative to the destination.
+        :param part_folders: where this submission keeps the parts of each step, relative to the destination.
         :param fewest: replicas that stay while rows are left, also those that have none.
         :param job: what replicas need to know of the job: a reference to it and its plan, in a list.
         """
-        self._give_out(work, part_folder, fewest)
+        self._give_out(work, part_folders, fewest)
         self._job = job
 
     def release(self) -> None:
@@ -280,8 +290,11 @@ class Coordinator:
     def _take(self, process: str, report: PullRequest, done: Done | None) -> None:
         if done is not None:
             self._news.append((time.time(), done))
-            self._reported.setdefault(process, set()).update(part.path for part in done.parts)
-        if self._queue.proves(process, report.finished):
+            paths = self._reported.setdefault(process, set())
+            paths.update(part.path for part in done.parts)
+            paths.update(part.path for _, part in done.answers)
+            self._answers.setdefault(process, []).extend(done.answers)
+        if (done is not None and done.answers) or self._queue.proves(process, report.finished):
             self._membership.works(process)
 
     @property
@@ -299,20 +312,26 @@ class Coordinator:
         actor = self._end(process)
         if process in self._queue.replicas and not self._queue.is_idle(process):
             reported = self._reported.get(process, set())
-            self._left_parts.look_for(process, actor, begun, self._part_folder, reported)
+            self._left_parts.look_for(process, actor, begun, self._part_folders, reported)
         else:
             self._lose(process, actor, False, begun)
 
     def _free_rows_of_lost(self) -> None:
         """Finish what lost processes have written, where that is known now, and free their other rows."""
         for lost in self._left_parts.known():
-            for part, ordinals in lost.found.result():
-                self._queue.finish(lost.process, self._input.numbers(ordinals))
-                self._news.append((time.time(), Done([part], {}, self._membership.report_of(lost.process))))
+            report, last = self._membership.report_of(lost.process), len(self._part_folders) - 1
+            for step, part, ordinals in lost.found.result():
+                if step < last:
+                    self._answers.setdefault(lost.process, []).append((step, part))
+                    self._news.append((time.time(), Done([], {}, report, [(step, part)])))
+                else:
+                    self._queue.finish(lost.process, self._input.numbers(ordinals))
+                    self._news.append((time.time(), Done([part], {}, report)))
             self._lose(lost.process, lost.actor, False, lost.begun)
 
     def _lose(self, process: str, actor: str, engine_died: bool, begun: Begun | None) -> None:
         self._reported.pop(process, None)
+        self._left_answers += self._answers.pop(process, [])
         self._contents.gone(process)
         if self._queue.lost(process, time.monotonic(), engine_died, begun):
             self._membership.was_to_blame(actor)

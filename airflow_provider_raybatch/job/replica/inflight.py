@@ -33,6 +33,9 @@ class Row:
     :param rows: with which it was read, `place` among them.
     :param encoded: what the engine takes; `result` is what it gave, or why the row never got there.
     :param label: of the expected length of its answer.
+    :param step: which of the job's steps asks it.
+    :param is_last: whether its answer completes it.
+    :param has_begun: whether this process has answers of it that no other knows of yet.
     """
 
     ordinal: int
@@ -43,6 +46,9 @@ class Row:
     encoded: Any = None
     result: Any = None
     label: int = UNKNOWN
+    step: int = 0
+    is_last: bool = True
+    has_begun: bool = False
 
     @property
     def has_images(self) -> bool:
@@ -76,6 +82,7 @@ class InflightRequests:
     :param begun: records which rows are in the engine.
     :param images: completes the requests of rows with images, those that are next ahead of their turn.
     :ivar has_share: whether the replica has its share of all rows that are left.
+    :ivar goes_on: whether another step may ask a row that has landed.
     """
 
     def __init__(
@@ -114,11 +121,17 @@ class InflightRequests:
         self.landed: list[Row] = []
         self.error: BaseException | None = None
         self.has_share = False
+        self.goes_on = False
 
     @property
     def unanswered(self) -> int:
         """Number of rows that wait for the engine, or are in it."""
         return len(self.waiting) + len(self._loading) + len(self._loaded) + len(self.inside)
+
+    @property
+    def lacks_rows(self) -> bool:
+        """Whether the engine could have more rows, and none waits for it."""
+        return not self.waiting and len(self.inside) < self.at_once
 
     def waits_for(self) -> float:
         """Seconds since the oldest result landed that has not been taken."""
@@ -145,17 +158,25 @@ class InflightRequests:
             self._since = time.monotonic()
         row.result = result
         self.landed.append(row)
-        self._report.rows += 1
+        self.goes_on |= not row.is_last
+        self._report.rows += row.is_last
         self._report.last_answer = time.time()
 
     def take(self) -> list[Row]:
         """What has landed since the last time."""
-        taken, self.landed = self.landed, []
+        taken, self.landed, self.goes_on = self.landed, [], False
         return taken
 
     def take_back(self, count: int) -> list[Row]:
         """Up to `count` rows that have not begun: the shortest ones."""
-        rows = [self.waiting.pop() for _ in range(min(count, len(self.waiting)))]
+        kept, rows = deque[Row](), list[Row]()
+        while self.waiting and len(rows) < count:
+            row = self.waiting.pop()
+            if row.has_begun:
+                kept.appendleft(row)
+            else:
+                rows.append(row)
+        self.waiting += kept
         self._level.gave_back([row.label for row in rows])
         return rows
 

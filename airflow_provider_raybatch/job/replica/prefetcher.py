@@ -172,7 +172,7 @@ class Prefetcher:
 
     async def _fail(self, assignment: Assignment) -> None:
         for row in await self._prepared(assignment, assignment.failed, self._killer):
-            self._inflight.land(row, self._killer)
+            self._inflight.land(row, self._killer if row.result is None else row.result)
         self.pending -= len(assignment.failed)
 
     async def _build(
@@ -207,14 +207,11 @@ class Prefetcher:
             for place, number in enumerate(numbers)
             if number in assignment.repetitions
         }
-        values = [rows.rows[place] for rows, place, _ in read]
-        prepared = await self._replica.thread(self._replica.builder.ask, values, repetitions, killer)
+        prepare = self._replica.asker.prepare
+        rows = await self._replica.thread(prepare, numbers, read, repetitions, killer)
         self._watch.add("render", start)
         self._replica.begun.end(numbers)
-        return [
-            Row(number, position, one, rows, place, label=lengths.label(one.request))
-            for number, one, (rows, place, position) in zip(numbers, prepared, read, strict=True)
-        ]
+        return rows
 
     def _read(
         self, assignment: Assignment, batch: Ordinals, pieces: Ordinals, contents: dict[int, Any]
@@ -243,6 +240,11 @@ class Prefetcher:
             row.label = lengths.UNKNOWN  # so that lengths don't separate them again
         return [rows[place] for place in sorted(range(len(rows)), key=texts.__getitem__)]
 
+    async def go_on(self, rows: Sequence[Row]) -> None:
+        """Let rows go into the engine that their last step asks next, as rows of `pending`."""
+        async with self._slots:
+            await self._enter(rows)
+
     async def _enter(self, rows: Sequence[Row]) -> None:
         """Tokenise rows, and let them go into the engine."""
         ordinals = [row.ordinal for row in rows]
@@ -258,15 +260,17 @@ class Prefetcher:
         fit = []
         for row in rows:
             request = row.prepared.request
-            if isinstance(request, Request):
-                fit.append((row, request))
+            if row.result is not None:
+                self._inflight.land(row, row.result)
+            elif isinstance(request, Request):
+                fit.append(row)
             else:
                 self._inflight.land(row, request)
         start = time.monotonic()
         encode = self._replica.engine.encode
-        encoded = await self._replica.tokenizer_thread(encode, [request for _, request in fit])
+        encoded = await self._replica.tokenizer_thread(encode, self._replica.asker.requests(fit))
         self._watch.add("tokenize", start)
-        for (row, _), one in zip(fit, encoded, strict=True):
+        for row, one in zip(fit, encoded, strict=True):
             if isinstance(one, RowFailure):
                 self._inflight.land(row, one)
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -17,8 +17,8 @@ from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgre
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.replica.crash_log import CrashLog
 from airflow_provider_raybatch.job.replica.inflight import InflightRequests
-from airflow_provider_raybatch.job.replica.process_parts import PartWriter
-from airflow_provider_raybatch.job.replica.request_builder import RequestBuilder
+from airflow_provider_raybatch.job.replica.row_asker import RowAsker
+from airflow_provider_raybatch.job.replica.step_work import StepWork
 from airflow_provider_raybatch.job.warm_engines.source import EngineAccess
 from airflow_provider_raybatch.job.work import Job
 
@@ -33,7 +33,7 @@ second for a vocabulary of 128,000, in which no request moves."""
 class ReplicaProcess:
     """What a replica makes at its start, and its worker works with.
 
-    :ivar job: with `plan`, `reader`, `builder` and `writer`, as soon as the job is known.
+    :ivar job: with `plan`, `reader`, `steps` and `asker`, as soon as the job is known.
     :ivar coordinator: handle of the coordinator.
     :ivar process: name of the process.
     :ivar inflight: rows in the engine, while there is a worker.
@@ -43,8 +43,8 @@ class ReplicaProcess:
     job: Job
     plan: Plan
     reader: Reader
-    builder: RequestBuilder
-    writer: PartWriter
+    steps: Sequence[StepWork]
+    asker: RowAsker
     engine: Engine
     begun: CrashLog
     reporter: Reporter

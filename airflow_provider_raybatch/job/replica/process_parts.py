@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -15,10 +16,10 @@ from airflow_provider_raybatch.job.input.chunk_rows import portions
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.replica.inflight import Row
-from airflow_provider_raybatch.job.row import RowFailure
+from airflow_provider_raybatch.job.row import SKIPPED, RowFailure
 from airflow_provider_raybatch.job.scheduling.messages import Begun
 from airflow_provider_raybatch.job.scheduling.row_index import Ordinals
-from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.job.work import Job, own_columns
 from airflow_provider_raybatch.storage.folder import Folder
 
 _THREADS = 4
@@ -32,10 +33,11 @@ class PartWriter:
         self._engine = engine
         self._process = process
         self._parts = 0
+        self._names = [step.spec.asked_step.step.name for step in job.steps if step.spec.asked_step]
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Make results of what the engine gave."""
-        raw = [row for row in rows if not isinstance(row.result, RowFailure)]
+        raw = [row for row in rows if row.result is not SKIPPED and not isinstance(row.result, RowFailure)]
         check = self._job.task.check
         for row, response in zip(raw, self._engine.decode([row.result for row in raw]), strict=True):
             row.result = check(response, row.prepared.request.sampling)  # type: ignore[union-attr]
@@ -47,20 +49,33 @@ class PartWriter:
         for places, table in portions([(row.rows, row.place) for row in ordered]):
             self._parts += 1
             part_rows = [ordered[place] for place in places]
-            outcomes = [row.prepared.outcome(row.position, row.result) for row in part_rows]
+            outcomes = [
+                row.prepared.outcome(row.position, self._named(row) if self._names else row.result)
+                for row in part_rows
+            ]
             name = stem(self._job.part_folder, self._process, f"{self._parts:06d}")
-            written += parts.write_all(self._job.folder, name, table, outcomes, self._job.task)
+            columns = own_columns(self._job, table)
+            written += parts.write_all(self._job.folder, name, columns, outcomes, self._job.task)
         return written
+
+    def _named(self, row: Row) -> Any:
+        """A row's result; a failure says which of several steps has asked."""
+        if not isinstance(row.result, RowFailure):
+            return row.result
+        return replace(row.result, step=f"{self._names[row.step]}.{row.result.step}")
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A process that ended without a last report, and its unreported parts as soon as they are known."""
+    """A process that ended without a last report, and its unreported parts as soon as they are known.
+
+    :param found: parts with the ordinals of their rows, and the number of the folder that each lies in.
+    """
 
     process: str
     actor: str
     begun: Begun | None
-    found: Future[list[tuple[parts.Part, Ordinals]]]
+    found: Future[list[tuple[int, parts.Part, Ordinals]]]
 
 
 class LeftParts:
@@ -85,10 +100,13 @@ class LeftParts:
         return any(one.actor == actor for one in self._lost)
 
     def look_for(
-        self, process: str, actor: str, begun: Begun | None, part_folder: str, reported: Set[str]
+        self, process: str, actor: str, begun: Begun | None, part_folders: Sequence[str], reported: Set[str]
     ) -> None:
-        """Begin to list the parts of a lost process, but for those at `reported` paths."""
-        found = self._threads.submit(_found, self._folder, part_folder, process, reported)
+        """Begin to list the parts of a lost process, but for those at `reported` paths.
+
+        :param part_folders: of the job's steps.
+        """
+        found = self._threads.submit(_found, self._folder, part_folders, process, reported)
         self._lost.append(Lost(process, actor, begun, found))
 
     def known(self) -> Iterator[Lost]:
@@ -110,14 +128,15 @@ def stem(part_folder: str, process: str, number: int | str) -> str:
 
 
 def _found(
-    folder: Folder, part_folder: str, process: str, reported: Set[str]
-) -> list[tuple[parts.Part, Ordinals]]:
-    """Parts of a process that it has not reported, with the ordinals of their rows."""
-    begins = stem(part_folder, process, "")
-    entries = [one for one in folder.list(part_folder) if one.path.startswith(begins)]
-    left = [part for part in parts.listed(entries) if part.path not in reported]
+    folder: Folder, part_folders: Sequence[str], process: str, reported: Set[str]
+) -> list[tuple[int, parts.Part, Ordinals]]:
+    """Parts of a process that it has not reported, with the number of their folder and their ordinals."""
     found = []
-    for part in left:
-        with contextlib.suppress(DamagedPartError):  # its rows are asked again
-            found.append((part, parts.outcomes(folder, part)[0].astype(np.int64)))
+    for number, part_folder in enumerate(part_folders):
+        begins = stem(part_folder, process, "")
+        entries = [one for one in folder.list(part_folder) if one.path.startswith(begins)]
+        for part in parts.listed(entries):
+            if part.path not in reported:
+                with contextlib.suppress(DamagedPartError):  # its rows are asked again
+                    found.append((number, part, parts.outcomes(folder, part)[0].astype(np.int64)))
     return found

@@ -24,15 +24,15 @@ from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine_process.opening import open_engine
 from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy
 from airflow_provider_raybatch.job.failures.public_errors import guarded
-from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress, Reporter
 from airflow_provider_raybatch.job.replica.crash_log import CrashLog, left_by_the_last, path_of
 from airflow_provider_raybatch.job.replica.process import ReplicaProcess
-from airflow_provider_raybatch.job.replica.process_parts import PartWriter
 from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
-from airflow_provider_raybatch.job.replica.request_builder import RequestBuilder, read_columns
+from airflow_provider_raybatch.job.replica.row_asker import RowAsker
+from airflow_provider_raybatch.job.replica.step_work import steps_of
 from airflow_provider_raybatch.job.replica.worker import ENGINE_DIED, ReplicaWorker
 from airflow_provider_raybatch.job.scheduling.messages import StaleReplicaError
+from airflow_provider_raybatch.job.steps.read import reader_of
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
 from airflow_provider_raybatch.job.warm_engines.source import OWN_ENGINES, EngineSource
 from airflow_provider_raybatch.storage import left_files
@@ -182,10 +182,9 @@ class Replica(ReplicaProcess):
         if told:
             job, self.plan = ray.get(told[0])
             self.job, self._has_job = job, True
-            texts = job.spec.text_columns()
-            self.reader = Reader(job.listing, read_columns(job.spec), job.credentials, texts=texts)
-            self.builder = RequestBuilder(job.spec, job.task.renderer(), job.keyer)
-            self.writer = PartWriter(job, self.engine, self.process)
+            self.reader = reader_of(job)
+            self.steps = steps_of(job, self.engine, self.process)
+            self.asker = RowAsker(job, self.steps)
         return self._has_job
 
     async def _work(self) -> None:

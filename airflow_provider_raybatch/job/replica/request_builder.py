@@ -15,6 +15,8 @@ from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.request.render import Render, needed_columns, render_all
 from airflow_provider_raybatch.job.row import Image, Request, Response, RowFailure, RowOutcome
 
+_NOT_ASKED = RowFailure("skipped", "the row does not fulfil the conditions of the last step")
+
 
 @dataclass(frozen=True)
 class PreparedRow:
@@ -67,6 +69,10 @@ class RequestBuilder:
             self._one(row, made, numbers.get(place, 0))
             for place, (row, made) in enumerate(zip(rows, render_all(self._render, rows), strict=True))
         ]
+
+    def skipped(self, row: Any) -> PreparedRow:
+        """A row that is not asked."""
+        return self._one(row, _NOT_ASKED, 0)
 
     def keyed(self, row: PreparedRow, images: tuple[Image, ...]) -> PreparedRow:
         """A row whose request has a key, once its images have been read.

@@ -13,6 +13,8 @@ import contextlib
 import dataclasses
 import os
 import time
+from collections.abc import Coroutine
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +36,7 @@ _LEAST_PAUSE = 0.2
 _IDLE_CALLS = 1000
 """A second, of all replicas, while the coordinator has no rows to give."""
 _TICK = 1.0
+_STEP_PAUSE = 0.5
 _MANY = 1024
 """Answers that take a tenth of a second to detokenise and to write."""
 _KILLER = RowFailure("engine", "the engine's process dies of this row, and did so with this row alone in it")
@@ -83,12 +86,13 @@ class ReplicaWorker:
         self._rows = self._report.rows
         self._finished: list[int] = []
         self._new_parts: list[parts.Part] = []
+        self._new_answers: list[tuple[int, parts.Part]] = []
         self._flushing: asyncio.Task[None] | None = None
         self._preparing: set[asyncio.Task[None]] = set()
         self._ask_below = 1
         self._ask_at = 0.0
         self._at_once = self._slots
-        self._is_over = self._was_early = False
+        self._is_over = self._was_early = self._ends = False
         self.leaves = False
 
     async def work(self) -> None:
@@ -125,9 +129,8 @@ class ReplicaWorker:
     @property
     def _is_idle(self) -> bool:
         """Whether all that it has is answered, written and reported."""
-        return not (
-            self._unanswered or self._inflight.landed or self._flushing or self._finished or self._new_parts
-        )
+        unreported = self._finished or self._new_parts or self._new_answers
+        return not (self._unanswered or self._inflight.landed or self._flushing or unreported)
 
     @property
     def _unanswered(self) -> int:
@@ -149,7 +152,14 @@ class ReplicaWorker:
 
     @property
     def _is_time(self) -> bool:
-        return not self._unanswered or self._inflight.waits_for() >= self._limits.flush_interval
+        after = self._step_pause if self._inflight.goes_on else self._limits.flush_interval
+        return not self._unanswered or self._inflight.waits_for() >= after
+
+    @property
+    def _step_pause(self) -> float:
+        """Seconds until rows are written that another step may ask: few, where they would fill the engine."""
+        interval = self._limits.flush_interval
+        return min(_STEP_PAUSE, interval) if self._inflight.lacks_rows else interval
 
     @property
     def _is_early(self) -> bool:
@@ -160,7 +170,8 @@ class ReplicaWorker:
     async def _wait(self) -> None:
         seconds = min(_TICK, max(0.0, self._ask_at - time.monotonic()) or _TICK)
         if self._inflight.landed:
-            seconds = min(seconds, max(0.01, self._limits.flush_interval - self._inflight.waits_for()))
+            after = self._step_pause if self._inflight.goes_on else self._limits.flush_interval
+            seconds = min(seconds, max(0.01, after - self._inflight.waits_for()))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wake.wait(), seconds)
 
@@ -169,6 +180,8 @@ class ReplicaWorker:
         assignment: Assignment = await self._coordinator.pull.remote(self._process, *self._progress())
         self.leaves = assignment.leaves
         self._is_over = assignment.is_finished or assignment.leaves
+        if assignment.answers:
+            await self._replica.thread(self._replica.asker.learn, assignment.answers)
         is_test = assignment.isolated or assignment.flush
         self._ask_below = 1 if is_test else max(1, assignment.ask_below)
         self._inflight.has_share = assignment.has_share
@@ -178,18 +191,23 @@ class ReplicaWorker:
         if assignment.give_back:
             await self._give_back(assignment.give_back)
         if got:
-            work = asyncio.ensure_future(self._prefetcher.prepare(assignment))
-            self._preparing.add(work)
-            work.add_done_callback(lambda _: self._wake.set())
+            self._prepare(self._prefetcher.prepare(assignment))
+
+    def _prepare(self, rows: Coroutine[Any, Any, None]) -> None:
+        """Let rows be prepared for the engine beside all else."""
+        work = asyncio.ensure_future(rows)
+        self._preparing.add(work)
+        work.add_done_callback(lambda _: self._wake.set())
 
     def _progress(self) -> tuple[PullRequest, Done | None]:
         """What it reports when it asks."""
         finished, self._finished = np.array(self._finished, dtype=np.int64), []
         self._report.cpu_seconds = round(time.process_time() - self._replica.cpu_before, 2)
         done = None
-        if self._new_parts:
-            done = Done(self._new_parts, self._watch.seconds, dataclasses.replace(self._report))
-            self._new_parts, self._watch.seconds = [], {}
+        if self._new_parts or self._new_answers:
+            report = dataclasses.replace(self._report)
+            done = Done(self._new_parts, self._watch.seconds, report, self._new_answers)
+            self._new_parts, self._new_answers, self._watch.seconds = [], [], {}
         work = self._report.output_tokens + self._report.tokens_in_flight
         answered, self._at_once = self._report.rows - self._rows, self._inflight.at_once
         # What is in the engine can't be given back, also where it lets no more in by now.
@@ -208,19 +226,24 @@ class ReplicaWorker:
         try:
             rows = self._inflight.take()
             start = time.monotonic()
-            await self._replica.tokenizer_thread(self._replica.writer.decode, rows)
+            await self._replica.tokenizer_thread(self._replica.asker.decode, rows)
             self._watch.add("detokenize", start)
             start = time.monotonic()
-            written = await self._replica.thread(self._replica.writer.write, rows)
+            written = await self._replica.thread(self._replica.asker.write, rows)
             self._watch.add("write", start)
             # Not before: another process repeats what is not written, and counts it.
+            self._report.rows += written.uncounted
             self._report.killers += sum(row.result is self._killer for row in rows)
             self._report.special += len([row for row in rows if row.result.has_special_tokens])
             self._report.truncated += len([row for row in rows if row.result.truncated_prompt_tokens])
-            self._report.errors += sum(part.rows - part.ok for part in written)
-            self._report.written += sum(part.rows for part in written)
-            self._new_parts += written
-            self._finished += [row.ordinal for row in rows]
+            self._report.errors += sum(part.rows - part.ok for part in written.parts)
+            self._report.written += sum(part.rows for part in written.parts)
+            self._new_parts += written.parts
+            self._new_answers += written.answers
+            self._finished += [row.ordinal for row in written.finished]
+            if written.next and not self._ends:
+                self._prefetcher.pending += len(written.next)
+                self._prepare(self._prefetcher.go_on(written.next))
         finally:
             self._wake.set()
 
@@ -243,12 +266,13 @@ class ReplicaWorker:
 
     async def _end(self) -> None:
         """All is done, or the job drains: the rows in the engine are given up."""
+        self._ends = True
         for task in self._preparing:
             task.cancel()
         await asyncio.gather(*self._preparing, return_exceptions=True)
         await self._inflight.cancel()
         await self._write_the_rest()
-        if self._finished or self._new_parts:
+        if self._finished or self._new_parts or self._new_answers:
             await self._coordinator.pull.remote(self._process, *self._progress())
         self._replica.count()
         self._replica.reporter.send()
@@ -258,6 +282,7 @@ class ReplicaWorker:
 
     async def _fail(self, error: EngineDeadError) -> None:
         """End this process, since nothing brings its engine back, which holds its memory."""
+        self._ends = True
         for task in self._preparing:
             task.cancel()
         prepared = await asyncio.gather(*self._preparing, return_exceptions=True)

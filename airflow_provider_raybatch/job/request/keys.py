@@ -47,9 +47,12 @@ class Keyer:
 
     :param defaults: sampling parameters of the model's `generation_config`.
     :param digests: of what the engine loads.
+    :param again: how many steps before this one ask sampled requests just like it, and get other answers.
     """
 
-    def __init__(self, spec: BatchInferenceSpec, defaults: Mapping[str, Any], digests: Digests) -> None:
+    def __init__(
+        self, spec: BatchInferenceSpec, defaults: Mapping[str, Any], digests: Digests, again: int = 0
+    ) -> None:
         self._shared = {
             "version": VERSION,
             "engine": [spec.engine, spec.numerics, spec.processor_numerics],
@@ -63,6 +66,10 @@ class Keyer:
             self._shared["renders"] = 2
         if spec.splits_reasoning:
             self._shared["reasoning"] = 2  # 1 were whole texts, with their reasoning
+        if spec.asked_step is not None and spec.asked_step.step.goes_on_rejected:
+            self._shared["on_rejected"] = "continue"  # what others would refuse is an answer here
+        if again:
+            self._shared["again"] = again
         self._shared |= {**spec.pooled, **spec.later_choices}
         self._pools = spec.pools
         self._sampling = {} if spec.pools else {**defaults, **spec.sampling}

@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows
+from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows, portions
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.input.table import as_text, one_array
@@ -24,9 +25,11 @@ from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.duplicates import Followers
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
 from airflow_provider_raybatch.job.reuse.hits import CachedRows, Hits, Responses
-from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.job.work import Job, own_columns
 
 _ROWS_AT_ONCE = 20_000
+ReadRows: TypeAlias = Callable[[Chunk, npt.NDArray[np.int64]], Sequence[tuple[ChunkRows, int]]]
+"""Rows of a chunk by their positions, each as what was read with it and its place there."""
 
 
 def matched(ordinals: npt.NDArray[np.int64], keys: Keys, source: Responses) -> CachedRows:
@@ -71,18 +74,19 @@ def write_parts(
     source: Responses,
     origin: Origin,
     most: int = MOST_BYTES,
+    read: ReadRows | None = None,
 ) -> tuple[list[Part], CachedRows]:
     """Write cached outcomes as parts of this submission.
 
     :param chunks: of the input, in order.
     :param most: bytes of the outcomes that are in memory at once.
+    :param read: reads rows of a chunk, by their positions; by default from the source.
     :returns: the parts, and the rows that `source` lacks now, by ordinal.
     """
     if not len(cached):
         return [], cached
     cached = cached.where(np.argsort(cached.ordinals))
-    id_column = job.spec.id_column
-    reader = Reader(job.listing, [] if id_column is None else [id_column], job.credentials)
+    read = read or _from_source(job)
     written: list[Part] = []
     is_lost: npt.NDArray[np.bool_] = np.ones(len(cached), np.bool_)
     for group, low, found in _outcomes(chunks, cached, source, most):
@@ -92,17 +96,32 @@ def write_parts(
             start, stop = _span(cached.ordinals[places], chunk)
             if start < stop:
                 own = cached.where(places[start:stop])
-                rows, outcomes = reader.read(chunk), found.slice(start, stop - start)
+                rows, outcomes = read(chunk, own.ordinals - chunk.ordinal), found.slice(start, stop - start)
                 written += _write_chunk(job, chunk, rows, own, outcomes, origin)
     return written, cached.where(np.flatnonzero(is_lost))
 
 
+def _from_source(job: Job) -> ReadRows:
+    id_column = job.spec.id_column
+    reader = Reader(job.listing, [] if id_column is None else [id_column], job.credentials)
+
+    def read(chunk: Chunk, positions: npt.NDArray[np.int64]) -> list[tuple[ChunkRows, int]]:
+        rows = reader.read(chunk)
+        return [(rows, position) for position in positions.tolist()]
+
+    return read
+
+
 def _write_chunk(
-    job: Job, chunk: Chunk, rows: ChunkRows, cached: CachedRows, outcomes: pa.Table, origin: Origin
+    job: Job,
+    chunk: Chunk,
+    rows: Sequence[tuple[ChunkRows, int]],
+    cached: CachedRows,
+    outcomes: pa.Table,
+    origin: Origin,
 ) -> Iterator[Part]:
     """Write rows of one chunk, in as many parts as their input needs."""
-    positions = cached.ordinals - chunk.ordinal
-    ids = [_row_id(rows.rows[position], job.spec.id_column) for position in positions]
+    ids = [_row_id(chunk_rows.rows[place], job.spec.id_column) for chunk_rows, place in rows]
     arrays = {
         "ordinal": pa.array(cached.ordinals, pa.uint64()),
         "ok": one_array(outcomes["ok"]),
@@ -113,12 +132,12 @@ def _write_chunk(
         "failure": one_array(outcomes["failure"]),
         "output": job.task.adapted(one_array(outcomes["output"]), job.task.output_type),
     }
-    start = 0
-    for portion, columns in rows.portions(positions.tolist()):
-        cut = {name: array.slice(start, len(portion)) for name, array in arrays.items()}
+    for portion, columns in portions(rows):
+        chosen = pa.array(portion, pa.int64())
+        cut = {name: array.take(chosen) for name, array in arrays.items()}
         stem = f"{job.part_folder}/{origin}-{chunk.ordinal:012d}"
-        yield parts.write_arrays(job.folder, stem, job.task.stored_inputs(columns), cut)
-        start += len(portion)
+        stored = job.task.stored_inputs(own_columns(job, columns))
+        yield parts.write_arrays(job.folder, stem, stored, cut)
 
 
 def _outcomes(

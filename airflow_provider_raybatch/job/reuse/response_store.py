@@ -110,8 +110,8 @@ def remember_committed(
 
     :param place: the destination.
     """
-    if spec.reuse is None or spec.submission is None:
-        return
+    if spec.reuse is None or spec.submission is None or spec.steps:
+        return  # where there are several, nothing says here to which a part belongs
     try:
         store = open_store(spec, credentials, emit)
         ledger = parts.listed(place.list(layout.task_folder(spec.submission)))

@@ -212,6 +212,23 @@ def all_repeats(own: Partitions[RequestKeys]) -> Partitions[Repeats]:
     return found
 
 
+def caches_of(
+    job: Job, files: Sequence[Entry], store: Responses | None, rows: int, emit: Callable[[Notice], None]
+) -> list[tuple[Origin, Responses]]:
+    """Where responses to requests of a job may be, besides its own ledger.
+
+    :param files: all that the task keeps.
+    :param rows: of the input.
+    """
+    own_folder = f"{job.part_folder.rpartition('/')[0]}/"
+    found: list[tuple[Origin, Responses]] = []
+    if elsewhere := [part for part in _usable(job, files) if not part.path.startswith(own_folder)]:
+        found.append(("carried", _earlier_answers(job, elsewhere, ranges_for(rows), emit)))
+    if store is not None:
+        found.append(("stored", store))
+    return found
+
+
 def parts_of_task(job: Job) -> list[Part]:
     """All parts of this task, of any input and configuration: equal requests have equal keys.
 
@@ -221,6 +238,21 @@ def parts_of_task(job: Job) -> list[Part]:
     if submission is None:
         return []
     return _usable(job, job.folder.list(layout.task_folder(submission)))
+
+
+def parts_of_steps(job: Job) -> list[tuple[Job, list[Part]]]:
+    """All parts of this task whose answers are those of a step, by steps.
+
+    Where a job has several, those of other configurations are left out: which columns they have is not known.
+    """
+    if not job.earlier_steps or job.spec.submission is None:
+        return [(job, parts_of_task(job))]
+    files = job.folder.list(layout.task_folder(job.spec.submission))
+    folders = [(step, f"{step.part_folder.rpartition('/')[0]}/") for step in job.steps]
+    return [
+        (step, [part for part in _usable(step, files) if part.path.startswith(folder)])
+        for step, folder in folders
+    ]
 
 
 def _usable(job: Job, files: Sequence[Entry]) -> list[Part]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -62,9 +62,20 @@ def request_keys(
     :param number: of ranges of keys. Ordinals ascend in each.
     :raises StorageError: the source can't be read, or has changed.
     """
+    return keys_by_range(keys_of, items, job, number, parallel_map)
+
+
+def keys_by_range(
+    function: Callable[[Sequence[WorkItem], Job], RequestKeys],
+    items: Sequence[WorkItem],
+    job: Job,
+    number: int,
+    parallel_map: ParallelMap[RequestKeys],
+) -> Partitions[RequestKeys]:
+    """As :func:`request_keys`; `function` makes the keys of some items."""
     groups = [items[start : start + _CHUNKS_PER_TASK] for start in range(0, len(items), _CHUNKS_PER_TASK)]
     found = Partitions(RequestKeys, number)
-    for made in parallel_map(keys_of, groups, job):
+    for made in parallel_map(function, groups, job):
         found.add(made, key_array.range_of(made.keys, number))
     return found
 
@@ -74,9 +85,10 @@ def keys_of(items: Sequence[WorkItem], job: Job) -> RequestKeys:
 
     :raises StorageError: the source, or the storage of images that it refers to, can't be read.
     """
-    reader = Reader(
-        job.listing, needed_columns(job.spec), job.credentials, whole=False, texts=job.spec.text_columns()
-    )
+    columns, step = needed_columns(job.spec), job.spec.asked_step
+    if columns is not None and step is not None:
+        columns = list(dict.fromkeys([*columns, *step.step.condition_columns]))
+    reader = Reader(job.listing, columns, job.credentials, whole=False, texts=job.spec.text_columns())
     render = job.task.renderer()
     access = image_access(job.spec, job.listing, job.credentials)
     ordinals: list[int] = []
@@ -85,7 +97,10 @@ def keys_of(items: Sequence[WorkItem], job: Job) -> RequestKeys:
     for item in items:
         positions = item.positions
         chosen = reader.rows(item.chunk, reader.content(item.chunk), positions).rows
-        for position, request in zip(positions, versioned(render_all(render, chosen), access), strict=True):
+        requests = versioned(render_all(render, chosen), access)
+        for position, row, request in zip(positions, chosen, requests, strict=True):
+            if step is not None and isinstance(row, dict) and not step.step.is_asked(row):
+                continue
             if isinstance(request, Request):
                 ordinals.append(item.chunk.ordinal + position)
                 made.append(job.keyer.key(request))

@@ -96,7 +96,8 @@ class Replicas:
 
     def begin(self, job: Job, plan: Plan, work: Input) -> None:
         """Give out the rows."""
-        self.coordinator.begin.remote(work, job.part_folder, plan.fewest, [ray.put((job, plan))])
+        folders = [step.part_folder for step in job.steps]
+        self.coordinator.begin.remote(work, folders, plan.fewest, [ray.put((job, plan))])
 
     def end_unused(self) -> None:
         """End those that wait for room and are not needed."""

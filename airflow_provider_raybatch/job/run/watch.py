@@ -26,6 +26,7 @@ _LAST_ANSWER_SECONDS = 60.0
 class Ran:
     """What the run left: the latest report of each replica, and all that was written.
 
+    :param answers: parts of earlier steps, each with the number of its step.
     :param flushes: how often something was written.
     :param reports: the latest ones.
     :param by_replica: the latest that came with parts.
@@ -34,6 +35,7 @@ class Ran:
     """
 
     parts: list[Part] = field(default_factory=list)
+    answers: list[tuple[int, Part]] = field(default_factory=list)
     flushes: int = 0
     reports: list[ReplicaProgress] = field(default_factory=list)
     by_replica: dict[str, ReplicaProgress] = field(default_factory=dict)
@@ -44,6 +46,7 @@ class Ran:
     def add(self, done: Done, at: float) -> None:
         """Count what was written, and reported at `at` epoch seconds."""
         self.parts += done.parts
+        self.answers += done.answers
         self.flushes += 1
         self.last_row = max(self.last_row, at)
         name = done.report.replica

@@ -48,7 +48,7 @@ class PullRequest:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a replica gets. The queue decides; the coordinator adds `chunks`, `repetitions` and `leaves`.
+    """What a replica gets. The queue decides; the coordinator adds what follows `is_finished`.
 
     :param rows: in the order in which they are to begin.
     :param borrow: pieces that it takes from Ray's object store, or from storage if that fails. It reads the
@@ -65,6 +65,8 @@ class Assignment:
     :param chunks: the chunks or buckets in which its rows lie, by number of their piece.
     :param repetitions: by row, how many rows before it ask the same sampled request.
     :param leaves: whether the replica is no longer needed, since no rows are left for it.
+    :param answers: parts of earlier steps that lost replicas have left, each with the number of its step;
+        those that this one does not know of yet.
     """
 
     rows: Ordinals = field(default_factory=no_rows)
@@ -81,3 +83,4 @@ class Assignment:
     chunks: Mapping[int, Any] = field(default_factory=dict)
     repetitions: Mapping[int, int] = field(default_factory=dict)
     leaves: bool = False
+    answers: tuple[tuple[int, Any], ...] = ()

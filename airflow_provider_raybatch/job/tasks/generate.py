@@ -5,19 +5,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_raybatch.contract.arguments.steps import REJECTED_COLUMN
 from airflow_provider_raybatch.job.input.json_types import Kind
 from airflow_provider_raybatch.job.media.image_types import holds_bytes
 from airflow_provider_raybatch.job.row import Response, RowFailure
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.failed_rows import with_failures
 from airflow_provider_raybatch.job.tasks.optional_columns.groups import Groups
-from airflow_provider_raybatch.job.tasks.response_check import PARSE, checked
+from airflow_provider_raybatch.job.tasks.response_check import LENGTH, PARSE, checked
 from airflow_provider_raybatch.job.tasks.typed_columns import (
     arrow_types,
     column_kinds,
@@ -91,6 +93,15 @@ class Generate(Task):
         """
         return self._type(self.keeps_completions or not self._groups.completion_fields)
 
+    def outputs(self, responses: Sequence[Response | None]) -> pa.StructArray:
+        """See :meth:`Task.outputs`; null also for a row that its step did not ask."""
+        asked = [one if one is not None and one.completions else None for one in responses]
+        plain = output_type(self.keeps_completions)
+        if self.output_type == plain:
+            return super().outputs(asked)
+        made = [None if response is None else self.output(response) for response in asked]
+        return self._groups.outputs(pa.array(made, plain), asked, self.output_type)
+
     def output(self, response: Response) -> dict[str, Any]:
         first = response.completions[0]
         return {
@@ -105,14 +116,16 @@ class Generate(Task):
             ],
         }
 
-    def outputs(self, responses: Sequence[Response | None]) -> pa.StructArray:
-        plain = output_type(self.keeps_completions)
-        if self.output_type == plain:
-            return super().outputs(responses)
-        made = [None if response is None else self.output(response) for response in responses]
-        return self._groups.outputs(pa.array(made, plain), responses, self.output_type)
-
     def check(self, response: Response, row_sampling: Mapping[str, Any]) -> Response | RowFailure:
+        made = self._checked(response, row_sampling)
+        step = self.spec.asked_step
+        if step is None or not step.step.goes_on_rejected or not isinstance(made, RowFailure):
+            return made
+        if made.step not in (PARSE, LENGTH):
+            return made  # the engine gave none, so there is nothing to go on with
+        return replace(response, extra={**response.extra, REJECTED_COLUMN: made.reason})
+
+    def _checked(self, response: Response, row_sampling: Mapping[str, Any]) -> Response | RowFailure:
         made = checked(response, self.spec, row_sampling, self._groups.check)
         if not self._kinds or isinstance(made, RowFailure):
             return made
@@ -140,6 +153,9 @@ class Generate(Task):
         texts = pa.nulls(table.num_rows, pa.string())
         if "output" in table.schema.names:
             texts = pc.if_else(table["ok"], pc.struct_field(table["output"], "response"), None)
+            if table.schema.field("output").type.get_field_index(REJECTED_COLUMN) >= 0:
+                good = pc.is_null(pc.struct_field(table["output"], REJECTED_COLUMN))
+                texts = pc.if_else(good, texts, None)
         columns, reasons = typed(texts, self._kinds)
         return with_failures(table.append_column("derived", columns), reasons, PARSE)
 
@@ -155,7 +171,7 @@ class Generate(Task):
             _sum(pc.struct_field(outputs, "input_tokens")),
             _sum(pc.struct_field(outputs, "cached_tokens")),
             _sum(pc.struct_field(outputs, "output_tokens")),
-            dict(Counter(reasons.to_pylist())),
+            dict(Counter(reasons.drop_null().to_pylist())),
             reasoning,
         )
 

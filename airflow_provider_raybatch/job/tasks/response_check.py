@@ -16,6 +16,8 @@ from airflow_provider_raybatch.job.row import Completion, Response, RowFailure
 Check = Callable[[Response, Mapping[str, Any]], "str | None"]
 PARSE = "parse"
 """The step of a response that is not what was asked for."""
+LENGTH = "length"
+"""That of a response that was cut off, where that is an error."""
 _BROKEN = frozenset({"error", "abort"})
 """Finish reasons of requests that vLLM gave up; their text is incomplete."""
 _OTHER_BACKEND = (
@@ -51,7 +53,7 @@ def checked(
     if spec.on_truncated == "error" and any(one.finish_reason == "length" for one in response.completions):
         tokens = max(completion.output_tokens for completion in response.completions)
         cut = f"the response was cut off after {count_of(tokens, 'token')}"
-        return _failed("length", f"{cut}; raise sampling.max_tokens or the context", response)
+        return _failed(LENGTH, f"{cut}; raise sampling.max_tokens or the context", response)
     if (misfitting := of_columns(response, sampling)) is not None:
         return _failed(PARSE, misfitting, response)
     structured = sampling["structured_outputs"] if asks_json(sampling) else None

@@ -14,8 +14,8 @@ import pytest
 import ray
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
+from airflow_provider_raybatch.job.phases import reusing
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.run import replicas
 from airflow_provider_raybatch.job.run.launch import Launch
@@ -74,7 +74,7 @@ def checks(task: RepeatedTask, monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver()
     monkeypatch.setattr(replicas, "_SOON", 120.0)  # a busy host takes long to start an actor
     monkeypatch.setattr(Launch, "early", lambda launch, *arguments: made.early(launch, *arguments))
-    monkeypatch.setattr(driver, "keys_over_the_cluster", made.keys)
+    monkeypatch.setattr(reusing, "keys_over_the_cluster", made.keys)
     return made
 
 

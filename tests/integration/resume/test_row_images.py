@@ -50,7 +50,8 @@ class Replica:
     def __init__(self, job: Any) -> None:
         self.job, self.engine = job, Engine()
         self.plan = SimpleNamespace(replicas=1)
-        self.builder = SimpleNamespace(keyed=lambda prepared, images: prepared)
+        builder = SimpleNamespace(keyed=lambda prepared, images: prepared)
+        self.steps = [SimpleNamespace(builder=builder)]
         self.begun = SimpleNamespace(begin=lambda ordinal: None)
         self._threads = ThreadPoolExecutor(1)
 

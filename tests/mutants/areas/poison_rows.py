@@ -24,8 +24,8 @@ MUTANTS = by_file({
         ),
         "rows-freed-by-a-process-that-is-lost": (
             "if process in self._membership and process in self._queue.replicas:\n"
-            "            self._queue.leave",
-            "if process in self._queue.replicas:\n            self._queue.leave",
+            "            self._left_answers +=",
+            "if process in self._queue.replicas:\n            self._left_answers +=",
             "Rows that a lost process had written are paid for twice if it lives still.",
             f"{_LOST}::test_a_silent_replica_that_lives_still_has_no_say",
         ),
@@ -42,8 +42,8 @@ MUTANTS = by_file({
             f"{_LOST}::test_a_silent_replica_is_told_as_storage_while_that_is_away",
         ),
         "killer-proves-the-engine": (
-            "        if self._queue.proves(process, report.finished):\n",
-            "        if len(report.finished):\n",
+            "or self._queue.proves(process, report.finished):\n",
+            "or len(report.finished):\n",
             "An engine that dies of every row is restarted once for each row.",
             f"{_TESTS}::test_max_restarts_end_an_engine_that_dies_of_every_row",
         ),

@@ -119,7 +119,7 @@ MUTANTS = by_file({
             f"{_WORKER_TESTS}::test_draining_replica_writes_finished_rows_and_begins_none",
         ),
         "slow-row-holds-all-back": (
-            "return not self._unanswered or self._inflight.waits_for() >= self._limits.flush_interval",
+            "return not self._unanswered or self._inflight.waits_for() >= after",
             "return not self._unanswered",
             "A killed replica loses all its finished rows, and not only those of one `flush_interval`.",
             f"{_WORKER_TESTS}::test_slow_row_delays_the_others_by_flush_interval_only",

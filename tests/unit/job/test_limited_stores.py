@@ -15,8 +15,8 @@ from airflow_provider_raybatch.contract.failures import FailureClass, PreflightE
 from airflow_provider_raybatch.contract.layout import SOURCES
 from airflow_provider_raybatch.contract.manifest import Counts
 from airflow_provider_raybatch.dataset import Dataset
-from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.input.listing import resolve
+from airflow_provider_raybatch.job.phases import publishing
 from airflow_provider_raybatch.job.reuse.response_store import ResponseStore
 from airflow_provider_raybatch.job.reuse.store import compaction
 from airflow_provider_raybatch.job.run.launch import Launch
@@ -89,7 +89,7 @@ def jobs(lake: S3Folder, guarded: S3Server, monkeypatch: pytest.MonkeyPatch) -> 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(driver, "commit", dies)
+        patch.setattr(publishing, "commit", dies)
         with pytest.raises(KeyboardInterrupt):
             attempt(place, 0, source, reuse=reuse)
     assert counts(place, 1, source, reuse=reuse).resumed == ROWS

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from airflow_provider_raybatch.contract.failures import PreflightError, RaybatchError
 from airflow_provider_raybatch.dataset.opening import open_dataset
-from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
+from airflow_provider_raybatch.job.phases import publishing
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.image_files import saved
 from tests.support.openai_lines import (
@@ -321,12 +321,12 @@ def test_resumed_answers_equal_undisturbed_ones(tmp_path: Path, monkeypatch: pyt
 def test_a_retry_after_the_commit_changes_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = LocalFolder(str(tmp_path / "out"))
     source = ask(tmp_path / "in.jsonl", [line("a", chat()), "{"])
-    prepare = driver.prepare
+    prepare = publishing.prepare
     with monkeypatch.context() as patch:
-        patch.setattr(driver, "prepare", lambda *_: 1 / 0)
+        patch.setattr(publishing, "prepare", lambda *_: 1 / 0)
         with pytest.raises(RaybatchError):
             attempt(out, 0, source, **IN_AND_OUT)
-    monkeypatch.setattr(driver, "prepare", prepare)
+    monkeypatch.setattr(publishing, "prepare", prepare)
     attempt(out, 1, source, **IN_AND_OUT)
     first = answered(out)
     attempt(out, 2, source, **IN_AND_OUT)

@@ -15,6 +15,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, PreflightE
 from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
+from airflow_provider_raybatch.job.phases import publishing
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.preflight import ready
 from airflow_provider_raybatch.job.row import RowFailure
@@ -41,7 +42,7 @@ def no_model(*_: Any) -> Any:
 def die_while_publishing(batch: Batch) -> None:
     """Run a driver that ends when all rows are answered and the outcome is decided."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "prepare", lambda *_: 1 / 0)
+        patch.setattr(publishing, "prepare", lambda *_: 1 / 0)
         with pytest.raises(RaybatchError):
             batch.run()
 
@@ -136,13 +137,13 @@ def test_answered_batch_is_completed_before_its_commit(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = a_batch(folder, tmp_path)
-    prepare, seen = driver.prepare, []
+    prepare, seen = publishing.prepare, []
 
     def look(*given: Any) -> Any:
         seen.append(batch.outcome())
         return prepare(*given)
 
-    monkeypatch.setattr(driver, "prepare", look)
+    monkeypatch.setattr(publishing, "prepare", look)
     batch.run()
     assert seen == ["completed"]
     assert len(batch.ids()[0]) == 20

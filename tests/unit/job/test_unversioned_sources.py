@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.layout import SOURCES
-from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.input import opening
 from airflow_provider_raybatch.job.output import cleanup
+from airflow_provider_raybatch.job.phases import publishing
 from airflow_provider_raybatch.storage.folder import Folder
 from tests.support.published import ROWS, published
 from tests.support.reading import as_jsonl
@@ -54,7 +54,7 @@ def test_a_retry_uses_the_copy_of_the_same_content(
     web.serve(URL, export())
     kept = []
     for number in range(2):
-        killed(monkeypatch, driver, "commit", folder, number)
+        killed(monkeypatch, publishing, "commit", folder, number)
         kept.append(copies(folder))
     assert len(kept[0]) == 1
     assert kept[1] == kept[0]
@@ -68,7 +68,7 @@ def test_a_copy_goes_with_the_next_job_if_its_own_died(
 ) -> None:
     """Before its commit, or right after it."""
     web.serve(URL, export(100), export())
-    killed(monkeypatch, driver, "commit", folder, 0)
+    killed(monkeypatch, publishing, "commit", folder, 0)
     killed(monkeypatch, cleanup, "collect", folder, 1, token="cleared")
     assert len(copies(folder)) == 2
     attempt(folder, 2, URL, token="cleared")

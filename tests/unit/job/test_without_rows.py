@@ -15,6 +15,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.output.unfinished import report_of_run
+from airflow_provider_raybatch.job.phases import publishing
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.openai_lines import IN_AND_OUT, chat, line
 from tests.support.row_canaries import (
@@ -291,7 +292,7 @@ def test_with_samples_rows_are_quoted(job: Job, is_lines: bool, where: str) -> N
 
 
 def test_what_a_killed_job_left_is_reported_without_rows(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "prepare", lambda *_: 1 / 0)
+    monkeypatch.setattr(publishing, "prepare", lambda *_: 1 / 0)
     monkeypatch.setattr(driver, "_report_failure", lambda *_: None)
     job.run(canary_rows(), **OF_ROWS, max_error_fraction=1.0)
     assert "ZeroDivisionError" in str(job.error)

@@ -50,7 +50,7 @@ class Checked:
         folder: Any = SimpleNamespace(list=lambda path: list(self.parts), outcomes=self.parts)
         fewest = scope.fewest or scope.replicas
         self.coordinator = Coordinator(folder)
-        self.coordinator.begin(Input(chunks, [10] * len(chunks), todo), "parts", fewest, ())
+        self.coordinator.begin(Input(chunks, [10] * len(chunks), todo), ["parts"], fewest, ())
         self.processes: dict[str, Stepped | None] = {f"r{number}": None for number in range(scope.replicas)}
 
     @property

@@ -25,6 +25,8 @@ from airflow_provider_raybatch.job.replica import replica as replica_module
 from airflow_provider_raybatch.job.replica import worker as worker_module
 from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.job.replica.request_builder import PreparedRow
+from airflow_provider_raybatch.job.replica.row_asker import RowAsker
+from airflow_provider_raybatch.job.replica.step_work import StepWork
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 from airflow_provider_raybatch.job.row_order.lengths import Costs
 from airflow_provider_raybatch.job.scheduling.messages import StaleReplicaError
@@ -75,7 +77,11 @@ class Stepped(Replica):
         self._shows_rows = True
         scope = world.scope
         spec = SimpleNamespace(
-            flush_interval=FLUSH, prompt_function=None, swaps_adapters=False, may_have_images=False
+            flush_interval=FLUSH,
+            prompt_function=None,
+            swaps_adapters=False,
+            may_have_images=False,
+            asked_step=None,
         )
         self.job: Any = SimpleNamespace(spec=spec)
         self.plan: Any = SimpleNamespace(
@@ -86,7 +92,9 @@ class Stepped(Replica):
         })
         self.reporter: Any = SimpleNamespace(send=self.tell, reporting_failure=contextlib.nullcontext)
         self._metrics: Any = SimpleNamespace(update=lambda report, rows_in_flight: None)
-        self.reader, self.builder, self.writer, self.engine = (self,) * 4  # type: ignore[assignment]
+        self.reader, self.engine = self, self  # type: ignore[assignment]
+        self.steps = [StepWork(self, self)]  # type: ignore[arg-type]
+        self.asker = RowAsker(self.job, self.steps)
         self._check_starts(SimpleNamespace(destination=world.begun, max_restarts=scope.restarts))
         if not self._is_needed():
             self._leave()

@@ -20,9 +20,10 @@ from airflow_provider_raybatch.job.tasks.optional_columns.base import (
 from airflow_provider_raybatch.job.tasks.optional_columns.cut_prompts import CutPrompts
 from airflow_provider_raybatch.job.tasks.optional_columns.logprobs import Logprobs, PromptLogprobs
 from airflow_provider_raybatch.job.tasks.optional_columns.reasoning import Reasoning
+from airflow_provider_raybatch.job.tasks.optional_columns.rejected import Rejected
 from airflow_provider_raybatch.job.tasks.optional_columns.tool_calls import ToolCalls
 
-GROUPS: list[type[OptionalColumns]] = [CutPrompts, PromptLogprobs, Reasoning, Logprobs, ToolCalls]
+GROUPS: list[type[OptionalColumns]] = [CutPrompts, Rejected, PromptLogprobs, Reasoning, Logprobs, ToolCalls]
 """In the order of their columns; those that a row has once come before those of completions."""
 
 

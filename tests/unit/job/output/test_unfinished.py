@@ -27,6 +27,7 @@ from airflow_provider_raybatch.job.output import report as reports
 from airflow_provider_raybatch.job.output import run_reports, tally
 from airflow_provider_raybatch.job.output.record import Recorder
 from airflow_provider_raybatch.job.output.unfinished import Known, report_of_run
+from airflow_provider_raybatch.job.phases import publishing
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.publishing import failure, part, publish_rows, response
@@ -162,13 +163,13 @@ def test_a_job_counts_what_an_older_one_notes_at_its_end(
     disk: LocalFolder, tmp_path: Path, monkeypatch
 ) -> None:
     """It may go on until it finds out that the destination is another's."""
-    generate = driver._generate
+    generate = driver.generate
 
     def and_the_other_ends(context, control):
         killed(disk)
         generate(context, control)
 
-    monkeypatch.setattr(driver, "_generate", and_the_other_ends)
+    monkeypatch.setattr(driver, "generate", and_the_other_ends)
     summary = attempt(disk, 1, numbered(tmp_path / "in.jsonl", 3), gpu_hour_price={"*": 3.6})
     assert (summary.gpu_seconds, summary.cost) == (50.0, 0.05)
 
@@ -187,14 +188,14 @@ def test_a_job_sees_the_killed_one_before_it(disk: LocalFolder, tmp_path: Path, 
     source = numbered(tmp_path / "in.jsonl", 3)
     killed(disk)
     seen = []
-    publish = driver._publish
+    publish = driver.publish_rows
 
     def look(context, control):
         context.reports._earlier.join()
         seen.append(stored(disk))
         return publish(context, control)
 
-    monkeypatch.setattr(driver, "_publish", look)
+    monkeypatch.setattr(driver, "publish_rows", look)
     attempt(disk, 1, source)
     assert [(one.state, one.attempts, one.rows) for one in seen] == [("ended", 1, 7)]
 
@@ -256,15 +257,15 @@ def test_a_new_destination_has_its_last_run_from_airflow(disk: LocalFolder, tmp_
 
 def test_an_overtaken_job_reports_nothing(disk: LocalFolder, tmp_path: Path, monkeypatch) -> None:
     """A driver that survived its cluster fails after a cleared run has published: the report would lie."""
-    source, prepare = numbered(tmp_path / "in.jsonl", 3), driver.prepare
+    source, prepare = numbered(tmp_path / "in.jsonl", 3), publishing.prepare
     older, newer = (submitted(n, token=new_run_token(n)).submission.model_dump() for n in (1, 2))
 
     def overtaken(*_: object) -> None:
-        monkeypatch.setattr(driver, "prepare", prepare)
+        monkeypatch.setattr(publishing, "prepare", prepare)
         attempt(disk, 2, source, submission=newer)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(driver, "prepare", overtaken)
+    monkeypatch.setattr(publishing, "prepare", overtaken)
     with pytest.raises(RaybatchError, match="ZeroDivisionError"):
         attempt(disk, 1, source, submission=older)
     assert disk.head(f"{PLACE}/report.json") is None
@@ -318,7 +319,7 @@ def test_replicas_that_are_not_needed_fail_no_job(disk: LocalFolder) -> None:
         recorder=Recorder(),
         start_up=StartUp(),
     )
-    driver._generate(context, None)
+    driver.generate(context, None)
     assert emitted[-1].message.startswith("no engine was needed")
 
 

@@ -33,7 +33,7 @@ def looked(path: Path, **fields: Any) -> tuple[Source, list[Request], list[RowFa
     """Return what preflight makes of a file: the source, requests and failures."""
     whole = spec(**{"source": [str(path)], **asking("{row.text}", fields), **fields})
     source = look_at_source(whole, None)
-    requests, failures, _ = sample(whole, source, None)
+    requests, failures, *_ = sample(whole, source, None)
     return source, requests, [failure for _, failure in failures]
 
 

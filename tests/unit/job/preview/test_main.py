@@ -77,7 +77,7 @@ def test_keys_are_those_of_the_job(tmp_path: Path, report_of: ReportOf, sampling
 def dying_attempt_with(place: LocalFolder, source: str, fields: dict[str, Any]) -> None:
     """Run a job that leaves its parts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("airflow_provider_raybatch.job.driver.prepare", lambda *_: 1 / 0)
+        patch.setattr("airflow_provider_raybatch.job.phases.publishing.prepare", lambda *_: 1 / 0)
         with pytest.raises(Exception, match="division"):
             attempt(place, 0, source, **fields)
 

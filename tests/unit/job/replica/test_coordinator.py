@@ -30,7 +30,7 @@ def test_before_the_rows_are_known_each_replica_is_needed() -> None:
     assert coordinator.report(ReplicaProgress("first", "node")) == (False, False)
     assert coordinator.start("actor", "second") == 0  # one death may be the node's
     assert coordinator.start("actor", "third") == 1
-    coordinator.begin(NOTHING, "parts", 1, "the job")
+    coordinator.begin(NOTHING, ["parts"], 1, "the job")
     assert coordinator.job() == "the job"
     assert not coordinator.is_needed("third")
 
@@ -228,7 +228,7 @@ def test_engines_still_start_for_the_next_job_when_all_is_done(ends: str, most: 
     coordinator.load(model)
     if ends != "before it begins":
         todo = one_piece(1) if ends == "rows left" else NOTHING
-        coordinator.begin(todo, "parts", 2, "the job")
+        coordinator.begin(todo, ["parts"], 2, "the job")
     if ends == "stopped":
         coordinator.drain()
     assert coordinator.close() is False

@@ -123,4 +123,6 @@ def test_one_module_alone_knows_what_a_completion_is_made_of() -> None:
         "job/row.py",
         "job/tasks/base.py",
         "job/tasks/generate.py",
+        "operators/steps.py",
+        "steps.py",
     }

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.job import driver
+from airflow_provider_raybatch.job.phases import publishing
 from airflow_provider_raybatch.job.row import Completion, Response, TokenLogprobs
 from airflow_provider_raybatch.job.tasks.generate import Generate
 from airflow_provider_raybatch.job.tasks.optional_columns.logprobs import means, token_lists
@@ -146,7 +146,7 @@ def test_a_given_text_is_scored(place: EchoPlace) -> None:
 def test_a_resumed_job_keeps_those_of_its_rows(place: EchoPlace) -> None:
     fields = asks(place, sampling={"logprobs": 0})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "prepare", lambda *_: 1 / 0)
+        patch.setattr(publishing, "prepare", lambda *_: 1 / 0)
         with pytest.raises(RaybatchError):
             place.job(0, ROWS[:3], **fields)
     assert all(row["mean_logprob"] < 0 for row in place.rows(place.job(1, ROWS[:3], **fields)))

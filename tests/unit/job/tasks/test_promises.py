@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.job import driver
+from airflow_provider_raybatch.job.phases import publishing
 from airflow_provider_raybatch.job.tasks.registry import TASKS
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
@@ -158,7 +158,7 @@ def test_equal_rows_are_asked_once(place: Place) -> None:
 
 def test_an_attempt_goes_on_where_the_last_one_ended(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(driver, "prepare", lambda *_: 1 / 0)
+        patch.setattr(publishing, "prepare", lambda *_: 1 / 0)
         with pytest.raises(RaybatchError):
             place.run(0, fails="bad", max_errors=1)
     manifest = place.run(1)

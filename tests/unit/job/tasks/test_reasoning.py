@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.job import driver
+from airflow_provider_raybatch.job.phases import publishing
 from airflow_provider_raybatch.job.row import Completion, Response, RowFailure
 from airflow_provider_raybatch.job.tasks.generate import Generate
 from airflow_provider_raybatch.storage.folder import LocalFolder
@@ -180,7 +180,7 @@ def test_a_budget_and_the_template_shorten_the_reasoning(place: EchoPlace) -> No
 
 def test_a_resumed_job_keeps_the_reasoning_of_its_rows(place: EchoPlace) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "prepare", lambda *_: 1 / 0)
+        patch.setattr(publishing, "prepare", lambda *_: 1 / 0)
         with pytest.raises(RaybatchError):
             place.job(0, ROWS[:3], **asks(place))
     rows = place.rows(place.job(1, ROWS[:3], **asks(place)))

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is finished becomes a dataset, and its responses are kept for other runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from airflow_provider_raybatch.contract import events, layout
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.job.control.control import Control
+from airflow_provider_raybatch.job.failures.public_errors import guarded_task
+from airflow_provider_raybatch.job.monitor.money import spent_before
+from airflow_provider_raybatch.job.output import cleanup
+from airflow_provider_raybatch.job.output.commit import commit, prepare
+from airflow_provider_raybatch.job.output.dead_letters import failures_of
+from airflow_provider_raybatch.job.output.manifest_copy import renew_report_copies
+from airflow_provider_raybatch.job.output.publish import Target, publish
+from airflow_provider_raybatch.job.output.record import records_of
+from airflow_provider_raybatch.job.output.report import DatasetReport
+from airflow_provider_raybatch.job.output.run_statistics import statistics_of
+from airflow_provider_raybatch.job.output.tally import rendered
+from airflow_provider_raybatch.job.parts.ledger import add_up
+from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.preflight.ready import JobContext
+from airflow_provider_raybatch.job.reuse.asked import keep_in_store
+from airflow_provider_raybatch.job.reuse.response_store import remember
+from airflow_provider_raybatch.job.reuse.reuse import parts_of_steps
+from airflow_provider_raybatch.job.run.cpu_tasks import (
+    apart_for,
+    parallel_map,
+)
+from airflow_provider_raybatch.job.steps.columns import with_steps
+
+T = TypeVar("T")
+
+_PUBLISHERS = 8
+_LONGEST_RENDERING = 20.0
+"""Seconds for a user's function to make the requests of the report's samples."""
+
+
+def publish_rows(context: JobContext, control: Control) -> BatchManifest:
+    """Commit all rows, unless too many failed."""
+    job, journal, source = context.job, context.journal, context.source
+    spec, schema = context.spec.step_specs()[-1], with_steps(source.schema, job)
+    ledger, tolerance = context.ledger, context.tolerance
+    context.emit(events.Phase(phase="committing", message="publishing the dataset"))
+    ledger += context.reuse.fan_out(job, source, ledger)
+    answered = add_up(job.folder, ledger, source.rows)
+    if context.batch.ending is None:
+        tolerance.after(answered)
+        context.batch.observe(source.rows, answered.rows, source.rows - answered.rows)
+        context.batch.complete()
+    with suppress(RaybatchError):  # an older job may have gone on until it found out about the claim
+        records = records_of(job.folder, layout.task_folder(journal.submission), job.part_folder)
+        context.money.earlier = spent_before(records, journal.submission.run_token)
+    figures = statistics_of(context.ran, context.sizing, context.start_up, context.money)
+    versions = {**context.versions, **figures.versions}
+    plan = {**figures.plan, **context.checked.shown()}
+    figures = replace(figures, digests=context.checked.digests, versions=versions, plan=plan)
+    manifest = prepare(
+        spec,
+        journal,
+        ledger,
+        source.rows,
+        figures,
+        schema,
+        job.part_folder,
+        publish_over_the_cluster,
+        _report(context),
+        _answers(context),
+    )
+    if spec.postprocess is not None or spec.response_schema is not None:
+        when = (
+            "the columns of response_format were made"
+            if spec.postprocess is None
+            else "postprocess was called"
+        )
+        describe = partial(failures_of, job.folder, manifest, shows_rows=spec.shows_rows)
+        tolerance.while_published(manifest.counts.error, when, describe)
+    with control.uninterrupted():
+        commit(journal, manifest)
+        context.emit(events.Committed(summary=manifest.summary()))
+    return manifest
+
+
+def _answers(context: JobContext) -> list[list[Part]]:
+    """The parts of each step before the last one."""
+    found = [list(parts) for parts in context.job.answers]
+    for step, part in context.ran.answers:
+        found[step].append(part)
+    return found
+
+
+def _report(context: JobContext) -> DatasetReport:
+    """What writes the report of the dataset."""
+    spec, record = context.spec.step_specs()[-1], context.recorder.record
+    render = partial(apart_for, _LONGEST_RENDERING, rendered, task=context.job.task)
+    return DatasetReport(
+        context.journal.folder,
+        spec,
+        [] if record is None else record.course,
+        context.reports.attempts(),
+        context.emit,
+        None if spec.prompt_function is None else render,
+    )
+
+
+def store_answers(context: JobContext) -> None:
+    """Keep the responses for other runs. After the commit: a slow or failing store can't cost the dataset."""
+    renew_report_copies(context.journal.folder, context.journal)
+    context.reports.committed(context.journal)
+    if context.store is not None:
+        context.emit(events.Phase(phase="storing", message="adding new responses to the response store"))
+        job = context.job
+        for step, parts in parts_of_steps(job):
+            remember(context.store, job.folder, parts, context.emit, step.task)
+        keep_in_store(context.store.folder, job, context.asked)
+    cleanup.collect(context.journal.folder, context.journal)
+
+
+def publish_over_the_cluster(function: Callable[..., T], found: Sequence[Any], target: Target) -> Iterable[T]:
+    """See :data:`~airflow_provider_raybatch.job.work.ParallelMap`."""
+    notes = None if function is publish else target.postprocess
+    guarded = guarded_task(function, target.task.spec.shows_rows)
+    return parallel_map(guarded, found, target, _PUBLISHERS, postprocess=notes.function if notes else None)

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From rows that were read, or answered, to what they ask next; and from answers to parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows
+from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.replica.inflight import Row
+from airflow_provider_raybatch.job.replica.step_work import StepWork
+from airflow_provider_raybatch.job.row import SKIPPED, Request, Response, RowFailure
+from airflow_provider_raybatch.job.row_order import lengths
+from airflow_provider_raybatch.job.steps.known import KnownAnswers
+from airflow_provider_raybatch.job.steps.way import Standing, Way
+from airflow_provider_raybatch.job.work import Job
+
+Read = tuple[ChunkRows, int, int]
+"""A row: what was read with it, its place there, and its ordinal in the input."""
+
+
+@dataclass
+class Written:
+    """What was written of rows that have an answer.
+
+    :param parts: of rows that are complete, and `finished` these rows.
+    :param answers: parts of earlier steps, each with the number of its step.
+    :param next: rows that another step asks now.
+    :param uncounted: how many of `finished` did not land as complete.
+    """
+
+    parts: list[Part] = field(default_factory=list)
+    finished: Sequence[Row] = ()
+    answers: list[tuple[int, Part]] = field(default_factory=list)
+    next: list[Row] = field(default_factory=list)
+    uncounted: int = 0
+
+
+class RowAsker:
+    """What a replica knows of the steps of its job.
+
+    :ivar in_steps: whether it has steps, and does not ask the one question of its other arguments.
+    """
+
+    def __init__(self, job: Job, steps: Sequence[StepWork]) -> None:
+        self._steps = steps
+        self._last = len(steps) - 1
+        self.in_steps = job.spec.asked_step is not None
+        if self.in_steps:
+            self._tasks = [step.task for step in job.steps]
+            self._way, self._known = Way(job), KnownAnswers(job)
+
+    def learn(self, answers: Iterable[tuple[int, Part]]) -> None:
+        """Replicas that were lost have left answers of earlier steps."""
+        self._known.add(answers)
+
+    def prepare(
+        self,
+        numbers: Sequence[int],
+        read: Sequence[Read],
+        repetitions: Mapping[int, int],
+        killer: RowFailure | None,
+    ) -> list[Row]:
+        """Render rows that were read.
+
+        :param numbers: of the rows, in the queue.
+        :param repetitions: and `killer`: see :meth:`RequestBuilder.ask`.
+        """
+        if not self.in_steps:
+            prepared = self._steps[0].builder.ask(
+                [rows.rows[place] for rows, place, _ in read], repetitions, killer
+            )
+            return [
+                Row(number, position, one, rows, place, label=lengths.label(one.request))
+                for number, one, (rows, place, position) in zip(numbers, prepared, read, strict=True)
+            ]
+        positions = [position for _, _, position in read]
+        known = self._known.of(positions)
+        standing = self._way.begin([(rows, place) for rows, place, _ in read], positions, known)
+        return self._rows(numbers, positions, standing, repetitions, killer)
+
+    def requests(self, rows: Sequence[Row]) -> list[Request]:
+        """What the engine is asked for rows that make a request."""
+        if not self.in_steps:
+            return [row.prepared.request for row in rows]  # type: ignore[misc]
+        return [self._steps[row.step].request(row.prepared.request) for row in rows]  # type: ignore[arg-type]
+
+    def decode(self, rows: Sequence[Row]) -> None:
+        """Make results of what the engine gave."""
+        for step, some in self._by_step(rows):
+            step.writer.decode(some)
+
+    def write(self, rows: Sequence[Row]) -> Written:
+        """Write rows that have landed. An answer is in a part before the next step asks it."""
+        if not self.in_steps:
+            return Written(self._steps[0].writer.write(rows), rows)
+        made = Written()
+        ended = [row for row in rows if row.is_last or isinstance(row.result, RowFailure)]
+        made.uncounted = sum(not row.is_last for row in ended)
+        answered = [row for row in rows if not (row.is_last or isinstance(row.result, RowFailure))]
+        for step, some in self._by_step(answered):
+            number = some[0].step
+            made.answers += [(number, part) for part in step.writer.write(some)]
+            for row in self._after(number, some):
+                (ended if row.result is SKIPPED else made.next).append(row)
+                made.uncounted += row.result is SKIPPED
+        made.finished = ended
+        if ended:
+            made.parts = self._steps[-1].writer.write(ended)
+        return made
+
+    def _by_step(self, rows: Sequence[Row]) -> list[tuple[StepWork, Sequence[Row]]]:
+        """Rows by the step that has asked them."""
+        if not self.in_steps:
+            return [(self._steps[0], rows)]
+        found: dict[int, list[Row]] = {}
+        for row in rows:
+            found.setdefault(row.step, []).append(row)
+        return [(self._steps[number], some) for number, some in sorted(found.items())]
+
+    def _after(self, step: int, rows: Sequence[Row]) -> list[Row]:
+        """What rows ask next that a step has answered."""
+        responses = [row.result for row in rows if isinstance(row.result, Response)]
+        outputs = pa.chunked_array([self._tasks[step].outputs(responses)])
+        standing = self._way.after(step, [(row.rows, row.place) for row in rows], outputs)
+        numbers, positions = [row.ordinal for row in rows], [row.position for row in rows]
+        made = self._rows(numbers, positions, standing, {}, None)
+        for row in made:
+            row.has_begun = True
+        return made
+
+    def _rows(
+        self,
+        numbers: Sequence[int],
+        positions: Sequence[int],
+        standing: Sequence[Standing],
+        repetitions: Mapping[int, int],
+        killer: RowFailure | None,
+    ) -> list[Row]:
+        made: dict[int, Row] = {}
+        for step in sorted({one.step for one in standing}):
+            places = [place for place, one in enumerate(standing) if one.step == step]
+            values = [standing[place].rows.rows[standing[place].place] for place in places]
+            asked = step <= self._last
+            if asked:
+                again = {at: repetitions[place] for at, place in enumerate(places) if place in repetitions}
+                builder = self._steps[step].builder
+                prepared = builder.ask(values, again if step == 0 else {}, killer)
+            else:
+                prepared = [self._steps[-1].builder.skipped(value) for value in values]
+            for place, one in zip(places, prepared, strict=True):
+                stands = standing[place]
+                row = Row(numbers[place], positions[place], one, stands.rows, stands.place)
+                row.step, row.is_last = min(step, self._last), step >= self._last
+                if asked:
+                    row.label = lengths.label(one.request)
+                else:
+                    row.result = SKIPPED
+                made[place] = row
+        return [made[place] for place in range(len(standing))]

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a replica does for one step of a job: its requests, and its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_provider_raybatch.job.replica.process_parts import PartWriter
+from airflow_provider_raybatch.job.replica.request_builder import RequestBuilder
+from airflow_provider_raybatch.job.row import Request
+from airflow_provider_raybatch.job.work import Job
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """One step; jobs that ask one question have one.
+
+    :param sampling: what the engine does not have of this step; ``None`` where there is one.
+    """
+
+    builder: RequestBuilder
+    writer: PartWriter
+    sampling: Mapping[str, Any] | None = None
+
+    def request(self, request: Request) -> Request:
+        """A request as the engine takes it, whose own sampling is that of the whole job."""
+        if self.sampling is None:
+            return request
+        return replace(request, sampling={**self.sampling, **request.sampling})
+
+
+def steps_of(job: Job, engine: Any, process: str) -> list[StepWork]:
+    """The steps of a job, in order.
+
+    :raises PreflightError: a user's function can't be imported.
+    """
+    return [
+        StepWork(
+            RequestBuilder(step.spec, step.task.renderer(), step.keyer),
+            PartWriter(step, engine, process),
+            step.spec.sampling if step.spec.asked_step else None,
+        )
+        for step in job.steps
+    ]

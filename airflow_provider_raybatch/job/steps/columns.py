@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The columns that a step adds to a row: they are input of the steps after it, and then of the dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from airflow_provider_raybatch.job.input.table import members
+from airflow_provider_raybatch.job.parts.part import FAILURE
+from airflow_provider_raybatch.job.tasks.base import Task
+from airflow_provider_raybatch.job.work import Job
+
+
+def schema_of(task: Task) -> pa.Schema:
+    """The columns of a step, by their names in the dataset."""
+    own = [(task.names[column.name], column.type) for column in task.published_type]
+    return pa.schema([*own, *task.derived.items()])
+
+
+def with_steps(source: pa.Schema, job: Job) -> pa.Schema:
+    """Columns of the source, and those that the steps before the last one add."""
+    added = [column for step in job.earlier_steps for column in schema_of(step.task)]
+    return pa.schema([*source, *added])
+
+
+def columns_of(task: Task, outputs: pa.ChunkedArray) -> pa.Table:
+    """The columns of a step, made of outputs of good rows."""
+    columns = task.published(outputs)
+    if task.derived:
+        size = len(outputs)
+        rows = {"ok": pa.array([True] * size, pa.bool_()), "failure": pa.nulls(size, FAILURE)}
+        derived = task.with_derived(pa.table({**rows, "output": outputs}))["derived"]
+        columns += [pa.chunked_array([column]) for column in members(derived).values()]
+    return pa.table(columns, schema=schema_of(task))
+
+
+def null_columns(task: Task, rows: int) -> pa.Table:
+    """The columns of a step that did not ask so many rows."""
+    schema = schema_of(task)
+    return pa.table([pa.nulls(rows, column.type) for column in schema], schema=schema)
+
+
+def columns_so_far(tasks: Sequence[Task], rows: pa.Table) -> pa.Table:
+    """The columns of several steps, of good rows of parts of the last of them.
+
+    :param rows: with `output`, and with `input`, which has the columns of the steps before.
+    """
+    *before, last = tasks
+    earlier = members(rows["input"]) if "input" in rows.schema.names else {}
+    found = {
+        column.name: earlier.get(column.name, pa.nulls(rows.num_rows, column.type))
+        for task in before
+        for column in schema_of(task)
+    }
+    own = columns_of(last, rows["output"])
+    return pa.table({**found, **dict(zip(own.column_names, own.columns, strict=True))})

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers of earlier steps that are in parts: of an earlier attempt, or of a replica that was lost."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from airflow_provider_raybatch.job.parts.part import Part, read_columns
+from airflow_provider_raybatch.job.parts.reading import DamagedPartError
+from airflow_provider_raybatch.job.scheduling.row_index import Ordinals, no_rows
+from airflow_provider_raybatch.job.steps.columns import columns_so_far
+from airflow_provider_raybatch.job.work import Job
+
+_KEPT_BYTES = 128 * 2**20
+"""Of answers that are kept in memory; rows that follow each other are in the same parts."""
+_COLUMNS = ("ordinal", "ok", "input", "output")
+
+
+@dataclass(frozen=True)
+class Known:
+    """The answers of some rows up to a step.
+
+    :param ordinals: of the rows, ascending.
+    :param columns: of all steps so far, of exactly these rows.
+    """
+
+    step: int
+    ordinals: npt.NDArray[np.int64]
+    columns: pa.Table
+
+
+class _Parts:
+    """The parts of one step, and what each of them reaches."""
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        self.parts = list(parts)
+        self._first = np.array([part.first for part in self.parts], np.int64)
+        self._last = np.array([part.last for part in self.parts], np.int64)
+
+    def near(self, rows: Ordinals) -> list[Part]:
+        """Those that may have some of these rows, which ascend."""
+        reached = np.searchsorted(rows, self._first), np.searchsorted(rows, self._last, side="right")
+        near = [self.parts[place] for place in np.flatnonzero(reached[0] < reached[1])]
+        return [part for part in near if any(_has(rows, *run) for run in part.runs)]
+
+
+def _has(rows: Ordinals, first: int, last: int) -> bool:
+    return bool(np.searchsorted(rows, first) < np.searchsorted(rows, last, side="right"))
+
+
+class KnownAnswers:
+    """Which rows have answers of earlier steps.
+
+    :param job: with the parts that were there before it.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._folder = job.folder
+        self._tasks = [one.task for one in job.earlier_steps]
+        self._parts = [_Parts(some) for some in job.answers] or [_Parts([]) for _ in self._tasks]
+        self._read: OrderedDict[str, Known | None] = OrderedDict()
+        self._lock = threading.Lock()
+        """Of what is kept, and not held while a part is read."""
+
+    def add(self, parts: Iterable[tuple[int, Part]]) -> None:
+        """Parts of replicas that were lost, each with the number of its step."""
+        added = list(parts)
+        with self._lock:
+            for step, known in enumerate(self._parts):
+                own = [part for number, part in added if number == step]
+                self._parts[step] = _Parts([*known.parts, *own]) if own else known
+
+    def of(self, ordinals: Sequence[int]) -> list[Known]:
+        """What is known of some rows: each row once, with its answers up to the latest step."""
+        left = np.unique(np.asarray(ordinals, dtype=np.int64))
+        found: list[Known] = []
+        for step in reversed(range(len(self._tasks))):
+            for part in self._parts[step].near(left):
+                known = self._answers(step, part)
+                places = np.flatnonzero(np.isin(known.ordinals, left)) if known is not None else no_rows()
+                if known is not None and len(places):
+                    some = known.ordinals[places]
+                    found.append(Known(step, some, known.columns.take(pa.array(places))))
+                    left = left[~np.isin(left, some)]
+        return found
+
+    def _answers(self, step: int, part: Part) -> Known | None:
+        """The good rows of a part; ``None`` if it is damaged, so that its rows are asked again."""
+        with self._lock:
+            if part.path in self._read:
+                self._read.move_to_end(part.path)
+                return self._read[part.path]
+        known = self._opened(step, part)
+        with self._lock:
+            self._read[part.path] = known
+            while len(self._read) > 1 and sum(one.columns.nbytes for one in self._kept()) > _KEPT_BYTES:
+                self._read.popitem(last=False)
+        return known
+
+    def _kept(self) -> Iterator[Known]:
+        return (one for one in self._read.values() if one is not None)
+
+    def _opened(self, step: int, part: Part) -> Known | None:
+        try:
+            rows = read_columns(self._folder, part, _COLUMNS)
+        except DamagedPartError:
+            return None
+        rows = rows.filter(rows["ok"]).sort_by("ordinal")
+        ordinals, first = np.unique(rows["ordinal"].to_numpy().astype(np.int64), return_index=True)
+        rows = rows.take(pa.array(first))
+        return Known(step, ordinals, columns_so_far(self._tasks[: step + 1], rows))

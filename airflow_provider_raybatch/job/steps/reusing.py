@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers of later steps that exist already: their requests are known where the answers before them are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_provider_raybatch.contract.events import Notice
+from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Chunk, Source
+from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up
+from airflow_provider_raybatch.job.parts.part import Origin, Part
+from airflow_provider_raybatch.job.request import keys
+from airflow_provider_raybatch.job.request.render import render_all
+from airflow_provider_raybatch.job.reuse.cached_parts import ReadRows, matched, write_parts
+from airflow_provider_raybatch.job.reuse.hits import Responses
+from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, keys_by_range, ranges_for
+from airflow_provider_raybatch.job.row import Request
+from airflow_provider_raybatch.job.steps.known import KnownAnswers
+from airflow_provider_raybatch.job.steps.read import reader_of
+from airflow_provider_raybatch.job.steps.way import InChunk, Standing, Way
+from airflow_provider_raybatch.job.work import Job, ParallelMap, WorkItem, work
+
+
+@dataclass(frozen=True)
+class Caches:
+    """Where answers may be.
+
+    :param of_step: gives the caches of a step's job, each with where its responses come from.
+    """
+
+    of_step: Callable[[Job], Sequence[tuple[Origin, Responses]]]
+    parallel_map: ParallelMap[RequestKeys]
+    emit: Callable[[Notice], None]
+
+
+def reuse_steps(
+    job: Job, source: Source, resolved: RowMask, answers: list[list[Part]], caches: Caches
+) -> list[Part]:
+    """Write the answers of later steps that exist, as parts of this submission.
+
+    :param resolved: rows that are complete.
+    :param answers: of each earlier step, its parts; those that are written are added.
+    :returns: parts of the last step.
+    """
+    last: list[Part] = []
+    for number, step in enumerate(job.steps[1:], 1):
+        known = replace(step, answers=tuple(tuple(some) for some in answers[:number]))
+        written = _reuse(known, source, resolved, caches)
+        if number < len(answers):
+            answers[number] += written
+        else:
+            last = written
+    return last
+
+
+def _reuse(step: Job, source: Source, resolved: RowMask, caches: Caches) -> list[Part]:
+    """The answers of one step."""
+    found = caches.of_step(step)
+    first = step.steps[0].spec.asked_step
+    open_rows = ~resolved
+    if first is not None and not first.step.when:  # else rows may begin with a later step
+        has_answer = np.zeros_like(resolved)
+        for parts in step.answers:
+            has_answer |= add_up(step.folder, parts, source.rows).good
+        open_rows &= has_answer
+    if not found or not open_rows.any():
+        return []
+    items = work(source, ROWS_PER_CHUNK, ~open_rows)
+    written: list[Part] = []
+    chunks = source.chunks(ROWS_PER_CHUNK)
+    for some in keys_by_range(keys_of_step, items, step, ranges_for(source.rows), caches.parallel_map):
+        left = some
+        for origin, responses in found:
+            cached = matched(left.ordinals, left.keys, responses)
+            if not len(cached):
+                continue
+            own, gone = write_parts(step, chunks, cached, responses, origin, read=_rows_of(step))
+            written += own
+            done = np.setdiff1d(cached.ordinals, gone.ordinals)
+            left = left.where(np.flatnonzero(~np.isin(left.ordinals, done)))
+    if rows := sum(part.rows for part in written):
+        name = step.spec.asked_step.step.name if step.spec.asked_step else ""
+        caches.emit(Notice(message=f"step {name!r}: {count_of(rows, 'answer')} found, and not asked for"))
+    return written
+
+
+def keys_of_step(items: Sequence[WorkItem], step: Job) -> RequestKeys:
+    """The keys of the rows of `items` that this step asks next."""
+    reader, render, standing = reader_of(step, whole=False), step.task.renderer(), _standing(step)
+    ordinals: list[int] = []
+    made: list[bytes] = []
+    greedy: list[bool] = []
+    for item in items:
+        positions = item.positions
+        rows = reader.rows(item.chunk, reader.content(item.chunk), positions)
+        at = [item.chunk.ordinal + position for position in positions]
+        stand = standing([(rows, place) for place in range(len(positions))], at)
+        own = [(ordinal, one) for ordinal, one in zip(at, stand, strict=True) if one.step == _number(step)]
+        requests = render_all(render, [one.rows.rows[one.place] for _, one in own])
+        for (ordinal, _), request in zip(own, requests, strict=True):
+            if isinstance(request, Request):
+                ordinals.append(ordinal)
+                made.append(step.keyer.key(request))
+                greedy.append(step.keyer.is_greedy(request))
+    return RequestKeys(np.array(ordinals, np.int64), keys.as_array(made), np.array(greedy, np.bool_))
+
+
+def _number(step: Job) -> int:
+    return len(step.earlier_steps)
+
+
+def _standing(step: Job) -> Callable[[Sequence[InChunk], Sequence[int]], list[Standing]]:
+    way, known = Way(step), KnownAnswers(step)
+    return lambda rows, ordinals: way.begin(rows, ordinals, known.of(ordinals))
+
+
+def _rows_of(step: Job) -> ReadRows:
+    """Rows with the columns of the steps before."""
+    reader, standing = reader_of(step), _standing(step)
+
+    def read(chunk: Chunk, positions: npt.NDArray[np.int64]) -> list[InChunk]:
+        rows = reader.rows(chunk, reader.content(chunk), positions.tolist())
+        at = (positions + chunk.ordinal).tolist()
+        stand = standing([(rows, place) for place in range(len(at))], at)
+        return [(one.rows, one.place) for one in stand]
+
+    return read

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A row's way from step to step: those whose conditions it does not fulfil are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows
+from airflow_provider_raybatch.job.steps.columns import columns_of, null_columns
+from airflow_provider_raybatch.job.steps.known import Known
+from airflow_provider_raybatch.job.work import Job
+
+InChunk = tuple[ChunkRows, int]
+"""A row as it was read, and its place there."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a row stands.
+
+    :param rows: with the columns of all steps before, and `place` of the row in it.
+    :param step: that asks it next; the number of steps where none does.
+    """
+
+    rows: ChunkRows
+    place: int
+    step: int
+
+
+class Way:
+    """The steps of a job.
+
+    :param job: the last of them, which knows those before it.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._tasks = [step.task for step in job.steps]
+        self._conditions = [step.spec.asked_step.step if step.spec.asked_step else None for step in job.steps]
+
+    def begin(
+        self, rows: Sequence[InChunk], ordinals: Sequence[int], known: Sequence[Known]
+    ) -> list[Standing]:
+        """Where rows stand that were just read.
+
+        :param ordinals: of the rows.
+        :param known: the answers that some of them have.
+        """
+        found: list[Standing | None] = [None] * len(rows)
+        for one in known:
+            places = np.flatnonzero(np.isin(ordinals, one.ordinals)).tolist()
+            at = np.searchsorted(one.ordinals, [ordinals[place] for place in places])
+            columns = one.columns.take(pa.array(at))
+            self._set(found, places, self._after(one.step, [rows[place] for place in places], columns))
+        places = [place for place, one in enumerate(found) if one is None]
+        self._set(found, places, self._next(0, [rows[place] for place in places]))
+        return [one for one in found if one is not None]
+
+    def after(self, step: int, rows: Sequence[InChunk], outputs: pa.ChunkedArray) -> list[Standing]:
+        """Where rows stand that a step has answered.
+
+        :param outputs: of exactly these rows.
+        """
+        return self._after(step, rows, columns_of(self._tasks[step], outputs))
+
+    def _after(self, step: int, rows: Sequence[InChunk], columns: pa.Table) -> list[Standing]:
+        found: list[Standing | None] = [None] * len(rows)
+        for places in _by_chunk(rows):
+            chunk = rows[places[0]][0]
+            added = columns.take(pa.array(places))
+            made = chunk.with_answers([rows[place][1] for place in places], added)
+            self._set(found, places, self._next(step + 1, [(made, place) for place in range(len(places))]))
+        return [one for one in found if one is not None]
+
+    def _next(self, step: int, rows: Sequence[InChunk]) -> list[Standing]:
+        """Where rows stand that have come to a step."""
+        if step == len(self._tasks) or (condition := self._conditions[step]) is None:
+            return [Standing(chunk, place, step) for chunk, place in rows]
+        found: list[Standing | None] = [None] * len(rows)
+        skipped = []
+        for number, (chunk, place) in enumerate(rows):
+            row = chunk.rows[place]
+            if isinstance(row, dict) and not condition.is_asked(row):
+                skipped.append(number)
+            else:
+                found[number] = Standing(chunk, place, step)
+        left = [rows[number] for number in skipped]
+        if step == len(self._tasks) - 1:
+            self._set(found, skipped, [Standing(chunk, place, step + 1) for chunk, place in left])
+        elif left:
+            self._set(found, skipped, self._after(step, left, null_columns(self._tasks[step], len(left))))
+        return [one for one in found if one is not None]
+
+    @staticmethod
+    def _set(found: list[Standing | None], places: Sequence[int], made: Sequence[Standing]) -> None:
+        for place, one in zip(places, made, strict=True):
+            found[place] = one
+
+
+def _by_chunk(rows: Sequence[InChunk]) -> list[list[int]]:
+    """Places of the rows of each `ChunkRows`."""
+    found: dict[int, list[int]] = {}
+    for number, (chunk, _) in enumerate(rows):
+        found.setdefault(id(chunk), []).append(number)
+    return list(found.values())

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Ray in this process, so that a job can run here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.support.ray_processes import ray_processes
+
+
+@contextmanager
+def local_ray() -> Iterator[Any]:
+    """Start a Ray of 2 CPUs, or go on with the one that this process has."""
+    import ray
+
+    if ray.is_initialized():
+        yield ray
+        return
+    ray.init(
+        address="local",
+        num_cpus=2,
+        num_gpus=0,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="error",
+        # Of processes beyond the CPUs, which the tasks that load images are given. Ray would end them after a
+        # second, and start others for the next job.
+        _system_config={"num_workers_soft_limit": 6},
+    )
+    for process, command in ray_processes().items():
+        if "log_monitor.py" in command:
+            process.terminate()  # it reads all that workers write, for drivers that want it
+    yield ray
+    ray.shutdown()

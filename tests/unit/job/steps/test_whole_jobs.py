@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step's condition, check and requests mean for rows that other jobs and steps have asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.echo_place import EchoPlace
+from tests.support.whole_job import without_cluster
+
+DRAFT: dict[str, Any] = {"name": "draft", "prompt": "draft {row.text}"}
+JUDGE: dict[str, Any] = {"name": "judge", "prompt": "judge {row.draft_response}"}
+GREEDY = {"temperature": 0}
+
+
+class Place(EchoPlace):
+    """With a destination of its own for each job, and a response store for all."""
+
+    def run(self, number: int, rows: list[dict[str, Any]], steps: list[dict[str, Any]], **fields: Any) -> Any:
+        """Run a job; return its rows and how many requests it has made."""
+        self.folder = LocalFolder(str(self.root / f"out-{fields.pop('to', number)}"))
+        before = self.generated()
+        given = {"sampling": GREEDY, "reuse": str(self.root / "store"), **fields}
+        manifest = self.job(number, rows, steps=steps, **given)
+        return self.rows(manifest), self.generated() - before
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with pytest.MonkeyPatch.context() as patch:
+        without_cluster(patch)
+        yield Place(tmp_path)
+
+
+def test_a_row_that_is_left_out_gets_no_stored_answer(place: Place) -> None:
+    rows = [{"text": "same", "asks": True}, {"text": "same", "asks": False}]
+    steps = [{**DRAFT, "when": ["asks", "==", True]}, {"name": "end", "prompt": "{row.text}"}]
+    for number, requests in ((0, 3), (1, 0)):
+        found, asked = place.run(number, rows, steps)
+        assert [row["draft_response"] for row in found] == ["draft same", None]
+        assert asked == requests
+
+
+def test_rows_that_are_left_out_refuse_no_job(place: Place) -> None:
+    rows = [*({"text": None} for _ in range(9)), {"text": "one"}]
+    steps = [{**DRAFT, "when": ["text", "is not null"]}, {**JUDGE, "when": ["text", "is not null"]}]
+    found, asked = place.run(0, rows, steps, max_errors=0)
+    assert [row["judge_response"] for row in found] == [None] * 9 + ["judge draft one"]
+    assert asked == 2
+
+
+def test_what_one_step_goes_on_with_is_no_answer_to_another(place: Place) -> None:
+    rows = [{"text": "no JSON"}]
+    lenient = {"name": "draft", "prompt": "{row.text}", "response_format": "json_object"}
+    end = {"name": "end", "prompt": "{row.text}"}
+    found, _ = place.run(0, rows, [{**lenient, "on_rejected": "continue"}, end])
+    assert "not JSON" in found[0]["draft_rejected"]
+    strict = [lenient, end]
+    with pytest.raises(RaybatchError, match="max_error"):
+        place.run(1, rows, strict, max_errors=0)
+    with pytest.raises(RaybatchError, match="max_error"):  # the parts of the same task
+        place.run(2, rows, strict, max_errors=0, to=0)
+
+
+def test_votes_on_one_question_are_asked_each(place: Place) -> None:
+    rows = [{"text": f"text {number}"} for number in range(3)]
+    steps = [{"name": f"vote_{number}", "prompt": "vote {row.text}"} for number in range(3)]
+    sampled = {"sampling": {"temperature": 0.8}}
+    assert place.run(0, rows, steps, **sampled)[1] == 9
+    assert place.run(1, rows, steps, **sampled)[1] == 0
+    assert place.run(2, rows, steps[:2], **sampled)[1] == 0
+
+
+def test_a_job_that_regenerates_stores_all_steps(place: Place) -> None:
+    rows = [{"text": "one"}]
+    assert place.run(0, rows, [DRAFT, JUDGE], on_clear="regenerate")[1] == 2
+    assert place.run(1, rows, [DRAFT, JUDGE])[1] == 0
+
+
+def test_rows_without_columns_go_through_steps(place: Place) -> None:
+    steps = [{**DRAFT, "when": ["text", "is not null"]}, {**JUDGE, "when": ["text", "is not null"]}]
+    found, asked = place.run(0, [{}, {}, {}, {"text": "one"}], steps)
+    assert [row["judge_response"] for row in found] == [None] * 3 + ["judge draft one"]
+    assert asked == 2
+
+
+def test_a_step_alone_has_its_condition_and_sampling(place: Place) -> None:
+    step = {**DRAFT, "when": ["text", "!=", "two"], "sampling": {"max_tokens": 1}}
+    found, asked = place.run(0, [{"text": "one"}, {"text": "two"}], [step])
+    assert [row["draft_response"] for row in found] == ["draft", None]
+    assert asked == 1
+    assert place.run(1, [{"text": "one"}, {"text": "two"}], [step])[1] == 0
