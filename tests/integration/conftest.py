@@ -16,7 +16,7 @@ import pytest
 
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.local.head import RayHead
-from tests.support.ray_processes import ray_processes
+from tests.support.local_ray import local_ray
 from tests.support.s3_server import S3Server, serving
 
 CPUS = 2
@@ -112,21 +112,5 @@ def s3() -> Iterator[S3Server]:
 @pytest.fixture(scope="session")
 def ray_here(modules: Path) -> Iterator[Any]:
     """A Ray of 2 CPUs in this process, so that the job can run here; all tests share it."""
-    import ray
-
-    ray.init(
-        address="local",
-        num_cpus=2,
-        num_gpus=0,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="error",
-        # Of processes beyond the CPUs, which the tasks that load images are given. Ray would end them after a
-        # second, and start others for the next job.
-        _system_config={"num_workers_soft_limit": 6},
-    )
-    for process, command in ray_processes().items():
-        if "log_monitor.py" in command:
-            process.terminate()  # it reads all that workers write, for drivers that want it
-    yield ray
-    ray.shutdown()
+    with local_ray() as ray:
+        yield ray

@@ -38,6 +38,7 @@ DAGS = [
     "warm",
     "labelled",
     "pictures",
+    "in_steps",
     "later_deadline",
     "orphan",
     "lost_trigger",

@@ -13,6 +13,7 @@ from airflow.triggers.testing import FailureTrigger
 
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
+from airflow_provider_raybatch.steps import Step
 
 PARAMS: dict[str, Any] = {
     "ray_conn_id": "ray_default",
@@ -214,6 +215,19 @@ with dag_of("pictures"):
         num_cpus=0.5,
         flush_interval=0.5,
         **arguments(deferrable=True),
+    )
+
+with dag_of("in_steps"):
+    RayBatchInferenceOperator(
+        task_id="infer",
+        steps=[
+            Step("draft", prompt="{{ params.prompt }}"),
+            Step("judge", prompt="judge {row.draft_response} of {row.number}"),
+        ],
+        replicas=2,
+        num_cpus=0.5,
+        flush_interval=0.5,
+        **{name: value for name, value in arguments(deferrable=True).items() if name != "prompt"},
     )
 
 with dag_of("only_submits"):

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows in a bucket are asked in two steps by two replicas; what runs ends in the middle, and is run again."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.dataset import open_dataset
+from tests.support.engine_log import Engine, engines
+
+from .lake import BUCKET, Lake
+from .ray_jobs import RayJobs
+from .rest import AirflowApi, Run, Task
+from .waiting import wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+ROWS = 160
+DRAFTS = [f"draft text {number}" for number in range(ROWS)]
+JUDGED = [f"judge {draft} of {number}" for number, draft in enumerate(DRAFTS)]
+PACE = {"seconds_per_token": 0.15, "max_num_seqs": 4, "startup_spread": 5.0}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def run(api: AirflowApi, lake: Lake, log: Path) -> Run:
+    lake.connect(api, "lake")
+    lake.write_rows("rows.jsonl", [{"number": n, "text": f"text {n}"} for n in range(ROWS)])
+    return api.trigger(
+        "in_steps",
+        aws_conn_id="lake",
+        source=f"s3://{BUCKET}/rows.jsonl",
+        destination=f"s3://{BUCKET}/judged/{log.parent.name}",
+        prompt="draft {row.text}",
+        engine_args={**PACE, "request_log": str(log)},
+        sampling={"temperature": 0},
+    )
+
+
+def kill_driver(task: Task, jobs: RayJobs) -> None:
+    (job,) = jobs.of(task)
+    psutil.Process(int(job["driver_info"]["pid"])).kill()
+
+
+def clear(task: Task, jobs: RayJobs) -> None:
+    task.clear()
+
+
+@pytest.mark.parametrize(
+    ("end", "ended"),
+    [
+        pytest.param(kill_driver, "FAILED", id="killed", marks=pytest.mark.turn(1)),
+        pytest.param(clear, "STOPPED", id="cleared", marks=pytest.mark.turn(3)),
+    ],
+)
+@pytest.mark.usefixtures("as_airflow")
+def test_no_answer_that_was_written_is_asked_again(
+    end: Callable[[Task, RayJobs], None], ended: str, run: Run, jobs: RayJobs, lake: Lake, log: Path
+) -> None:
+    task = run.task("infer")
+    folder = f"judged/{log.parent.name}/_raybatch/parts"
+    wait_for("an engine", lambda: log.exists() and engines(log), timeout=240, evidence=run.evidence)
+    both = wait_for("two replicas", lambda: of_two(log), timeout=240, evidence=run.evidence, pause=0.1)
+    psutil.Process(both[0].pid).kill()
+    before = wait_for("judged rows", lambda: some(written(lake, folder)), 240, run.evidence, pause=0.1)
+    task.wait("deferred", timeout=60)
+    end(task, jobs)
+    wait_for("a second job", lambda: len(jobs.of(task)) > 1, timeout=240, evidence=run.evidence)
+    result = run.wait(timeout=300).task("infer").xcom()
+
+    dataset = open_dataset(result, aws_conn_id="lake")
+    rows = dataset.to_arrow().to_pylist()
+    assert sorted(row["number"] for row in rows) == list(range(ROWS))
+    assert all(row["draft_response"] == DRAFTS[row["number"]] for row in rows)
+    assert all(row["judge_response"] == JUDGED[row["number"]] for row in rows)
+    assert [one["status"] for one in jobs.of(task)] == [ended, "SUCCEEDED"]
+    made = engines(log)
+    asked = [text for one in made if one.submission == result["submission_id"] for text, _ in one.asked]
+    assert before.isdisjoint(asked)
+    assert len(asked) == len(set(asked)) == sum(one.asked - one.resumed for one in dataset.manifest.steps)
+    of_first_job = [
+        text for one in made if one.submission != result["submission_id"] for text, _ in one.asked
+    ]
+    again = len(of_first_job) - len(set(of_first_job))
+    assert again <= 2 * 2 * PACE["max_num_seqs"]  # what the killed replica had in its engine, or not written
+
+
+def of_two(log: Path) -> list[Engine]:
+    """Return the engines that have answered something, once they are two."""
+    found = [one for one in engines(log) if one.generated]
+    return found if len(found) > 1 else []
+
+
+def written(lake: Lake, folder: str) -> set[str]:
+    """Return the answers of all steps in the parts so far."""
+    parts = lake.contents(folder).items()
+    tables = [pq.read_table(io.BytesIO(body)) for key, body in parts if key.endswith(".parquet")]
+    return {output["response"] for table in tables for output in table["output"].to_pylist()}
+
+
+def some(answers: set[str]) -> set[str]:
+    """Return all answers, once rows of both steps are among them."""
+    return answers if len(answers.intersection(JUDGED)) >= ROWS // 10 else set()

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job of several steps gets what one gets who asks ``LLM.chat`` one question after the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+
+pytest.importorskip("vllm")
+pytest.importorskip("ray")
+from tests.support.beside_vllm import own_llm
+from tests.support.local_ray import local_ray
+from tests.support.real_model import ARGS, MODEL
+from tests.support.repeated_task import RepeatedTask, rows_of
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(2)]
+
+TOPICS = [
+    "photosynthesis",
+    "gravity",
+    "the moon",
+    "bread",
+    "Redwood Dairy Farms",
+    "iron",
+    "rain",
+    "volcanoes",
+]
+QUESTION = {
+    "type": "object",
+    "properties": {"question": {"type": "string"}, "answer": {"type": "string"}},
+    "required": ["question", "answer"],
+    "additionalProperties": False,
+}
+SYSTEM = "Answer in JSON."
+DRAFT = {"temperature": 0.0, "max_tokens": 26}
+"""Some questions are longer, and are cut off."""
+REPAIR = {"temperature": 0.0, "max_tokens": 60}
+JUDGE = {"temperature": 1.0, "seed": 5, "n": 2, "max_tokens": 9}
+STEPS: list[dict[str, Any]] = [
+    {
+        "name": "draft",
+        "system_prompt": SYSTEM,
+        "prompt": "Write one question and answer about: {row.text}",
+        "sampling": DRAFT,
+        "response_format": QUESTION,
+        "on_rejected": "continue",
+    },
+    {
+        "name": "repair",
+        "prompt": "Write a question and an answer about {row.text}, not like: {row.draft_response}",
+        "sampling": REPAIR,
+        "when": ["draft_rejected", "is not null"],
+    },
+    {"name": "judge", "prompt": "How good is this? {row.draft_response}", "sampling": JUDGE},
+]
+
+
+@dataclass
+class Answer:
+    """What ``LLM.chat`` gives a question.
+
+    :param texts: of all completions, each with why it ended.
+    :param asked: tokens of the prompt, `answered` of all completions.
+    """
+
+    texts: list[tuple[str, str]]
+    asked: int
+    answered: int
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BatchManifest]:
+    """Of the job."""
+    with local_ray():
+        task = RepeatedTask(tmp_path_factory.mktemp("job"))
+        task.input(TOPICS)
+        yield task.run(
+            engine="vllm", model=str(MODEL), engine_args=ARGS, sampling={"top_p": 0.9}, steps=STEPS
+        )
+
+
+@pytest.fixture(scope="module")
+def expected(manifest: BatchManifest) -> list[list[Answer | None]]:
+    """Of each row, the answers to its questions, which are asked after each other."""
+    with own_llm(model=str(MODEL), **ARGS) as llm:
+        return [asked_by_hand(llm, topic) for topic in TOPICS]
+
+
+def asked_by_hand(llm: Any, topic: str) -> list[Answer | None]:
+    system = {"role": "system", "content": SYSTEM}
+    draft = chat(llm, DRAFT, system, f"Write one question and answer about: {topic}", schema=QUESTION)
+    ((text, _),) = draft.texts
+    repair = None
+    if not is_question(text):
+        repair = chat(llm, REPAIR, f"Write a question and an answer about {topic}, not like: {text}")
+    return [draft, repair, chat(llm, JUDGE, f"How good is this? {text}")]
+
+
+def chat(llm: Any, sampling: dict[str, Any], *messages: Any, schema: Any = None) -> Answer:
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    outputs = {} if schema is None else {"structured_outputs": StructuredOutputsParams(json=schema)}
+    params = SamplingParams(**{"top_k": 7, "top_p": 0.9, **sampling}, **outputs)
+    chat = [{"role": "user", "content": one} if isinstance(one, str) else one for one in messages]
+    (output,) = llm.chat([chat], params, use_tqdm=False)
+    return Answer(
+        [(one.text, one.finish_reason) for one in output.outputs],
+        len(output.prompt_token_ids),
+        sum(len(one.token_ids) for one in output.outputs),
+    )
+
+
+def is_question(text: str) -> bool:
+    try:
+        return set(json.loads(text)) == {"question", "answer"}
+    except ValueError:
+        return False
+
+
+def test_each_step_is_answered_as_by_vllm(
+    manifest: BatchManifest, expected: list[list[Answer | None]]
+) -> None:
+    rows = rows_of(manifest)
+    assert [row["text"] for row in rows] == TOPICS
+    for row, (draft, repair, judge) in zip(rows, expected, strict=True):
+        assert draft is not None
+        assert judge is not None
+        assert [(row["draft_response"], row["draft_finish_reason"])] == draft.texts
+        if repair is None:
+            question = {"question": row["draft_question"], "answer": row["draft_answer"]}
+            assert question == json.loads(row["draft_response"])
+            assert (row["draft_rejected"], row["repair_response"]) == (None, None)
+        else:
+            assert row["draft_rejected"]
+            assert (row["draft_question"], row["draft_answer"]) == (None, None)
+            assert [(row["repair_response"], row["repair_finish_reason"])] == repair.texts
+        made = [(one["text"], one["finish_reason"]) for one in row["judge_completions"]]
+        assert made == judge.texts
+        assert row["judge_response"] == judge.texts[0][0]
+    repaired = sum(repair is not None for _, repair, _ in expected)
+    assert 0 < repaired < len(TOPICS)
+
+
+def test_tokens_of_each_step_are_those_of_vllm(
+    manifest: BatchManifest, expected: list[list[Answer | None]]
+) -> None:
+    counts = manifest.steps or ()
+    assert [one.name for one in counts] == ["draft", "repair", "judge"]
+    for one, answers in zip(counts, zip(*expected, strict=True), strict=True):
+        asked = [answer for answer in answers if answer is not None]
+        assert one.asked == len(asked)
+        assert one.input_tokens == sum(answer.asked for answer in asked), one.name
+        assert one.output_tokens == sum(answer.answered for answer in asked), one.name
+    assert manifest.tokens.input == sum(one.input_tokens for one in counts)
+    assert manifest.tokens.output == sum(one.output_tokens for one in counts)
+
+
+def test_one_engine_answers_all_steps(manifest: BatchManifest) -> None:
+    (replica,) = manifest.replicas
+    assert replica.rows == len(TOPICS)
+    assert replica.output_tokens == sum(one.output_tokens for one in manifest.steps or ())
