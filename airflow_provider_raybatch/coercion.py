@@ -62,7 +62,7 @@ def _listed(value: Any) -> Any:
     kind = value.__class__
     if kind in _PLAIN:  # most values, and cheaper than the checks below
         return value
-    if kind is dict:
+    if isinstance(value, dict):
         made = {name: _listed(inner) for name, inner in value.items()}
         return value if all(made[name] is inner for name, inner in value.items()) else made
     if kind is list or kind is tuple:
@@ -132,6 +132,18 @@ def typed_values(values: Any, kinds: Mapping[str, type], field: str) -> Any:
         for name, value in values.items()
         if not (name in kinds and isinstance(value, str) and is_absent(value))
     }
+
+
+def with_structures(sampling: Any) -> Any:
+    """With the dictionaries and lists of `structured_outputs` that were given as text."""
+    if not isinstance(sampling, Mapping) or "structured_outputs" not in sampling:
+        return sampling
+    outputs = from_text(sampling["structured_outputs"])
+    if isinstance(outputs, Mapping):
+        outputs = {
+            name: from_text(value) if name in ("json", "choice") else value for name, value in outputs.items()
+        }
+    return {**sampling, "structured_outputs": None if is_absent(outputs) else outputs}
 
 
 def boolean(value: Any, name: str) -> bool:

@@ -100,7 +100,7 @@ def run(part: str, folder: str, rows: int) -> None:
         scores,
     )
     from airflow_provider_raybatch.workflows.rows import Rows
-    from airflow_provider_raybatch.workflows.sift import Step, sift
+    from airflow_provider_raybatch.workflows.sift import SiftStep, sift
     from airflow_provider_raybatch.workflows.statistics import mean_interval
     from airflow_provider_raybatch.workflows.writer import DatasetWriter
 
@@ -122,7 +122,7 @@ def run(part: str, folder: str, rows: int) -> None:
         "language": lambda: filters.LanguageFilter([], min_score=0.0),
     }
     if part in steps:
-        step: Step = steps[part]()
+        step: SiftStep = steps[part]()
         columns = ["id", "response"] if part == "schema check" else ["id", "text"]
         with DatasetWriter(f"{out}/kept") as kept, DatasetWriter(f"{out}/dropped") as dropped:
             sift(source.batches(columns), [step], kept, dropped)

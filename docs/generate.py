@@ -34,6 +34,7 @@ from airflow_provider_raybatch.cli.option import Option, Verb  # noqa: E402 - th
 from airflow_provider_raybatch.cli.verbs import PROGRAM, VERBS  # noqa: E402
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster  # noqa: E402
 from airflow_provider_raybatch.contract import failures, spec  # noqa: E402
+from airflow_provider_raybatch.contract.arguments.steps import StepArguments  # noqa: E402
 from airflow_provider_raybatch.contract.base import ContractModel  # noqa: E402
 from airflow_provider_raybatch.contract.manifest import BatchManifest  # noqa: E402
 from airflow_provider_raybatch.contract.report import Report  # noqa: E402
@@ -45,6 +46,7 @@ CLASSES = {
     "RayJobSensor": "sensors.ray_job",
     "KubeRayCluster": "cluster.kuberay.cluster",
     "CreateRayCluster": "operators.ray_cluster",
+    "Step": "steps",
 }
 """The classes whose arguments the reference lists, by the module that has them."""
 
@@ -122,7 +124,9 @@ def arguments(name: str) -> list[Argument]:
     # Operators name this class without importing it, so that DAGs are parsed sooner.
     hints = typing.get_type_hints(kind.__init__, localns={"KubeRayCluster": KubeRayCluster})
     known = set(inspect.signature(kind.__init__).parameters)
-    templated = {field for one in (kind, *kind.__subclasses__()) for field in one.template_fields}
+    templated = {
+        field for one in (kind, *kind.__subclasses__()) for field in getattr(one, "template_fields", ())
+    }
     found: list[Argument] = []
     group = ""
     for paragraph in re.split(r"\n\n+", inspect.getdoc(kind) or ""):
@@ -254,11 +258,13 @@ def _describe(schema: dict[str, Any], model: type[ContractModel]) -> None:
 
 
 def _texts_of_fields(model: type[ContractModel]) -> dict[str, str]:
-    """What each field means. The operator's docstring documents those that are its arguments."""
+    """What each field means. The docstrings of the operator and of `Step` document their arguments."""
     texts: dict[str, str] = {}
     for kind in model.__mro__:
         if issubclass(kind, ContractModel):
             texts |= _texts_of(inspect.cleandoc(kind.__doc__ or ""))[1]
+    if model is StepArguments:
+        texts |= {one.name: one.meaning for one in arguments("Step")}
     if model is spec.BatchInferenceSpec:
         for one in arguments("RayBatchInferenceOperator"):
             texts[one.name] = one.meaning.replace("seconds or `timedelta`", "seconds")

@@ -7,6 +7,7 @@ import secrets as random_tokens
 import sys
 from argparse import Namespace
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 from airflow_provider_raybatch.cli.masking import masked
 from airflow_provider_raybatch.cli.quiet import quietly
@@ -28,13 +29,24 @@ def run_preview_job(options: Namespace, wanted: PreviewRequest) -> tuple[BatchTa
     """
     if not options.timeout > 0:
         raise SpecError(f"timeout: it must be more than 0 seconds, but it is {options.timeout:g}.")
-    task = batch_task(options)
+    task = _first_step(batch_task(options))
     if wanted.ask and task.spec.engine == "ray_data_llm":
         raise SpecError(
             "ask: engine 'ray_data_llm' is a pipeline of Ray's, which a preview can't ask; leave --ask out, "
             "or run the task with limit=20."
         )
     return task, [masked(event) for event in quietly(lambda: _looked(task, wanted, options.timeout))]
+
+
+def _first_step(task: BatchTask) -> BatchTask:
+    """The task as if its first step were the only one: later steps ask for answers that are not there yet."""
+    steps = task.spec.steps
+    if not steps:
+        return task
+    note = f"steps: this is step {steps[0].name!r}, the first of {len(steps)}; later ones read its answers."
+    if steps[0].when:
+        note += " Rows that do not fulfil its conditions are shown, too."
+    return replace(task, spec=task.spec.step_specs()[0], notes=(*task.notes, note))
 
 
 def _looked(task: BatchTask, wanted: PreviewRequest, timeout: float) -> list[Event]:

@@ -26,7 +26,8 @@ PREVIEW_VERBS = (
             "Show rows as a job would ask them: rendered messages, tokens, request keys, which rows have "
             "an answer already, and what would be refused. A job without GPUs on the cluster reports it, "
             "and writes nothing to the destination. With --ask, a warm engine answers the rows, or one "
-            "that starts on the GPUs that a replica of the task would have."
+            "that starts on the GPUs that a replica of the task would have. Of several steps it shows the "
+            "first one."
         ),
         examples=(
             "preview --dag dags/nightly.py --task label",

@@ -21,6 +21,7 @@ from airflow_provider_raybatch.coercion import (
     is_absent,
     listed,
     typed_values,
+    with_structures,
 )
 from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BATCH
 from airflow_provider_raybatch.contract.arguments.vllm_sampling import check_vllm_sampling
@@ -29,6 +30,7 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.operators.misplaced import check_names
 from airflow_provider_raybatch.operators.schemas import check_schemas
+from airflow_provider_raybatch.operators.steps import typed_steps
 
 ARGUMENTS = tuple(name for name in BatchInferenceSpec.model_fields if name not in NOT_ARGUMENTS)
 """The arguments that make up the spec, in the order of the documentation."""
@@ -55,7 +57,7 @@ _NEEDED = {
 _TYPED = {"sampling": SAMPLING_TYPES, "pooling": POOLING_TYPES, "engine_args": ENGINE_ARG_TYPES}
 _FREE_FORM = (
     "csv_options", "sampling", "pooling", "engine_args", "processor", "chat_template_kwargs",
-    "response_format", "adapters", "tools", "tool_choice", "images", "image_roots", "image_hosts",
+    "response_format", "adapters", "tools", "tool_choice", "images", "image_roots", "image_hosts", "steps",
 )  # fmt: skip
 _COLLECTIONS = ("source", "messages", "gpu_hour_price", *_FREE_FORM)
 """Arguments whose text is that of a list or a dictionary, where it looks like one."""
@@ -78,10 +80,12 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
         _check_text(value, name)
     given |= {name: from_text(given[name]) for name in _COLLECTIONS if name in given}
     if "sampling" in given:
-        given["sampling"] = _with_structures(given["sampling"])
+        given["sampling"] = with_structures(given["sampling"])
     for name in _FREE_FORM:
         if name in given:
             _check_plain(given[name], name)
+    if "steps" in given:
+        given["steps"] = typed_steps(given["steps"])
     for name, types in _TYPED.items():
         given |= _some(**{name: typed_values(given.get(name), types, name)})
     if given.get("engine", "vllm") not in _ENGINES_WITH_MODEL:
@@ -96,27 +100,24 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
     own = {name: copy.deepcopy(given[name]) for name in _COLLECTIONS if name in given}
     data = {**_some(format=format_of_source), **given, **own, "source": paths}
     spec = parse(BatchInferenceSpec, data)
-    check_schemas(spec)
-    if spec.has_vllm_sampling:
-        try:
-            check_vllm_sampling(spec.sampling)
-        except ValueError as error:
-            raise SpecError(
-                f"sampling: {str(error).rstrip('.')}{'' if str(error)[-1] == '?' else '.'}"
-            ) from None
+    for one in (spec, *(spec.step_specs() if spec.steps else ())):
+        _check_request(one, f"steps: {one.asked_step.step.name}: " if one.asked_step else "")
     return spec
 
 
-def _with_structures(sampling: Any) -> Any:
-    """With the dictionaries and lists of `structured_outputs` that were given as text."""
-    if not isinstance(sampling, Mapping) or "structured_outputs" not in sampling:
-        return sampling
-    outputs = from_text(sampling["structured_outputs"])
-    if isinstance(outputs, Mapping):
-        outputs = {
-            name: from_text(value) if name in ("json", "choice") else value for name, value in outputs.items()
-        }
-    return {**sampling, "structured_outputs": None if is_absent(outputs) else outputs}
+def _check_request(spec: BatchInferenceSpec, where: str) -> None:
+    """Check what the cluster and its vLLM would refuse of a request.
+
+    :param where: the start of the sentence.
+    """
+    check_schemas(spec, where)
+    if not spec.has_vllm_sampling:
+        return
+    try:
+        check_vllm_sampling(spec.sampling)
+    except ValueError as error:
+        end = "" if str(error)[-1] == "?" else "."
+        raise SpecError(f"{where}sampling: {str(error).rstrip('.')}{end}") from None
 
 
 def _check_text(value: Any, name: str) -> None:

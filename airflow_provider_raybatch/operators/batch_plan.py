@@ -57,7 +57,8 @@ def batch_plan(
     }
     spec = given.model_copy(update=filled_in)
     check_lease(spec.orphan_timeout, operator.poll_interval)
-    if spec.has_vllm_sampling and (names := unknown_names(spec.sampling)):
+    sampling = {name: value for one in spec.step_specs() for name, value in one.sampling.items()}
+    if spec.has_vllm_sampling and (names := unknown_names(sampling)):
         operator.log.warning(
             "sampling: this provider knows no %s; whether vLLM has it, the cluster will say.",
             " and no ".join(map(repr, names)),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.contract.manifest import Summary
 
 _LONGEST_FAILURE = 160
+_MOST_STEPS = 6
 
 
 def closing_line(figures: Mapping[str, Any], last_run: Mapping[str, Any] | None = None) -> str:
@@ -28,6 +29,7 @@ def closing_line(figures: Mapping[str, Any], last_run: Mapping[str, Any] | None 
     chunks = figures.get("chunks")
     ok = f"{count_of(figures['rows'], 'row')} ok"
     told = [ok if chunks is None else f"{ok} ({count_of(chunks, 'chunk')})", *_failed(figures)]
+    told += _steps(figures)
     told += [f"{n:,} {name}" for name in ("resumed", "reused", "duplicates") if (n := figures.get(name))]
     if (generated := figures.get("tokens_generated")) is not None:
         told.append(f"{count_of(generated, 'token')} generated{_reasoning(figures)}")
@@ -73,6 +75,18 @@ def _failed(figures: Mapping[str, Any]) -> list[str]:
     if unanswered := figures.get("unanswered"):
         told.append(f"{unanswered:,} not asked before the batch ended")
     return told
+
+
+def _steps(figures: Mapping[str, Any]) -> list[str]:
+    """How many rows each step asked about; nothing where they are too many for a line."""
+    steps = figures.get("steps") or []
+    if not 0 < len(steps) <= _MOST_STEPS:
+        return []
+    told = [
+        f"{one['name']} {one['asked']:,}" + (f" ({one['rejected']:,} rejected)" if one["rejected"] else "")
+        for one in steps
+    ]
+    return [f"asked: {' -> '.join(told)}"]
 
 
 def _reasoning(figures: Mapping[str, Any]) -> str:

@@ -34,8 +34,10 @@ def result_of(summary: Summary, submission_id: str, dashboard_url: str | None) -
         (the committed, immutable folder), for S3 also `bucket` and `key_prefix` (which ends with a slash, so
         that no other folder begins with it), `manifest_uri`, `report_uri`, `dead_letter_uri`.
         Where a batch of the Batch API ended early, `unanswered`: errors whose lines were not asked before.
+        Where several steps asked about each row, `steps`: the counts of each, as in the manifest.
     """
-    left_out = _ONLY_IN_THE_LOG if summary.unanswered else {*_ONLY_IN_THE_LOG, "unanswered"}
+    left_out = {*_ONLY_IN_THE_LOG} if summary.unanswered else {*_ONLY_IN_THE_LOG, "unanswered"}
+    left_out |= {"steps"} if summary.steps is None else set()
     facts = {
         **summary.model_dump(exclude=left_out),
         **s3_prefix(summary.uri),

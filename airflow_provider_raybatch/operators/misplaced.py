@@ -18,8 +18,11 @@ _OURS = {
     **dict.fromkeys(("input", "input_path", "path", "inputs", "dataset"), "source"),
     **dict.fromkeys(("num_replicas", "concurrency"), "replicas"),
     **dict.fromkeys(("conn_id", "ray_conn", "connection_id"), "ray_conn_id"),
+    **dict.fromkeys(("step", "stages", "chain", "pipeline", "questions"), "steps"),
     "model_id": "model", "model_name": "model", "output_column": "response_column",
 }  # fmt: skip
+
+_OF_STEPS = ("when", "on_rejected")
 
 
 def check_names(arguments: Iterable[str], known: Sequence[str], where: str = "") -> None:
@@ -41,6 +44,8 @@ def _remedy(name: str, known: Sequence[str]) -> str:
         return f"write {OTHER_SYSTEMS[name]}."
     if name in VLLM_SAMPLING:
         return f"put it into sampling={{{name!r}: ...}}."
+    if name in _OF_STEPS:
+        return f"put it into a step, steps=[Step(..., {name}=...)]."
     if name in _OF_ENGINES:
         return f"put it into engine_args={{{name!r}: ...}}."
     close = [_OURS[name]] if name in _OURS else difflib.get_close_matches(name, known, n=1)

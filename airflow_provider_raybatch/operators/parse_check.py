@@ -77,13 +77,15 @@ def spec_of_known(
     known |= {name: value for name, value in _STAND_INS.items() if name in left_out}
     by_lines = known.get("format") == OPENAI_BATCH
     task = MODEL_TASKS.get(str(known.get("model_task", GENERATE)))
-    asked = {"document": PAIRS, "query": ("query",)} if task and task.compares else {"prompt": PROMPTS}
+    in_steps = bool(known.get("steps"))
+    prompts = {"prompt": (*PROMPTS, "steps")}
+    asked = {"document": PAIRS, "query": ("query",)} if task and task.compares else prompts
     for name, ways in asked.items():
         if by_lines or any(known.get(way) is not None for way in ways):
             continue
         if left_out.intersection((*ways, "format", "model_task")):
             known[name] = f"{{row.{_COLUMN}}}"
-    generates = known.get("model_task", GENERATE) == GENERATE and not by_lines
+    generates = known.get("model_task", GENERATE) == GENERATE and not by_lines and not in_steps
     if generates and left_out.intersection(_OF_ROWS):
         known["sampling_column"] = known.get("sampling_column") or _COLUMN
     if "engine" in left_out:

@@ -61,7 +61,8 @@ class RayBatchInferenceOperator(RayOperator):
     :param limit: only the first so many rows.
     :param id_column: a column whose values name the rows; by default their positions in the input do.
 
-    Request; exactly one of `prompt`, `messages`, `messages_column`, `prompt_column`, `prompt_function`:
+    Request; exactly one of `prompt`, `messages`, `messages_column`, `prompt_column`, `prompt_function` and
+    `steps`:
 
     :param prompt: a row template, which becomes one user message.
     :param system_prompt: a row template, which becomes the system message before it.
@@ -69,6 +70,10 @@ class RayBatchInferenceOperator(RayOperator):
     :param messages_column: a column that holds the chat: a list of structs or maps, or that list as JSON.
     :param prompt_column: a column that holds the raw prompt; no chat template is applied.
     :param prompt_function: ``module:function``, called with each row on the cluster; its source travels too.
+    :param steps: several questions about each row on one engine, a list of
+        :class:`~airflow_provider_raybatch.steps.Step` or dictionaries of the same: each may read the answers
+        to those before it, and has its own columns, which begin with its name. `postprocess` gets the
+        response of the last one.
     :param query: with `model_task` ``score``, a row template of the query, or one text for all rows.
     :param document: a row template of the text that is scored for the query.
     :param documents_column: a column with a list of such texts, or that list as JSON, for a ranking.
@@ -212,7 +217,7 @@ class RayBatchInferenceOperator(RayOperator):
     has_key: ClassVar[bool] = True
     template_fields_renderers: ClassVar[dict[str, str]] = only_set(dict.fromkeys((
         "csv_options", "messages", "pooling", "sampling", "engine_args", "processor", "chat_template_kwargs",
-        "adapters", "tools", "gpu_hour_price", "runtime_env",
+        "adapters", "tools", "gpu_hour_price", "runtime_env", "steps",
     ), "json"))  # fmt: skip
 
     def __init__(
@@ -230,6 +235,7 @@ class RayBatchInferenceOperator(RayOperator):
         messages_column: str | None = None,
         prompt_column: str | None = None,
         prompt_function: str | None = None,
+        steps: Sequence[Mapping[str, Any]] | str | None = None,
         query: str | None = None,
         document: str | None = None,
         documents_column: str | None = None,
@@ -319,6 +325,7 @@ class RayBatchInferenceOperator(RayOperator):
         self.messages_column = messages_column
         self.prompt_column = prompt_column
         self.prompt_function = prompt_function
+        self.steps = steps
         self.query = query
         self.document = document
         self.documents_column = documents_column

@@ -56,9 +56,11 @@ class LiteralTextOperator(BaseOperator):
     ) -> None:
         fields = list(template_fields)
         if self._should_render_native(self.get_dag()):
-            # The messages of a chat are texts, too, unless one template makes the whole list.
-            chat = parent is self and isinstance(getattr(self, "messages", None), (list, tuple))
-            of_text = getattr(parent, "text_fields", frozenset()) | ({"messages"} if chat else set())
+            # Messages of a chat and of steps are texts, too, unless one template makes the whole list.
+            lists = {
+                name for name in ("messages", "steps") if isinstance(getattr(self, name, None), (list, tuple))
+            }
+            of_text = getattr(parent, "text_fields", frozenset()) | (lists if parent is self else set())
             texts = [name for name in fields if name in of_text]
             fields = [name for name in fields if name not in texts]
             native, self.render_template_as_native_obj = self.render_template_as_native_obj, False

@@ -14,14 +14,15 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
 
-def check_schemas(spec: BatchInferenceSpec) -> None:
+def check_schemas(spec: BatchInferenceSpec, where: str = "") -> None:
     """Check the JSON schemas of tools and of responses.
 
+    :param where: the start of the sentence.
     :raises SpecError: one is none in any draft that the cluster knows.
     """
     for name, schema in _schemas(spec):
         if schema and "$schema" not in schema and (why := _problem(schema)):
-            raise SpecError(f"{name} is not a JSON schema ({why}); correct it.")
+            raise SpecError(f"{where}{name} is not a JSON schema ({why}); correct it.")
 
 
 def _schemas(spec: BatchInferenceSpec) -> Iterator[tuple[str, Mapping[str, Any] | None]]:

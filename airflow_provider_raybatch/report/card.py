@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_provider_raybatch.contract.layout import DATA
 from airflow_provider_raybatch.contract.report import Report, Sample
+from airflow_provider_raybatch.contract.step_counts import StepCounts
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.report import words
 from airflow_provider_raybatch.report.markdown import fenced, line, markdown_table
@@ -112,9 +113,24 @@ def _how(report: Report) -> Iterator[str]:
         yield f"- {line(name)}: {line(text)}"
     for name, version in report.versions.items():
         yield f"- {line(name)} {line(version)}"
+    for name, text in _prompts(arguments):
+        yield from ("", f"{line(name)}:", "", fenced(text, _LONGEST_TEXT))
+
+
+def _prompts(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What was asked, by the argument's name; in steps, after the step's name."""
     for name in _PROMPTS:
         if isinstance(arguments.get(name), str):
-            yield from ("", f"{line(name)}:", "", fenced(arguments[name], _LONGEST_TEXT))
+            yield name, arguments[name]
+    steps = arguments.get("steps")
+    for step in steps if isinstance(steps, list) else ():
+        for name in _PROMPTS:
+            if isinstance(step, Mapping) and isinstance(step.get(name), str):
+                yield f"{step.get('name')}: {name}", step[name]
+
+
+def _asked(one: StepCounts) -> str:
+    return words.count(one.asked) + (f" ({words.count(one.rejected)} rejected)" if one.rejected else "")
 
 
 def _contents(report: Report) -> Iterator[str]:
@@ -124,6 +140,7 @@ def _contents(report: Report) -> Iterator[str]:
         ("rows of the input", words.count(report.total)),
         ("rows that failed and are left out", words.count(report.errors)),
     ]
+    rows += [(f"rows asked in step {one.name}", _asked(one)) for one in report.steps or ()]
     if counts is not None:
         taken = counts.resumed + counts.reused + counts.duplicates
         rows.append(("rows with an answer from earlier runs or equal rows", words.count(taken)))

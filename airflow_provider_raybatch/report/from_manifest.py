@@ -15,7 +15,7 @@ def report_from_manifest(manifest: BatchManifest) -> Report:
         "tokens", "tokens_paid", "tokens_saved", "tokens_generated", "cost", "currency", "gpu_seconds",
         "gpu_seconds_by_type", "gpu_hour_price", "savings", "counts", "finish_reasons", "timing", "replicas",
         "last_run", "plan", "effective_sampling", "versions", "created_at", "submission_id", "format", "uri",
-        "manifest_uri", "dead_letter_uri",
+        "manifest_uri", "dead_letter_uri", "steps",
     )  # fmt: skip
     return Report(
         **{name: getattr(manifest, name) for name in same},

@@ -41,7 +41,7 @@ class ExactDuplicates:
         self._seen = {one: number for number, one in enumerate(earlier.digests)} if earlier else {}
 
     def __call__(self, batch: pa.RecordBatch) -> Checked:
-        """See :class:`Step`."""
+        """See :class:`SiftStep`."""
         ids = _ids_of(batch, self._id)
         drops: list[Drop | None] = []
         for row, text in enumerate(joined_texts(batch, self._columns)):
@@ -87,7 +87,7 @@ class NearDuplicates:
             self._index.add(earlier.signatures)
 
     def __call__(self, batch: pa.RecordBatch) -> Checked:
-        """See :class:`Step`."""
+        """See :class:`SiftStep`."""
         ids = _ids_of(batch, self._id)
         found = self._index.keep_new(signatures(joined_texts(batch, self._columns), self._shingles))
         drops: list[Drop | None] = []

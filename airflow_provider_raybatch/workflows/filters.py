@@ -59,7 +59,7 @@ class Heuristics:
     max_top_phrase_share: float | None = 0.2
 
     def __call__(self, batch: pa.RecordBatch) -> Checked:
-        """See :class:`Step`."""
+        """See :class:`SiftStep`."""
         return Checked(batch, [self.check(text) for text in text_column(batch, self.column)])
 
     def check(self, text: str | None) -> Drop | None:
@@ -152,7 +152,7 @@ class LanguageFilter:
             )
 
     def __call__(self, batch: pa.RecordBatch) -> Checked:
-        """See :class:`Step`."""
+        """See :class:`SiftStep`."""
         found = [self.identify(text) for text in text_column(batch, self._column)]
         batch = with_column(batch, "language", pa.array([code for code, _ in found], pa.string()))
         batch = with_column(batch, "language_score", pa.array([score for _, score in found], pa.float64()))
@@ -203,7 +203,7 @@ class Threshold:
         self._labels = None if labels is None else frozenset(labels)
 
     def __call__(self, batch: pa.RecordBatch) -> Checked:
-        """See :class:`Step`."""
+        """See :class:`SiftStep`."""
         require(batch.schema, self._column, "column")
         column = batch.column(self._column)
         if (self._least is not None or self._most is not None) and not (

@@ -68,7 +68,7 @@ class Unbroken:
         self.name = name
 
     def __call__(self, batch: pa.RecordBatch) -> Checked:
-        """See :class:`Step`."""
+        """See :class:`SiftStep`."""
         broken = text_column(batch, "broken")
         return Checked(batch, [None if why is None else Drop("broken_row", why) for why in broken])
 

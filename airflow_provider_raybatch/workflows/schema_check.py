@@ -61,7 +61,7 @@ class SchemaCheck:
         self._prefix = prefix
 
     def __call__(self, batch: pa.RecordBatch) -> Checked:
-        """See :class:`Step`."""
+        """See :class:`SiftStep`."""
         parsed = [self.check(text) for text in text_column(batch, self._column)]
         drops = [one if isinstance(one, Drop) else None for one in parsed]
         for key, rule in self._properties.items():

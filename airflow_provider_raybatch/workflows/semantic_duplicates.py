@@ -56,7 +56,7 @@ class SemanticDuplicates:
         self._earlier = len(self._ids)
 
     def __call__(self, batch: pa.RecordBatch) -> Checked:
-        """See :class:`Step`."""
+        """See :class:`SiftStep`."""
         names, has_vector = self._names(batch), pc.is_valid(self._lists(batch)).to_pylist()
         vectors = self._vectors(batch.filter(pa.array(has_vector, pa.bool_())))
         matches = iter(

@@ -34,7 +34,7 @@ class Checked(NamedTuple):
     drops: Sequence[Drop | None]
 
 
-class Step(Protocol):
+class SiftStep(Protocol):
     """A check of rows. A step may remember rows of earlier batches, so use it for one pass only."""
 
     name: str
@@ -45,7 +45,7 @@ class Step(Protocol):
 
 def sift(
     batches: Iterable[pa.RecordBatch],
-    steps: Sequence[Step],
+    steps: Sequence[SiftStep],
     kept: DatasetWriter,
     dropped: DatasetWriter,
     tokens: str | None = None,

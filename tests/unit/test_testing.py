@@ -12,6 +12,7 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.decorators.ray_batch import ray_batch_task
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
+from airflow_provider_raybatch.steps import Step
 from airflow_provider_raybatch.testing import check_dag
 
 GOOD: dict[str, Any] = {
@@ -49,6 +50,14 @@ def find() -> list[str]:
         ({"sampling": {"guided_json": "{{ params.none }}"}}, "label: sampling: guided_json: vLLM has no"),
         ({"prompt": None, "prompt_function": "no_such:make"}, "label: prompt_function: there is no module"),
         ({"response_format": "no_such:Model"}, "label: response_format: there is no module 'no_such'"),
+        (
+            {"prompt": None, "steps": [Step("draft", prompt="Say {{ row.x }}")]},
+            "label: steps: a column stands in double braces",
+        ),
+        (
+            {"prompt": None, "steps": [Step("draft", prompt="Say {row.x}", when=("x", "{{ 'is' }}", 1))]},
+            "label: steps: draft: when: 'is' is not an operator",
+        ),
         ({"postprocess": "no_such:parse"}, "label: postprocess: there is no module 'no_such'"),
     ],
 )

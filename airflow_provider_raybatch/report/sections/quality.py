@@ -23,6 +23,7 @@ from airflow_provider_raybatch.report.elements import (
 from airflow_provider_raybatch.report.plots import bar
 from airflow_provider_raybatch.report.sections.figures import figure_table
 from airflow_provider_raybatch.report.sections.rows import input_row
+from airflow_provider_raybatch.report.sections.steps import steps
 
 _MOST_CHANGES, _MOST_UNFOLDED = 50, 12
 STEPS = {
@@ -46,7 +47,8 @@ def quality(report: Report, shown: Figures) -> Element | None:
         return None
     tables = side_by_side(_table(report, shown), _steps(report))
     groups = [_group(group) for group in report.failures]
-    return section("quality", "Is it good?", _part_failed(report), tables, groups, _schema(report))
+    whole = [_part_failed(report), tables, steps(report), groups, _schema(report)]
+    return section("quality", "Is it good?", whole)
 
 
 def _part_failed(report: Report) -> Element | None:
@@ -85,7 +87,8 @@ def _steps(report: Report) -> Element | None:
 
 
 def _group(group: FailureGroup) -> list[Content]:
-    meaning = f" ({STEPS[group.step]})" if group.step in STEPS else ""
+    known = STEPS.get(group.step.rpartition(".")[2])  # of several questions, after the name of one
+    meaning = f" ({known})" if known else ""
     title = node("h3", f"{count_of(group.rows, 'row')} failed: ", words_of(group.step), meaning)
     reason = node("p", "Most frequent reason: ", words_of(group.reason, 1000)) if group.reason else None
     number = count_of(len(group.examples), "example")

@@ -99,6 +99,33 @@ def test_rows_are_shown_as_text(ray: FakeRay, capsys: pytest.CaptureFixture[str]
     ]
 
 
+STEPS = json.dumps([
+    {"name": "draft", "prompt": "Say {row.a}", "when": [["a", "!=", "x"]], "sampling": {"seed": 1}},
+    {"name": "judge", "prompt": "Judge {row.draft_response}"},
+])  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", ["preview", "plan"])
+def test_of_several_steps_the_first_is_shown(
+    ray: FakeRay, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    reporting(
+        ray,
+        events.Previewed(preview=Preview(rows=6, rows_shown=0))
+        if verb == "preview"
+        else events.Planned(report=REPORT),
+    )
+    main([verb, "--source", "/in.jsonl", "--model", "m", "--argument", f"steps={STEPS}"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert (
+        "steps: this is step 'draft', the first of 2; later ones read its answers. Rows that do not fulfil "
+        "its conditions are shown, too."
+    ) in text
+    (job,) = ray.jobs.values()
+    asked = ray.spec(job.body)
+    assert (asked["prompt"], asked["sampling"], asked["steps"]) == ("Say {row.a}", {"seed": 1}, None)
+
+
 ANSWERS = (
     RowAnswer(
         ordinal=0,

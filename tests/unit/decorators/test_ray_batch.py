@@ -24,8 +24,9 @@ from airflow_provider_raybatch.contract.control import order_package
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.decorators.ray_batch import ray_batch_task
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
+from airflow_provider_raybatch.steps import Step
 from tests.support.airflow_tasks import Run
-from tests.support.batches import Died, batch, defer
+from tests.support.batches import Died, batch, defer, spec_of_job
 from tests.support.fake_ray import FakeRay, lasting
 
 
@@ -165,3 +166,12 @@ def test_what_it_did_not_return_stays_as_the_dag_says(ray: FakeRay, run: Run) ->
         operator.resume_execution("__fail__", {"error": "gone"}, run.context())
     assert (operator.limit, operator.ray_conn_id) == (3, "ray_default")
     assert not hasattr(operator, "no_such_argument")
+
+
+def test_a_function_may_return_steps(ray: FakeRay, run: Run) -> None:
+    def ask() -> dict[str, Any]:
+        steps = [Step("draft", prompt="Say {row.x}"), {"name": "judge", "prompt": "{row.draft_response}?"}]
+        return {"source": "/in", "model": "m", "destination": "/out", "steps": steps}
+
+    made_of(ask).execute(run.context())
+    assert [step["name"] for step in spec_of_job(ray)["steps"]] == ["draft", "judge"]

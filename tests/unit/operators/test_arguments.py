@@ -65,6 +65,7 @@ def test_every_argument_finds_its_place() -> None:
         "template_time", "postprocess_digest", "deadline", "keep_warm", "response_format_digest",
         "adapter", "adapter_column", "tools", "tool_choice", "tool_call_parser", "query", "document",
         "documents_column", "top_n", "chunk_tokens", "served_model_name", "last_run", "served_batch",
+        "steps", "asked_step",
     ))  # fmt: skip
     plain = build_spec(given).model_dump(exclude={"submission", "schema_version"})
     of_others = {"pooling": {}, "embed_dtype": "float32", "adapters": {}, "adapter_digests": {}}

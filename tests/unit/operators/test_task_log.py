@@ -116,6 +116,22 @@ class TestClosingLine:
             ),
             ({"rows": 2, "errors": 0, "chunks": 31}, "2 rows ok (31 chunks)"),
             (
+                {
+                    "rows": 1200,
+                    "errors": 0,
+                    "steps": [
+                        {"name": "draft", "asked": 1200, "rejected": 7},
+                        {"name": "repair", "asked": 7, "rejected": 0},
+                    ],
+                    "reused": 3,
+                },
+                "1,200 rows ok, asked: draft 1,200 (7 rejected) -> repair 7, 3 reused",
+            ),
+            (
+                {"rows": 2, "errors": 0, "steps": [{"name": "a", "asked": 2, "rejected": 0}] * 7},
+                "2 rows ok",
+            ),
+            (
                 {"rows": 1, "errors": 0, "tokens_generated": 9, "tokens": {"output": 9, "reasoning": 5}},
                 "1 row ok, 9 tokens generated (5 of reasoning)",
             ),
@@ -127,7 +143,18 @@ class TestClosingLine:
             ({"rows": 1, "errors": 1, "main_failure": "read: a\x1b[1m\nb"}, "1 row ok, 1 failed (read: a b)"),
             ({"rows": 1, "errors": 0, "seconds": 7810}, "1 row ok, 2 h 10 min"),
         ],
-        ids=["one", "reused", "chunks", "reasoning", "resumed", "failed", "escapes", "hours"],
+        ids=[
+            "one",
+            "reused",
+            "chunks",
+            "steps",
+            "many_steps",
+            "reasoning",
+            "resumed",
+            "failed",
+            "escapes",
+            "hours",
+        ],
     )
     def test_leaves_out_what_is_unknown(self, figures: dict[str, Any], line: str) -> None:
         assert closing_line(figures) == line

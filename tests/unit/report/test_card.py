@@ -35,6 +35,13 @@ def headings(card: str) -> list[str]:
     return [found[place + 1].content for place, one in enumerate(found) if one.type == "heading_open"]
 
 
+def test_a_card_has_the_prompts_and_counts_of_steps() -> None:
+    card = dataset_card(reports.in_steps())
+    assert "draft: prompt:\n\n```\nDescribe {row.company}.\n```" in card
+    assert "| rows asked in step draft | 10,000 (450 rejected) |" in card
+    assert "| rows asked in step judge | 9,850 |" in card
+
+
 def test_a_card_has_what_hubs_search_by() -> None:
     assert front_matter(dataset_card(reports.good())) == {
         "pretty_name": "label of nightly",

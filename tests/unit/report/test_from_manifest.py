@@ -36,3 +36,10 @@ def test_page_of_a_batch_that_ended_early_says_so() -> None:
     page = report_page(report_from_manifest(parse_manifest(manifest(key(), counts=counts), "manifest.json")))
     assert "The batch ended early: 1 good row, 2 failed, 6 not asked before." in page
     assert "not asked before the batch was cancelled" in page
+
+
+def test_steps_of_a_manifest_are_shown() -> None:
+    steps = [{"name": "draft", "asked": 4, "ok": 2, "rejected": 1, "errors": 1}]
+    made = report_from_manifest(parse_manifest(manifest(key(), steps=steps), "manifest.json"))
+    assert made.steps is not None
+    assert [(one.name, one.rejected) for one in made.steps] == [("draft", 1)]

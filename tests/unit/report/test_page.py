@@ -113,6 +113,14 @@ def test_the_page_follows_what_people_ask() -> None:
     assert places == sorted(places)
 
 
+def test_steps_are_shown_as_one_table() -> None:
+    text = page("in_steps").text
+    assert "Steps Step Asked Skipped Good Rejected Failed Reused Prompt tokens Generated tokens" in text
+    assert "150 rows failed: draft.tokenize (could not be tokenised)" in text
+    assert "repair 450 9,400 450 0 0 40 80,000 11,500" in text
+    assert "Skipped rows did not fulfil" not in page("good").text
+
+
 def test_texts_of_rows_are_whole_and_escaped() -> None:
     text = page("nasty").text
     assert "</script><script>alert(1)</script>" in text

@@ -21,7 +21,7 @@ from airflow_provider_raybatch.contract.manifest import (
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.workflows.funnel import Funnel
 from airflow_provider_raybatch.workflows.rows import Rows
-from airflow_provider_raybatch.workflows.sift import Step, sift
+from airflow_provider_raybatch.workflows.sift import SiftStep, sift
 from airflow_provider_raybatch.workflows.writer import DatasetWriter
 
 
@@ -95,7 +95,7 @@ def written_from(folder: Path, batches: Iterable[pa.RecordBatch], **options: Any
 
 
 def sifted(
-    folder: Path, batches: Iterable[pa.RecordBatch], steps: Sequence[Step], **options: Any
+    folder: Path, batches: Iterable[pa.RecordBatch], steps: Sequence[SiftStep], **options: Any
 ) -> tuple[Funnel, Rows, Rows]:
     """Return the funnel, and the kept and the dropped rows."""
     kept, dropped = DatasetWriter(str(folder / "kept")), DatasetWriter(str(folder / "dropped"))

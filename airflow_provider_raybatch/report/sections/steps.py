@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each step did, where several questions were asked about each row."""
+
+from __future__ import annotations
+
+from airflow_provider_raybatch.contract.report import Report
+from airflow_provider_raybatch.contract.step_counts import StepCounts
+from airflow_provider_raybatch.report import words
+from airflow_provider_raybatch.report.elements import Content, node, number, table, words_of
+
+_COLUMNS = {
+    "asked": "Asked",
+    "skipped": "Skipped",
+    "ok": "Good",
+    "rejected": "Rejected",
+    "errors": "Failed",
+    "resumed": "Resumed",
+    "reused": "Reused",
+    "input_tokens": "Prompt tokens",
+    "cached_tokens": "Of them cached",
+    "output_tokens": "Generated tokens",
+}
+_ALWAYS = ("asked", "skipped", "ok", "rejected", "errors", "input_tokens", "output_tokens")
+_MEANING = (
+    "Skipped rows did not fulfil the conditions of the step. Rejected responses are not what was asked for, "
+    "and their rows went on. Rows that failed in an earlier step are not counted."
+)
+
+
+def steps(report: Report) -> list[Content] | None:
+    """The table; ``None`` where one question was asked."""
+    if not report.steps:
+        return None
+    names = [name for name in _COLUMNS if name in _ALWAYS or any(getattr(one, name) for one in report.steps)]
+    heads = ["Step", *(_COLUMNS[name] for name in names)]
+    whole = table("Steps", heads, [_row(one, names) for one in report.steps])
+    return [whole, node("p", _MEANING, class_="dim")]
+
+
+def _row(one: StepCounts, names: list[str]) -> list[Content]:
+    return [words_of(one.name), *(number(words.count(getattr(one, name))) for name in names)]

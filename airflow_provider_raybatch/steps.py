@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Step`: one of several questions that a batch inference asks about each row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+
+class Step(dict[str, Any]):
+    """One question about each row, for `steps` of ``RayBatchInferenceOperator``.
+
+    It is a dictionary of what is given, so Airflow renders templates in it, and ``{"name": ..., "prompt":
+    ...}`` is taken in its place. Its columns in the dataset are those of a batch inference with its name and
+    ``_`` as `output_prefix`: of a step ``draft``, ``draft_response``, ``draft_finish_reason`` and so on, and
+    ``draft_title`` for the property `title` of a JSON schema. Later steps read them under these names.
+
+    :param name: begins the names of its columns; a letter, and up to 39 letters, digits or ``_``.
+    :param prompt: a row template, which becomes one user message; either this or `messages` is needed.
+    :param system_prompt: a row template, which becomes the system message before `prompt`.
+    :param messages: a chat as a list of ``{"role", "content"}``, each content a row template.
+    :param sampling: vLLM's sampling parameters, merged over the operator's `sampling`.
+    :param response_format: ``text`` (default), ``json_object`` or a JSON schema, whose properties become
+        typed columns.
+    :param on_truncated: ``keep`` (default) a truncated response, or count it as an ``error``.
+    :param on_rejected: whether a row whose response is not what was asked for (not the JSON, or truncated
+        with `on_truncated` ``error``) shall ``fail`` (default) or ``continue``: then the text is in
+        ``<name>_response``, typed columns are null, and ``<name>_rejected`` has the reason, else null.
+    :param when: a condition, or a list of conditions that must all hold, on columns of the source or of
+        earlier steps: ``("draft_rejected", "is not null")`` or ``(column, operator, value)`` with one of
+        ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``. A row that does not fulfil them
+        is not asked, and its columns of this step are null. By default each row is asked.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        prompt: str | None = None,
+        system_prompt: str | None = None,
+        messages: Sequence[Mapping[str, str]] | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        response_format: Mapping[str, Any] | str | None = None,
+        on_truncated: Literal["keep", "error"] | None = None,
+        on_rejected: Literal["fail", "continue"] | None = None,
+        when: Sequence[Any] | None = None,
+    ) -> None:
+        given = {
+            "prompt": prompt,
+            "system_prompt": system_prompt,
+            "messages": messages,
+            "sampling": sampling,
+            "response_format": response_format,
+            "on_truncated": on_truncated,
+            "on_rejected": on_rejected,
+            "when": when,
+        }
+        super().__init__({"name": name, **{key: value for key, value in given.items() if value is not None}})
