@@ -139,10 +139,8 @@ def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials
     if spec.postprocess is not None:
         postprocess.load(spec.postprocess)
     render = task_of(spec).renderer()
-    columns, step = needed_columns(spec), spec.asked_step
-    if columns is not None and step is not None:
-        columns = list(dict.fromkeys([*columns, *step.step.condition_columns]))
-    reader = Reader(source.listing, columns, credentials, texts=spec.text_columns())
+    step = spec.asked_step
+    reader = Reader(source.listing, needed_columns(spec), credentials, texts=spec.text_columns())
     access = image_access(spec, source.listing, credentials)
     requests: list[Request] = []
     failures: list[tuple[int, RowFailure]] = []

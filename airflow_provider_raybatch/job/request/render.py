@@ -67,13 +67,14 @@ def renderer(spec: BatchInferenceSpec, reads_images: bool = True) -> Render:
 
 
 def needed_columns(spec: BatchInferenceSpec) -> list[str] | None:
-    """Columns that rendering reads; ``None`` for all, since a user's function may read any."""
+    """Columns that a step's conditions and rendering read; ``None`` for all, as a user's function may."""
     if spec.asks_by_lines:
         return list(LINE_COLUMNS)
     if spec.prompt_function is not None:
         return None
     extra = filter(None, (spec.sampling_column, spec.adapter_column))
-    return list(dict.fromkeys([*spec.column_arguments(), *extra]))
+    conditions = spec.asked_step.step.condition_columns if spec.asked_step else ()
+    return list(dict.fromkeys([*spec.column_arguments(), *extra, *conditions]))
 
 
 def render_all(render: Render, rows: Sequence[Any]) -> list[Request | RowFailure]:

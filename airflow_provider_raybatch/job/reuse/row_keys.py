@@ -86,8 +86,6 @@ def keys_of(items: Sequence[WorkItem], job: Job) -> RequestKeys:
     :raises StorageError: the source, or the storage of images that it refers to, can't be read.
     """
     columns, step = needed_columns(job.spec), job.spec.asked_step
-    if columns is not None and step is not None:
-        columns = list(dict.fromkeys([*columns, *step.step.condition_columns]))
     reader = Reader(job.listing, columns, job.credentials, whole=False, texts=job.spec.text_columns())
     render = job.task.renderer()
     access = image_access(job.spec, job.listing, job.credentials)

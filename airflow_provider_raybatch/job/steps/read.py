@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.request.render import needed_columns
 from airflow_provider_raybatch.job.work import Job
@@ -19,17 +18,8 @@ def reader_of(job: Job, whole: bool = True) -> Reader:
     made = {name for step in steps for name in step.task.column_names}
     columns: list[str] | None = []
     for step in steps:
-        needed = _columns_of(step.spec)
-        columns = None if columns is None or needed is None else [*columns, *needed]
+        needed, row_id = needed_columns(step.spec), filter(None, [step.spec.id_column])
+        columns = None if columns is None or needed is None else [*columns, *needed, *row_id]
     if columns is not None:
         columns = [name for name in dict.fromkeys(columns) if name not in made]
     return Reader(job.listing, columns, job.credentials, whole, texts - made)
-
-
-def _columns_of(spec: BatchInferenceSpec) -> list[str] | None:
-    """``None`` for all."""
-    columns = needed_columns(spec)
-    if columns is None:
-        return None
-    conditions = spec.asked_step.step.when if spec.asked_step else ()
-    return [*columns, *filter(None, [spec.id_column]), *(condition[0] for condition in conditions)]
