@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -78,6 +80,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return _ALSO_THERE.get(path.partition("::")[0]) or next(found, nodeid)
 
     return ByFolder(config, log)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def same_processes() -> Iterator[None]:
+    """No module leaves an engine's fork server to the next one, which may be any module."""
+    before = multiprocessing.get_context("spawn")
+    yield
+    assert multiprocessing.get_context("spawn") is before
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -10,10 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import tempfile
 from collections.abc import Iterator
-from multiprocessing import context, forkserver, process
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +18,7 @@ from vllm import platforms
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Request, RowFailure
+from tests.support.engine_processes import own_processes
 from tests.support.ray_processes import vllm_engines
 from tests.support.real_model import ARGS, MODEL, spec
 
@@ -59,31 +57,26 @@ def own_llm(**args: Any) -> Iterator[Any]:
 @contextlib.contextmanager
 def own_engine(asked: BatchInferenceSpec) -> Iterator[Any]:
     """The engine of a job, with its event loop."""
-    from airflow_provider_raybatch.job.engine import vllm_compat
-    from airflow_provider_raybatch.job.engine_process import fork_server, server
+    from vllm import envs
 
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        tempfile.TemporaryDirectory(prefix="rb-", dir="/tmp") as scratch,  # a short name, for sockets
-        _own_processes(),
-    ):
+    from airflow_provider_raybatch.job.engine_process import server
+
+    with own_processes() as scratch, pytest.MonkeyPatch.context() as patch:
         patch.delenv("VLLM_ENABLE_V1_MULTIPROCESSING", raising=False)
-        patch.setattr(tempfile, "tempdir", scratch)
-        patch.setenv("TMPDIR", scratch)
-        patch.setenv("VLLM_RPC_BASE_PATH", "")
-        patch.delenv("VLLM_RPC_BASE_PATH")
-        vllm_compat.keep_files_in(fork_server.folder_of_sockets())
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         made: Any = server.open_vllm(asked)
         made.loop = loop
-        yield made
-        # What a killed engine would leave, besides caches, is in the folder that a later job deletes.
-        left = [path.name for path in Path(scratch).iterdir() if "inductor" not in path.name]
-        assert [name.startswith("raybatch-engine-") for name in left] == [True], left
         before = set(vllm_engines())
+        try:
+            yield made
+            # What a killed engine would leave, besides caches, is in the folder that a later job deletes.
+            left = [path.name for path in scratch.iterdir() if "inductor" not in path.name]
+        finally:
+            made.close()
+            envs.disable_envs_cache()  # vLLM reads its variables once for all engines
+        assert [name.startswith("raybatch-engine-") for name in left] == [True], left
         assert before
-        made.close()
         assert before.isdisjoint(vllm_engines()), "a closed engine leaves a process"
         for task in asyncio.all_tasks(loop):
             task.cancel()
@@ -126,24 +119,3 @@ def assert_equal(llm: Any, engine: Any, *requests: Request) -> list[Any]:
             request
         )
     return responses
-
-
-@contextlib.contextmanager
-def _own_processes() -> Iterator[None]:
-    """Leave this process as it was: the sockets of an engine's fork server lie in a folder of its own, and
-    vLLM reads its variables once for all engines.
-    """
-    from vllm import envs
-
-    from airflow_provider_raybatch.job.engine_process import fork_server
-
-    own: dict[str, Any] = process.current_process()._config  # type: ignore[attr-defined]
-    contexts, folder = dict(context._concrete_contexts), own.get("tempdir")  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        forkserver._forkserver._stop()  # type: ignore[attr-defined]
-        context._concrete_contexts.update(contexts)  # type: ignore[attr-defined]
-        own["tempdir"] = folder
-        fork_server.folder_of_sockets.cache_clear()
-        envs.disable_envs_cache()

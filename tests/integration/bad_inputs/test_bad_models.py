@@ -15,6 +15,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.row_template import RowTemplate
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Request
+from tests.support.engine_processes import own_processes
 
 from .place import Case, Place, assert_nothing_happened, assert_one_sentence, case
 
@@ -144,9 +145,10 @@ def apart() -> Iterator[Any]:
     pytest.importorskip("vllm")
     from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy
 
-    made = EngineProxy()
-    yield made
-    made.close()
+    with own_processes():
+        made = EngineProxy()
+        yield made
+        made.close()
 
 
 @pytest.mark.turn(0, 2, 4, 6)
