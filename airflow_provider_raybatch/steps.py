@@ -19,6 +19,13 @@ class Step(dict[str, Any]):
     :param prompt: a row template, which becomes one user message; either this or `messages` is needed.
     :param system_prompt: a row template, which becomes the system message before `prompt`.
     :param messages: a chat as a list of ``{"role", "content"}``, each content a row template.
+    :param each: the name of an earlier step with several completions (`n` in its `sampling`). This step asks
+        once about each of them that is good: in its templates that step's columns are those of the one
+        completion. The answers are this step's completions, in the same order.
+    :param best: with `each`, a property of this step's JSON schema, a number or a boolean: the larger it is,
+        the better. The completions of both steps are put in this order, so that ``<name>_response`` and the
+        typed columns of both are those of the best one.
+    :param adapter: where the adapter (LoRA) lies that answers this step; by default the operator's `adapter`.
     :param sampling: vLLM's sampling parameters, merged over the operator's `sampling`.
     :param response_format: ``text`` (default), ``json_object`` or a JSON schema, whose properties become
         typed columns.
@@ -39,6 +46,9 @@ class Step(dict[str, Any]):
         prompt: str | None = None,
         system_prompt: str | None = None,
         messages: Sequence[Mapping[str, str]] | None = None,
+        each: str | None = None,
+        best: str | None = None,
+        adapter: str | None = None,
         sampling: Mapping[str, Any] | None = None,
         response_format: Mapping[str, Any] | str | None = None,
         on_truncated: Literal["keep", "error"] | None = None,
@@ -49,6 +59,9 @@ class Step(dict[str, Any]):
             "prompt": prompt,
             "system_prompt": system_prompt,
             "messages": messages,
+            "each": each,
+            "best": best,
+            "adapter": adapter,
             "sampling": sampling,
             "response_format": response_format,
             "on_truncated": on_truncated,

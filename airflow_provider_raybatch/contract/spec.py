@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import ValidationError, model_validator
+from pydantic import model_validator
 
 from airflow_provider_raybatch.contract.arguments.chunks import ChunkArguments
 from airflow_provider_raybatch.contract.arguments.cost import CostArguments
@@ -30,14 +30,9 @@ from airflow_provider_raybatch.contract.arguments.reuse import ReuseArguments
 from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
 from airflow_provider_raybatch.contract.arguments.served import ServedArguments
 from airflow_provider_raybatch.contract.arguments.sizing import LORA_SIZES, SIZING_ARGS
-from airflow_provider_raybatch.contract.arguments.steps import (
-    REJECTED_COLUMN,
-    AskedStep,
-    StepsArguments,
-)
+from airflow_provider_raybatch.contract.arguments.steps import StepsArguments
 from airflow_provider_raybatch.contract.arguments.task import GENERATE, TaskArguments
 from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN, ToolArguments
-from airflow_provider_raybatch.contract.base import sentence
 from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.location import (
     check_absolute,
@@ -45,7 +40,7 @@ from airflow_provider_raybatch.contract.location import (
     plain,
     reads_into,
 )
-from airflow_provider_raybatch.contract.step_columns import StepColumns, check_columns
+from airflow_provider_raybatch.contract.step_specs import adapters_of, check_steps, split
 from airflow_provider_raybatch.contract.submission import Submission
 
 NOT_ARGUMENTS = frozenset({
@@ -244,7 +239,7 @@ class BatchInferenceSpec(
     def _adapters_are_loaded_here(self) -> BatchInferenceSpec:
         if not self.adapter_locations:
             return self
-        field = "adapters" if self.adapter is None else "adapter"
+        field = "steps" if self.steps else "adapters" if self.adapter is None else "adapter"
         if self.engine == "ray_data_llm":
             raise ValueError(f"{field}: engine 'ray_data_llm' takes no adapters from here; use engine 'vllm'")
         if self.engine_args.get("enable_lora", True) is not True:
@@ -302,10 +297,7 @@ class BatchInferenceSpec(
                 f"steps: model_task {self.model_task!r} generates no text, and an engine either generates or "
                 "pools; use a task of its own for it"
             )
-        asked = zip(self.steps, self.step_specs(), strict=True)
-        check_columns([
-            StepColumns(step, one.made_columns, list(one.column_arguments())) for step, one in asked
-        ])
+        check_steps(self.steps, self.step_specs())
         return self
 
     def step_specs(self) -> tuple[BatchInferenceSpec, ...]:
@@ -313,29 +305,12 @@ class BatchInferenceSpec(
 
         :raises ValueError: a step is wrong; one sentence, with its name.
         """
-        if not self.steps:
-            return (self,)
-        shared = self.model_dump(exclude={"steps", "asked_step"})
-        found: list[BatchInferenceSpec] = []
-        for number, step in enumerate(self.steps):
-            earlier = [name for one in found for name in one.step_columns]
-            asked = AskedStep(steps=self.steps, number=number, earlier_columns=earlier)
-            own = step.model_dump(exclude={"name", "on_rejected", "when"})
-            own |= {"sampling": {**self.sampling, **step.sampling}, "output_prefix": f"{step.name}_"}
-            # Rows that ask alike in one step may differ in the next.
-            own |= {"asked_step": asked, "deduplicate": False}
-            own |= {} if asked.is_last else {"postprocess": None}
-            try:
-                found.append(BatchInferenceSpec.model_validate({**shared, **own}))
-            except ValidationError as error:
-                raise ValueError(f"steps: {step.name}: {sentence(error).rstrip('.')}") from None
-        return tuple(found)
+        return split(self)
 
     @property
     def step_columns(self) -> list[str]:
         """Names of the columns that a step makes, which later ones may read."""
-        several = self.sampling.get("n", 1) != 1
-        own = [*OUTPUT_COLUMNS[: -1 if several else -2], *self.optional_columns]
+        own = [*OUTPUT_COLUMNS[: -1 if self.asks_several else -2], *self.optional_columns]
         typed = properties_of(self.response_schema) if self.response_schema is not None else {}
         return [self.output_prefix + name for name in (*own, *typed)]
 
@@ -379,6 +354,16 @@ class BatchInferenceSpec(
         return {**dict.fromkeys(self.images, "images"), **super().column_arguments()}
 
     @property
+    def adapter_locations(self) -> dict[str, str]:
+        """See :attr:`ModelArguments.adapter_locations`; with those of all steps."""
+        return adapters_of(self) if self.steps else super().adapter_locations
+
+    @property
+    def asks_several(self) -> bool:
+        """Whether the job's own sampling gives a row more than one completion, or an earlier step has."""
+        return int(self.sampling.get("n", 1)) > 1 or bool(self.asked_step and self.asked_step.step.each)
+
+    @property
     def keeps_logprobs(self) -> bool:
         """Whether the dataset has log probabilities."""
         if self.steps:
@@ -392,7 +377,7 @@ class BatchInferenceSpec(
         What decides about one must be part of the request keys, so that no stored response lacks it.
         """
         names = ["truncated_prompt_tokens"] if self.on_overlong == "truncate" else []
-        names += [REJECTED_COLUMN] if self.asked_step and self.asked_step.step.goes_on_rejected else []
+        names += self.asked_step.optional_columns(self.asks_several) if self.asked_step else []
         names += ["reasoning", "reasoning_tokens"] if self.splits_reasoning else []
         for name in kept_logprobs(self.sampling, self.lines_sample):
             names += LOGPROBS[name]

@@ -43,12 +43,13 @@ class Image:
 
 @dataclass(frozen=True)
 class Request:
-    """The request of one row: either `messages` (a chat) or `prompt` (raw text) is set.
+    """The request of one row: either `messages` (a chat) or `prompt` (raw text) is set, or `each`.
 
     :param sampling: vLLM sampling parameters of this row, merged over the job's by the engine.
     :param adapter: name of the adapter (LoRA) that answers; ``None`` for the model alone.
     :param images: in the order of the :data:`IMAGE_PART` parts of `messages`, one for each; or in that of the
         placeholders that a raw prompt has.
+    :param each: requests that are asked together; their completions are those of the row.
     """
 
     messages: list[dict[str, Any]] | None = None
@@ -56,10 +57,13 @@ class Request:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     adapter: str | None = None
     images: tuple[Image, ...] = ()
+    each: tuple[Request, ...] = ()
 
     @property
     def characters(self) -> int:
         """Length of its text."""
+        if self.each:
+            return sum(one.characters for one in self.each)
         if self.prompt is not None:
             return len(self.prompt)
         return sum(_length(message.get("content")) for message in self.messages or ())
@@ -71,15 +75,18 @@ class Request:
 
     def as_json(self) -> str:
         """Without the fields that are not set."""
+        return json.dumps(self._fields(), ensure_ascii=False, default=str)
+
+    def _fields(self) -> dict[str, Any]:
         content = {
             "messages": self.messages,
             "prompt": self.prompt,
             "sampling": dict(self.sampling) or None,
             "adapter": self.adapter,
             "images": [image.as_json() for image in self.images] or None,
+            "each": [one._fields() for one in self.each] or None,
         }
-        given = {name: value for name, value in content.items() if value is not None}
-        return json.dumps(given, ensure_ascii=False, default=str)
+        return {name: value for name, value in content.items() if value is not None}
 
 
 def _length(content: Any) -> int:

@@ -31,6 +31,7 @@ _KINDS = {"integer": "a number", "number": "a number", "boolean": "true or false
 _OWN_KINDS = {
     **dict.fromkeys(("response", "finish_reason", "rejected", "reasoning"), "text"),
     **dict.fromkeys(("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"), "a number"),
+    "candidate": "a number",
 }
 """What columns of each step hold."""
 _PYTHON_TYPES = {"a number": (int, float), "true or false": (bool,), "text": (str,)}

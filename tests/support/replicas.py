@@ -85,8 +85,10 @@ class Handle:
     :param job: what this replica is told to do, with its plan.
     """
 
-    def __init__(self, coordinator: Coordinator, job: Job, plan: Plan) -> None:
-        self.model = SimpleNamespace(remote=lambda process: CheckedModel(job.spec))
+    def __init__(
+        self, coordinator: Coordinator, job: Job, plan: Plan, model: CheckedModel | None = None
+    ) -> None:
+        self.model = SimpleNamespace(remote=lambda process: model or CheckedModel(job.spec))
         self.job = SimpleNamespace(remote=lambda: [(job, plan)])
         for name in ("report", "describe", "start", "is_needed"):
             setattr(self, name, SimpleNamespace(remote=getattr(coordinator, name)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.run import supervision
 from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.job.run.watch import Ran
-from airflow_provider_raybatch.job.work import Job, in_sequence
+from airflow_provider_raybatch.job.work import CheckedModel, Job, in_sequence
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.reading import as_jsonl
@@ -47,7 +48,9 @@ def without_cluster(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reusing, "keys_over_the_cluster", in_sequence)
     patch.setattr(publishing, "publish_over_the_cluster", in_sequence)
     patch.setattr(Launch, "early", lambda *_: None)
-    patch.setattr(Launch, "replicas", lambda launch, job, sizing, work: work)
+    patch.setattr(
+        Launch, "replicas", lambda launch, job, sizing, work: Todo(**vars(work), model=launch._model)
+    )
     patch.setattr(supervision, "run", one_replica)
 
 
@@ -65,10 +68,18 @@ def in_threads() -> SimpleNamespace:
     )
 
 
+@dataclass(frozen=True)
+class Todo(Input):
+    """The rows to do, with the model that the driver has checked, which is not of one step alone."""
+
+    model: CheckedModel | None = None
+
+
 def one_replica(job: Job, plan: Plan, work: Input, *_: Any) -> Ran:
     coordinator, ran = Coordinator(job.folder), Ran()
     coordinator.begin(work, [step.part_folder for step in job.steps], plan.fewest, ())
-    asyncio.run(ticket(Replica(job.spec, job.environment, Handle(coordinator, job, plan), spans_nodes=False)))
+    handle = Handle(coordinator, job, plan, work.model if isinstance(work, Todo) else None)
+    asyncio.run(ticket(Replica(job.spec, job.environment, handle, spans_nodes=False)))
     reports, news, _, _ = coordinator.news()
     for at, done in news:
         ran.add(done, at)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from airflow_provider_raybatch.contract.arguments.adapters import check_adapter
 from airflow_provider_raybatch.contract.arguments.conditions import check_condition, holds
 from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS, Message
 from airflow_provider_raybatch.contract.base import ContractModel, shown
@@ -18,6 +19,8 @@ from airflow_provider_raybatch.contract.text import count_of
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
 REJECTED_COLUMN = "rejected"
 """Why a response is not what was asked for, where the row goes on all the same."""
+CANDIDATE_COLUMN = "candidate"
+"""Which of the completions that a step asks about this one is of."""
 
 _OF_STEPS = {
     **dict.fromkeys(PROMPTS, "each step has its own prompt"),
@@ -39,6 +42,10 @@ class StepArguments(ContractModel):
     """One question about each row.
 
     :param name: begins the names of its columns.
+    :param each: an earlier step, about each of whose completions this one asks.
+    :param best: a property of the response's schema: the larger it is, the better the completion that it is
+        about.
+    :param adapter: where the adapter (LoRA) lies that answers; by default the job's own.
     :param sampling: merged over the job's own.
     :param on_rejected: whether a row fails whose response is not what was asked for, or goes on with it.
     :param when: conditions on the row and on earlier answers, which must all hold; else the step is skipped.
@@ -48,6 +55,9 @@ class StepArguments(ContractModel):
     prompt: str | None = Field(default=None, min_length=1)
     system_prompt: str | None = None
     messages: list[Message] | None = Field(default=None, min_length=1)
+    each: str | None = None
+    best: str | None = None
+    adapter: str | None = Field(default=None, min_length=1)
     sampling: dict[str, Any] = Field(default_factory=dict)
     response_format: str | dict[str, Any] = "text"
     on_truncated: Literal["keep", "error"] = "keep"
@@ -63,6 +73,13 @@ class StepArguments(ContractModel):
                 f"'_', but it is {shown(name)}"
             )
         return name
+
+    @field_validator("adapter")
+    @classmethod
+    def _adapter_can_be_read(cls, location: str | None) -> str | None:
+        if location is not None:
+            check_adapter(location)
+        return location
 
     @field_validator("response_format")
     @classmethod
@@ -92,6 +109,14 @@ class StepArguments(ContractModel):
             raise ValueError(f"prompt: exactly one of prompt and messages is needed, but {what}")
         return self
 
+    @model_validator(mode="after")
+    def _best_is_of_several(self) -> StepArguments:
+        if self.best is not None and self.each is None:
+            raise ValueError(
+                f"best: {self.best!r} ranks the completions that a step asks about; name their step in each"
+            )
+        return self
+
     @property
     def goes_on_rejected(self) -> bool:
         """Whether a row goes on with a response that is not what was asked for."""
@@ -109,7 +134,8 @@ class StepArguments(ContractModel):
     @property
     def decides(self) -> list[Any]:
         """What decides what becomes of a row, besides its request."""
-        return [self.name, self.on_rejected, self.when]
+        ranks = [] if self.each is None else [self.each, self.best]
+        return [self.name, self.on_rejected, self.when, *ranks]
 
 
 class AskedStep(ContractModel):
@@ -133,6 +159,33 @@ class AskedStep(ContractModel):
     def earlier(self) -> list[str]:
         """Names of the steps before it."""
         return [step.name for step in self.steps[: self.number]]
+
+    @property
+    def family(self) -> list[str]:
+        """The earlier steps whose completions are one about the other, as this step's are about theirs."""
+        root, roots = self._roots[-1], self._roots[:-1]
+        return [name for name, of in zip(self.earlier, roots, strict=True) if of == root]
+
+    @property
+    def ranking(self) -> list[str]:
+        """What decides the order of its completions, besides which are good."""
+        return [] if self.step.best is None else [self.step.best]
+
+    @property
+    def _roots(self) -> list[str]:
+        """Of each step up to this one, the step whose samples its completions go back to."""
+        roots: dict[str, str] = {}
+        for step in self.steps[: self.number + 1]:
+            roots[step.name] = step.name if step.each is None else roots.get(step.each, step.each)
+        return list(roots.values())
+
+    def optional_columns(self, has_several: bool) -> list[str]:
+        """Columns that only some steps have.
+
+        :param has_several: whether the step gives several completions.
+        """
+        rejected = [REJECTED_COLUMN] if has_several or self.step.goes_on_rejected else []
+        return [*rejected, *([CANDIDATE_COLUMN] if self.step.each is not None else [])]
 
     @property
     def is_last(self) -> bool:

@@ -20,6 +20,7 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.arguments.adapters import is_on_hub, revision_of
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.step_specs import with_adapters
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_lora
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.planning.lora_sizes import lora_args
@@ -74,6 +75,9 @@ def check_adapters(
 
 
 def _field(spec: BatchInferenceSpec, name: str) -> str:
+    for step in spec.steps or ():
+        if step.adapter is not None and revision_of(step.adapter)[0] == name:
+            return f"steps: {step.name}: adapter"
     return "adapter" if spec.adapter is not None else f"adapters: {name}"
 
 
@@ -209,11 +213,16 @@ def _widths(shapes: Mapping[str, list[int]]) -> Iterable[int]:
 
 def as_located(spec: BatchInferenceSpec, adapters: Mapping[str, CheckedAdapter]) -> dict[str, Any]:
     """Fields of the spec that pin the adapters' versions."""
-    if not adapters:
+    locations = {name: adapters[name].location for name in spec.adapter_locations if name in adapters}
+    if not locations:
         return {}
-    locations = {name: one.location for name, one in adapters.items()}
-    digests = {name: one.digest for name, one in adapters.items()}
-    pinned = {"adapters": locations} if spec.adapter is None else {"adapter": next(iter(locations.values()))}
+    digests = {name: adapters[name].digest for name in locations}
+    if spec.steps:
+        pinned = with_adapters(spec, locations)
+    elif spec.adapter is None:
+        pinned = {"adapters": locations}
+    else:
+        pinned = {"adapter": next(iter(locations.values()))}
     return {**pinned, "adapter_digests": digests}
 
 

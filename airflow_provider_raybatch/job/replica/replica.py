@@ -21,6 +21,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
+from airflow_provider_raybatch.job.engine.together import TogetherEngine
 from airflow_provider_raybatch.job.engine_process.opening import open_engine
 from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy
 from airflow_provider_raybatch.job.failures.public_errors import guarded
@@ -183,6 +184,8 @@ class Replica(ReplicaProcess):
             job, self.plan = ray.get(told[0])
             self.job, self._has_job = job, True
             self.reader = reader_of(job)
+            if any(step.spec.asked_step and step.spec.asked_step.step.each for step in job.steps):
+                self.engine = TogetherEngine(self.engine)
             self.steps = steps_of(job, self.engine, self.process)
             self.asker = RowAsker(job, self.steps)
         return self._has_job

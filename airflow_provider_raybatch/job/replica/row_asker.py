@@ -91,7 +91,7 @@ class RowAsker:
     def decode(self, rows: Sequence[Row]) -> None:
         """Make results of what the engine gave."""
         for step, some in self._by_step(rows):
-            step.writer.decode(some)
+            step.decode(some)
 
     def write(self, rows: Sequence[Row]) -> Written:
         """Write rows that have landed. An answer is in a part before the next step asks it."""

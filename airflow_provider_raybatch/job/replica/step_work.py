@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_provider_raybatch.job.replica.inflight import Row
 from airflow_provider_raybatch.job.replica.process_parts import PartWriter
 from airflow_provider_raybatch.job.replica.request_builder import RequestBuilder
 from airflow_provider_raybatch.job.row import Request
+from airflow_provider_raybatch.job.steps.each import renderer_of
+from airflow_provider_raybatch.job.steps.ranking import Ranking
 from airflow_provider_raybatch.job.work import Job
 
 
@@ -17,18 +20,31 @@ from airflow_provider_raybatch.job.work import Job
 class StepWork:
     """One step; jobs that ask one question have one.
 
+    :param ranking: what its answers change in the columns of earlier steps.
     :param sampling: what the engine does not have of this step; ``None`` where there is one.
     """
 
     builder: RequestBuilder
     writer: PartWriter
+    ranking: Ranking
     sampling: Mapping[str, Any] | None = None
 
     def request(self, request: Request) -> Request:
         """A request as the engine takes it, whose own sampling is that of the whole job."""
         if self.sampling is None:
             return request
+        if request.each:
+            return replace(request, each=tuple(map(self.request, request.each)))
         return replace(request, sampling={**self.sampling, **request.sampling})
+
+    def decode(self, rows: Sequence[Row]) -> None:
+        """Make results of what the engine gave."""
+        self.writer.decode(rows)
+        ranked = self.ranking.by_responses(
+            [(row.rows, row.place) for row in rows], [row.result for row in rows]
+        )
+        for row, (chunk, place) in zip(rows, ranked, strict=True):
+            row.rows, row.place = chunk, place
 
 
 def steps_of(job: Job, engine: Any, process: str) -> list[StepWork]:
@@ -38,8 +54,9 @@ def steps_of(job: Job, engine: Any, process: str) -> list[StepWork]:
     """
     return [
         StepWork(
-            RequestBuilder(step.spec, step.task.renderer(), step.keyer),
+            RequestBuilder(step.spec, renderer_of(step), step.keyer),
             PartWriter(step, engine, process),
+            Ranking(step),
             step.spec.sampling if step.spec.asked_step else None,
         )
         for step in job.steps

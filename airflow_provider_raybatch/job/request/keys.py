@@ -13,6 +13,8 @@ ASCII) of
 - the adapter that answers, if one does, by the digest of its content,
 - the kind of task and its pooling parameters, unless it is text generation.
 
+The key of requests that are asked together is over theirs, in order.
+
 A sampled request (temperature above 0) needs a new response each time, so its i-th repetition in an input
 has a key of its own, for i > 0.
 """
@@ -68,12 +70,15 @@ class Keyer:
             self._shared["reasoning"] = 2  # 1 were whole texts, with their reasoning
         if spec.asked_step is not None and spec.asked_step.step.goes_on_rejected:
             self._shared["on_rejected"] = "continue"  # what others would refuse is an answer here
+        if spec.asked_step is not None and spec.asks_several:
+            self._shared["completions"] = ["good ones first", *spec.asked_step.ranking]
         if again:
             self._shared["again"] = again
         self._shared |= {**spec.pooled, **spec.later_choices}
         self._pools = spec.pools
         self._sampling = {} if spec.pools else {**defaults, **spec.sampling}
-        self._adapters = {**spec.adapter_locations, **digests.adapters}
+        located = spec.adapter_locations
+        self._adapters = {name: digests.adapters.get(name, place) for name, place in located.items()}
         self._prefix = self._prefix_of(self._sampling)
         self._prefixes: dict[str, bytes] = {}
 
@@ -89,6 +94,9 @@ class Keyer:
 
         :param request: the versions of its images are known.
         """
+        if request.each:
+            together = b"".join(map(self.key, request.each))
+            return hashlib.blake2b(b"each" + together, digest_size=SIZE).digest()
         is_usual = not request.sampling and request.adapter is None
         prefix = self._prefix if is_usual else self._prefix_with(request.sampling, request.adapter)
         asked: Any = request.prompt if request.messages is None else request.messages
@@ -100,6 +108,8 @@ class Keyer:
         """Whether asking again gives the same answer, as at temperature 0."""
         if self._pools:
             return True
+        if request.each:
+            return all(map(self.is_greedy, request.each))
         temperature = {**self._sampling, **request.sampling}.get("temperature", 1.0)
         try:
             return temperature is not None and float(temperature) == 0.0

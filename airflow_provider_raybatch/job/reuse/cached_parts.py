@@ -28,8 +28,10 @@ from airflow_provider_raybatch.job.reuse.hits import CachedRows, Hits, Responses
 from airflow_provider_raybatch.job.work import Job, own_columns
 
 _ROWS_AT_ONCE = 20_000
-ReadRows: TypeAlias = Callable[[Chunk, npt.NDArray[np.int64]], Sequence[tuple[ChunkRows, int]]]
-"""Rows of a chunk by their positions, each as what was read with it and its place there."""
+ReadRows: TypeAlias = Callable[
+    [Chunk, npt.NDArray[np.int64], pa.StructArray], Sequence[tuple[ChunkRows, int]]
+]
+"""Rows of a chunk by their positions and outputs, each as what was read with it and its place there."""
 
 
 def matched(ordinals: npt.NDArray[np.int64], keys: Keys, source: Responses) -> CachedRows:
@@ -80,7 +82,7 @@ def write_parts(
 
     :param chunks: of the input, in order.
     :param most: bytes of the outcomes that are in memory at once.
-    :param read: reads rows of a chunk, by their positions; by default from the source.
+    :param read: reads rows of a chunk; by default from the source.
     :returns: the parts, and the rows that `source` lacks now, by ordinal.
     """
     if not len(cached):
@@ -96,7 +98,8 @@ def write_parts(
             start, stop = _span(cached.ordinals[places], chunk)
             if start < stop:
                 own = cached.where(places[start:stop])
-                rows, outcomes = read(chunk, own.ordinals - chunk.ordinal), found.slice(start, stop - start)
+                outcomes = found.slice(start, stop - start)
+                rows = read(chunk, own.ordinals - chunk.ordinal, one_array(outcomes["output"]))
                 written += _write_chunk(job, chunk, rows, own, outcomes, origin)
     return written, cached.where(np.flatnonzero(is_lost))
 
@@ -105,7 +108,9 @@ def _from_source(job: Job) -> ReadRows:
     id_column = job.spec.id_column
     reader = Reader(job.listing, [] if id_column is None else [id_column], job.credentials)
 
-    def read(chunk: Chunk, positions: npt.NDArray[np.int64]) -> list[tuple[ChunkRows, int]]:
+    def read(
+        chunk: Chunk, positions: npt.NDArray[np.int64], _: pa.StructArray
+    ) -> list[tuple[ChunkRows, int]]:
         rows = reader.read(chunk)
         return [(rows, position) for position in positions.tolist()]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.text import count_of
@@ -20,7 +21,9 @@ from airflow_provider_raybatch.job.reuse.cached_parts import ReadRows, matched, 
 from airflow_provider_raybatch.job.reuse.hits import Responses
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, keys_by_range, ranges_for
 from airflow_provider_raybatch.job.row import Request
+from airflow_provider_raybatch.job.steps.each import renderer_of
 from airflow_provider_raybatch.job.steps.known import KnownAnswers
+from airflow_provider_raybatch.job.steps.ranking import Ranking
 from airflow_provider_raybatch.job.steps.read import reader_of
 from airflow_provider_raybatch.job.steps.way import InChunk, Standing, Way
 from airflow_provider_raybatch.job.work import Job, ParallelMap, WorkItem, work
@@ -91,7 +94,7 @@ def _reuse(step: Job, source: Source, resolved: RowMask, caches: Caches) -> list
 
 def keys_of_step(items: Sequence[WorkItem], step: Job) -> RequestKeys:
     """The keys of the rows of `items` that this step asks next."""
-    reader, render, standing = reader_of(step, whole=False), step.task.renderer(), _standing(step)
+    reader, render, standing = reader_of(step, whole=False), renderer_of(step), _standing(step)
     ordinals: list[int] = []
     made: list[bytes] = []
     greedy: list[bool] = []
@@ -120,13 +123,13 @@ def _standing(step: Job) -> Callable[[Sequence[InChunk], Sequence[int]], list[St
 
 
 def _rows_of(step: Job) -> ReadRows:
-    """Rows with the columns of the steps before."""
-    reader, standing = reader_of(step), _standing(step)
+    """Rows with the columns of the steps before, as the answers rank them."""
+    reader, standing, ranking = reader_of(step), _standing(step), Ranking(step)
 
-    def read(chunk: Chunk, positions: npt.NDArray[np.int64]) -> list[InChunk]:
+    def read(chunk: Chunk, positions: npt.NDArray[np.int64], outputs: pa.StructArray) -> Sequence[InChunk]:
         rows = reader.rows(chunk, reader.content(chunk), positions.tolist())
         at = (positions + chunk.ordinal).tolist()
         stand = standing([(rows, place) for place in range(len(at))], at)
-        return [(one.rows, one.place) for one in stand]
+        return ranking.by_outputs([(one.rows, one.place) for one in stand], outputs)
 
     return read

@@ -68,7 +68,7 @@ class Way:
 
     def _after(self, step: int, rows: Sequence[InChunk], columns: pa.Table) -> list[Standing]:
         found: list[Standing | None] = [None] * len(rows)
-        for places in _by_chunk(rows):
+        for places in by_chunk(rows):
             chunk = rows[places[0]][0]
             added = columns.take(pa.array(places))
             made = chunk.with_answers([rows[place][1] for place in places], added)
@@ -100,7 +100,7 @@ class Way:
             found[place] = one
 
 
-def _by_chunk(rows: Sequence[InChunk]) -> list[list[int]]:
+def by_chunk(rows: Sequence[InChunk]) -> list[list[int]]:
     """Places of the rows of each `ChunkRows`."""
     found: dict[int, list[int]] = {}
     for number, (chunk, _) in enumerate(rows):

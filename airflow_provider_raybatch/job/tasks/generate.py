@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +18,8 @@ from airflow_provider_raybatch.job.row import Response, RowFailure
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.failed_rows import with_failures
 from airflow_provider_raybatch.job.tasks.optional_columns.groups import Groups
-from airflow_provider_raybatch.job.tasks.response_check import LENGTH, PARSE, checked
+from airflow_provider_raybatch.job.tasks.response_check import PARSE, checked
+from airflow_provider_raybatch.job.tasks.step_check import checked_in_step
 from airflow_provider_raybatch.job.tasks.typed_columns import (
     arrow_types,
     column_kinds,
@@ -60,7 +60,7 @@ class Generate(Task):
         """Whether rows may have more than one completion, so that there is a column for them."""
         spec = self.spec
         several_at_times = spec.samples_by_row or spec.prompt_function is not None
-        return int(spec.sampling.get("n", 1)) > 1 or several_at_times
+        return spec.asks_several or several_at_times
 
     @cached_property
     def _groups(self) -> Groups:
@@ -117,13 +117,14 @@ class Generate(Task):
         }
 
     def check(self, response: Response, row_sampling: Mapping[str, Any]) -> Response | RowFailure:
-        made = self._checked(response, row_sampling)
-        step = self.spec.asked_step
-        if step is None or not step.step.goes_on_rejected or not isinstance(made, RowFailure):
-            return made
-        if made.step not in (PARSE, LENGTH):
-            return made  # the engine gave none, so there is nothing to go on with
-        return replace(response, extra={**response.extra, REJECTED_COLUMN: made.reason})
+        if self.spec.asked_step is None:
+            return self._checked(response, row_sampling)
+        return checked_in_step(
+            response,
+            self.spec.asked_step.step,
+            self._kinds,
+            partial(self._checked, row_sampling=row_sampling),
+        )
 
     def _checked(self, response: Response, row_sampling: Mapping[str, Any]) -> Response | RowFailure:
         made = checked(response, self.spec, row_sampling, self._groups.check)

@@ -3,39 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.storage.folder import LocalFolder
-from tests.support.echo_place import EchoPlace
-from tests.support.whole_job import without_cluster
+
+from .place import Place
 
 DRAFT: dict[str, Any] = {"name": "draft", "prompt": "draft {row.text}"}
 JUDGE: dict[str, Any] = {"name": "judge", "prompt": "judge {row.draft_response}"}
-GREEDY = {"temperature": 0}
-
-
-class Place(EchoPlace):
-    """With a destination of its own for each job, and a response store for all."""
-
-    def run(self, number: int, rows: list[dict[str, Any]], steps: list[dict[str, Any]], **fields: Any) -> Any:
-        """Run a job; return its rows and how many requests it has made."""
-        self.folder = LocalFolder(str(self.root / f"out-{fields.pop('to', number)}"))
-        before = self.generated()
-        given = {"sampling": GREEDY, "reuse": str(self.root / "store"), **fields}
-        manifest = self.job(number, rows, steps=steps, **given)
-        return self.rows(manifest), self.generated() - before
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with pytest.MonkeyPatch.context() as patch:
-        without_cluster(patch)
-        yield Place(tmp_path)
 
 
 def test_a_row_that_is_left_out_gets_no_stored_answer(place: Place) -> None:
@@ -96,3 +73,17 @@ def test_a_step_alone_has_its_condition_and_sampling(place: Place) -> None:
     assert [row["draft_response"] for row in found] == ["draft", None]
     assert asked == 1
     assert place.run(1, [{"text": "one"}, {"text": "two"}], [step])[1] == 0
+
+
+def test_a_step_has_an_adapter_of_its_own(place: Place) -> None:
+    rows = [{"text": "one"}]
+    critic = {**JUDGE, "adapter": "/adapters/critic"}
+    found, asked = place.run(0, rows, [DRAFT, critic])
+    assert (found[0]["draft_response"], asked) == ("draft one", 2)
+    assert found[0]["judge_response"] == "[/adapters/critic] judge draft one"
+    other, asked = place.run(1, rows, [DRAFT, {**JUDGE, "adapter": "/adapters/other"}])
+    assert (other[0]["judge_response"], asked) == ("[/adapters/other] judge draft one", 1)
+    assert place.run(2, rows, [DRAFT, JUDGE])[1] == 1
+    found, asked = place.run(3, rows, [DRAFT, critic], adapter="/adapters/writer")
+    assert found[0]["draft_response"] == "[/adapters/writer] draft one"
+    assert (found[0]["judge_response"], asked) == ("[/adapters/critic] judge [/adapters/writer] draft one", 2)
