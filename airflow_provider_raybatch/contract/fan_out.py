@@ -35,8 +35,8 @@ def check_fan_out(steps: Sequence[FanOut]) -> None:
 
 def _check_each(name: str, several: Mapping[str, bool], sampling: Mapping[str, Any]) -> None:
     if name not in several:
-        earlier = f"one of {', '.join(map(repr, several))}" if several else "and there is none"
-        raise ValueError(f"each: {name!r} is not the name of an earlier step; name {earlier}")
+        remedy = f"name one of {', '.join(map(repr, several))}" if several else "there is none; remove each"
+        raise ValueError(f"each: {name!r} is not the name of an earlier step; {remedy}")
     if not several[name]:
         raise ValueError(
             f"each: step {name!r} gives one completion a row; set its sampling={{'n': ...}} to 2 or more, or "

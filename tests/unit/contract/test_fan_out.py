@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which steps may ask about each completion of an earlier one, and rank them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.specs import spec, spec_error
+
+SCORE = {
+    "type": "object",
+    "properties": {
+        "score": {"$ref": "#/$defs/score"},
+        "why": {"type": "string"},
+        "fits": {"type": "boolean"},
+    },
+    "$defs": {"score": {"type": "integer"}},
+}
+DRAFT: dict[str, Any] = {"name": "draft", "prompt": "{row.topic}", "sampling": {"n": 3}}
+REPAIR: dict[str, Any] = {"name": "repair", "prompt": "{row.draft_response}", "each": "draft"}
+JUDGE: dict[str, Any] = {
+    "name": "judge",
+    "prompt": "{row.draft_response}",
+    "each": "draft",
+    "best": "score",
+    "response_format": SCORE,
+}
+
+
+def test_completions_go_back_to_one_sample() -> None:
+    other = {**DRAFT, "name": "other"}
+    last = {**JUDGE, "name": "last", "each": "repair"}
+    steps = spec(steps=[DRAFT, other, REPAIR, JUDGE, last]).step_specs()
+    families = [one.asked_step.family for one in steps if one.asked_step]
+    assert families == [[], [], ["draft"], ["draft", "repair"], ["draft", "repair", "judge"]]
+    assert [one.asks_several for one in steps] == [True] * 5
+
+
+@pytest.mark.parametrize("best", ["score", "fits"])
+def test_what_has_an_order_ranks(best: str) -> None:
+    judge = spec(steps=[DRAFT, {**JUDGE, "best": best}]).step_specs()[-1]
+    assert {"judge_candidate", "judge_rejected", "judge_completions"} <= set(judge.step_columns)
+
+
+@pytest.mark.parametrize(
+    ("steps", "sentence"),
+    [
+        (
+            [DRAFT, {**JUDGE, "each": "drafts"}],
+            "steps: judge: each: 'drafts' is not the name of an earlier step; name one of 'draft'",
+        ),
+        (
+            [{**JUDGE, "each": "judge"}],
+            "steps: judge: each: 'judge' is not the name of an earlier step; there is none; remove each",
+        ),
+        (
+            [{**DRAFT, "sampling": {}}, JUDGE],
+            "steps: judge: each: step 'draft' gives one completion a row; set its sampling={'n': ...} to 2 or "
+            "more, or remove each",
+        ),
+        (
+            [DRAFT, {**JUDGE, "sampling": {"n": 2}}],
+            "steps: judge: sampling: n is 2, and a step with each asks once about each completion; set n to 1 "
+            "there",
+        ),
+        (
+            [DRAFT, {**JUDGE, "response_format": "text"}],
+            "steps: judge: best: 'score' is read in the response, which is text; give a JSON schema with this "
+            "property in response_format",
+        ),
+        (
+            [DRAFT, {**JUDGE, "best": "points"}],
+            "steps: judge: best: 'points' is not a property of response_format; name one of ['fits', "
+            "'score', 'why']",
+        ),
+        (
+            [DRAFT, {**JUDGE, "best": "why"}],
+            "steps: judge: best: 'why' has the type 'string', which has no order; give it 'integer', "
+            "'number' or 'boolean'",
+        ),
+        (
+            [DRAFT, {**JUDGE, "each": None}],
+            "best: 'score' ranks the completions that a step asks about; name their step in each",
+        ),
+        ([DRAFT, {**JUDGE, "adapter": "gs://b/lora"}], "adapter: 'gs://' is not read for adapters"),
+        ([{**DRAFT, "prompt": "{row.judge_score}"}, JUDGE], "steps: draft: it reads 'judge_score'"),
+    ],
+)
+def test_steps_that_rank_nothing_are_refused(steps: list[dict[str, Any]], sentence: str) -> None:
+    assert sentence in spec_error(steps=steps)
+
+
+def test_adapters_of_all_steps_are_loaded() -> None:
+    own = {**JUDGE, "adapter": "acme/critic@abc"}
+    whole = spec(steps=[DRAFT, REPAIR, own], adapter="/adapters/writer")
+    assert whole.adapter_locations == {
+        "/adapters/writer": "/adapters/writer",
+        "acme/critic": "acme/critic@abc",
+    }
+    assert [list(one.adapter_locations) for one in whole.step_specs()] == [
+        ["/adapters/writer"],
+        ["/adapters/writer"],
+        ["acme/critic"],
+    ]
+
+
+def test_another_adapter_of_the_judge_leaves_the_draft() -> None:
+    before = spec(steps=[DRAFT, {**JUDGE, "adapter": "/a"}]).step_specs()
+    after = spec(steps=[DRAFT, {**JUDGE, "adapter": "/b"}]).step_specs()
+    same = [one.response_digest == two.response_digest for one, two in zip(before, after, strict=True)]
+    assert same == [True, False]
