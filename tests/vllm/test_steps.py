@@ -37,11 +37,21 @@ QUESTION = {
     "required": ["question", "answer"],
     "additionalProperties": False,
 }
+SCORE = {
+    "type": "object",
+    "properties": {"score": {"type": "integer", "minimum": 1, "maximum": 5}},
+    "required": ["score"],
+    "additionalProperties": False,
+}
+COMPACT = {"backend": "xgrammar", "disable_any_whitespace": True}
+"""How jobs have JSON written."""
 SYSTEM = "Answer in JSON."
 DRAFT = {"temperature": 0.0, "max_tokens": 26}
 """Some questions are longer, and are cut off."""
 REPAIR = {"temperature": 0.0, "max_tokens": 60}
-JUDGE = {"temperature": 1.0, "seed": 5, "n": 2, "max_tokens": 9}
+JUDGE = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "seed": 5, "n": 3, "max_tokens": 9}
+VERDICT = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "seed": 6, "max_tokens": 9}
+"""Some are cut off."""
 STEPS: list[dict[str, Any]] = [
     {
         "name": "draft",
@@ -58,6 +68,15 @@ STEPS: list[dict[str, Any]] = [
         "when": ["draft_rejected", "is not null"],
     },
     {"name": "judge", "prompt": "How good is this? {row.draft_response}", "sampling": JUDGE},
+    {
+        "name": "verdict",
+        "prompt": "A score for: {row.judge_response}",
+        "sampling": VERDICT,
+        "response_format": SCORE,
+        "each": "judge",
+        "best": "score",
+        "on_rejected": "continue",
+    },
 ]
 
 
@@ -88,7 +107,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BatchManifest
 @pytest.fixture(scope="module")
 def expected(manifest: BatchManifest) -> list[list[Answer | None]]:
     """Of each row, the answers to its questions, which are asked after each other."""
-    with own_llm(model=str(MODEL), **ARGS) as llm:
+    with own_llm(model=str(MODEL), structured_outputs_config=COMPACT, **ARGS) as llm:
         return [asked_by_hand(llm, topic) for topic in TOPICS]
 
 
@@ -99,7 +118,14 @@ def asked_by_hand(llm: Any, topic: str) -> list[Answer | None]:
     repair = None
     if not is_question(text):
         repair = chat(llm, REPAIR, f"Write a question and an answer about {topic}, not like: {text}")
-    return [draft, repair, chat(llm, JUDGE, f"How good is this? {text}")]
+    judge = chat(llm, JUDGE, f"How good is this? {text}")
+    verdicts = [chat(llm, VERDICT, f"A score for: {text}", schema=SCORE) for text, _ in judge.texts]
+    return [draft, repair, judge, joined(verdicts)]
+
+
+def joined(answers: list[Answer]) -> Answer:
+    texts = [text for answer in answers for text in answer.texts]
+    return Answer(texts, sum(one.asked for one in answers), sum(one.answered for one in answers))
 
 
 def chat(llm: Any, sampling: dict[str, Any], *messages: Any, schema: Any = None) -> Answer:
@@ -129,9 +155,10 @@ def test_each_step_is_answered_as_by_vllm(
 ) -> None:
     rows = rows_of(manifest)
     assert [row["text"] for row in rows] == TOPICS
-    for row, (draft, repair, judge) in zip(rows, expected, strict=True):
+    for row, (draft, repair, judge, verdict) in zip(rows, expected, strict=True):
         assert draft is not None
         assert judge is not None
+        assert verdict is not None
         assert [(row["draft_response"], row["draft_finish_reason"])] == draft.texts
         if repair is None:
             question = {"question": row["draft_question"], "answer": row["draft_answer"]}
@@ -141,18 +168,32 @@ def test_each_step_is_answered_as_by_vllm(
             assert row["draft_rejected"]
             assert (row["draft_question"], row["draft_answer"]) == (None, None)
             assert [(row["repair_response"], row["repair_finish_reason"])] == repair.texts
-        made = [(one["text"], one["finish_reason"]) for one in row["judge_completions"]]
-        assert made == judge.texts
-        assert row["judge_response"] == judge.texts[0][0]
-    repaired = sum(repair is not None for _, repair, _ in expected)
+        order = sorted(range(3), key=lambda place: -score_of(verdict.texts[place][0]))
+        for step, answer in (("judge", judge), ("verdict", verdict)):
+            made = [(one["text"], one["finish_reason"]) for one in row[f"{step}_completions"]]
+            assert made == [answer.texts[place] for place in order]
+            assert row[f"{step}_response"] == made[0][0]
+        assert [one["candidate"] for one in row["verdict_completions"]] == order
+        best = score_of(verdict.texts[order[0]][0])
+        assert (row["verdict_score"], row["verdict_rejected"] is None) == (best or None, best > 0)
+    repaired = sum(repair is not None for _, repair, _, _ in expected)
     assert 0 < repaired < len(TOPICS)
+    assert any(row["verdict_candidate"] for row in rows)
+
+
+def score_of(text: str) -> int:
+    """Return 0 for what is no score, and comes last."""
+    try:
+        return int(json.loads(text)["score"])
+    except ValueError:
+        return 0
 
 
 def test_tokens_of_each_step_are_those_of_vllm(
     manifest: BatchManifest, expected: list[list[Answer | None]]
 ) -> None:
     counts = manifest.steps or ()
-    assert [one.name for one in counts] == ["draft", "repair", "judge"]
+    assert [one.name for one in counts] == ["draft", "repair", "judge", "verdict"]
     for one, answers in zip(counts, zip(*expected, strict=True), strict=True):
         asked = [answer for answer in answers if answer is not None]
         assert one.asked == len(asked)

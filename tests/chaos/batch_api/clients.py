@@ -224,8 +224,8 @@ class Users:
     def _follow(self, story: Story, cancel_after: float | None) -> None:
         begun = time.monotonic()
         while time.monotonic() < begun + _LONGEST:
-            if cancel_after is not None and time.monotonic() > begun + cancel_after:
-                cancel_after = None
+            is_time = cancel_after is not None and time.monotonic() > begun + cancel_after
+            if not story.cancel and (is_time or self._world.moments.is_awaited("cancel")):
                 self._cancel(story)
             with self._world.moments.during("poll"):
                 batch = self._look(story, next(self._servers))

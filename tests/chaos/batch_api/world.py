@@ -65,6 +65,11 @@ class Moments:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._begun: dict[str, int] = {}
+        self._awaited = ""
+
+    def is_awaited(self, name: str) -> bool:
+        """Return whether a kill waits for such a call, which clients may make for it."""
+        return name == self._awaited
 
     @contextmanager
     def during(self, name: str) -> Iterator[None]:
@@ -77,8 +82,11 @@ class Moments:
     def wait_for_next(self, name: str, seconds: float) -> bool:
         """Wait until such a call begins; ``False`` if none does."""
         with self._changed:
-            before = self._begun.get(name, 0)
-            return self._changed.wait_for(lambda: self._begun.get(name, 0) > before, seconds)
+            before, self._awaited = self._begun.get(name, 0), name
+            try:
+                return self._changed.wait_for(lambda: self._begun.get(name, 0) > before, seconds)
+            finally:
+                self._awaited = ""
 
 
 class BatchApiWorld:

@@ -57,18 +57,18 @@ def test_what_has_an_order_ranks(best: str) -> None:
         ),
         (
             [{**DRAFT, "sampling": {}}, JUDGE],
-            "steps: judge: each: step 'draft' gives one completion a row; set its sampling={'n': ...} to 2 or "
-            "more, or remove each",
+            "steps: judge: each: step 'draft' gives one completion a row; set its sampling={'n': ...} to 2 "
+            "or more, or remove each",
         ),
         (
             [DRAFT, {**JUDGE, "sampling": {"n": 2}}],
-            "steps: judge: sampling: n is 2, and a step with each asks once about each completion; set n to 1 "
-            "there",
+            "steps: judge: sampling: n is 2, and a step with each asks once about each completion; set n to "
+            "1 there",
         ),
         (
             [DRAFT, {**JUDGE, "response_format": "text"}],
-            "steps: judge: best: 'score' is read in the response, which is text; give a JSON schema with this "
-            "property in response_format",
+            "steps: judge: best: 'score' is read in the response, which is text; give a JSON schema with "
+            "this property in response_format",
         ),
         (
             [DRAFT, {**JUDGE, "best": "points"}],
