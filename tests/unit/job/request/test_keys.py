@@ -74,6 +74,16 @@ def test_key_has_the_versions_of_images_and_not_their_places() -> None:
     assert keyer(image_roots=["/photos"], max_image_bytes=5, keep_images=True, images="a").key(asked) == made
 
 
+def test_the_key_of_a_group_is_over_all_its_requests() -> None:
+    one, other = ASKED, Request(prompt="x")
+    key = keyer().key
+    groups = [(one,), (one, other), (other, one), (one, other, other)]
+    keys = {key(Request(each=group)) for group in groups}
+    assert len(keys) == len(groups)
+    assert key(one) not in keys
+    assert not keyer().is_greedy(Request(each=(replace(one, sampling={"temperature": 0}), other)))
+
+
 def test_what_decides_the_answer_decides_the_key() -> None:
     one = Request(prompt="x")
     made = [
