@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows in a bucket are asked in two steps by two replicas; what runs ends in the middle, and is run again."""
+"""Two replicas draft two texts for each row in a bucket, and judge both; what runs ends in the middle, and is
+run again.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,12 @@ from .waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-ROWS = 160
+ROWS = 100
 DRAFTS = [f"draft text {number}" for number in range(ROWS)]
 JUDGED = [f"judge {draft} of {number}" for number, draft in enumerate(DRAFTS)]
+OTHERS = [f"judge {draft} #1 of {number}" for number, draft in enumerate(DRAFTS)]
+ASKED = {"draft": 1, "judge": 2}
+"""Requests of a row."""
 PACE = {"seconds_per_token": 0.15, "max_num_seqs": 4, "startup_spread": 5.0}
 
 
@@ -82,17 +87,22 @@ def test_no_answer_that_was_written_is_asked_again(
     rows = dataset.to_arrow().to_pylist()
     assert sorted(row["number"] for row in rows) == list(range(ROWS))
     assert all(row["draft_response"] == DRAFTS[row["number"]] for row in rows)
-    assert all(row["judge_response"] == JUDGED[row["number"]] for row in rows)
+    for row in rows:
+        answers = [one["text"] for one in row["judge_completions"]]
+        assert answers == [row["judge_response"], OTHERS[row["number"]]]
+        assert answers[0] == JUDGED[row["number"]]
     assert [one["status"] for one in jobs.of(task)] == [ended, "SUCCEEDED"]
     made = engines(log)
     asked = [text for one in made if one.submission == result["submission_id"] for text, _ in one.asked]
     assert before.isdisjoint(asked)
-    assert len(asked) == len(set(asked)) == sum(one.asked - one.resumed for one in dataset.manifest.steps)
+    requests = sum(ASKED[one.name] * (one.asked - one.resumed) for one in dataset.manifest.steps)
+    assert len(asked) == len(set(asked)) == requests
     of_first_job = [
         text for one in made if one.submission != result["submission_id"] for text, _ in one.asked
     ]
     again = len(of_first_job) - len(set(of_first_job))
-    assert again <= 2 * 2 * PACE["max_num_seqs"]  # what the killed replica had in its engine, or not written
+    # What the killed replica had in its engine, or not written.
+    assert again <= 2 * 2 * ASKED["judge"] * PACE["max_num_seqs"]
 
 
 def of_two(log: Path) -> list[Engine]:

@@ -221,8 +221,8 @@ with dag_of("in_steps"):
     RayBatchInferenceOperator(
         task_id="infer",
         steps=[
-            Step("draft", prompt="{{ params.prompt }}"),
-            Step("judge", prompt="judge {row.draft_response} of {row.number}"),
+            Step("draft", prompt="{{ params.prompt }}", sampling={"n": 2}),
+            Step("judge", prompt="judge {row.draft_response} of {row.number}", each="draft"),
         ],
         replicas=2,
         num_cpus=0.5,
