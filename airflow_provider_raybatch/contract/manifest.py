@@ -99,7 +99,9 @@ class ReplicaStats(ContractModel):
     :param gpus: ids of its GPUs on its node, as Ray gives them; empty without a GPU, and where they lie
         on several nodes. Of equal GPUs one may be a few percent slower than another.
     :param gpu_utilization: mean of the driver's reading, 0 to 100, ``None`` without an NVIDIA GPU. Says that
-        kernels ran, not how well: judge by tokens a second.
+        kernels ran, not how well: judge by tokens a second. Of a GPU that engines share, it is that of all of
+        them together.
+    :param gpu_share: `num_gpus`, where it is less than one; ``None`` where the replica has whole GPUs.
     """
 
     replica: str
@@ -113,6 +115,7 @@ class ReplicaStats(ContractModel):
     cpu_seconds: float = 0.0
     gpus: list[str] = Field(default_factory=list)
     gpu_utilization: float | None = None
+    gpu_share: float | None = None
 
 
 class StageSeconds(ContractModel):

@@ -61,6 +61,7 @@ _YOUNG = (
     "csv_options", "response_format_digest", "pooling", "embed_dtype", "adapter", "adapters",
     "adapter_column", "adapter_digests", "query", "document", "documents_column", "top_n",
     "chunk_tokens", "chunk_overlap_tokens", "served_model_name", "steps", "asked_step",
+    "num_gpus",
     *ImageArguments.model_fields,
     *_LATER_CHOICES,
 )  # fmt: skip

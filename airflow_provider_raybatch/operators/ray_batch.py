@@ -139,6 +139,8 @@ class RayBatchInferenceOperator(RayOperator):
         when no rows are left for them. By default as many as the cluster's GPUs hold, one on CPUs.
     :param accelerator_type: Ray's accelerator type that a replica needs.
     :param num_cpus: CPUs that each replica reserves; by default 1, less where a GPU node has few.
+    :param num_gpus: share of one GPU that an engine takes, such as 0.5, so that small models run beside each
+        other on it; by default the whole GPUs of its parallel sizes.
     :param rows_in_flight: rows in a replica's engine at once; by default a little more than `max_num_seqs`.
     :param batch_size: rows that are rendered and tokenised together; by default derived.
     :param processor: only ``ray_data_llm``: further fields of Ray's processor config.
@@ -272,6 +274,7 @@ class RayBatchInferenceOperator(RayOperator):
         replicas: int | tuple[int | str, int | str] | str | None = None,
         accelerator_type: str | None = None,
         num_cpus: float | str | None = None,
+        num_gpus: float | str | None = None,
         rows_in_flight: int | str | None = None,
         batch_size: int | str | None = None,
         processor: Mapping[str, Any] | None = None,
@@ -362,6 +365,7 @@ class RayBatchInferenceOperator(RayOperator):
         self.replicas = replicas
         self.accelerator_type = accelerator_type
         self.num_cpus = num_cpus
+        self.num_gpus = num_gpus
         self.rows_in_flight = rows_in_flight
         self.batch_size = batch_size
         self.processor = processor

@@ -19,6 +19,8 @@ _SIZING_FIELDS = frozenset({"batch_size", "concurrency", "headers", "max_concurr
 """Of Ray's processor configs; headers, since tokens in them change from night to night."""
 _RANGE = re.compile(r"[\[(]([^,]*),([^,]*)[\])]")
 """A range as a template leaves it."""
+_UNITS_OF_GPU = 10_000
+"""In which Ray counts a GPU."""
 _AtLeastOne = Annotated[int, Field(ge=1)]
 _WHOLE, _AT_LEAST_ONE = TypeAdapter(int), TypeAdapter(_AtLeastOne)
 
@@ -31,6 +33,7 @@ class EngineArguments(ContractModel):
     replicas: _AtLeastOne | tuple[_AtLeastOne, _AtLeastOne] | None = None
     accelerator_type: AcceleratorType | None = None
     num_cpus: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    num_gpus: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     rows_in_flight: int | None = Field(default=None, ge=1)
     batch_size: int | None = Field(default=None, ge=1)
     processor: dict[str, Any] = Field(default_factory=dict)
@@ -79,6 +82,54 @@ class EngineArguments(ContractModel):
                 )
         return args
 
+    @field_validator("num_gpus")
+    @classmethod
+    def _share_of_one_gpu(cls, share: float | None) -> float | None:
+        if share is None:
+            return None
+        if share > 1:
+            raise ValueError(
+                f"it is the share of one GPU that an engine takes, at most 1, but it is {share:g}; leave it "
+                "out, and set tensor_parallel_size in engine_args to the GPUs of one engine"
+            )
+        units = share * _UNITS_OF_GPU
+        if units < 1 or abs(units - round(units)) > 1e-6:
+            raise ValueError(
+                f"Ray counts GPUs in ten-thousandths, but it is {share!r}; round it to four decimal places"
+            )
+        return share
+
+    @model_validator(mode="after")
+    def _shares_one_gpu(self) -> EngineArguments:
+        if self.num_gpus is None:
+            return self
+        share = f"num_gpus: {self.num_gpus:g}"
+        if self.engine == "ray_data_llm":
+            raise ValueError(
+                f"{share} is not for engine 'ray_data_llm', whose stages reserve GPUs themselves; use engine "
+                "'vllm', or leave num_gpus out"
+            )
+        if self.gpus_per_replica > 1:
+            raise ValueError(
+                f"{share} is for engines on one GPU, and the parallel sizes in engine_args make it "
+                f"{self.gpus_per_replica}; remove one of the two"
+            )
+        if not self.shares_gpu:
+            return self
+        if self.engine_args.get("distributed_executor_backend") == "ray":
+            raise ValueError(
+                f"{share} is a share of a GPU, and distributed_executor_backend 'ray' takes whole ones; "
+                "remove it from engine_args"
+            )
+        memory = self.engine_args.get("gpu_memory_utilization")
+        if isinstance(memory, (int, float)) and memory > self.num_gpus:
+            raise ValueError(
+                f"engine_args: gpu_memory_utilization {memory:g} is more than the share num_gpus="
+                f"{self.num_gpus:g}, so engines would not fit beside each other on it; leave it out, "
+                "or raise num_gpus"
+            )
+        return self
+
     @model_validator(mode="after")
     def _reasoning_is_split(self) -> EngineArguments:
         parser = self.reasoning_parser
@@ -113,9 +164,14 @@ class EngineArguments(ContractModel):
         return math.prod(int(self.engine_args.get(name, 1)) for name in _GPU_SIZES)
 
     @property
+    def shares_gpu(self) -> bool:
+        """Whether an engine takes a part of a GPU, and leaves the rest to others."""
+        return self.num_gpus is not None and self.num_gpus < 1
+
+    @property
     def has_parallel_sizes(self) -> bool:
         """Whether the GPUs of a replica are set; one is also a size."""
-        return any(name in self.engine_args for name in _GPU_SIZES)
+        return self.num_gpus is not None or any(name in self.engine_args for name in _GPU_SIZES)
 
     @property
     def processor_numerics(self) -> dict[str, Any]:

@@ -17,10 +17,19 @@ def assigned(context: Any) -> list[str]:
     return sorted(found, key=lambda one: (len(one), one))  # 9 before 10
 
 
+def memory_of_own_gpu() -> int | None:
+    """Bytes of the first GPU that this process may see; ``None`` without NVML. It makes no context there."""
+    with contextlib.suppress(Exception):  # NVML makes its exceptions at run time
+        return GpuMeter().memory()
+    return None
+
+
 class GpuMeter:
     """Running mean over the GPUs that this process may see.
 
-    It is only shown to users, so all errors of NVML are ignored: a MIG slice has no utilisation.
+    Of a GPU that engines share, it is that of all of them: in a container, NVML does not say which process
+    keeps it busy. It is only shown to users, so all errors of NVML are ignored: a MIG slice has no
+    utilisation.
     """
 
     def __init__(self) -> None:
@@ -39,6 +48,11 @@ class GpuMeter:
         if name.isdigit():
             return self._nvml.nvmlDeviceGetHandleByIndex(int(name))
         return self._nvml.nvmlDeviceGetHandleByUUID(name)
+
+    def memory(self) -> int | None:
+        """Bytes of the first GPU. :raises Exception: NVML's own."""
+        handles = self._handles
+        return int(self._nvml.nvmlDeviceGetMemoryInfo(handles[0]).total) if handles else None
 
     def sample(self) -> None:
         """Take one reading of each GPU."""

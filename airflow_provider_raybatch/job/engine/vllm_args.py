@@ -19,8 +19,10 @@ from airflow_provider_raybatch.contract.arguments.vllm_sampling import OTHER_SYS
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.job.engine.gpu import memory_of_own_gpu
 from airflow_provider_raybatch.job.engine.sampling_values import tidied
 from airflow_provider_raybatch.job.failures.diagnosis import reason_of
+from airflow_provider_raybatch.job.planning.gpu_share import UTILIZATION, utilization_of
 from airflow_provider_raybatch.job.request.json_schema import check_schema
 
 _MOST_CPU_CACHE = 4 * 1024**3
@@ -61,6 +63,8 @@ def engine_args(spec: BatchInferenceSpec, spans_nodes: bool = False) -> dict[str
         # On one node, vLLM's own processes see exactly the GPUs that Ray reserves for the replica. Its Ray
         # executor puts an actor on each bundle of the placement group in which the replica runs.
         defaults["distributed_executor_backend"] = "ray" if spans_nodes else "mp"
+    if spec.shares_gpu and not vllm_compat.is_on_cpu():
+        defaults[UTILIZATION] = utilization_of(spec.num_gpus or 1.0, memory_of_own_gpu())
     if spec.reasoning_parser:
         defaults["reasoning_parser"] = spec.reasoning_parser  # thinking_token_budget wants it there
     if vllm_compat.is_on_cpu():

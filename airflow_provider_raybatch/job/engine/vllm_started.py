@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -15,6 +17,12 @@ from airflow_provider_raybatch.job.engine.own_log import OwnLog
 from airflow_provider_raybatch.job.engine.vllm_args import engine_args
 from airflow_provider_raybatch.job.failures.diagnosis import reason_of, start_failure
 from airflow_provider_raybatch.job.row import RowFailure
+
+_TRIES, _PAUSE = 3, 5.0
+"""Of an engine that shares its GPU, and seconds between two."""
+_OF_NEIGHBOURS = ("Error in memory profiling", "Free memory on device")
+"""Of vLLM, where another engine on the GPU ended while this one measured, or has not freed its memory yet:
+its processes may outlive its actor for a moment."""
 
 
 class StartedVllm(ABC):
@@ -26,12 +34,7 @@ class StartedVllm(ABC):
     info: EngineInfo
 
     def __init__(self, spec: BatchInferenceSpec, spans_nodes: bool = False) -> None:
-        log = OwnLog()
-        args = engine_args(spec, spans_nodes)
-        try:
-            self._llm = vllm_compat.start_engine(args)
-        except Exception as error:
-            raise start_failure(log.root_cause() or f"{type(error).__name__}: {reason_of(error)}") from error
+        self._llm = _started(engine_args(spec, spans_nodes), _TRIES if spec.shares_gpu else 1)
         self._numbers = itertools.count()
         self._serve(spec)
 
@@ -73,3 +76,21 @@ class StartedVllm(ABC):
         if final is None or not final.finished:
             return RowFailure("engine", "vLLM ended the request without a result")
         return final
+
+
+def _started(args: Mapping[str, Any], tries: int) -> Any:
+    """VLLM's engine.
+
+    :raises RaybatchError: it did not start, at the last of so many tries if memory of its neighbours changed.
+    """
+    for left in reversed(range(tries)):
+        log = OwnLog()
+        try:
+            return vllm_compat.start_engine(args)
+        except Exception as error:
+            cause = log.root_cause() or f"{type(error).__name__}: {reason_of(error)}"
+            if not left or not any(mark in cause for mark in _OF_NEIGHBOURS):
+                raise start_failure(cause) from error
+        print(f"num_gpus: the engine starts once more ({cause}).", file=sys.stderr, flush=True)
+        time.sleep(_PAUSE)
+    raise AssertionError("unreachable")

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine import gpu_lock
 from airflow_provider_raybatch.job.engine.base import Renewable
 from airflow_provider_raybatch.job.engine.image_processors import AT_ONCE
 from airflow_provider_raybatch.job.engine_process import fork_server
@@ -138,7 +139,8 @@ def open_echo(spec: BatchInferenceSpec, spans_nodes: bool = False) -> Renewable:
     """Start an echo here."""
     from airflow_provider_raybatch.job.engine.echo import EchoEngine
 
-    return EchoEngine(spec, spans_nodes)
+    with gpu_lock.starting(spec):
+        return EchoEngine(spec, spans_nodes)
 
 
 def open_vllm(spec: BatchInferenceSpec, spans_nodes: bool = False) -> Renewable:
@@ -147,10 +149,12 @@ def open_vllm(spec: BatchInferenceSpec, spans_nodes: bool = False) -> Renewable:
     if spec.pools:
         from airflow_provider_raybatch.job.engine.vllm_pooling import VllmPoolingEngine
 
-        return VllmPoolingEngine(spec, spans_nodes)
+        with gpu_lock.starting(spec):
+            return VllmPoolingEngine(spec, spans_nodes)
     from airflow_provider_raybatch.job.engine.vllm import VllmEngine
 
-    return VllmEngine(spec, spans_nodes=spans_nodes)
+    with gpu_lock.starting(spec):
+        return VllmEngine(spec, spans_nodes=spans_nodes)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

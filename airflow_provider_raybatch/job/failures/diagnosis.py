@@ -33,6 +33,11 @@ _MARKS: tuple[tuple[FailureClass, tuple[str, ...], str], ...] = (
         "lower max_model_len in engine_args, or raise gpu_memory_utilization",
     ),
     (
+        FailureClass.ENGINE_DEAD,
+        ("Error in memory profiling",),
+        "another process freed memory of the GPU while the engine measured it; the retry starts it again",
+    ),
+    (
         FailureClass.USER_ERROR,
         (
             "does not appear to have a file named",

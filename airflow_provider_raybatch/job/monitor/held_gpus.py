@@ -33,7 +33,7 @@ def _when(report: ReplicaProgress) -> float:
 class HeldGpus:
     """The GPUs of one driver's replicas.
 
-    :param gpus: of one replica.
+    :param gpus: of one replica; below 1 its share of one GPU.
     :param launched: epoch seconds at which replicas began to be placed.
     :param type_of: accelerator type of a node's GPUs, by the node's id; ``""`` where it is not known.
     :param unseen: GPUs by type to count all the time, where an engine's replicas don't report.
@@ -43,13 +43,13 @@ class HeldGpus:
     :ivar now: GPUs that are held, by accelerator type.
     """
 
-    gpus: int
+    gpus: float
     launched: float
     type_of: Callable[[str], str] = lambda node: ""
-    unseen: Mapping[str, int] = field(default_factory=dict)
+    unseen: Mapping[str, float] = field(default_factory=dict)
     at_once: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
-    now: dict[str, int] = field(default_factory=dict)
+    now: dict[str, float] = field(default_factory=dict)
     _reports: Sequence[ReplicaProgress] = ()
     _looked: float = 0.0
 
@@ -65,16 +65,16 @@ class HeldGpus:
 
     def _count(self, until: float) -> None:
         seconds: dict[str, float] = {}
-        held = Counter[str]()
+        held: dict[str, float] = {}
         if self.gpus:
             for kind, gpus in self.unseen.items():
                 seconds[kind] = gpus * max(0.0, until - self.launched)
-                held[kind] += gpus
+                held[kind] = held.get(kind, 0) + gpus
             since = self._since()
             for report in self._reports:
                 if report.placed:
                     self._add(report, since.get(report.replica, report.placed), until, seconds, held)
-        self.seconds, self.now = seconds, dict(held)
+        self.seconds, self.now = seconds, held
 
     def _add(
         self,
@@ -82,7 +82,7 @@ class HeldGpus:
         since: float,
         until: float,
         seconds: dict[str, float],
-        held: Counter[str],
+        held: dict[str, float],
     ) -> None:
         silent = self._looked - report.seen
         ends = report.held_until
@@ -91,7 +91,7 @@ class HeldGpus:
         for kind, gpus in self._of(report).items():
             seconds[kind] = seconds.get(kind, 0.0) + gpus * max(0.0, (ends or until) - since)
             if not ends:
-                held[kind] += gpus
+                held[kind] = held.get(kind, 0) + gpus
 
     def _since(self) -> dict[str, float]:
         """When the first processes of replicas that found room at once got their GPUs."""
@@ -104,11 +104,12 @@ class HeldGpus:
             if 0 <= one.placed - self.launched <= (_LONGEST_START if number < self.at_once else _AT_ONCE)
         }
 
-    def _of(self, report: ReplicaProgress) -> Mapping[str, int]:
+    def _of(self, report: ReplicaProgress) -> Mapping[str, float]:
         """GPUs of a replica by type; `nodes` has one each where they lie on several nodes.
 
         Those of a warm engine may lie on another node than the replica, which learns of it a moment later.
         """
         if report.nodes or report.is_warm:
-            return Counter(map(self.type_of, report.nodes))
+            each = min(1, self.gpus)
+            return {kind: each * gpus for kind, gpus in Counter(map(self.type_of, report.nodes)).items()}
         return {self.type_of(report.node): self.gpus}

@@ -39,6 +39,7 @@ class ReplicaProgress:
     :param cpu_seconds: of its own process, since the engine was ready.
     :param gpus: ids of its GPUs on its node; empty without, or where they lie on several nodes.
     :param gpu_utilization: mean of NVML's samples since the engine was ready, ``None`` without an NVIDIA GPU.
+    :param gpu_share: of its GPU, which other engines have the rest of; ``None`` where it has whole ones.
     :param is_warm: whether its GPUs are those of a warm engine, which outlives it.
     :param nodes: ids of the nodes of its GPUs, one each; empty where all are on `node`.
     :param failure: failure class and message of what ended it.
@@ -69,6 +70,7 @@ class ReplicaProgress:
     cpu_seconds: float = 0.0
     gpus: list[str] = field(default_factory=list)
     gpu_utilization: float | None = None
+    gpu_share: float | None = None
     is_warm: bool = False
     nodes: list[str] = field(default_factory=list)
     failure: tuple[str, str] | None = None

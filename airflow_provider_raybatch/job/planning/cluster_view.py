@@ -15,7 +15,7 @@ import ray
 from airflow_provider_raybatch.contract.events import Phase
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
 from airflow_provider_raybatch.job.planning import autoscaler, fit
-from airflow_provider_raybatch.job.planning.node_groups import ACCELERATOR, Resources, bundles, request
+from airflow_provider_raybatch.job.planning.node_groups import ACCELERATOR, Resources, bundles, request, times
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 
 _OLDEST_RAY = (2, 56)
@@ -59,9 +59,9 @@ def idle_replicas(plan: Plan) -> int:
     if not plan.gpus or (kind and not all(ACCELERATOR + kind in node for node in nodes)):
         return 0
     idle = ray.available_resources()
-    rooms = [idle.get("GPU", 0.0) // plan.gpus]
-    rooms += [idle.get("CPU", 0.0) // plan.cpus] if plan.cpus else []
-    return min(plan.replicas, *map(int, rooms))
+    rooms = [times(idle.get("GPU", 0.0), plan.gpus, "GPU")]
+    rooms += [times(idle.get("CPU", 0.0), plan.cpus, "CPU")] if plan.cpus else []
+    return min(plan.replicas, *rooms)
 
 
 def most_memory() -> int | None:

@@ -17,6 +17,7 @@ from airflow_provider_raybatch.job.planning.engine_memory import (
 )
 from airflow_provider_raybatch.job.planning.gpus import GIB, Gpu
 from airflow_provider_raybatch.job.planning.model_shape import ModelShape
+from airflow_provider_raybatch.job.planning.node_groups import gpus_in_words, times
 
 CLEARLY = 1.1
 """Files of weights larger than the room by this factor are too large: vLLM need not load all that is in them.
@@ -64,9 +65,15 @@ class ModelFit:
 
 
 def fit_of(
-    model: ModelSizes | None, engine_args: Mapping[str, Any], gpu: Gpu | None, gpus_of_a_node: int = 1
+    model: ModelSizes | None,
+    engine_args: Mapping[str, Any],
+    gpu: Gpu | None,
+    gpus_of_a_node: int = 1,
+    share: float = 1.0,
 ) -> ModelFit:
     """Whether the model fits, and each choice with its reason.
+
+    :param share: of a GPU that an engine takes; `engine_args` have its `gpu_memory_utilization`.
 
     :param model: ``None`` if its config tells too little.
     :param gpu: ``None`` if Ray does not name it, or by a name that is not known here.
@@ -81,16 +88,16 @@ def fit_of(
     fewest = next((one for one in _parallel(model, alone, gpu, gpus_of_a_node) if one is not None), None)
     reasons = {
         "model": _of_model(model, memory, sizes, gpu),
-        "parallel": _of_parallel(fewest, sizes, gpu),
+        "parallel": "" if share < 1 else _of_parallel(fewest, sizes, gpu),
         "quantization": _of_quantisation(model, sizes, gpu, memory, fits),
         "kv_cache_dtype": _of_cache(sizes, gpu, memory),
-        "replicas": _of_replicas(sizes, gpus_of_a_node, fits),
-        "fractional_gpus": _of_fractions(model, sizes, gpu),
+        "replicas": _of_replicas(sizes, gpus_of_a_node, fits, share),
+        "fractional_gpus": _of_fractions(model, sizes, gpu, share),
     }
     return ModelFit(
         fits,
         memory,
-        _as_arguments(fewest) if fewest else {},
+        _as_arguments(fewest) if fewest and share == 1 else {},
         {name: why for name, why in reasons.items() if why},
     )
 
@@ -252,22 +259,24 @@ def _of_cache(sizes: EngineSizes, gpu: Gpu, memory: EngineMemory) -> str:
     return f"kv_cache_dtype='fp8' would hold {times} the tokens, with other responses"
 
 
-def _of_replicas(sizes: EngineSizes, gpus_of_a_node: int, fits: bool) -> str:
-    fit = gpus_of_a_node // sizes.gpus
+def _of_replicas(sizes: EngineSizes, gpus_of_a_node: int, fits: bool, share: float) -> str:
+    fit = times(gpus_of_a_node, share * sizes.gpus, "GPU")
     if not fits or fit < 1:
         return ""
-    node, each = count_of(gpus_of_a_node, "GPU"), count_of(sizes.gpus, "GPU")
+    node, each = count_of(gpus_of_a_node, "GPU"), gpus_in_words(share * sizes.gpus)
     return f"{count_of(fit, 'replica')} of {each} a node of {node}"
 
 
-def _of_fractions(model: ModelSizes, sizes: EngineSizes, gpu: Gpu) -> str:
+def _of_fractions(model: ModelSizes, sizes: EngineSizes, gpu: Gpu, share: float) -> str:
+    if share < 1:
+        beside = count_of(times(1, share, "GPU"), "engine")
+        return f"{beside} of {share:g} GPU each on one; gpu_memory_utilization is {sizes.utilization:g}"
     half = replace(sizes, utilization=sizes.utilization / 2)
     if sizes.gpus > 1 or sizes.fixed_cache is not None:
         return ""
     if model.memory(half, gpu.memory).tokens < sizes.sequences * _ROOM_OF_SEQUENCE:
         return ""
-    share = f"gpu_memory_utilization={half.utilization:g}"
-    return f"half a GPU would be enough ({share}); a replica takes a whole one"
+    return "half a GPU would be enough; num_gpus=0.5 lets another engine share it"
 
 
 def _as_arguments(sizes: EngineSizes) -> dict[str, int]:

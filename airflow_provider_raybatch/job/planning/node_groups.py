@@ -28,8 +28,24 @@ def request(cpus: float, gpus: float, accelerator_type: str | None) -> Resources
 
 def copies(node: Resources, asked: Resources) -> int:
     """How many such requests fit on a node."""
+    return min(times(node.get(name, 0.0), amount, name) for name, amount in asked.items())
+
+
+def times(room: float, amount: float, name: str) -> int:
+    """How often an amount of a resource fits into what a node, or a cluster, has of it.
+
+    :param name: of the resource. Ray takes a share of a GPU from one GPU, so 0.6 fits into two GPUs twice.
+    """
     # In doubles, 5/6 would fit into 5 only five times, and 0.1 into 1 nine times.
-    return int(min((node.get(name, 0.0) + 1e-9) // amount for name, amount in asked.items()))
+    if name != "GPU" or amount >= 1:
+        return int((room + 1e-9) // amount)
+    whole = int(room + 1e-9)
+    return whole * int((1 + 1e-9) // amount) + int((room - whole + 1e-9) // amount)
+
+
+def gpus_in_words(gpus: float) -> str:
+    """``2 GPUs``, or ``0.5 GPU``."""
+    return count_of(int(gpus), "GPU") if gpus == int(gpus) else f"{gpus:g} GPU"
 
 
 def accelerator_types(node: Resources) -> list[str | None]:
@@ -127,7 +143,8 @@ class AutoscalerLimits:
             count = min(group.max_nodes, left) if fits else 0
             left -= count
             nodes.append((group.node_for(asked), count))
-        bounds = (self.max_resources[name] // asked[name] for name in asked if name in self.max_resources)
+        most = self.max_resources
+        bounds = (times(most[name], asked[name], name) for name in asked if name in most)
         return int(min(replicas_on(nodes, asked, spans_nodes), *bounds, UNLIMITED))
 
     def names(self, resource: str) -> bool:

@@ -14,8 +14,10 @@ from airflow_provider_raybatch.job.planning.node_groups import (
     Resources,
     accelerator_types,
     copies,
+    gpus_in_words,
     replicas_on,
     request,
+    times,
 )
 
 _GPU_SEQUENCES, _CPU_SEQUENCES = 1024, 256
@@ -35,7 +37,7 @@ class Plan:
     """What runs where, and how much at once.
 
     :param cpus: CPUs each replica reserves.
-    :param gpus: GPUs each replica reserves, all on one node unless `spans_nodes`.
+    :param gpus: GPUs each replica reserves, all on one node unless `spans_nodes`; below 1 a share of one GPU.
     :param rows_per_chunk: rows that are rendered and tokenised together.
     :param rows_in_engine: rows that are in a replica's engine at once.
     :param grows: whether `rows_in_engine` may grow to what the engine answers in a second.
@@ -49,7 +51,7 @@ class Plan:
 
     replicas: int
     cpus: float
-    gpus: int
+    gpus: float
     accelerator_type: str | None
     rows_per_chunk: int
     chunks_in_flight: int
@@ -87,7 +89,7 @@ class Plan:
 
     def sentence(self, rows: int) -> str:
         """What is about to start for so many rows, for the log."""
-        gpus = f" with {count_of(self.gpus, 'GPU')} each" if self.gpus else " on CPU"
+        gpus = f" with {gpus_in_words(self.gpus)} each" if self.gpus else " on CPU"
         gpus += ", over several nodes" if self.spans_nodes else ""
         return (
             f"starting {self.number_of_replicas} {'replica' if self.replicas == 1 else 'replicas'}{gpus} "
@@ -184,7 +186,7 @@ def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster, workload: Worklo
     )
 
 
-def _spans_nodes(spec: BatchInferenceSpec, cluster: Cluster, gpus: int) -> tuple[bool, str]:
+def _spans_nodes(spec: BatchInferenceSpec, cluster: Cluster, gpus: float) -> tuple[bool, str]:
     """Whether vLLM's Ray executor is asked for, or needed because no node has enough GPUs; and why."""
     executor = spec.engine_args.get("distributed_executor_backend")
     if executor is not None or gpus < 2 or spec.engine == "ray_data_llm":
@@ -195,7 +197,13 @@ def _spans_nodes(spec: BatchInferenceSpec, cluster: Cluster, gpus: int) -> tuple
     return True, f", over several nodes with vLLM's Ray executor, since none has over {largest}"
 
 
-def _gpus(spec: BatchInferenceSpec, cluster: Cluster) -> tuple[int, str]:
+def _gpus(spec: BatchInferenceSpec, cluster: Cluster) -> tuple[float, str]:
+    if spec.num_gpus is not None and spec.num_gpus < 1:
+        beside = times(1.0, spec.num_gpus, "GPU") - 1
+        others = (
+            "no other fits" if not beside else f"{beside} more of its size {'fits' if beside == 1 else 'fit'}"
+        )
+        return spec.num_gpus, f"set by num_gpus; {others} beside it on a GPU"
     if spec.engine == "echo" and not spec.has_parallel_sizes:
         return 0, "the echo engine has no model"
     if (
@@ -203,23 +211,24 @@ def _gpus(spec: BatchInferenceSpec, cluster: Cluster) -> tuple[int, str]:
         and not (cluster.autoscaler and cluster.autoscaler.names("GPU"))
         and spec.accelerator_type is None
         and spec.gpus_per_replica == 1
+        and spec.num_gpus is None
     ):
         return 0, "the cluster has no GPU, so vLLM runs on CPUs"
     return spec.gpus_per_replica, "the product of vLLM's parallel sizes"
 
 
-def _cpus(spec: BatchInferenceSpec, cluster: Cluster, gpus: int) -> tuple[float, str]:
+def _cpus(spec: BatchInferenceSpec, cluster: Cluster, gpus: float) -> tuple[float, str]:
     if spec.num_cpus is not None:
         return spec.num_cpus, "set by num_cpus"
     if gpus:
         groups = cluster.autoscaler.groups if cluster.autoscaler else ()
         nodes = [*cluster.nodes, *(group.node for group in groups)]
         smallest = min((node.get("CPU", 0.0) for node in nodes if node.get("GPU", 0.0) >= gpus), default=1.0)
-        per_node = max((node.get("GPU", 0.0) // gpus for node in nodes), default=1.0) or 1.0
+        per_node = max((times(node.get("GPU", 0.0), gpus, "GPU") for node in nodes), default=1) or 1
         if 0 < smallest < per_node:
             # Rounded down to Ray's ten-thousandths, so that the last replica fits, too.
             share = math.floor(smallest / per_node * 10_000 + 1e-6) / 10_000
-            return share, f"a GPU node has only {smallest:g} CPUs for {count_of(int(per_node), 'replica')}"
+            return share, f"a GPU node has only {smallest:g} CPUs for {count_of(per_node, 'replica')}"
     return 1.0, "a replica's own process; tokenising takes what is idle besides"
 
 
@@ -274,7 +283,7 @@ def _rows_per_chunk(spec: BatchInferenceSpec, rows: int, replicas: int) -> tuple
     return chunk, f"{_CHUNKS_PER_REPLICA} chunks a replica, so that none idles at the end"
 
 
-def _chunks_in_flight(spec: BatchInferenceSpec, gpus: int, chunk: int) -> tuple[int, str]:
+def _chunks_in_flight(spec: BatchInferenceSpec, gpus: float, chunk: int) -> tuple[int, str]:
     if spec.rows_in_flight is not None:
         return max(1, math.ceil(spec.rows_in_flight / chunk)), "set by rows_in_flight"
     sequences = _sequences(spec, gpus)
@@ -284,7 +293,7 @@ def _chunks_in_flight(spec: BatchInferenceSpec, gpus: int, chunk: int) -> tuple[
     )
 
 
-def _rows_in_engine(spec: BatchInferenceSpec, gpus: int) -> tuple[int, str]:
+def _rows_in_engine(spec: BatchInferenceSpec, gpus: float) -> tuple[int, str]:
     if spec.rows_in_flight is not None:
         return spec.rows_in_flight, "set by rows_in_flight"
     sequences = _sequences(spec, gpus)
@@ -295,7 +304,7 @@ def _rows_in_engine(spec: BatchInferenceSpec, gpus: int) -> tuple[int, str]:
     )
 
 
-def _sequences(spec: BatchInferenceSpec, gpus: int) -> int:
+def _sequences(spec: BatchInferenceSpec, gpus: float) -> int:
     sequences = spec.engine_args.get("max_num_seqs")
     if isinstance(sequences, int) and sequences >= 1:
         return sequences

@@ -18,7 +18,8 @@ from airflow_provider_raybatch.job.planning.context_length import (
     context_length,
     context_on_cpus,
 )
-from airflow_provider_raybatch.job.planning.gpus import known_gpus
+from airflow_provider_raybatch.job.planning.gpu_share import share_refusal, with_utilization
+from airflow_provider_raybatch.job.planning.gpus import Gpu, known_gpus
 from airflow_provider_raybatch.job.planning.model_fit import (
     ModelFit,
     ModelSizes,
@@ -85,6 +86,15 @@ def check_memory(
     )
 
 
+def refuse_share(spec: BatchInferenceSpec, model: ModelSizes, cluster: Cluster) -> None:
+    """Refuse a pooling model whose weights the share of no GPU holds.
+
+    :raises PreflightError: with the smallest share that does.
+    """
+    if plan.make(spec, 1, cluster).gpus:
+        _refuse_weights(spec, model, cluster)
+
+
 def refuse_by_config(
     spec: BatchInferenceSpec,
     files: ModelFiles,
@@ -114,12 +124,17 @@ def expected_fit(spec: BatchInferenceSpec, model: ModelSizes | None, cluster: Cl
     """
     gpus = known_gpus(cluster.gpu_types(spec.accelerator_type))
     of_a_node = cluster.gpus_of_a_node(spec.accelerator_type)
-    return fit_of(model, _sizing(spec), gpus[0] if gpus else None, of_a_node)
+    least = gpus[0] if gpus else None
+    return fit_of(model, _sizing(spec, least), least, of_a_node, spec.num_gpus or 1.0)
 
 
-def _sizing(spec: BatchInferenceSpec) -> dict[str, Any]:
-    """The engine arguments, with adapters: their room is not followed, so nothing is derived beside them."""
-    return {**spec.engine_args, **({"enable_lora": True} if spec.adapter_locations else {})}
+def _sizing(spec: BatchInferenceSpec, gpu: Gpu | None = None) -> dict[str, Any]:
+    """The engine arguments, with adapters: their room is not followed, so nothing is derived beside them.
+
+    :param gpu: of which an engine takes a share.
+    """
+    adapters = {"enable_lora": True} if spec.adapter_locations else {}
+    return {**with_utilization(spec.engine_args, spec.num_gpus, gpu), **adapters}
 
 
 def checked_context(
@@ -137,8 +152,8 @@ def checked_context(
     gpus = known_gpus(cluster.gpu_types(spec.accelerator_type))
     of_a_node = cluster.gpus_of_a_node(spec.accelerator_type)
     if model is not None:
-        _refuse_weights(spec, model, cluster)
-    found = context_length(model, _sizing(spec), asked, gpus, of_a_node)
+        _refuse_weights(spec, model, cluster, max(needed, own if spec.context_decides else 0))
+    found = context_length(model, _sizing(spec, gpus[0] if gpus else None), asked, gpus, of_a_node)
     if found.problem and not _may_grow(spec, cluster):
         raise PreflightError(found.problem)
     return found
@@ -177,10 +192,15 @@ def cache_differs(expected: int, reported: Any) -> str:
     )
 
 
-def _refuse_weights(spec: BatchInferenceSpec, model: ModelSizes, cluster: Cluster) -> None:
+def _refuse_weights(spec: BatchInferenceSpec, model: ModelSizes, cluster: Cluster, tokens: int = 0) -> None:
+    """:param tokens: of the row that a share of a GPU must hold at least; 0 for the least that may do."""
     gpus = known_gpus(cluster.gpu_types(spec.accelerator_type))
-    of_a_node = cluster.gpus_of_a_node(spec.accelerator_type)
-    why = refusal(model, spec.model, spec.engine_args, gpus, of_a_node)
+    if spec.shares_gpu:
+        args, share = spec.engine_args, spec.num_gpus or 1.0
+        why = share_refusal(model, spec.model, args, share, gpus, tokens, has_cache=not spec.pools)
+    else:
+        of_a_node = cluster.gpus_of_a_node(spec.accelerator_type)
+        why = refusal(model, spec.model, spec.engine_args, gpus, of_a_node)
     if why and not _may_grow(spec, cluster):
         raise PreflightError(why)
 

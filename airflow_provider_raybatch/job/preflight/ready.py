@@ -57,6 +57,7 @@ from airflow_provider_raybatch.job.preflight.memory_check import (
     checked_context,
     expected_tokens,
     refuse_by_config,
+    refuse_share,
     with_length,
 )
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
@@ -337,9 +338,11 @@ def tell_of_memory(spec: BatchInferenceSpec, checked: ModelCheck, emit: Emit) ->
     :returns: the check with the context length of the job's engines.
     :raises PreflightError: no GPU of the cluster holds the weights, or the longest row that was counted.
     """
-    if not _has_cache(spec):
-        return checked
     cluster, sizes = cluster_view.view(), checked.sizes
+    if not _has_cache(spec):
+        if spec.shares_gpu and sizes is not None:
+            refuse_share(spec, sizes, cluster)
+        return checked
     length = checked_context(spec, sizes, cluster, checked.context, checked.needed)
     if length.max_model_len is not None:
         shown = "auto" if length.max_model_len == MEASURED else f"{length.max_model_len:,}"

@@ -19,6 +19,7 @@ from airflow_provider_raybatch.job.entry.process import Driver
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
+from airflow_provider_raybatch.job.planning.node_groups import gpus_in_words
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.preflight.ready import Emit, checked_model
 from airflow_provider_raybatch.job.preview.asker import Asking, answers
@@ -119,7 +120,7 @@ def _takes(sizing: Plan) -> str:
         return f"{cpus} and no GPU"
     kinds = cluster_view.view().gpu_types(sizing.accelerator_type)
     names = " or ".join(sorted(name for name in kinds if name))
-    return f"{count_of(sizing.gpus, 'GPU')}{f' ({names})' if names else ''} and {cpus}"
+    return f"{gpus_in_words(sizing.gpus)}{f' ({names})' if names else ''} and {cpus}"
 
 
 def _waited_for(

@@ -76,7 +76,8 @@ class Replica(ReplicaProcess):
         # In another container, process numbers begin anew.
         process = f"{self._actor}-{os.getpid()}-{secrets.token_hex(4)}"
         nodes = _nodes_of_gpus() if spans_nodes else []
-        report = ReplicaProgress(process, _node(), started=time.time(), nodes=nodes)
+        share = spec.num_gpus if spec.shares_gpu else None
+        report = ReplicaProgress(process, _node(), started=time.time(), nodes=nodes, gpu_share=share)
         super().__init__(spec.submission, coordinator, report)
         self._access = source.access(Holder(self._actor, process), self.report, coordinator)
         self._has_job = self._has_left = False

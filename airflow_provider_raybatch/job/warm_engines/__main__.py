@@ -7,7 +7,8 @@ import time
 
 import ray
 
-from airflow_provider_raybatch.contract.text import count_of, write_utf8
+from airflow_provider_raybatch.contract.text import write_utf8
+from airflow_provider_raybatch.job.planning.node_groups import gpus_in_words
 from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineRegistry
 
 _ANSWER_SECONDS = 30.0
@@ -36,6 +37,6 @@ for name, state in sorted(states.items()):
         with contextlib.suppress(ray.exceptions.RayError):  # it has ended meanwhile
             if ray.get(registry.actor(name).end_if_free.remote(), timeout=_ANSWER_SECONDS):
                 use += "; ending"
-    print(f"{state.title}, {count_of(int(state.amounts.get('GPU', 0)), 'GPU')}: {use} [{name}]")
+    print(f"{state.title}, {gpus_in_words(state.amounts.get('GPU', 0))}: {use} [{name}]")
 if not listed:
     print("no warm engine")

@@ -31,7 +31,7 @@ class EngineKey:
     digest: str
     title: str
     model: str
-    gpus: int
+    gpus: float
     accelerator_type: str | None
     seconds: float
 

@@ -154,8 +154,8 @@ class EngineSource:
 OWN_ENGINES = EngineSource()
 
 
-def gpu_options(gpus: int, accelerator_type: str | None) -> dict[str, Any]:
-    """Ray's options of an actor that holds GPUs of one node."""
+def gpu_options(gpus: float, accelerator_type: str | None) -> dict[str, Any]:
+    """Ray's options of an actor that holds GPUs of one node, or a share of one."""
     options: dict[str, Any] = {"num_gpus": gpus}
     if accelerator_type:
         options["accelerator_type"] = accelerator_type

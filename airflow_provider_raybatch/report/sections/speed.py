@@ -102,13 +102,19 @@ def _replicas(replicas: list[ReplicaStats]) -> Element | None:
 
 def _replica(one: ReplicaStats) -> tuple[Content, ...]:
     busy = "unknown" if one.gpu_utilization is None else f"{one.gpu_utilization:.0f} %"
+    if one.gpu_utilization is not None and one.gpu_share is not None:
+        busy += " (all engines on it)"
     return (
         words_of(one.replica),
         words_of(one.node or words.UNKNOWN),
-        words_of(", ".join(one.gpus) or "none known"),
+        words_of((", ".join(one.gpus) or "none known") + _share(one)),
         number(words.count(one.rows)),
         number(words.count(one.output_tokens)),
         number(words.seconds(one.startup_seconds)),
         number(words.seconds(one.ended_seconds)),
         number(busy),
     )
+
+
+def _share(one: ReplicaStats) -> str:
+    return "" if one.gpu_share is None else f" ({one.gpu_share:g} of it)"
