@@ -71,6 +71,7 @@ class TestFingerprint:
             "keep_images": False,
             "steps": None,
             "asked_step": None,
+            "num_gpus": None,
         }
         assert later == {name: fields.pop(name) for name in later}
         assert spec().fingerprint == json_digest(fields)
@@ -99,6 +100,7 @@ class TestResponseDigest:
             {"source": ["/data/other.jsonl"]},
             {"destination": "/elsewhere", "destination_format": "jsonl"},
             {"engine": "echo", "replicas": 4, "batch_size": 7, "num_cpus": 2},
+            {"num_gpus": 0.5},
             {"engine": "echo", "engine_args": {"max_num_seqs": 4, "startup_seconds": 3}},
             {"preserve_order": True},
             {"image_roots": ["/photos"], "image_timeout": 3},

@@ -22,6 +22,8 @@ def of(files: str = "files", **fields: Any) -> str:
         ({"model": "/models/b"}, True),
         ({"engine_args": {"max_num_seqs": 7}}, True),
         ({"engine": "echo"}, True),
+        ({"num_gpus": 0.5}, True),
+        ({"num_gpus": 1}, False),
         ({"model_task": "embed"}, True),
         ({"prompt": "Judge {row.text}"}, False),
         ({"sampling": {"max_tokens": 5}}, False),

@@ -15,7 +15,7 @@ BEGAN = 10_000.0
 TYPES = {"a": "H100", "b": "L4"}
 
 
-def held(gpus: int = 4, **others: object) -> HeldGpus:
+def held(gpus: float = 4, **others: object) -> HeldGpus:
     return HeldGpus(gpus, BEGAN, lambda node: TYPES.get(node, ""), **others)  # type: ignore[arg-type]
 
 
@@ -23,7 +23,7 @@ def replica(node: str = "a", placed: float = BEGAN, seen: float = 0.0, **others:
     return ReplicaProgress(f"{node}-{placed}", node, placed=placed, seen=seen, **others)  # type: ignore[arg-type]
 
 
-def seconds(now: float, *reports: ReplicaProgress, gpus: int = 4) -> dict[str, float]:
+def seconds(now: float, *reports: ReplicaProgress, gpus: float = 4) -> dict[str, float]:
     one = held(gpus)
     one.look([replace(report, seen=report.seen or now) for report in reports], now)
     return one.seconds
@@ -74,6 +74,15 @@ def test_planned_replicas_that_have_no_room_do_not_count() -> None:
 
 def test_replicas_on_cpus_hold_nothing() -> None:
     assert seconds(BEGAN + 100, replica(), gpus=0) == {}
+
+
+def test_a_share_of_a_gpu_counts_as_a_share() -> None:
+    """Two on one GPU hold it once, and so does one beside a warm engine's."""
+    both = [replica("a", BEGAN + 1), replica("a", BEGAN + 2)]
+    assert seconds(BEGAN + 100, *both, gpus=0.5) == {"H100": 100}
+    one = held(0.5)
+    one.look([replica("cpu-only", is_warm=True, seen=BEGAN + 10, nodes=["a"])], BEGAN + 10)
+    assert (one.seconds, one.now) == ({"H100": 5}, {"H100": 0.5})
 
 
 def test_a_silent_replica_counts_until_its_last_report() -> None:

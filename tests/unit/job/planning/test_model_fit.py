@@ -133,7 +133,7 @@ def test_stages_only_where_the_heads_can_not_be_shared() -> None:
         ("8B", "L4", ROWS, "kv_cache_dtype", "kv_cache_dtype='fp8' would hold twice the tokens"),
         ("8B", "H100", ROWS, "replicas", "8 replicas of 1 GPU a node of 8 GPUs"),
         ("70B", "H200", {**ROWS, TENSOR: 2}, "replicas", "4 replicas of 2 GPUs a node of 8 GPUs"),
-        ("0.5B", "H200", ROWS, "fractional_gpus", "half a GPU would be enough (gpu_memory_utilization=0.46)"),
+        ("0.5B", "H200", ROWS, "fractional_gpus", "half a GPU would be enough; num_gpus=0.5 lets"),
     ],
 )
 def test_each_choice_has_its_reason(
