@@ -131,7 +131,7 @@ def expected_fit(spec: BatchInferenceSpec, model: ModelSizes | None, cluster: Cl
 def _sizing(spec: BatchInferenceSpec, gpu: Gpu | None = None) -> dict[str, Any]:
     """The engine arguments, with adapters: their room is not followed, so nothing is derived beside them.
 
-    :param gpu: of which an engine takes a share.
+    :param gpu: the one that engines share.
     """
     adapters = {"enable_lora": True} if spec.adapter_locations else {}
     return {**with_utilization(spec.engine_args, spec.num_gpus, gpu), **adapters}

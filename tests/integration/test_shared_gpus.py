@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines that take a half of a GPU run beside each other on it: of two jobs, of one, and a warm one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.ray_processes import run_with_own_ray
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(480), pytest.mark.turn(1)]
+
+SEEN = {
+    "three_jobs": {
+        "gpus": [["0"]] * 3,
+        "ok": [16] * 3,
+        "shares": [0.5] * 3,
+        "beside": True,
+        "starts_apart": True,
+        "third_waited": True,
+    },
+    "two_replicas": {
+        "gpus": ["0", "0"],
+        "plan": 0.5,
+        "rows": True,
+        "starts_apart": True,
+        "holds_halves": True,
+    },
+    "warm_half": {
+        "gpus": ["0"],
+        "free": 0.5,
+        "warm": 1,
+        "beside": ["0"],
+        "still_warm": 1,
+        "whole": ["0"],
+        "after": 0,
+    },
+}
+"""What is seen in each scene of ``shared_gpus.py``."""
+
+
+def test_engines_share_a_gpu(tmp_path: Path) -> None:
+    seen: dict[str, Any] = run_with_own_ray("shared_gpus.py", str(tmp_path), seconds=450)[0]
+    assert seen == SEEN
