@@ -182,8 +182,8 @@ MUTANTS = by_file({
     },
     "job/engine_process/opening.py": {
         "one-identity-for-all-files": (
-            "spec.engine_args, files, *spec.kind_of_engine])",
-            "spec.engine_args, *spec.kind_of_engine])",
+            "spec.engine_args, files, *spec.kind_of_engine]",
+            "spec.engine_args, *spec.kind_of_engine]",
             "After a model's files were replaced, rows are answered by the old ones.",
             "job/engine_process/test_opening.py::test_what_makes_another_engine",
         ),

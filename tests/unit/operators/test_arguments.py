@@ -204,13 +204,14 @@ def test_reuse_max_age_is_not_set_without_a_store_or_age() -> None:
 
 def test_rendered_text_becomes_typed_values() -> None:
     built = spec(
-        limit=" 5 ", replicas="2", num_cpus="0.5", num_gpus="0.25", max_error_fraction="0.1", max_errors="10",
+        limit=" 5 ", replicas="2", num_cpus="0.5", max_error_fraction="0.1", max_errors="10",
         max_tokens_total="1000", preserve_order="True", deduplicate="false", flush_interval="5",
         no_progress_timeout="1e3", cluster_wait="0", reuse="/store", reuse_max_age="60",
         sampling={"max_tokens": "7", "temperature": "0.5", "ignore_eos": "True", "n": "2", "stop": ["7"]},
         engine_args={"tensor_parallel_size": "2", "gpu_memory_utilization": "0.8", "max_model_len": "4k"},
     )  # fmt: skip
-    assert (built.limit, built.replicas, built.num_cpus, built.num_gpus) == (5, 2, 0.5, 0.25)
+    assert (built.limit, built.replicas, built.num_cpus) == (5, 2, 0.5)
+    assert spec(num_gpus=" 0.25 ").num_gpus == 0.25
     assert (built.max_error_fraction, built.max_errors, built.max_tokens_total) == (0.1, 10, 1000)
     assert (built.flush_interval, built.no_progress_timeout, built.cluster_wait) == (5.0, 1000.0, 0.0)
     assert (built.preserve_order, built.deduplicate, built.reuse_max_age) == (True, False, 60.0)

@@ -70,6 +70,20 @@ def test_engine_args_of_the_user_win(vllm_args: Any, monkeypatch: pytest.MonkeyP
     assert vllm_args.engine_args(parallel, spans_nodes=True)["distributed_executor_backend"] == "ray"
 
 
+def test_an_engine_with_a_share_of_a_gpu_gets_its_memory(
+    vllm_args: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On CPUs there is none to share; a GPU whose memory NVML does not tell has the least to spare."""
+    half, name = vllm(num_gpus=0.5), "gpu_memory_utilization"
+    assert name not in vllm_args.engine_args(half)
+    monkeypatch.setattr(vllm_args.vllm_compat, "is_on_cpu", lambda: False)
+    assert vllm_args.engine_args(half)[name] == 0.46
+    monkeypatch.setattr(vllm_args, "memory_of_own_gpu", lambda: int(139.8 * 2**30))
+    assert vllm_args.engine_args(half)[name] == 0.455
+    assert vllm_args.engine_args(vllm({name: 0.3}, num_gpus=0.5))[name] == 0.3
+    assert name not in vllm_args.engine_args(vllm(num_gpus=1))
+
+
 def test_small_models_run_in_float32_on_cpus_without_bfloat16(
     vllm_args: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -77,9 +77,9 @@ def test_replicas_on_cpus_hold_nothing() -> None:
 
 
 def test_a_share_of_a_gpu_counts_as_a_share() -> None:
-    """Two on one GPU hold it once, and so does one beside a warm engine's."""
-    both = [replica("a", BEGAN + 1), replica("a", BEGAN + 2)]
-    assert seconds(BEGAN + 100, *both, gpus=0.5) == {"H100": 100}
+    """Two on one GPU hold it once; one beside a warm engine's holds a half."""
+    both = [ReplicaProgress(name, "a", placed=BEGAN + 60, seen=BEGAN + 100) for name in ("x-1-a", "y-2-b")]
+    assert seconds(BEGAN + 100, *both, gpus=0.5) == {"H100": 40}
     one = held(0.5)
     one.look([replica("cpu-only", is_warm=True, seen=BEGAN + 10, nodes=["a"])], BEGAN + 10)
     assert (one.seconds, one.now) == ({"H100": 5}, {"H100": 0.5})

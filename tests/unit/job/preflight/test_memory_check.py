@@ -20,6 +20,7 @@ from airflow_provider_raybatch.job.preflight.memory_check import (
     expected_tokens,
     model_sizes,
     refuse_by_config,
+    refuse_share,
     with_length,
 )
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles
@@ -156,6 +157,38 @@ def test_the_smallest_of_several_gpus_decides_what_fits() -> None:
     reason = expected_fit(job, MEDIUM, Cluster((HEAD, L4, H200))).reasons["model"]
     assert "of 0.92 x 22.0 GiB of L4, 4.0 GiB are left for a KV cache of about 32,500 tokens" in reason
     assert expected_fit(job, MEDIUM, Cluster((HEAD, SMALL))).fits is None
+
+
+def test_a_share_that_does_not_hold_the_model_is_refused() -> None:
+    """Before an engine starts: by the config, by the rows, and for a model without a KV cache."""
+    cluster, half = Cluster((HEAD, L4)), {"engine": "vllm", "model": "acme/large", "num_gpus": 0.5}
+    refused = r"^num_gpus: 0\.5 of L4 gives an engine at most 10\.4 GiB .* set num_gpus to at least 0\."
+    assert MEDIUM is not None
+    with pytest.raises(PreflightError, match=refused):
+        by_config(SHAPES["8B"], cluster, num_gpus=0.5)
+    with pytest.raises(PreflightError, match=refused):
+        told(MEDIUM, cluster, num_gpus=0.5)
+    with pytest.raises(PreflightError, match=refused + "85, or"):
+        refuse_share(spec(**half, model_task="embed"), MEDIUM, cluster)
+    rows = spec(**{**half, "num_gpus": 0.15}, sampling={"max_tokens": 9})
+    h200 = Cluster((HEAD, H200))
+    assert checked_context(rows, MEDIUM, h200, 131_072, 9_000).problem == ""
+    with pytest.raises(
+        PreflightError, match=r"KV cache of 60,000 tokens 7\.3 GiB; set num_gpus to at least 0\.2"
+    ):
+        checked_context(rows, MEDIUM, h200, 131_072, 60_000)
+
+
+def test_a_share_that_holds_the_model_is_told() -> None:
+    half = spec(engine="vllm", model="acme/large", num_gpus=0.5, model_task="embed")
+    cluster = Cluster((HEAD, H200))
+    assert MEDIUM is not None
+    refuse_share(half, MEDIUM, cluster)
+    refuse_share(half, MEDIUM, Cluster((HEAD,)))  # waits for a GPU of an unknown kind
+    level, message = told(MEDIUM, cluster, num_gpus=0.5) or ("", "")
+    assert level == "info"
+    assert "of 0.455 x 139.8 GiB of H200, 46.7 GiB are left for a KV cache" in message
+    assert expected_fit(half, MEDIUM, cluster).reasons["replicas"] == "2 replicas of 0.5 GPU a node of 1 GPU"
 
 
 @pytest.mark.parametrize(

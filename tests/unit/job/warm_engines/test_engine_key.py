@@ -28,7 +28,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return runtime_env
 
 
-def key(environment: dict[str, SecretStr] | None = None, gpus: int = 1, **fields: Any) -> str:
+def key(environment: dict[str, SecretStr] | None = None, gpus: float = 1, **fields: Any) -> str:
     spec = submitted(**{"keep_warm": 60, **fields})
     plan = replace(make(spec, 8, Cluster(({"CPU": 8.0, "GPU": 8.0},))), gpus=gpus)
     found = engine_source(spec, environment or {}, plan)
@@ -64,6 +64,7 @@ def test_engines_get_other_adapters_of_the_same_number() -> None:
         {"adapter": "/adapters/a"},  # an engine has room for as many as its first job has
         {"engine_args": {"max_num_seqs": 7}},
         {"gpus": 2},
+        {"gpus": 0.5},
         {"accelerator_type": "H200"},
         {"task": {**TASK, "namespace": "another Airflow"}},
         {"environment": {"HF_TOKEN": SecretStr("another's")}},
