@@ -148,9 +148,9 @@ class Jobs:
     def _model(self, kind: str) -> dict[str, Any]:
         """The arguments about model and engine."""
         options = self._options
-        fixed = {"temperature": 0, "max_tokens": options.tokens}
+        fixed: dict[str, Any] = {"temperature": 0, "max_tokens": options.tokens}
         if options.engine == "echo":
-            args = {"seconds_per_token": 0.01, "max_num_seqs": 32, "startup_seconds": 2.0}
+            args: dict[str, Any] = {"seconds_per_token": 0.01, "max_num_seqs": 32, "startup_seconds": 2.0}
             sampling = {"sampling": fixed} if kind == "generate" else {}
             return {"engine": "echo", "model": "echo", "engine_args": args, **sampling}
         given = getattr(options, kind)

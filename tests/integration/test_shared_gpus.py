@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.ray_processes import run_with_own_ray
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(480), pytest.mark.turn(1)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(480)]
 
-SEEN = {
+SEEN: dict[str, dict[str, Any]] = {
     "three_jobs": {
         "gpus": [["0"]] * 3,
         "ok": [16] * 3,
@@ -41,6 +41,13 @@ SEEN = {
 """What is seen in each scene of ``shared_gpus.py``."""
 
 
-def test_engines_share_a_gpu(tmp_path: Path) -> None:
-    seen: dict[str, Any] = run_with_own_ray("shared_gpus.py", str(tmp_path), seconds=450)[0]
-    assert seen == SEEN
+@pytest.mark.parametrize(
+    "scenes",
+    [
+        pytest.param(("three_jobs", "two_replicas"), marks=pytest.mark.turn(1), id="jobs and replicas"),
+        pytest.param(("warm_half",), marks=pytest.mark.turn(5), id="a warm engine"),
+    ],
+)
+def test_engines_share_a_gpu(tmp_path: Path, scenes: tuple[str, ...]) -> None:
+    seen, _ = run_with_own_ray("shared_gpus.py", str(tmp_path), *scenes, seconds=450)
+    assert seen == {scene: SEEN[scene] for scene in scenes}

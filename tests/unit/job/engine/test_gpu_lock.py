@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,10 @@ HALF = spec(num_gpus=0.5)
 
 
 @pytest.fixture(autouse=True)
-def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    """The GPU of this process; a folder in place of the machine's shared memory."""
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The GPU of this process is 3; a folder stands for the machine's shared memory."""
     monkeypatch.setattr(gpu_lock, "_SHARED_MEMORY", tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    return "3"
 
 
 class Start(threading.Thread):

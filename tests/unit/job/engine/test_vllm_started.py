@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import vllm_started
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_started
 from tests.support.specs import spec
 
 MEASURED = (
@@ -38,7 +38,7 @@ def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
             started.append("an engine")
             return "an engine"
 
-        monkeypatch.setattr(vllm_started.vllm_compat, "start_engine", start)
+        monkeypatch.setattr(vllm_compat, "start_engine", start)
         return started
 
     monkeypatch.setattr(vllm_started, "engine_args", lambda spec, spans_nodes: {})
