@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import ValidationError, model_validator
 
 from airflow_provider_raybatch.contract.arguments.chunks import ChunkArguments
 from airflow_provider_raybatch.contract.arguments.cost import CostArguments
@@ -30,17 +30,20 @@ from airflow_provider_raybatch.contract.arguments.reuse import ReuseArguments
 from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
 from airflow_provider_raybatch.contract.arguments.served import ServedArguments
 from airflow_provider_raybatch.contract.arguments.sizing import LORA_SIZES, SIZING_ARGS
-from airflow_provider_raybatch.contract.arguments.steps import StepsArguments
+from airflow_provider_raybatch.contract.arguments.steps import AskedStep, StepsArguments
 from airflow_provider_raybatch.contract.arguments.task import GENERATE, TaskArguments
 from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN, ToolArguments
+from airflow_provider_raybatch.contract.base import sentence
 from airflow_provider_raybatch.contract.digest import json_digest
+from airflow_provider_raybatch.contract.fan_out import check_fan_out
 from airflow_provider_raybatch.contract.location import (
     check_absolute,
     check_model_folder,
     plain,
     reads_into,
 )
-from airflow_provider_raybatch.contract.step_specs import adapters_of, check_steps, split
+from airflow_provider_raybatch.contract.step_columns import StepColumns, check_columns
+from airflow_provider_raybatch.contract.step_specs import adapters_of, fields_of
 from airflow_provider_raybatch.contract.submission import Submission
 
 NOT_ARGUMENTS = frozenset({
@@ -298,7 +301,11 @@ class BatchInferenceSpec(
                 f"steps: model_task {self.model_task!r} generates no text, and an engine either generates or "
                 "pools; use a task of its own for it"
             )
-        check_steps(self.steps, self.step_specs())
+        asked = list(zip(self.steps, self.step_specs(), strict=True))
+        check_fan_out([(step, one.asks_several, one.sampling, one.response_schema) for step, one in asked])
+        check_columns([
+            StepColumns(step, one.made_columns, list(one.column_arguments())) for step, one in asked
+        ])
         return self
 
     def step_specs(self) -> tuple[BatchInferenceSpec, ...]:
@@ -306,7 +313,19 @@ class BatchInferenceSpec(
 
         :raises ValueError: a step is wrong; one sentence, with its name.
         """
-        return split(self)
+        if not self.steps:
+            return (self,)
+        shared = self.model_dump(exclude={"steps", "asked_step"})
+        found: list[BatchInferenceSpec] = []
+        for number, step in enumerate(self.steps):
+            earlier = [name for one in found for name in one.step_columns]
+            asked = AskedStep(steps=self.steps, number=number, earlier_columns=earlier)
+            own = fields_of(asked, self.sampling, self.adapter)
+            try:
+                found.append(BatchInferenceSpec.model_validate({**shared, **own}))
+            except ValidationError as error:
+                raise ValueError(f"steps: {step.name}: {sentence(error).rstrip('.')}") from None
+        return tuple(found)
 
     @property
     def step_columns(self) -> list[str]:
@@ -357,7 +376,7 @@ class BatchInferenceSpec(
     @property
     def adapter_locations(self) -> dict[str, str]:
         """See :attr:`ModelArguments.adapter_locations`; with those of all steps."""
-        return adapters_of(self) if self.steps else super().adapter_locations
+        return adapters_of(self.steps, self.adapter) if self.steps else super().adapter_locations
 
     @property
     def asks_several(self) -> bool:

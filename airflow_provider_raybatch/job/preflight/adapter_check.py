@@ -218,7 +218,7 @@ def as_located(spec: BatchInferenceSpec, adapters: Mapping[str, CheckedAdapter])
         return {}
     digests = {name: adapters[name].digest for name in locations}
     if spec.steps:
-        pinned = with_adapters(spec, locations)
+        pinned = with_adapters(spec.steps, spec.adapter, locations)
     elif spec.adapter is None:
         pinned = {"adapters": locations}
     else:
