@@ -15,6 +15,10 @@ from airflow_provider_raybatch.workflows.funnel import Funnel
 from airflow_provider_raybatch.workflows.places import destination
 from airflow_provider_raybatch.workflows.rows import Rows
 
+_STEPS = (
+    "asked", "skipped", "ok", "rejected", "errors", "resumed", "reused",
+    "input_tokens", "cached_tokens", "output_tokens",
+)  # fmt: skip
 _COSTS = (
     "input_tokens", "cached_tokens", "output_tokens", "tokens_paid", "tokens_saved", "gpu_seconds", "seconds",
 )  # fmt: skip
@@ -40,8 +44,10 @@ class Card:
         """Add the rows and the cost of a batch inference, from its manifest.
 
         Input, cached and output tokens are those of the delivered rows. `tokens_paid`, `gpu_seconds` and
-        `cost` are the run's own; `tokens_saved` are tokens of delivered rows that it did not pay for.
+        `cost` are the run's own; `tokens_saved` are tokens of delivered rows that it did not pay for. A run
+        that asked in `steps` also has rows and tokens of each of them.
 
+        :param step: name of the run.
         :param result: what the operator returned.
         :param model: name of the model; a manifest has its digest only.
         :raises WorkflowError: `result` has no manifest that can be read.
@@ -66,6 +72,8 @@ class Card:
                     "cost": manifest.cost,
                     "currency": manifest.currency,
                 }
+                if manifest.steps:
+                    run["steps"] = [one.model_dump() for one in manifest.steps]
             self.runs.append(run)
 
     def add_samples(self, kind: str, rows: Rows, count: int = 5) -> None:
@@ -108,6 +116,11 @@ class Card:
             names = ("step", "model", "rows", "errors", "reused", *_COSTS, "cost", "currency")
             costs = [[run.get(name) for name in names] for run in self.runs]
             lines += ["", "## Cost", "", markdown_table(names, costs).rstrip()]
+        for run in self.runs:
+            if counts := run.get("steps"):
+                asked = [[one["name"], *(one[name] for name in _STEPS)] for one in counts]
+                lines += ["", f"## Steps of {line(run['step'])}", ""]
+                lines.append(markdown_table(("step", *_STEPS), asked).rstrip())
         for step, prompt in self.prompts.items():
             lines += ["", f"## Prompt of {line(step)}", "", fenced(prompt)]
         for kind, rows in self.samples.items():

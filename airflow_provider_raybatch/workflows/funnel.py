@@ -7,7 +7,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.dataset import Result
 from airflow_provider_raybatch.report.markdown import markdown_table
+from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.workflows.rows import Rows
 
 
 @dataclass
@@ -29,6 +33,24 @@ class Funnel:
     """Steps in order; the first one is the input, which drops nothing."""
 
     steps: list[FunnelStep] = field(default_factory=list)
+
+    @classmethod
+    def of_run(cls, name: str, result: Result, aws_conn_id: str | None = None) -> Funnel:
+        """The rows of a batch inference, and those that it has answered.
+
+        :param name: of the second step. Its rules are where rows failed, such as ``engine``, and with `steps`
+            ``draft.engine``.
+        :param result: what the operator returned.
+        :raises WorkflowError: `result` has no manifest of a batch inference that can be read.
+        """
+        (manifest,) = Rows(result, aws_conn_id=aws_conn_id).manifests
+        if not isinstance(manifest, BatchManifest):
+            raise WorkflowError(
+                f"result: {manifest.manifest_uri!r} is not of a batch inference; give what its task returned."
+            )
+        counts = manifest.counts
+        answered = FunnelStep(name, counts.ok, dropped=Counter(counts.errors_by_step))
+        return cls([FunnelStep("input", counts.input), answered])
 
     @property
     def left(self) -> int:

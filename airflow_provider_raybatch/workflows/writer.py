@@ -109,6 +109,16 @@ class DatasetWriter:
         return self._manifest
 
     @property
+    def schema(self) -> pa.Schema:
+        """Columns of the rows.
+
+        :raises WorkflowError: no batch was written, so they are unknown.
+        """
+        if self._schema is None:
+            raise WorkflowError("rows: no batch was written; write at least an empty one with the columns.")
+        return self._schema
+
+    @property
     def result(self) -> dict[str, Any]:
         """What a task returns for the next one, with the same keys as a batch inference's result."""
         return self.manifest.result()
@@ -130,8 +140,7 @@ class DatasetWriter:
 
         :raises WorkflowError: no batch was written, so the columns are unknown.
         """
-        if self._schema is None:
-            raise WorkflowError("rows: no batch was written; write at least an empty one with the columns.")
+        schema = self.schema
         if not self._parts and not self._files:
             self._parts[""] = _Part()  # An empty file still shows readers of the folder the columns.
         for prefix in sorted(self._parts):
@@ -142,7 +151,7 @@ class DatasetWriter:
             uri=uri,
             manifest_uri=f"{self._folder.uri}/manifests/{self._version}.json",
             files=self._files,
-            schema=[Column(name=one.name, type=str(one.type)) for one in self._schema],
+            schema=[Column(name=one.name, type=str(one.type)) for one in schema],
             partitioned_by=self._partition_by,
             rows=sum(file.rows for file in self._files),
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
