@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program of ``make demo``: runs ``nightly_synthetic_data`` once, on this machine, from nothing.
 
-Airflow's home, the datasets and the table are in ``.demo/`` of the repository. The task `generate` starts a
+Airflow's home, the datasets and the table are in ``.demo/`` of the repository. The task `write` starts a
 private Ray with vLLM and ends it. Prints the job's events, ten rows, and in its last line the location of the
 manifest.
 """
@@ -166,7 +166,7 @@ def show_result(began: float) -> None:
 
     from airflow_provider_raybatch.dataset import open_dataset
 
-    manifest = open_dataset(max(DATASETS.glob("*/generated/manifest.json"))).manifest
+    manifest = open_dataset(max(DATASETS.glob("*/written/manifest.json"))).manifest
     with duckdb.connect(str(WAREHOUSE), read_only=True) as warehouse:
         rows = warehouse.sql(
             "SELECT topic, question, answer FROM questions WHERE run_id = $run ORDER BY topic_id",
