@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowSkipException
+from jinja2 import Environment
 
 from airflow_provider_raybatch.contract.row_template import RowTemplate
+from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
+from airflow_provider_raybatch.storage.folder import folder
 from airflow_provider_raybatch.workflows.rows import Result, Rows
 from tests.support.programs import program
+from tests.support.whole_job import attempt
 from tests.unit.workflows.datasets import inferred
 
 EXAMPLES = Path(__file__).parents[3] / "dags_examples"
@@ -37,14 +39,6 @@ class Example:
     def call(self, task_id: str, *arguments: Any, **named: Any) -> Any:
         """Run the function of a Python task."""
         return self.dag.task_dict[task_id].python_callable(*arguments, **named)
-
-    def runs(self, task_id: str, source: Result) -> bool:
-        """Return whether a task is not skipped by its own condition."""
-        try:
-            self.dag.task_dict[task_id]._pre_execute_hook({"task": SimpleNamespace(source=source)})
-        except AirflowSkipException:
-            return False
-        return True
 
     def infer(
         self,
@@ -78,6 +72,26 @@ class Example:
             rows.append(row)
         schema = None if rows else Rows(source).schema.append(_text(f"{prefix}response"))
         return inferred(folder, rows, schema, letters)
+
+    def infer_in_steps(
+        self, task_id: str, source: Mapping[str, Any], night: str, params: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return what the batch inference of a task returns: a whole job in this process, with the echo.
+
+        :param night: in place of the run's time.
+        """
+        operator = self.dag.task_dict[task_id]
+        template = Environment().from_string(operator.max_error_fraction)
+        given = {
+            **{name: getattr(operator, name) for name in ARGUMENTS},
+            "source": source["uri"],
+            "destination": operator.destination.replace(self.module.NIGHT, night),
+            "max_error_fraction": template.render(params=params),
+            "engine": "echo",
+        }
+        document = build_spec(given).model_dump(mode="json", exclude={"submission", "schema_version"})
+        (read,) = document.pop("source")
+        return attempt(folder(document["destination"]), 0, read, **document).model_dump(mode="json")
 
 
 def _text(name: str) -> Any:

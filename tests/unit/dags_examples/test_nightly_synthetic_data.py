@@ -2,17 +2,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.job.engine.echo import EchoEngine
+from airflow_provider_raybatch.job.row import Completion
 from airflow_provider_raybatch.workflows.rows import Rows
 from tests.support.airflow_tasks import OutletEvents
+from tests.support.whole_job import without_cluster
 from tests.unit.dags_examples.example import Example
 
 TOPICS = [{"topic_id": n, "topic": topic} for n, topic in enumerate(["tides", "copper", "bridges", "yeast"])]
@@ -23,51 +26,74 @@ def pair(question: str, answer: str = "It is.") -> str:
     return json.dumps({"question": question, "answer": answer})
 
 
-def first_answers(row: Mapping[str, Any]) -> list[str]:
-    """Return the first responses: the quizmaster repeats itself, the teacher breaks the schema once."""
-    topic = row["topic"]
-    if row["persona"] == "quizmaster":
-        return [pair(f"What moves the {topic} of the world most of all?")] * 2
-    return [pair(f"Who was first to write down how {topic} work?"), f'{{"question": "Is {topic} old?"}}']
+class Model:
+    """What a model answers. The quizmaster repeats itself; the teacher's second draft is cut off.
 
+    The judge dislikes copper, and no draft about yeast can be repaired.
+    """
 
-def repaired(row: Mapping[str, Any]) -> str | None:
-    if row["topic"] == "yeast":
-        return None
-    return pair(f"Since when do people know about {row['topic']} at all?")
+    def __init__(self) -> None:
+        self.drafts = Counter[str]()
 
+    def draft(self, topic: str, is_quizmaster: bool, number: int) -> str:
+        if is_quizmaster:
+            return pair(f"What moves the {topic} of the world most of all?")
+        return (
+            f'{{"question": "Is {topic}' if number else pair(f"Who was first to write down how {topic} work?")
+        )
 
-def judged(row: Mapping[str, Any]) -> str:
-    return json.dumps({"reason": "Look.", "score": 1 if row["topic"] == "copper" else 5})
+    def repair(self, topic: str) -> str:
+        return "{" if topic == "yeast" else pair(f"Since when do people know about {topic} at all?")
+
+    def answer(self, prompt: str) -> Completion:
+        if prompt.startswith("Judge an answer."):
+            text = json.dumps({"reason": "Look.", "score": 1 if "copper" in prompt else 5})
+        else:
+            (topic,) = re.findall(r"answer about: (\w+)", prompt)
+            if "This answer was refused: the response was cut off after 32 tokens" in prompt:
+                text = self.repair(topic)
+            else:
+                self.drafts[prompt] += 1
+                text = self.draft(topic, "quizzes" in prompt, self.drafts[prompt] % 2 == 0)
+        is_whole = text.endswith("}")
+        return Completion(text, "stop" if is_whole else "length", 5 if is_whole else 32)
 
 
 class Night:
     """One run of the DAG over four topics."""
 
-    def __init__(self, example: Example, folder: Path, name: str, **params: Any) -> None:
+    def __init__(self, example: Example, name: str, **params: Any) -> None:
         self.example, self.name, self.params = example, name, {**PARAMS, **params}
-        tonight = folder / name
-        call, infer = example.call, example.infer
-        self.planned = call("plan", str(tonight), self.params)
-        self.generated = infer("generate", self.planned, tonight / "generated", first_answers)
-        self.checked = call("check", self.generated, str(tonight))
-        self.repaired = None
-        if example.runs("repair", self.checked["failed"]):
-            self.repaired = infer("repair", self.checked["failed"], tonight / "repaired", repaired)
-        self.unique = call("deduplicate", self.checked, self.repaired, str(tonight), name, self.params)
-        self.judged = infer("judge", self.unique["unique"], tonight / "judged", judged)
-        self.accepted = call(
-            "accept", self.generated, self.repaired, self.unique, self.judged, str(tonight), name, self.params
-        )
+        self.folder = f"{example.module.OUTPUT}/{name}"
+        self.planned = example.call("plan", self.folder, self.params)
+        self.written = example.infer_in_steps("write", self.planned, name, self.params)
+        self.accepted = self.accept()
         self.events = OutletEvents()
-        self.loaded = call("load", self.accepted, run_id=name, outlet_events=self.events)
+        self.loaded = example.call("load", self.accepted, run_id=name, outlet_events=self.events)
+
+    def accept(self) -> dict[str, Any]:
+        accepted: dict[str, Any] = self.example.call(
+            "accept", self.written, self.folder, self.name, self.params
+        )
+        return accepted
 
     def rejected(self) -> Counter[str]:
         return Counter(row["rule"] for row in Rows(self.accepted["rejected"]).rows())
 
+    def card(self) -> Any:
+        return json.loads(Path(self.accepted["card_uri"]).read_text())
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Model:
+    model = Model()
+    monkeypatch.setattr(EchoEngine, "_completion", lambda _, asked, number: model.answer(asked.prompt))
+    return model
+
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Example:
+    without_cluster(monkeypatch)
     source = tmp_path / "topics.jsonl"
     source.write_text("".join(json.dumps(one) + "\n" for one in TOPICS) + "broken\n")
     return Example(
@@ -76,81 +102,82 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Example:
     )  # fmt: skip
 
 
-def test_two_nights(example: Example, tmp_path: Path) -> None:
-    first = Night(example, tmp_path, "first")
-    assert Rows(first.planned).count == 8
-    funnel = [(step["step"], step["rows"]) for step in first.unique["funnel"]]
-    # 8 rows x 2 samples; 4 break the schema, 3 of them are repaired; 4 are repeated.
+@pytest.mark.usefixtures("model")
+def test_two_nights(example: Example) -> None:
+    first = Night(example, "first")
+    assert Rows(first.planned).count == 16  # 4 topics x 2 personas x 2 samples
+    funnel = [(step["step"], step["rows"]) for step in first.card()["funnel"]]
+    # 4 drafts are cut off, 3 of them are repaired; 4 rows are about copper; 3 are repeated.
     assert funnel == [
-        ("input", 16), ("schema", 12), ("repair", 15), ("exact_duplicates", 11), ("near_duplicates", 11),
+        ("input", 16), ("write", 15), ("score_threshold", 11),
+        ("exact_duplicates", 8), ("near_duplicates", 8),
     ]  # fmt: skip
-    assert first.rejected() == {"exact_duplicate": 4, "score_below": 3, "engine": 1}
+    assert first.rejected() == {"exact_duplicate": 3, "score_below": 4, "repair.parse": 1}
     assert first.loaded == first.accepted["rows"] == 8
     extra = first.events[example.module.QUESTIONS].extra
     assert extra["manifest_uri"] == first.accepted["manifest_uri"]
-    card = json.loads(Path(extra["card_uri"]).read_text())
-    assert [(step["step"], step["rows"]) for step in card["funnel"][-2:]] == [
-        ("judgement", 11), ("score_threshold", 8),
-    ]  # fmt: skip
-    assert [run["step"] for run in card["runs"]] == ["generate", "repair", "judge"]
+    asked = {step["name"]: step["asked"] for step in first.card()["runs"][0]["steps"]}
+    assert asked == {"draft": 16, "repair": 4, "judge": 12, "rejudge": 3}
 
-    second = Night(example, tmp_path, "second")
+    second = Night(example, "second")
     assert second.accepted["rows"] == 0
-    # Rows that the judge refused on the first night are judged again.
-    assert second.rejected() == {"accepted_earlier": 11, "exact_duplicate": 1, "score_below": 3, "engine": 1}
+    assert second.rejected() == {"accepted_earlier": 11, "score_below": 4, "repair.parse": 1}
     with duckdb.connect(str(example.module.WAREHOUSE)) as warehouse:
         query = "SELECT run_id, count(*), min(topic_id), max(score) FROM questions GROUP BY 1"
         assert warehouse.execute(query).fetchall() == [("first", 8, 0, 5)]
 
 
-def test_a_repeated_night_replaces_its_rows(example: Example, tmp_path: Path) -> None:
-    first = Night(example, tmp_path, "first")
-    results = (first.generated, first.repaired, first.unique, first.judged)
-    again = example.call("accept", *results, str(tmp_path / "first"), "first", first.params)
+@pytest.mark.usefixtures("model")
+def test_a_row_has_its_draft_or_its_repair(example: Example) -> None:
+    rows = list(Rows(Night(example, "first").accepted).rows())
+    repaired = {row["question"] for row in rows if row["draft_rejected"]}
+    assert repaired == {f"Since when do people know about {topic} at all?" for topic in ("tides", "bridges")}
+    assert all(row["topic"] in row["question"] for row in rows)
+    assert {(row["answer"], row["score"], row["judgement"]) for row in rows} == {("It is.", 5, "Look.")}
+
+
+@pytest.mark.usefixtures("model")
+def test_a_repeated_night_replaces_its_rows(example: Example) -> None:
+    first = Night(example, "first")
+    again = first.accept()
     assert (again["rows"], again["uri"] == first.accepted["uri"]) == (8, False)
     assert example.call("load", again, run_id="first", outlet_events=OutletEvents()) == 8
     with duckdb.connect(str(example.module.WAREHOUSE)) as warehouse:
         assert warehouse.execute("SELECT count(*) FROM questions").fetchall() == [(8,)]
 
 
-def test_a_night_in_which_every_answer_fits_repairs_nothing(
-    example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_whole_drafts_are_not_repaired(
+    example: Example, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def answers(row: Mapping[str, Any]) -> list[str]:
-        return [pair(f"What does a {row['persona']} know of {row['topic']}, {n}?") for n in ("one", "two")]
+    def draft(topic: str, is_quizmaster: bool, is_second: bool) -> str:
+        who = "a quizmaster" if is_quizmaster else "a teacher"
+        return pair(f"What does {who} {'ask of' if is_second else 'know about'} {topic}?")
 
-    monkeypatch.setitem(globals(), "first_answers", answers)
-    night = Night(example, tmp_path, "whole")
-    assert night.repaired is None
-    assert [step["rows"] for step in night.unique["funnel"][:3]] == [16, 16, 16]
+    monkeypatch.setattr(model, "draft", draft)
+    night = Night(example, "whole")
+    asked = {step["name"]: step["asked"] for step in night.card()["runs"][0]["steps"]}
+    assert asked == {"draft": 16, "repair": 0, "judge": 16, "rejudge": 0}
     assert night.loaded == night.accepted["rows"] > 0
-    card = json.loads(Path(night.events[example.module.QUESTIONS].extra["card_uri"]).read_text())
-    assert [run["step"] for run in card["runs"]] == ["generate", "judge"]
-
-
-def test_an_empty_night(example: Example, tmp_path: Path) -> None:
-    Path(example.module.SOURCE).write_text("")
-    night = Night(example, tmp_path, "empty")
-    assert (night.loaded, night.accepted["rows"], night.rejected()) == (0, 0, {})
 
 
 def test_a_night_in_which_every_answer_fails(
-    example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    example: Example, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(globals(), "first_answers", lambda row: ["no", "no"])
-    monkeypatch.setitem(globals(), "repaired", lambda row: "still no")
-    with pytest.raises(AirflowFailException, match="min_share: only 0 of 16 answers fit the schema"):
-        Night(example, tmp_path, "bad")
-    night = Night(example, tmp_path, "tolerated", min_share=0)
-    assert (night.loaded, night.rejected()) == (0, {"not_json": 16})
-    monkeypatch.undo()
-    assert Night(example, tmp_path, "next").loaded == 8
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "draft", lambda *_: "{")
+        patch.setattr(model, "repair", lambda _: "{")
+        with pytest.raises(RaybatchError, match="max_error_fraction"):
+            Night(example, "bad")
+        night = Night(example, "tolerated", min_share=0)
+        assert (night.loaded, night.rejected()) == (0, {"repair.parse": 16})
+    assert Night(example, "next").loaded == 8
 
 
 def test_limit_takes_the_first_topics(example: Example, tmp_path: Path) -> None:
     planned = example.call("plan", str(tmp_path / "out"), {**PARAMS, "limit": 1})
-    assert [(row["topic"], row["persona"]) for row in Rows(planned).rows()] == [
-        ("tides", "quizmaster"), ("tides", "teacher"),
+    assert [(row["topic"], row["persona"], row["sample"]) for row in Rows(planned).rows()] == [
+        ("tides", "quizmaster", 0), ("tides", "quizmaster", 1),
+        ("tides", "teacher", 0), ("tides", "teacher", 1),
     ]  # fmt: skip
 
 
