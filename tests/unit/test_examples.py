@@ -23,15 +23,15 @@ LIST = """
 import json, sys
 from airflow.dag_processing.dagbag import DagBag
 bag = DagBag({folder!r})
-generate = bag.dags["nightly_synthetic_data"].task_dict["generate"]
+write = bag.dags["nightly_synthetic_data"].task_dict["write"]
 print(json.dumps({{
     "errors": bag.import_errors,
     "tasks": {{name: sorted(dag.task_dict) for name, dag in bag.dags.items()}},
     "mapped": [name for dag in bag.dags.values() for name, one in dag.task_dict.items() if one.is_mapped],
-    "destination": generate.destination,
-    "deferrable": generate.deferrable,
-    "ray_conn_id": generate.ray_conn_id,
-    "aws_conn_id": generate.aws_conn_id,
+    "destination": write.destination,
+    "deferrable": write.deferrable,
+    "ray_conn_id": write.ray_conn_id,
+    "aws_conn_id": write.aws_conn_id,
     "loads": [asset.name for asset in bag.dags["nightly_synthetic_data"].task_dict["load"].outlets],
     "waits_for": [asset.name for asset in bag.dags["report_on_questions"].timetable.asset_condition.objects],
     "heavy": sorted({{"pyarrow", "scipy", "matplotlib", "rensa"}} & set(sys.modules)),
@@ -58,9 +58,7 @@ def test_the_folder_holds_its_dags_and_needs_no_setting(tmp_path: Path) -> None:
     found = parsed(tmp_path)
     assert (found["errors"], found["heavy"]) == ({}, [])
     assert found["tasks"] == {
-        "nightly_synthetic_data": [
-            "accept", "check", "deduplicate", "generate", "judge", "load", "plan", "repair",
-        ],
+        "nightly_synthetic_data": ["accept", "load", "plan", "write"],
         "report_on_questions": ["report"],
         "data_curation": ["curate", "label", "sieve"],
         "model_evaluation": [
@@ -84,7 +82,7 @@ def test_the_environment_sets_paths_connections_and_mode(tmp_path: Path) -> None
         RAYBATCH_EXAMPLE_AWS_CONN_ID="aws_lake",
     )
     assert found["errors"] == {}
-    assert found["destination"] == "s3://lake/questions/{{ dag_run.run_after | ts_nodash }}/generated"
+    assert found["destination"] == "s3://lake/questions/{{ dag_run.run_after | ts_nodash }}/written"
     assert (found["deferrable"], found["ray_conn_id"], found["aws_conn_id"]) == (True, "ray_gpu", "aws_lake")
 
 

@@ -26,18 +26,23 @@ def night(airflow: AirflowStack, api: AirflowApi, jobs: RayJobs) -> Run:
 
 
 def test_table_holds_what_was_accepted(night, airflow):
-    manifest = open_dataset(night.task("generate").xcom()).manifest
-    assert manifest.counts.input == 400 == manifest.counts.ok + manifest.counts.error
+    manifest = open_dataset(night.task("write").xcom()).manifest
+    assert manifest.counts.input == 800 == manifest.counts.ok + manifest.counts.error
     assert manifest.versions["vllm"]
     accepted = night.task("accept").xcom()
     rows = list(Rows(accepted).rows())
     card = json.loads(Path(accepted["card_uri"]).read_text())
     left = {step["step"]: step["rows"] for step in card["funnel"]}
-    assert left["input"] == 800  # two samples
-    assert left["schema"] > 0.9 * left["input"]
+    assert left["input"] == 800
+    assert left["write"] > 0.9 * left["input"]
     # The judge knows these facts: the model's answers are right.
-    assert left["score_threshold"] == len(rows) > 0.9 * left["near_duplicates"] > 0
-    assert Rows(accepted["rejected"]).count >= left["repair"] - len(rows)
+    assert left["score_threshold"] > 0.9 * left["write"]
+    assert left["near_duplicates"] == len(rows) > 0
+    assert Rows(accepted["rejected"]).count == 800 - len(rows)
+    assert any(row["draft_rejected"] for row in rows)
+    steps = {step["name"]: step for step in card["runs"][0]["steps"]}
+    assert steps["draft"]["asked"] == 800 > steps["repair"]["asked"] == steps["draft"]["rejected"] > 0
+    assert steps["repair"]["ok"] > 0.9 * steps["repair"]["asked"]
     with duckdb.connect(str(airflow.home / "raybatch_example/warehouse.duckdb"), read_only=True) as warehouse:
         query = "SELECT topic_id, question, answer FROM questions WHERE run_id = ?"
         loaded = warehouse.execute(query, [night.run_id]).fetchall()

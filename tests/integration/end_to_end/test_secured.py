@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import requests
@@ -25,6 +26,7 @@ from .stack import AirflowStack
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.turn(5)]
 
 ROWS = 40
+ASKED = 2 * 2 * ROWS  # two personas, two samples
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,7 @@ def token_jobs(api: AirflowApi, token_ray_cluster: RayCluster) -> Iterator[RayJo
 
 @pytest.fixture(scope="module")
 def task(airflow: AirflowStack, api: AirflowApi, token_jobs: RayJobs, lake: Lake) -> Task:
-    """The example's first batch inference, deferrable, from S3 to S3 over the secured cluster."""
+    """The example's batch inference, deferrable, from S3 to S3 over the secured cluster."""
     lake.connect(api, "lake")
     lake.write_rows("in/rows.jsonl", ({"topic_id": n, "topic": f"topic {n}"} for n in range(ROWS)))
     api.unpause("report_on_questions")  # events don't start a paused DAG
@@ -49,7 +51,7 @@ def task(airflow: AirflowStack, api: AirflowApi, token_jobs: RayJobs, lake: Lake
     }
     airflow.show_dags({f"RAYBATCH_EXAMPLE_{name}": value for name, value in example.items()})
     run = api.first_run("nightly_synthetic_data").wait(timeout=800)
-    return run.task("generate")
+    return run.task("write")
 
 
 def test_cluster_and_bucket_are_locked(token_ray_cluster, lake):
@@ -57,6 +59,12 @@ def test_cluster_and_bucket_are_locked(token_ray_cluster, lake):
     for wrong in (replace(lake, key_id="AKIANOBODY"), replace(lake, secret="guessed")):
         with pytest.raises(ClientError, match="403"):
             wrong.client().head_bucket(Bucket="lake")
+
+
+def words_asked(row: dict[str, Any]) -> set[str]:
+    """Return the words of the prompt for a draft."""
+    prompt = f"{row['instruction']} Answer in JSON. Write one question and answer about: {row['topic']}"
+    return set(prompt.split())
 
 
 def test_dataset_is_in_the_bucket(task, token_jobs, lake, as_airflow):
@@ -67,8 +75,10 @@ def test_dataset_is_in_the_bucket(task, token_jobs, lake, as_airflow):
     dataset = open_dataset(result, "lake")
     assert dataset.files == [f"s3://lake/{entry['Key']}" for entry in listed]
     answers = dataset.to_arrow().to_pylist()
-    assert len(answers) == 2 * ROWS == dataset.manifest.counts.ok  # two personas
-    assert all(set(row["topic"].split()) <= set(row["response"].split()) for row in answers)
+    assert len(answers) == ASKED == dataset.manifest.counts.ok
+    # The echo makes its texts of the words of the prompt.
+    assert all(set(row["draft_question"].split()) <= words_asked(row) for row in answers)
+    assert all(row["judge_score"] in {1, 3, 5} for row in answers)
     (job,) = token_jobs.of(task)
     assert job["submission_id"] == result["submission_id"]
 
@@ -81,24 +91,25 @@ def test_tasks_and_dags_behind_it_read_from_the_bucket(task):
     assert (reported["uri"], reported["rows"]) == (accepted["uri"], accepted["rows"])
 
 
-def test_second_night_accepts_and_pays_for_what_is_new(task, lake, as_airflow):
-    """The echo is the same on both nights: first text that is not JSON, which is then repaired."""
+def test_second_night_accepts_what_is_new(task, lake, as_airflow):
+    """The echo answers the same on both nights."""
     first, second = task.run, task.run.api.trigger("nightly_synthetic_data").wait(timeout=800)
     accepted = first.task("accept").xcom()
-    left = {step["step"]: step["rows"] for step in lake.document(accepted["card_uri"])["funnel"]}
-    asked = 2 * 2 * ROWS  # two personas, two samples
-    assert (left["input"], left["schema"], left["repair"]) == (asked, 0, asked)
-    assert first.task("load").xcom() == accepted["rows"] == left["score_threshold"] > 0
+    card = lake.document(accepted["card_uri"])
+    left = {step["step"]: step["rows"] for step in card["funnel"]}
+    assert left["input"] == left["write"] == ASKED
+    asked = {step["name"]: step["asked"] for step in card["runs"][0]["steps"]}
+    assert asked == {"draft": ASKED, "repair": 0, "judge": ASKED, "rejudge": 0}
+    assert first.task("load").xcom() == accepted["rows"] == left["near_duplicates"] > 0
     rejected = list(Rows(accepted["rejected"], aws_conn_id="lake").rows())
-    assert len(rejected) + accepted["rows"] == asked
+    assert len(rejected) + accepted["rows"] == ASKED
     assert all(row["rule"] and row["reason"] for row in rejected)
 
     again = second.task("accept").xcom()
     assert again["rows"] == 0
     assert "accepted_earlier" in {row["rule"] for row in Rows(again["rejected"], aws_conn_id="lake").rows()}
-    for task_id in ("repair", "judge"):
-        result = second.task(task_id).xcom()
-        assert result["reused"] == result["rows"]
+    result = second.task("write").xcom()
+    assert (result["rows"], result["reused"]) == (ASKED, 0)  # each night has drafts of its own
 
 
 def test_keys_are_in_no_file_of_the_tasks_around(task, lake, airflow):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from airflow_provider_raybatch.contract.manifest import (
     ManifestFile,
     Tokens,
 )
+from airflow_provider_raybatch.contract.step_counts import StepCounts
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.workflows.funnel import Funnel
 from airflow_provider_raybatch.workflows.rows import Rows
@@ -31,10 +33,12 @@ def inferred(
     schema: pa.Schema | None = None,
     letters: Sequence[dict[str, Any]] = (),
     map_index: int = -1,
+    steps: list[StepCounts] | None = None,
 ) -> dict[str, Any]:
     """Commit a batch inference of two files; return the XCom fields that matter here.
 
     :param letters: dead letters.
+    :param steps: the counts of its steps.
     """
     table = pa.Table.from_pylist(list(rows), schema=schema)
     data = folder / "data/one"
@@ -60,6 +64,7 @@ def inferred(
             input=len(rows) + len(letters),
             ok=len(rows),
             error=len(letters),
+            errors_by_step=Counter(letter["step"] for letter in letters),
             reused=1 if rows else 0,
             duplicates=2 if rows else 0,
         ),
@@ -67,6 +72,7 @@ def inferred(
         tokens_paid=12,
         tokens_saved=3,
         gpu_seconds=6.5,
+        steps=steps,
         owner=TaskKey(dag_id="d", run_id="r", task_id="t", map_index=map_index),
         run_token="token",
         submission_id="job",

@@ -17,6 +17,15 @@ PAGE = Path(__file__).resolve().parents[3] / "docs/workflows.md"
 TEXT = "The harbour was quiet in the morning and the boats came home with the fish that they had caught"
 
 
+def drafted(number: int) -> dict[str, Any]:
+    """Return a row in steps; every second draft was repaired."""
+    draft, repair = (f"draft {number}", None) if number % 2 == 0 else (None, f"repair {number}")
+    return {
+        "id": number, "draft_question": draft, "draft_answer": draft,
+        "repair_question": repair, "repair_answer": repair,
+    }  # fmt: skip
+
+
 def test_the_recipes_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = [
         '{"question": "What do green plants make out of air, water and light?", "answer": "Sugar."}',
@@ -34,6 +43,7 @@ def test_the_recipes_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         "generated": inferred(
             tmp_path / "a", [{"id": n, "topic": "sea", "response": one} for n, one in enumerate(pairs)]
         ),
+        "drafted": inferred(tmp_path / "g", [drafted(n) for n in range(2)]),
         "old_answers": inferred(tmp_path / "b", [{**one, "response": str(one["id"])} for one in sums]),
         "new_answers": inferred(
             tmp_path / "c", [{**one, "response": f"It is {one['answer']}."} for one in sums]
@@ -56,6 +66,7 @@ def test_the_recipes_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert [row["rule"] for row in Rows(space["duplicates"].result).rows()] == ["near_duplicate"]
     assert [row["rule"] for row in Rows(space["dropped"].result).rows()] == ["broken_row"]
     assert [row["rule"] for row in Rows(space["same_meaning"].result).rows()] == ["semantic_duplicate"]
+    assert [row["question"] for row in Rows(space["pairs_of_both"].result).rows()] == ["draft 0", "repair 1"]
     assert space["known"]["2"] == -4
     assert space["decision"].promoted == "new"
     assert space["verdict"].ties == 3

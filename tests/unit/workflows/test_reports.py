@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.contract.step_counts import StepCounts
 from airflow_provider_raybatch.workflows.card import Card
 from airflow_provider_raybatch.workflows.comparison import ComparisonReport
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.filters import Threshold
+from airflow_provider_raybatch.workflows.funnel import Funnel
 from airflow_provider_raybatch.workflows.promotion import Candidate, Rule, decide
 from airflow_provider_raybatch.workflows.rows import Rows
 from airflow_provider_raybatch.workflows.statistics import compare, mean_interval
-from tests.unit.workflows.datasets import inferred, sifted
+from tests.unit.workflows.datasets import batch, inferred, sifted, written
 
 QUESTIONS = [f"q{number}" for number in range(100)]
 
@@ -141,6 +143,34 @@ def test_a_card(tmp_path: Path) -> None:
     assert "````\nUse ``` and {row.x}\n````" in text
     assert "a \\| b \\`\\`\\` &lt;script>" in text
     assert Rows(str(tmp_path / "kept")).count == 6  # the card is beside the dataset, not in it
+
+
+def test_a_card_and_a_funnel_of_a_run_in_steps(tmp_path: Path) -> None:
+    letters = [{"ordinal": 2, "step": "repair.parse", "reason": "it is not JSON", "row": {}}]
+    steps = [
+        StepCounts(name="draft", asked=3, ok=1, rejected=2, input_tokens=9, output_tokens=7),
+        StepCounts(name="repair", asked=2, skipped=1, ok=1, errors=1, reused=1),
+    ]
+    result = inferred(
+        tmp_path, [{"draft_response": "a"}, {"draft_response": "b"}], letters=letters, steps=steps
+    )
+    card = Card("Questions", funnel=Funnel.of_run("write", result))
+    card.add_run("write", result, model="m")
+    assert card.as_json()["runs"][0]["steps"] == [one.model_dump() for one in steps]
+    assert card.as_json()["funnel"] == [
+        {"step": "input", "rows": 3, "tokens": None, "dropped": {}},
+        {"step": "write", "rows": 2, "tokens": None, "dropped": {"repair.parse": 1}},
+    ]
+    text = card.as_markdown()
+    assert "## Steps of write" in text
+    assert "| draft | 3 | 0 | 1 | 2 | 0 | 0 | 0 | 9 | 0 | 7 |" in text
+    assert "| repair | 2 | 1 | 1 | 0 | 1 | 0 | 1 | 0 | 0 | 0 |" in text
+
+
+def test_a_funnel_does_not_begin_with_rows_of_a_writer(tmp_path: Path) -> None:
+    result = written(tmp_path, batch(id=[1]))
+    with pytest.raises(WorkflowError, match=r"result: '.*' is not of a batch inference; give what its task"):
+        Funnel.of_run("write", result)
 
 
 @pytest.mark.parametrize(
