@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts and JSON schemas for a second batch inference: repair responses, judge by a rubric or in pairs.
+"""Prompts and JSON schemas that repair responses, and judge them by a rubric or in pairs.
 
-Prompts are row templates for an operator whose `source` is the dataset to repair or judge. The module imports
-nothing heavy, so a DAG file may import it.
+Prompts are row templates for a later step of the same batch inference, or for a second one whose `source` is
+the dataset to repair or judge. The module imports nothing heavy, so a DAG file may import it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ def repair_messages(
     reason: str = "reason",
     system_prompt: str | None = None,
 ) -> list[dict[str, Any]]:
-    """`messages` of the batch inference that repairs failed responses.
+    """`messages` of the step, or of the batch inference, that repairs failed responses.
 
-    Its source is the dropped dataset of :func:`~airflow_provider_raybatch.workflows.sift.sift`; its columns
-    fill the placeholders of the original prompt, and hold the failed response and the error.
+    The columns of its rows fill the placeholders of the original prompt, and hold the failed response and the
+    error: ``draft_response`` and ``draft_rejected`` of an earlier step ``draft``, or ``response`` and
+    ``reason`` in the dropped dataset of :func:`~airflow_provider_raybatch.workflows.sift.sift`.
 
     :param prompt: the row template of the first request, or its `messages`.
     :param response: column of the failed response; the new response needs another name, see `output_prefix`.
