@@ -60,8 +60,8 @@ SCHEMA = {
     "required": ["question", "answer"],
     "additionalProperties": False,
 }
-# The schema is a grammar for the model, so a draft is not what was asked for only if it is cut off. The demo
-# model's answers have 19 to 41 tokens: about one in ten needs a repair. Give another model 300.
+# The schema is the model's grammar, so only a draft that is cut off needs a repair. The demo model's answers
+# have 19 to 41 tokens: with 32, about one in seven does. Give another model 300.
 DRAFT_TOKENS = 32
 COMPARED = ["question", "answer"]
 RUBRIC = Rubric(
@@ -108,7 +108,6 @@ STEPS = [
     judge("judge", of="draft"),
     judge("rejudge", of="repair"),
 ]
-KEPT = ["persona", "sample", "draft_rejected"]
 # A row has either a draft that is whole or a repair.
 ANSWERS = {
     **{name: [f"draft_{name}", f"repair_{name}"] for name in SCHEMA["properties"]},
@@ -187,8 +186,9 @@ def nightly_synthetic_data() -> None:
         from airflow_provider_raybatch.workflows.sift import sift
         from airflow_provider_raybatch.workflows.writer import DatasetWriter
 
-        answers = [column for columns in ANSWERS.values() for column in columns]
-        asked = Rows(written, aws_conn_id=AWS_CONN_ID).batches([*SEED_COLUMNS, *KEPT, *answers])
+        columns = [*SEED_COLUMNS, "persona", "sample", "draft_rejected"]
+        columns += [name for names in ANSWERS.values() for name in names]
+        answers = first_values(Rows(written, aws_conn_id=AWS_CONN_ID).batches(columns), ANSWERS)
         index, short = f"{OUTPUT}/index", Shingles("char", 5)
         earlier = Accepted(index, night, AWS_CONN_ID)
         # The score comes first, so that no bad row makes a good one a duplicate.
@@ -200,14 +200,14 @@ def nightly_synthetic_data() -> None:
         names = (f"{OUTPUT}/accepted", f"{folder}/rejected")
         accepted, rejected = (DatasetWriter(name, AWS_CONN_ID) for name in names)
         with accepted, rejected:
-            funnel = sift(first_values(asked, ANSWERS), checks, accepted, rejected)
+            funnel = sift(answers, checks, accepted, rejected)
             for batch in failed_rows(written, "write", rejected.schema, AWS_CONN_ID):
                 rejected.write(batch)
         rows = Rows(accepted.result, aws_conn_id=AWS_CONN_ID)
         remember(rows, index, night, COMPARED, "topic_id", short, AWS_CONN_ID)
 
-        facts = {"min_score": params["min_score"], "rubric": RUBRIC.criterion}
-        card = Card(f"Questions of {night}", facts, {"draft": PROMPT})
+        prompts = {step["name"]: step["prompt"] for step in STEPS if "prompt" in step}
+        card = Card(f"Questions of {night}", {"min_score": params["min_score"]}, prompts)
         card.funnel = Funnel.of_run("write", written, AWS_CONN_ID).joined(funnel)
         card.add_run("write", written, MODEL, AWS_CONN_ID)
         card.add_samples("accepted", rows)
