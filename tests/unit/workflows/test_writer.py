@@ -89,6 +89,16 @@ def test_an_exception_leaves_no_dataset(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*.parquet"))) == 1
 
 
+def test_columns_are_those_of_the_first_batch(tmp_path: Path) -> None:
+    with pytest.raises(WorkflowError, match="rows: no batch was written; write at least an empty one"):
+        DatasetWriter(str(tmp_path)).publish()
+    writer = DatasetWriter(str(tmp_path))
+    with pytest.raises(WorkflowError, match="rows: no batch was written"):
+        _ = writer.schema
+    writer.write(batch(id=[2]))
+    assert writer.schema == pa.schema([("id", pa.int64())])
+
+
 def test_before_the_manifest_readers_see_the_old_dataset(tmp_path: Path) -> None:
     written(tmp_path, batch(id=[1]))
     writer = DatasetWriter(str(tmp_path))
