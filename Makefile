@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo   run the example DAG end to end on this machine, with vLLM on its CPU or NVIDIA GPU"
-	@echo "make examples  run the three example workflows, two nights each, from S3 to S3 with vLLM (14 minutes on 2 cores)"
+	@echo "make examples  run the three example workflows, two nights each, from S3 to S3 with vLLM (11 minutes on 2 cores)"
 	@echo "make docs   build the documentation's site into build/site, with broken links as errors"
 	@echo "make external-links  ask other servers whether what the documentation links there still exists"
 	@echo "make test   run all checks: lint, types, import walls, docs, unit, packaging and integration tests, some kills"
