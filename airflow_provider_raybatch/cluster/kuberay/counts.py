@@ -53,7 +53,7 @@ def worker_counts(spec: BatchInferenceSpec | None, cluster: KubeRayCluster) -> W
         return WorkerCounts(0, (0, 0), (cpu[0], most))
     of_worker = of_worker or gpus_of_a_worker(max(of_replica, 1))
     fewest, most_given = given or (0, None)
-    needed = _workers(_replicas(spec, of_replica), max(of_replica, 1), of_worker)
+    needed = _workers(_replicas(spec, of_replica), max(of_replica, 1), of_worker, _beside(spec))
     most = max(fewest, needed) if most_given is None else most_given
     counts = WorkerCounts(of_worker, (fewest, most), (cpu[0], cpu[0] if cpu[1] is None else cpu[1]))
     if spec is not None and cluster.spec is None and of_replica:
@@ -67,7 +67,12 @@ def gpus_of_a_worker(of_replica: int) -> int:
     return next(size for size in sizes if of_replica % size == 0)
 
 
-def _workers(replicas: int, of_replica: int, of_worker: int) -> int:
+def _workers(replicas: int, of_replica: int, of_worker: int, beside: int = 1) -> int:
+    """Workers for so many replicas.
+
+    :param beside: replicas that share one GPU.
+    """
+    replicas = math.ceil(replicas / beside)
     if of_replica <= of_worker:  # a replica whose GPUs fit a node stays on one
         return math.ceil(replicas / (of_worker // of_replica))
     return math.ceil(replicas * of_replica / of_worker)
@@ -82,11 +87,11 @@ def _check_fit(spec: BatchInferenceSpec, cluster: KubeRayCluster, counts: Worker
         )
     fewest = spec.replicas if isinstance(spec.replicas, int) else (spec.replicas or (1, 1))[0]
     workers, of_worker = counts.gpu_workers[1], counts.gpus_per_worker
-    needed = _workers(fewest, spec.gpus_per_replica, of_worker)
+    needed = _workers(fewest, spec.gpus_per_replica, of_worker, _beside(spec))
     if workers < needed:
         raise SpecError(
             f"ray_cluster: workers is at most {workers}, with gpus_per_worker {of_worker}, but replicas is "
-            f"{fewest}, with gpus_per_replica {spec.gpus_per_replica}; raise the most of workers to "
+            f"{fewest}, with {spec.num_gpus or spec.gpus_per_replica:g} GPU each; raise the most of workers to "
             f"{needed}, or lower replicas."
         )
 
@@ -101,6 +106,12 @@ def _gpus_of_a_replica(
     if spec.engine == "echo" and not spec.has_parallel_sizes:
         return 0
     return spec.gpus_per_replica
+
+
+def _beside(spec: BatchInferenceSpec | None) -> int:
+    """Replicas that share a GPU by `num_gpus`."""
+    share = spec.num_gpus if spec is not None else None
+    return 1 if share is None else max(1, int(1 / share + 1e-9))
 
 
 def _replicas(spec: BatchInferenceSpec | None, gpus: int) -> int:

@@ -51,6 +51,9 @@ def spec(**more: Any) -> BatchInferenceSpec:
             {"engine_args": {"tensor_parallel_size": 8, "pipeline_parallel_size": 2}, "replicas": 1},
             WorkerCounts(8, (0, 2), (0, 0)),
         ),
+        ({}, {"num_gpus": 0.5, "replicas": 3}, WorkerCounts(1, (0, 2), (0, 0))),
+        ({"gpus_per_worker": 2}, {"num_gpus": 0.3, "replicas": 7}, WorkerCounts(2, (0, 2), (0, 0))),
+        ({"workers": 1}, {"num_gpus": 0.5, "replicas": 2}, WorkerCounts(1, (1, 1), (0, 0))),
         ({}, {"engine": "echo", "model": "echo"}, WorkerCounts(0, (0, 0), (0, 1))),
         ({}, {"engine": "echo", "model": "echo", "replicas": 2}, WorkerCounts(0, (0, 0), (0, 2))),
         ({"gpus_per_worker": 0}, {}, WorkerCounts(0, (0, 0), (0, 1))),
@@ -80,6 +83,11 @@ def test_counts_follow_arguments_and_the_job(
         ),
         ({"workers": (0, 2)}, {"replicas": 3}, "raise the most of workers to 3, or lower replicas."),
         ({"workers": (0, 2)}, {"replicas": (3, 5)}, "raise the most of workers to 3, or lower replicas."),
+        (
+            {"workers": 1},
+            {"num_gpus": 0.5, "replicas": 3},
+            "but replicas is 3, with 0.5 GPU each; raise the most of workers to 2, or lower replicas.",
+        ),
         ({"workers": 0}, {}, "raise the most of workers to 1, or lower replicas."),
         (
             {"workers": 2, "gpus_per_worker": 4},
