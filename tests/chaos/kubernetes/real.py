@@ -129,12 +129,6 @@ def cluster() -> dict[str, Any]:
     }
 
 
-def living_processes(kubernetes: World) -> int:
-    """Pods whose processes have not ended."""
-    pods = kubernetes.runtime.pods.values()
-    return sum(each.ray is not None and each.ray.reaper.poll() is None for each in pods)
-
-
 def _jobs(kubernetes: World, pod: Any, address: str) -> list[dict[str, Any]]:
     cluster = kubernetes.store.find(
         "RayCluster", pod["metadata"]["namespace"], pod["metadata"]["labels"]["ray.io/cluster"]

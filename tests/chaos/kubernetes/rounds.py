@@ -139,9 +139,9 @@ def _play_real(one: Round, folder: Path, result: Result) -> Task:
         result.lost_jobs = min(losses, max(0, result.jobs - 1))
         result.rows, result.duplicated, result.asked = lake.rows, lake.duplicated + lake.wrong, lake.asked
         judge_end(result, task, kubernetes, 4 * SETTLES)
-        if (alive := real.living_processes(kubernetes)) and not result.after_sweep:
-            until(lambda: not real.living_processes(kubernetes), 30.0)
-            alive = real.living_processes(kubernetes)
+        if (alive := kubernetes.runtime.living()) and not result.after_sweep:
+            until(lambda: not kubernetes.runtime.living(), 30.0)
+            alive = kubernetes.runtime.living()
         if alive:
             result.flaws.append(f"{alive} pods have processes left")
     return task

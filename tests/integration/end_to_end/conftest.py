@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.kubernetes.place import Place, kubernetes_place
+
 from .batch_world import GOOD, BatchWorld, dag_ids, settings
 from .lake import Lake, locked_lake
 from .ray_jobs import RayJobs
@@ -49,6 +51,8 @@ DAGS = [
     "each_night",
     "after_each_night",
     "own_cluster",
+    "shared_cluster",
+    "left_cluster",
     *dag_ids(),
 ]
 
@@ -92,6 +96,15 @@ def lake() -> Iterator[Lake]:
     """An S3 server with a bucket ``lake``, which answers 403 to every other key."""
     with locked_lake() as lake:
         yield lake
+
+
+@pytest.fixture
+def place(api: AirflowApi, tmp_path: Path, cluster_python: str) -> Iterator[Place]:
+    """A Kubernetes, to which Airflow's connection ``kubernetes_default`` leads."""
+    with kubernetes_place(tmp_path, python=Path(cluster_python)) as made:
+        extra = {"kube_config_path": str(made.kubeconfig), "namespace": made.namespace}
+        api.connection("kubernetes_default", "kubernetes", extra=extra)
+        yield made
 
 
 @pytest.fixture

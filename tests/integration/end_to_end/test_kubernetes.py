@@ -11,7 +11,6 @@ import asyncio
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import pytest
 from airflow_provider_raybatch.cluster.kuberay.client import KubernetesClient
 from airflow_provider_raybatch.cluster.kuberay.kubeconfig import Kubeconfig, kubeconfig_server
 from airflow_provider_raybatch.storage.folder import folder
-from tests.support.kubernetes.place import Place, kubernetes_place
+from tests.support.kubernetes.place import Place
 
 from .lake import Lake
 from .rest import AirflowApi, Task
@@ -31,15 +30,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(2)]
 
 FOLDER = "RAYBATCH_TEST_FOLDER"
 ROWS = 24
-
-
-@pytest.fixture
-def place(api: AirflowApi, tmp_path: Path, cluster_python: str) -> Iterator[Place]:
-    """A Kubernetes, to which Airflow's connection ``kubernetes_default`` leads."""
-    with kubernetes_place(tmp_path, python=Path(cluster_python)) as made:
-        extra = {"kube_config_path": str(made.kubeconfig), "namespace": made.namespace}
-        api.connection("kubernetes_default", "kubernetes", extra=extra)
-        yield made
 
 
 @pytest.fixture

@@ -137,6 +137,10 @@ class RayProcesses:
         made = self.pods.get(pod["metadata"]["uid"])
         return f"{_HOST}:{made.dashboard}" if made is not None and made.ready else None
 
+    def living(self) -> int:
+        """The pods whose processes have not all ended."""
+        return sum(pod.ray is not None and pod.ray.reaper.poll() is None for pod in self.pods.values())
+
     def close(self) -> None:
         """End all, and wait until they are gone."""
         processes = [each for pod in self.pods.values() for each in (pod.autoscaler, pod.ray) if each]
