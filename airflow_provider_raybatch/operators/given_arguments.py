@@ -7,14 +7,19 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_raybatch.coercion import is_absent, listed
+from airflow_provider_raybatch.coercion import listed
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.submission import OnStaleState
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.operators.cancel_handler import CancelHandler
 from airflow_provider_raybatch.operators.common_arguments import COMMON, DEFERRABLE, converted
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
-from airflow_provider_raybatch.places.given import check_lease, check_one_cluster, shared_cluster_task
+from airflow_provider_raybatch.places.given import (
+    check_lease,
+    check_one_cluster,
+    check_returned,
+    shared_cluster_task,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
@@ -78,11 +83,8 @@ class CommonArguments(LiteralTextOperator):
 
     def _convert(self, unknown: Collection[str] = ()) -> None:
         """Give the rendered arguments of all operators their types, or raise ``SpecError``."""
-        if self._cluster_from is not None and "ray_cluster" not in unknown and is_absent(self.ray_cluster):
-            raise SpecError(  # else it would run on the cluster of ray_conn_id
-                f"ray_cluster: the task {self._cluster_from!r} has returned no cluster; clear it, and then "
-                "this one."
-            )
+        if "ray_cluster" not in unknown:
+            check_returned(self._cluster_from, self.ray_cluster)
         for name in COMMON:
             if name not in unknown:
                 given = getattr(self, name)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -12,7 +13,7 @@ from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
 
 from airflow_provider_raybatch.cluster.jobs_api.blocking import call_within, run_blocking
 from airflow_provider_raybatch.cluster.jobs_api.errors import StaleStateError
-from airflow_provider_raybatch.coercion import is_absent, positive_seconds
+from airflow_provider_raybatch.coercion import from_text, is_absent, positive_seconds
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.contract.submission import OnStaleState, TaskKey
 from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception, for_airflow
@@ -23,7 +24,7 @@ from airflow_provider_raybatch.operators.deadline import Deadline
 from airflow_provider_raybatch.operators.own_clusters import spoils
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
 from airflow_provider_raybatch.places.finding import place_of
-from airflow_provider_raybatch.places.given import given_cluster, is_cluster
+from airflow_provider_raybatch.places.given import given_cluster, is_cluster, is_list
 from airflow_provider_raybatch.places.place import NotReadyYet
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ class DeleteRayCluster(LiteralTextOperator):
     """Deletes the cluster that a ``CreateRayCluster`` has made, and waits until it is gone; a teardown task.
 
     A cluster that has gone already is a success, and so is a ``CreateRayCluster`` that has returned none:
-    what such a task may have left ends itself.
+    what such a task may have left ends itself. Of a mapped one, it deletes all clusters.
 
     :param ray_cluster: what the ``CreateRayCluster`` returned: its ``output``.
     :raises SpecError: it is something else.
@@ -285,7 +286,9 @@ class DeleteRayCluster(LiteralTextOperator):
     template_fields: Sequence[str] = ("ray_cluster",)
     ui_color: str = "#e6f2fb"
 
-    def __init__(self, *, ray_cluster: Mapping[str, Any], **kwargs: Any) -> None:
+    def __init__(
+        self, *, ray_cluster: Mapping[str, Any] | Sequence[Mapping[str, Any]], **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.ray_cluster: Any = ray_cluster
         known = is_cluster(ray_cluster) or not self.depends_on_run(ray_cluster)
@@ -301,28 +304,40 @@ class DeleteRayCluster(LiteralTextOperator):
         :raises RayBatchException: it does not go, or Kubernetes gives no answer.
         """
         with for_airflow():
-            cluster = self._given()
-            if cluster is None:
+            clusters = self._given()
+            if not clusters:
                 self.log.info(
                     "There is nothing to delete: ray_cluster is empty, so its task has returned no cluster."
                 )
                 return
-            from airflow_provider_raybatch.places.kubernetes import kubernetes_of
-            from airflow_provider_raybatch.places.sharing import end_shared_cluster
+            run_blocking(_end_all(clusters))
+            self.log.info("Gone: RayCluster %s.", ", ".join(str(cluster.name) for cluster in clusters))
 
-            run_blocking(end_shared_cluster(kubernetes_of(cluster), cluster.claim))
-            self.log.info("RayCluster %s is gone.", cluster.name)
+    def _given(self) -> list[SharedRayCluster]:
+        given = from_text(self.ray_cluster)
+        found = [given_cluster(one) for one in (given if is_list(given) else [given])]
+        return [_made_by_setup(cluster) for cluster in found if cluster is not None]
 
-    def _given(self) -> SharedRayCluster | None:
-        from airflow_provider_raybatch.cluster.kuberay.shared import SharedRayCluster
 
-        found = given_cluster(self.ray_cluster)
-        if found is None or isinstance(found, SharedRayCluster):
-            return found
-        raise SpecError(
-            "ray_cluster: it was not made by a CreateRayCluster, so it is not deleted; give the output of "
-            "one."
-        )
+def _made_by_setup(cluster: KubeRayCluster) -> SharedRayCluster:
+    from airflow_provider_raybatch.cluster.kuberay.shared import SharedRayCluster
+
+    if isinstance(cluster, SharedRayCluster):
+        return cluster
+    raise SpecError(
+        "ray_cluster: it was not made by a CreateRayCluster, so it is not deleted; give the output of one."
+    )
+
+
+async def _end_all(clusters: Sequence[SharedRayCluster]) -> None:
+    """Delete all at once, the others too if one does not go."""
+    from airflow_provider_raybatch.places.kubernetes import kubernetes_of
+    from airflow_provider_raybatch.places.sharing import end_shared_cluster
+
+    ending = [end_shared_cluster(kubernetes_of(cluster), cluster.claim) for cluster in clusters]
+    for failed in await asyncio.gather(*ending, return_exceptions=True):
+        if failed is not None:
+            raise failed
 
 
 async def _delete_all(

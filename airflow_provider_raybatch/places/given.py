@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import fields
@@ -51,12 +51,24 @@ def given_cluster(value: Any, name: str = "ray_cluster") -> KubeRayCluster | Non
             )
         with _named(name):
             given = KubeRayCluster(**given)
+    if is_list(given):
+        _refuse_several(given, name)
     if not isinstance(given, KubeRayCluster):
         raise SpecError(f"{name}: {shown(value)} is not a cluster; give a KubeRayCluster.")
     rendered = copy(given)
     with _named(name):
         rendered.check()
     return rendered
+
+
+def _refuse_several(given: Sequence[Any], name: str) -> None:
+    from airflow_provider_raybatch.cluster.kuberay.shared import is_shared
+
+    if any(isinstance(one, Mapping) and is_shared(one) for one in given):
+        raise SpecError(
+            f"{name}: a mapped CreateRayCluster has returned a list of {len(given)}, and a job runs on one "
+            f"cluster; map this task over them, with expand({name}=...)."
+        )
 
 
 @contextmanager
@@ -83,10 +95,28 @@ def check_one_cluster(ray_conn_id: Any, ray_cluster: Any) -> None:
         )
 
 
+def is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    """Whether it is a list, or the sequence that Airflow makes of the XComs of a mapped task."""
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
 def shared_cluster_task(value: Any) -> str | None:
-    """The id of the task whose output is given, if that is a ``CreateRayCluster``."""
+    """The id of the task whose output is given, if that is a ``CreateRayCluster``, mapped or not."""
     maker = getattr(value, "operator", None)
-    return str(maker.task_id) if maker is not None and getattr(maker, "makes_shared_cluster", False) else None
+    kind = getattr(maker, "operator_class", maker)
+    return str(maker.task_id) if maker is not None and getattr(kind, "makes_shared_cluster", False) else None
+
+
+def check_returned(made_by: str | None, ray_cluster: Any) -> None:
+    """Refuse what a ``CreateRayCluster`` without a cluster returns: the job would run on `ray_conn_id`'s.
+
+    :param made_by: see :func:`shared_cluster_task`.
+    :raises SpecError: the task has returned none.
+    """
+    if made_by is not None and (is_absent(ray_cluster) or (is_list(ray_cluster) and not len(ray_cluster))):
+        raise SpecError(
+            f"ray_cluster: the task {made_by!r} has returned no cluster; clear it, and then this one."
+        )
 
 
 def check_lease(poll_interval: float, ray_cluster: Any) -> None:

@@ -27,7 +27,12 @@ from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
 from airflow_provider_raybatch.places.connected import ConnectedPlace
 from airflow_provider_raybatch.places.finding import shared_place_of
-from airflow_provider_raybatch.places.given import check_one_cluster, given_cluster
+from airflow_provider_raybatch.places.given import (
+    check_one_cluster,
+    check_returned,
+    given_cluster,
+    shared_cluster_task,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -77,6 +82,7 @@ class RayJobSensor(BaseSensorOperator):
         self.submission_id = submission_id
         self.ray_conn_id = ray_conn_id
         self.ray_cluster: Any = ray_cluster
+        self._cluster_from = shared_cluster_task(ray_cluster)
         self.deferrable = deferrable
         self._polled = False
 
@@ -87,6 +93,7 @@ class RayJobSensor(BaseSensorOperator):
 
     def _execute(self, context: Context) -> Any:
         self.dashboard_url = ""
+        check_returned(self._cluster_from, self.ray_cluster)
         self.ray_conn_id, self.ray_cluster = (
             self.ray_conn_id or DEFAULT_CONN_ID,
             given_cluster(self.ray_cluster),

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.rayjob import RayJobState, rayjob_state
+from airflow_provider_raybatch.cluster.kuberay.role import PROXY, SHARED_CLUSTERS, role_rules
 from airflow_provider_raybatch.operators.ray_cluster import CreateRayCluster, DeleteRayCluster
 from tests.support.airflow_tasks import Run
 from tests.support.batches import batch
@@ -15,6 +16,12 @@ from tests.support.kubernetes.world import World
 from tests.support.own_clusters import deferral, fired, go_on
 
 LEASE = 600.0
+
+
+def allow_sharing(kubernetes: World) -> None:
+    """Let tasks read the Secret of the cluster that they share."""
+    rules = role_rules(PROXY, SHARED_CLUSTERS)
+    kubernetes.server.access.grant("airflow", rules, namespace="default", token="of-airflow")
 
 
 def creates(**arguments: Any) -> CreateRayCluster:

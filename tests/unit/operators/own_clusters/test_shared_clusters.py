@@ -23,7 +23,16 @@ from tests.support.batches import Died, batch, die, left
 from tests.support.fake_ray import lasting
 from tests.support.kubernetes.world import World
 from tests.support.own_clusters import claims, deferral, fired, go_on, heads, made_trigger, objects
-from tests.support.shared_clusters import LEASE, created, creates, deleted, rayjob, seconds_left, used
+from tests.support.shared_clusters import (
+    LEASE,
+    allow_sharing,
+    created,
+    creates,
+    deleted,
+    rayjob,
+    seconds_left,
+    used,
+)
 
 GONE = {
     "timeout": ("__fail__", {"error": "TIMEOUT"}),
@@ -33,9 +42,7 @@ GONE = {
 
 @pytest.fixture(autouse=True)
 def rights(kubernetes: World) -> None:
-    """Tasks that share a cluster read its Secret."""
-    rules = role_rules(PROXY, SHARED_CLUSTERS)
-    kubernetes.server.access.grant("airflow", rules, namespace="default", token="of-airflow")
+    allow_sharing(kubernetes)
 
 
 @pytest.fixture
