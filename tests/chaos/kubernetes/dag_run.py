@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round with a DAG run: a setup makes a cluster, two batch inferences share it, a teardown deletes it.
+"""One round with a DAG run: a setup makes a cluster, three batch inferences share it, a teardown deletes it.
+
+Rows are generated, judged and embedded, each time from the dataset of the task before.
 
 As in Airflow, a task whose upstream has failed does not run, and the teardown runs if the setup succeeded.
 """
@@ -18,7 +20,11 @@ from .lake import ROWS, Heads, Lake
 from .plan import Recorded, Round, at_every_point
 from .rounds import SETTLES, Result, judge_end, most_of_a_run, setting_of, task_of, until
 
-BATCHES = ("generate", "judge")
+BATCHES: dict[str, dict[str, Any]] = {
+    "generate": {"source": "/in", "prompt": "Say {row.x}", "keep_warm": 600},
+    "judge": {"prompt": "Judge {row.response}", "output_prefix": "judged_", "keep_warm": 0},
+    "embed": {"prompt_column": "judged_response", "model_task": "embed", "output_prefix": "embed_"},
+}
 STEPS = ("create", *BATCHES, "delete")
 KILLS = 64
 _CLUSTER = {"image": "rayproject/ray:2.60.0", "gpus_per_worker": 0, "dashboard_address": "proxy"}
@@ -63,9 +69,9 @@ def _tasks(one: Round, folder: Path, kubernetes: World) -> dict[str, Task]:
         if any(tasks[name].state != "success" for name in upstream):
             continue
         (folder / step).mkdir()
-        given: dict[str, Any] = {
-            "source": "/in", "prompt": "Say {row.x}", "model": "m",
-            "destination": f"s3://lake/{step}/", "poll_interval": 0.1,
+        given = {
+            "source": list(tasks.values())[-1].result if tasks else None, "model": "m",
+            "destination": f"s3://lake/{step}/", "poll_interval": 0.1, **BATCHES.get(step, {}),
         }  # fmt: skip
         setting = setting_of(folder / step, kubernetes, one, None, _CLUSTER, given)
         setting.step = step

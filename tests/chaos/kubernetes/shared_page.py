@@ -16,14 +16,15 @@ from .page import points_of, summary_of, table_of
 _HEAD = """<!-- SPDX-License-Identifier: Apache-2.0 -->
 # Kills with a cluster that tasks share
 
-`make shared-kills` runs one DAG run a round, blocking or deferrable: `CreateRayCluster`, two batch
-inferences that take its output, and `DeleteRayCluster`. One process of one task gets SIGKILL at a call to
-Kubernetes or to the Jobs API. Real are: operators, triggers, Kubernetes client, Jobs API client and
-sweeper, each in processes of their own; and HTTP. **Stand-ins** are: Kubernetes and KubeRay
-(`tests/support/kubernetes/`), the head, which is a fake Jobs API whose jobs write twelve rows each, and
-Airflow's scheduler and database (`tests/chaos/kubernetes/airflow.py`, `dag_run.py`).
+`make shared-kills` runs one DAG run a round, blocking or deferrable: `CreateRayCluster`, three batch
+inferences that take its output (generate, judge and embed, each from the dataset of the one before), and
+`DeleteRayCluster`. One process of one task gets SIGKILL at a call to Kubernetes or to the Jobs API. Real
+are: operators, triggers, Kubernetes client, Jobs API client and sweeper, each in processes of their own;
+and HTTP. **Stand-ins** are: Kubernetes and KubeRay (`tests/support/kubernetes/`), the head, which is a fake
+Jobs API whose jobs write twelve rows each, and Airflow's scheduler and database
+(`tests/chaos/kubernetes/airflow.py`, `dag_run.py`).
 
-A round is *good* if all of this holds. Both batches wrote each row, in one job each. There was one cluster,
+A round is *good* if all of this holds. Each batch wrote each row, in one job. There was one cluster,
 or two where the setup's successor came after the first had ended. The run succeeded, unless a killed
 process had no successor, or the successor of a batch came two days later, when the lease was over; then
 that task failed and named the setup to clear. Nothing was left after the teardown. Where the setup or the
