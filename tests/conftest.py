@@ -15,7 +15,10 @@ import pytest
 from tests.support.turn import TURNS, turn, turns_of
 
 _DAG_RUNS = "unit/operators/dag_runs/"
-_ALSO_THERE = {"unit/hooks/test_left_clusters.py": _DAG_RUNS}
+_ALSO_THERE = {
+    "unit/hooks/test_left_clusters.py": _DAG_RUNS,
+    "unit/operators/own_clusters/test_shared_example.py": _DAG_RUNS,
+}
 """Tests that run DAGs in Airflow, too; its first run takes 20 seconds of CPU in each process."""
 _SIDE_BY_SIDE = (
     "integration/end_to_end/",

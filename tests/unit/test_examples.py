@@ -66,6 +66,7 @@ def test_the_folder_holds_its_dags_and_needs_no_setting(tmp_path: Path) -> None:
         ],
         "use_promoted_model": ["announce"],
         "left_clusters": ["delete_left"],
+        "questions_on_one_cluster": ["create_cluster", "delete_cluster", "embed", "generate", "judge"],
     }  # fmt: skip
     assert sorted(found["mapped"]) == ["answer", "judge"]
     assert found["waits_for"] == found["loads"]

@@ -32,6 +32,7 @@ DAGS = [
     "data_curation",
     "model_evaluation",
     "use_promoted_model",
+    "questions_on_one_cluster",
     *(f"{name}_{mode}" for name in ("batch", "once", "dies_after_post", "timeout") for mode in MODES),
     "bad_trigger",
     *(f"{name}_{mode}" for name in ("fails_after", "sleep") for mode in MODES),
