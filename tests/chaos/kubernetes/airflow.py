@@ -41,7 +41,7 @@ class Task:
     setting: Setting
     happens: Callable[[str], bool]
     late: Callable[[], None]
-    limit: float = 40.0
+    limit: float = 120.0
     calls: list[Point] = field(default_factory=list)
     struck: list[tuple[Strike, bool]] = field(default_factory=list)
     killed: int = 0

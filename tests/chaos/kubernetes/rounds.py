@@ -147,7 +147,7 @@ def _play_real(one: Round, folder: Path, result: Result) -> Task:
     return task
 
 
-def task_of(one: Round, setting: Setting, kubernetes: World, limit: float = 40.0) -> Task:
+def task_of(one: Round, setting: Setting, kubernetes: World, limit: float = 120.0) -> Task:
     return Task(
         setting,
         happens=lambda deed: DEEDS[deed](kubernetes),

@@ -22,7 +22,7 @@ from .lake import Lake
 from .rest import AirflowApi, Run
 from .waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROWS = 24
 LEASE = 600.0
@@ -55,7 +55,7 @@ def conf(api: AirflowApi, lake: Lake, tmp_path: Path) -> dict[str, Any]:
 def test_three_tasks_run_on_one_cluster(
     api: AirflowApi, kubernetes: World, conf: dict[str, Any], tmp_path: Path
 ) -> None:
-    run = api.trigger("shared_cluster", **conf).wait(timeout=300)
+    run = api.trigger("shared_cluster", **conf).wait(timeout=500)
     rows = open_dataset(run.task("embed").xcom(), aws_conn_id="lake").to_arrow().to_pylist()
     assert {row["id"]: row["judged_response"] for row in rows} == {
         number: f"Judge Say word{number}" for number in range(ROWS)
@@ -71,7 +71,7 @@ def test_three_tasks_run_on_one_cluster(
 @pytest.mark.turn(4)
 def test_a_failed_task_leaves_no_cluster(api: AirflowApi, kubernetes: World, conf: dict[str, Any]) -> None:
     conf["engine_args"]["fail_pattern"] = "Judge"
-    run = api.trigger("shared_cluster", **conf).wait("failed", timeout=300)
+    run = api.trigger("shared_cluster", **conf).wait("failed", timeout=500)
     states = {task.task_id: task.state for task in run.tasks()}
     assert states == {
         "create": "success", "generate": "success", "judge": "failed", "embed": "upstream_failed",
@@ -84,7 +84,7 @@ def test_a_failed_task_leaves_no_cluster(api: AirflowApi, kubernetes: World, con
 def test_without_a_task_that_deletes_the_lease_ends_it(
     api: AirflowApi, kubernetes: World, conf: dict[str, Any]
 ) -> None:
-    run = api.trigger("left_cluster", **conf).wait(timeout=300)
+    run = api.trigger("left_cluster", **conf).wait(timeout=500)
     kubernetes.server.clock.advance(0.9 * LEASE)
     kubernetes.settle()
     assert kubernetes.runtime.living() == 1
