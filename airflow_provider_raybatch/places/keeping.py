@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,16 +16,11 @@ from airflow_provider_raybatch.cluster.kuberay.readiness import WaitingState
 from airflow_provider_raybatch.cluster.kuberay.silence import cluster_news, why_silent
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.text import clean
+from airflow_provider_raybatch.places.looks import PATIENCE, Looks, is_silent
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.kuberay.client import KubernetesClient
     from airflow_provider_raybatch.places.kubernetes import Kubernetes
-
-_LOOK_SECONDS = 30.0
-_ASK_SECONDS = 10.0
-_PATIENCE = 20.0
-"""Seconds for one look, since the next poll of the job waits for it."""
-_GONE = frozenset({"lost", "deleted", "unreachable"})
 
 
 class Keeper:
@@ -51,22 +45,16 @@ class Keeper:
         self._batch = batch
         self._waiting = WaitingState()
         self._told: set[str] = set()
-        self._next = {False: 0.0, True: 0.0}  # when it is asked again, by whether the cluster is silent
+        self._looks = Looks()
         self._ray_cluster = ray_cluster
 
     async def looked(self, verdict: Verdict) -> Verdict:
         """See :meth:`Host.looked`."""
-        outcome = verdict.outcome
-        silent = verdict.state.unreachable_since is not None
-        if outcome is not None and outcome.state not in _GONE:
+        if not self._looks.due(verdict):
             return verdict
-        now = time.monotonic()
-        if outcome is None and now < self._next[silent]:
-            return verdict
-        self._next[silent] = now + (_ASK_SECONDS if silent else _LOOK_SECONDS)
         try:
-            async with asyncio.timeout(_PATIENCE), self._kubernetes.api() as api:
-                if silent or outcome is not None:
+            async with asyncio.timeout(PATIENCE), self._kubernetes.api() as api:
+                if is_silent(verdict) or verdict.outcome is not None:
                     return await self._explained(api, verdict)
                 return await self._kept(api, verdict)
         except (ClusterError, TimeoutError) as error:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,15 +12,10 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
 from airflow_provider_raybatch.cluster.kuberay.shared import SharedRayCluster, keep
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.text import clean
+from airflow_provider_raybatch.places.looks import PATIENCE, Looks
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.places.kubernetes import Kubernetes
-
-_LOOK_SECONDS = 30.0
-_ASK_SECONDS = 10.0
-_PATIENCE = 20.0
-"""Seconds for one look, since the next poll of the job waits for it."""
-_LOST = frozenset({"lost", "deleted", "unreachable"})
 
 
 class LeaseKeeper:
@@ -29,20 +23,15 @@ class LeaseKeeper:
 
     def __init__(self, kubernetes: Kubernetes, cluster: SharedRayCluster) -> None:
         self._kubernetes, self._cluster = kubernetes, cluster
-        self._next = {False: 0.0, True: 0.0}  # when it is asked again, by whether the cluster is silent
+        self._looks = Looks()
         self._warned = False
 
     async def looked(self, verdict: Verdict) -> Verdict:
         """See :meth:`Host.looked`."""
-        outcome, silent = verdict.outcome, verdict.state.unreachable_since is not None
-        if outcome is not None and outcome.state not in _LOST:
+        if not self._looks.due(verdict):
             return verdict
-        now = time.monotonic()
-        if outcome is None and now < self._next[silent]:
-            return verdict
-        self._next[silent] = now + (_ASK_SECONDS if silent else _LOOK_SECONDS)
         try:
-            async with asyncio.timeout(_PATIENCE), self._kubernetes.api() as api:
+            async with asyncio.timeout(PATIENCE), self._kubernetes.api() as api:
                 gone = await keep(api, self._cluster)
         except (ClusterError, TimeoutError) as error:
             return self._warning(verdict, str(error) or "no answer in time")

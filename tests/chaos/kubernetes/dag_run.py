@@ -18,7 +18,7 @@ from tests.support.kubernetes.world import World, world
 from .airflow import Task
 from .lake import ROWS, Heads, Lake
 from .plan import Recorded, Round, at_every_point
-from .rounds import SETTLES, Result, judge_end, most_of_a_run, setting_of, task_of, until
+from .rounds import SETTLES, Result, judge_end, left_behind, most_of_a_run, setting_of, task_of, until
 
 BATCHES: dict[str, dict[str, Any]] = {
     "generate": {"source": "/in", "prompt": "Say {row.x}", "keep_warm": 600},
@@ -118,10 +118,4 @@ def _flaws(total: Task, result: Result) -> list[str]:
         found.append(f"clusters={result.clusters}")
     if not orphan & {"create", "delete"} and result.left:
         found.append(f"left={result.left}")
-    gone = {kind: n for kind, n in result.after_deadlines.items() if kind in {"RayCluster", "Pod"}}
-    if gone:
-        found.append(f"left after the lease={gone}")
-    if result.after_sweep:
-        found.append(f"left after the sweeper={result.after_sweep}")
-    found += [f"error: {error}" for error in result.errors if "no end within" in error or "sweeper" in error]
-    return found
+    return found + left_behind(result)

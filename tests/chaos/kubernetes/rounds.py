@@ -300,6 +300,12 @@ def flaws(task: Task, result: Result) -> list[str]:
         found.append(f"lost jobs={result.lost_jobs} without a reason")
     if result.state == "success" and result.left:
         found.append(f"left after success={result.left}")
+    return found + left_behind(result)
+
+
+def left_behind(result: Result) -> list[str]:
+    """What no round may leave: a cluster after its deadlines, anything after the sweeper, or a hang."""
+    found = []
     gone = {kind: n for kind, n in result.after_deadlines.items() if kind in {"RayCluster", "Pod"}}
     if gone:
         found.append(f"left after deadlines={gone}")
