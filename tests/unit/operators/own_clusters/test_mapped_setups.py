@@ -60,7 +60,7 @@ def test_a_teardown_tries_each_cluster(kubernetes: World) -> None:
     assert [one.name for one in map(rayjob_state, kubernetes.store.all("RayJob"))] == [first["claim"]["name"]]
 
 
-def test_teardown_of_a_mapped_setup_without_clusters_is_a_success(kubernetes: World) -> None:
+def test_teardown_without_any_cluster_is_a_success(kubernetes: World) -> None:
     deleted(several())
     assert objects(kubernetes) == []
 
