@@ -91,8 +91,8 @@ def _check_fit(spec: BatchInferenceSpec, cluster: KubeRayCluster, counts: Worker
     if workers < needed:
         raise SpecError(
             f"ray_cluster: workers is at most {workers}, with gpus_per_worker {of_worker}, but replicas is "
-            f"{fewest}, with {spec.num_gpus or spec.gpus_per_replica:g} GPU each; raise the most of workers to "
-            f"{needed}, or lower replicas."
+            f"{fewest}, with {spec.num_gpus or spec.gpus_per_replica:g} GPU each; raise the most of workers "
+            f"to {needed}, or lower replicas."
         )
 
 
