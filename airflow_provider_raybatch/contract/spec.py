@@ -35,7 +35,7 @@ from airflow_provider_raybatch.contract.arguments.task import GENERATE, TaskArgu
 from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN, ToolArguments
 from airflow_provider_raybatch.contract.base import sentence
 from airflow_provider_raybatch.contract.digest import json_digest
-from airflow_provider_raybatch.contract.fan_out import check_fan_out
+from airflow_provider_raybatch.contract.fan_out import FanOut, check_fan_out
 from airflow_provider_raybatch.contract.location import (
     check_absolute,
     check_model_folder,
@@ -43,7 +43,7 @@ from airflow_provider_raybatch.contract.location import (
     reads_into,
 )
 from airflow_provider_raybatch.contract.step_columns import StepColumns, check_columns
-from airflow_provider_raybatch.contract.step_specs import adapters_of, fields_of
+from airflow_provider_raybatch.contract.step_specs import adapters_of, check_adapters, fields_of
 from airflow_provider_raybatch.contract.submission import Submission
 
 NOT_ARGUMENTS = frozenset({
@@ -302,7 +302,12 @@ class BatchInferenceSpec(
                 "pools; use a task of its own for it"
             )
         asked = list(zip(self.steps, self.step_specs(), strict=True))
-        check_fan_out([(step, one.asks_several, one.sampling, one.response_schema) for step, one in asked])
+        check_fan_out([
+            FanOut(one.asked_step, one.asks_several, one.sampling, one.response_schema)
+            for _, one in asked
+            if one.asked_step is not None
+        ])
+        check_adapters(self.steps, self.adapter)
         check_columns([
             StepColumns(step, one.made_columns, list(one.column_arguments())) for step, one in asked
         ])

@@ -32,6 +32,23 @@ def adapters_of(steps: Sequence[StepArguments], adapter: str | None) -> dict[str
     return {revision_of(location)[0]: location for location in given if location is not None}
 
 
+def check_adapters(steps: Sequence[StepArguments], adapter: str | None) -> None:
+    """Refuse one adapter in two versions: an engine has each under its name.
+
+    :param adapter: of steps without one of their own.
+    :raises ValueError: one sentence, with the name of the step.
+    """
+    names: dict[str, str] = {}
+    for step in steps:
+        if (location := step.adapter or adapter) is not None:
+            known = names.setdefault(revision_of(location)[0], location)
+            if known != location:
+                raise ValueError(
+                    f"steps: {step.name}: adapter: {location!r} and {known!r} are two versions of one "
+                    "adapter, and an engine has one; give all steps the same"
+                )
+
+
 def with_adapters(
     steps: Sequence[StepArguments], adapter: str | None, locations: Mapping[str, str]
 ) -> dict[str, Any]:

@@ -64,6 +64,8 @@ def spec_of_known(
     if not changes("/"):  # else the DAG has delimiters of its own
         for name in _LOCATIONS:
             _check_starts(name, arguments.get(name))
+    if "sampling" in unknown and _fans_out(arguments.get("steps")) and changes(_n_of(arguments["sampling"])):
+        unknown = {*unknown, "steps"}  # whether a step gives several completions
     for name in _BY_ITEM:
         if name in unknown and isinstance(values := arguments.get(name), Mapping):
             items = {key: value for key, value in values.items() if not changes(value)}
@@ -91,6 +93,17 @@ def spec_of_known(
     if "engine" in left_out:
         known["model"] = known.get("model") or _STAND_INS["model"]
     return build_spec(known)
+
+
+def _fans_out(steps: Any) -> bool:
+    """Whether one of the steps asks about each completion of another."""
+    known = steps if isinstance(steps, (list, tuple)) else ()
+    return any(isinstance(step, Mapping) and step.get("each") for step in known)
+
+
+def _n_of(sampling: Any) -> Any:
+    """The number of completions, or what decides it."""
+    return sampling.get("n") if isinstance(sampling, Mapping) else sampling
 
 
 def _check_starts(name: str, value: Any) -> None:

@@ -16,7 +16,12 @@ from airflow_provider_raybatch.coercion import (
 )
 from airflow_provider_raybatch.contract.arguments.conditions import LIST_OPERATORS
 from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS
-from airflow_provider_raybatch.contract.arguments.response_schema import followed, properties_of, unwrapped
+from airflow_provider_raybatch.contract.arguments.response_schema import (
+    followed,
+    kind_of_values,
+    properties_of,
+    unwrapped,
+)
 from airflow_provider_raybatch.contract.arguments.steps import StepArguments
 from airflow_provider_raybatch.contract.base import parse, shown
 from airflow_provider_raybatch.contract.failures import SpecError
@@ -26,8 +31,6 @@ from airflow_provider_raybatch.operators.misplaced import check_names
 _FIELDS = tuple(StepArguments.model_fields)
 _NOT_OF_STEPS = frozenset(BatchInferenceSpec.model_fields) - NOT_ARGUMENTS - set(_FIELDS)
 _COLLECTIONS = ("messages", "sampling", "response_format", "when")
-_KINDS = {"integer": "a number", "number": "a number", "boolean": "true or false", "string": "text"}
-"""What a property of a JSON schema holds, by its type."""
 _OWN_KINDS = {
     **dict.fromkeys(("response", "finish_reason", "rejected", "reasoning"), "text"),
     **dict.fromkeys(("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"), "a number"),
@@ -132,19 +135,6 @@ def _kinds_of_columns(step: Mapping[str, Any]) -> dict[str, str]:
             properties = {}  # the spec refuses it
         for name, part in properties.items():
             inner, _ = followed(part, root)
-            if (kind := _kind_of(inner)) is not None:
+            if (kind := kind_of_values(inner)) is not None:
                 named[name] = kind
     return {f"{step['name']}_{name}".lower(): kind for name, kind in named.items()}
-
-
-def _kind_of(schema: Any) -> str | None:
-    if not isinstance(schema, Mapping):
-        return None
-    options = schema.get("anyOf")
-    parts = [part for part in options if isinstance(part, Mapping)] if isinstance(options, list) else [schema]
-    types: list[Any] = []
-    for part in parts:
-        kind = part.get("type")
-        types += kind if isinstance(kind, list) else [kind]
-    kinds = {_KINDS.get(kind) if isinstance(kind, str) else None for kind in types if kind != "null"}
-    return kinds.pop() if len(kinds) == 1 else None

@@ -17,6 +17,8 @@ from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.names import checked_column_name
 from airflow_provider_raybatch.contract.text import count_of
 
+_KINDS = {"integer": "a number", "number": "a number", "boolean": "true or false", "string": "text"}
+"""What a property of a JSON schema holds, by its type."""
 MOST_PROPERTIES = 2000
 """As many columns as `postprocess` may add."""
 
@@ -152,3 +154,21 @@ def _is_same(value: Any, schema: Mapping[str, Any]) -> bool:
         return bool((json.loads(value) if isinstance(value, str) else value) == schema)
     except ValueError:
         return False
+
+
+def kind_of_values(schema: Any) -> str | None:
+    """What values that fit a part of a schema are, unless null: ``text``, ``a number`` or ``true or false``.
+
+    :param schema: as :func:`followed` gives it.
+    :returns: ``None`` for others, and where they may be of several kinds.
+    """
+    if not isinstance(schema, Mapping):
+        return None
+    options = schema.get("anyOf")
+    parts = [part for part in options if isinstance(part, Mapping)] if isinstance(options, list) else [schema]
+    types: list[Any] = []
+    for part in parts:
+        kind = part.get("type")
+        types += kind if isinstance(kind, list) else [kind]
+    kinds = {_KINDS.get(kind) if isinstance(kind, str) else None for kind in types if kind != "null"}
+    return kinds.pop() if len(kinds) == 1 else None

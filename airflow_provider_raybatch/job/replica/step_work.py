@@ -20,14 +20,14 @@ from airflow_provider_raybatch.job.work import Job
 class StepWork:
     """One step; jobs that ask one question have one.
 
-    :param ranking: what its answers change in the columns of earlier steps.
     :param sampling: what the engine does not have of this step; ``None`` where there is one.
+    :param ranking: what its answers change in the columns of earlier steps.
     """
 
     builder: RequestBuilder
     writer: PartWriter
-    ranking: Ranking
     sampling: Mapping[str, Any] | None = None
+    ranking: Ranking | None = None
 
     def request(self, request: Request) -> Request:
         """A request as the engine takes it, whose own sampling is that of the whole job."""
@@ -40,6 +40,8 @@ class StepWork:
     def decode(self, rows: Sequence[Row]) -> None:
         """Make results of what the engine gave."""
         self.writer.decode(rows)
+        if self.ranking is None:
+            return
         ranked = self.ranking.by_responses(
             [(row.rows, row.place) for row in rows], [row.result for row in rows]
         )
@@ -56,8 +58,8 @@ def steps_of(job: Job, engine: Any, process: str) -> list[StepWork]:
         StepWork(
             RequestBuilder(step.spec, renderer_of(step), step.keyer),
             PartWriter(step, engine, process),
-            Ranking(step),
             step.spec.sampling if step.spec.asked_step else None,
+            Ranking(step) if step.spec.asked_step else None,
         )
         for step in job.steps
     ]

@@ -71,7 +71,7 @@ class Keyer:
         if spec.asked_step is not None and spec.asked_step.step.goes_on_rejected:
             self._shared["on_rejected"] = "continue"  # what others would refuse is an answer here
         if spec.asked_step is not None and spec.asks_several:
-            self._shared["completions"] = ["good ones first", *spec.asked_step.ranking]
+            self._shared["several"] = ["good ones first", *spec.asked_step.ranking]
         if again:
             self._shared["again"] = again
         self._shared |= {**spec.pooled, **spec.later_choices}

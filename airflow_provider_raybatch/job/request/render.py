@@ -98,6 +98,8 @@ def _checked(request: Request) -> Request:
 
     :raises RenderError: it is not JSON, so it has no key.
     """
+    for one in request.each:
+        _checked(one)
     content = [request.messages, request.prompt, dict(request.sampling)]
     try:
         json.dumps(content, ensure_ascii=False, sort_keys=True, default=str).encode()

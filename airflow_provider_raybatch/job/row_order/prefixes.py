@@ -26,6 +26,8 @@ def text_of(request: Request | RowFailure) -> str:
     """
     if isinstance(request, RowFailure):
         return ""
+    if request.each:
+        return text_of(request.each[0])
     if request.adapter is not None:
         return f"{request.adapter}\0\0{text_of(replace(request, adapter=None))}"
     if request.prompt is not None:

@@ -3,65 +3,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_raybatch.contract.arguments.steps import REJECTED_COLUMN
-from airflow_provider_raybatch.job.input.json_types import Kind
 from airflow_provider_raybatch.job.request.render import Render
 from airflow_provider_raybatch.job.row import RenderError, Request
-from airflow_provider_raybatch.job.tasks.typed_columns import column_kinds, values_of
+from airflow_provider_raybatch.job.tasks.completions import Completions
 from airflow_provider_raybatch.job.work import Job
-
-_TEXT = "text"
 
 
 def renderer_of(step: Job) -> Render:
     """What turns a row into the request of a step, or into its requests.
+
+    In each of these, the columns of all steps whose completions belong together are those of one completion.
 
     :raises PreflightError: a user's function can't be imported.
     """
     base, asked = step.task.renderer(), step.spec.asked_step
     if asked is None or asked.step.each is None:
         return base
-    completions = Completions(step.earlier_steps[asked.earlier.index(asked.step.each)])
+    family = {name: Completions(_spec_of(step, name)) for name in asked.family}
+    of = asked.step.each
 
     def render(row: Mapping[str, Any]) -> Request:
-        return Request(each=tuple(base({**row, **one}) for one in completions.of(row)))
+        places = family[of].places(row)
+        if not places:
+            raise RenderError(
+                f"step {of!r} was not asked about this row, so it has no completions; give the step that "
+                "asks about each of them a condition (when)"
+            )
+        return Request(each=tuple(base({**row, **_at(place, row)}) for place in places))
+
+    def _at(place: int, row: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for one in family.values() for name, value in one.columns(row, place).items()}
 
     return render
 
 
-class Completions:
-    """The completions of an earlier step, each as if it were the only one.
-
-    :param step: that has them.
-    """
-
-    def __init__(self, step: Job) -> None:
-        schema = step.spec.response_schema
-        self._name = step.spec.asked_step.step.name if step.spec.asked_step else ""
-        self._prefix = step.spec.output_prefix
-        self._kinds: Mapping[str, Kind] = {} if schema is None else column_kinds(schema)
-
-    def of(self, row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The columns of each good completion; of each one, where none is good.
-
-        :raises RenderError: the row has none.
-        """
-        found = row.get(f"{self._prefix}completions")
-        if not found:
-            raise RenderError(
-                f"step {self._name!r} was not asked about this row, so it has no completions; give the step "
-                "that asks about each of them a condition (when)"
-            )
-        good = [one for one in found if one[REJECTED_COLUMN] is None]
-        return map(self._columns, good or found)
-
-    def _columns(self, completion: Mapping[str, Any]) -> dict[str, Any]:
-        own = {("response" if name == _TEXT else name): value for name, value in completion.items()}
-        own.pop("output_tokens")  # that of a row is of all its completions
-        if self._kinds:
-            bad = completion[REJECTED_COLUMN] is not None
-            own |= dict.fromkeys(self._kinds) if bad else values_of(completion[_TEXT], self._kinds)
-        return {self._prefix + name: value for name, value in own.items()}
+def _spec_of(step: Job, name: str) -> Any:
+    names = step.spec.asked_step.earlier if step.spec.asked_step else []
+    return step.earlier_steps[names.index(name)].spec

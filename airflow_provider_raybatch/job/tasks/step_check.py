@@ -26,7 +26,8 @@ def checked_in_step(
     """The response, with its completions in order, or the failure of its row.
 
     Of several completions it is enough that one is good: those that are not come last, and say why. Of good
-    ones, those come first that `best` ranks higher; all others keep their order.
+    ones, those come first that `best` ranks higher; all others keep their order. One that the engine gave up
+    fails the row, since asking again may give it.
 
     :param kinds: of the typed columns.
     :param check: of a response with one completion.
@@ -43,18 +44,22 @@ def checked_in_step(
         made = check(replace(response, completions=(completion,)))
         extra = {**completion.extra, CANDIDATE_COLUMN: place}
         if isinstance(made, RowFailure):
+            if made.step not in (PARSE, LENGTH):
+                return _of_all(made, response)
             failures.append(made)
             bad.append(replace(completion, extra={**extra, REJECTED_COLUMN: made.reason}))
         else:
             rank = 0.0 if step.best is None else _rank(completion.text, step.best, kinds)
             good.append((rank, replace(completion, extra=extra)))
-    if not good:
-        # That of the engine may be asked again, and so it is what is told.
-        first = next((one for one in failures if not _goes_on(step, one)), failures[0])
-        if not _goes_on(step, first):
-            return replace(first, input_tokens=response.input_tokens, output_tokens=response.output_tokens)
+    if not good and not step.goes_on_rejected:
+        return _of_all(failures[0], response)
     good.sort(key=lambda one: -one[0])
     return replace(response, completions=(*(completion for _, completion in good), *bad))
+
+
+def _of_all(failure: RowFailure, response: Response) -> RowFailure:
+    """A failure with the tokens of all completions."""
+    return replace(failure, input_tokens=response.input_tokens, output_tokens=response.output_tokens)
 
 
 def _goes_on(step: StepArguments, failure: RowFailure) -> bool:

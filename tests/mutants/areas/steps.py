@@ -8,27 +8,35 @@ from ..mutant import by_file
 _FAN_OUT = "job/steps/test_fan_out.py::"
 
 MUTANTS = by_file({
-    "job/steps/each.py": {
+    "job/tasks/completions.py": {
         "bad-completions-are-asked-about": (
-            "map(self._columns, good or found)",
-            "map(self._columns, found)",
+            "return good or list(range(len(found)))",
+            "return list(range(len(found)))",
             "A judge is paid for drafts that are not what was asked for.",
             f"{_FAN_OUT}test_good_completions_come_first_and_are_asked_about",
         ),
-        "all-are-asked-about-the-first": (
-            "base({**row, **one})",
-            "base({**one, **row})",
-            "Each answer is about the first completion, so the ranking says nothing.",
-            f"{_FAN_OUT}test_the_best_completion_is_the_rows_response",
-        ),
-    },
-    "job/steps/ranking.py": {
         "rows-keep-their-first-completion": (
-            "outputs[own] = pc.replace_with_mask(outputs[own], there, column)",
+            "columns[_of_row(name)] = column.take(own)",
             "pass",
             "The response is the first draft, and the list of drafts says that it is the best.",
             f"{_FAN_OUT}test_the_best_completion_is_the_rows_response",
         ),
+    },
+    "job/steps/each.py": {
+        "all-are-asked-about-the-first": (
+            "base({**row, **_at(place, row)})",
+            "base({**_at(place, row), **row})",
+            "Each answer is about the first completion, so the ranking says nothing.",
+            f"{_FAN_OUT}test_the_best_completion_is_the_rows_response",
+        ),
+        "a-repair-stands-beside-the-first-draft": (
+            "for name in asked.family}",
+            "for name in asked.family[-1:]}",
+            "A judge compares each repair with the first draft.",
+            f"{_FAN_OUT}test_steps_between_keep_their_completions_beside_the_others",
+        ),
+    },
+    "job/steps/ranking.py": {
         "other-steps-keep-their-order": (
             "for name in family] if asked else []",
             "for name in family[-1:]] if asked else []",
@@ -52,8 +60,8 @@ MUTANTS = by_file({
             f"{_FAN_OUT}test_the_best_completion_is_the_rows_response",
         ),
         "one-bad-completion-fails-its-row": (
-            "    if not good:\n",
-            "    if failures:\n",
+            "if not good and not step.goes_on_rejected:",
+            "if failures and not step.goes_on_rejected:",
             "A row with three good drafts of four is a dead letter.",
             f"{_FAN_OUT}test_good_completions_come_first_and_are_asked_about",
         ),

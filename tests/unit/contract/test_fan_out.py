@@ -15,6 +15,8 @@ SCORE = {
         "score": {"$ref": "#/$defs/score"},
         "why": {"type": "string"},
         "fits": {"type": "boolean"},
+        "maybe": {"type": ["number", "null"]},
+        "either": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
     },
     "$defs": {"score": {"type": "integer"}},
 }
@@ -32,13 +34,15 @@ JUDGE: dict[str, Any] = {
 def test_completions_go_back_to_one_sample() -> None:
     other = {**DRAFT, "name": "other"}
     last = {**JUDGE, "name": "last", "each": "repair"}
-    steps = spec(steps=[DRAFT, other, REPAIR, JUDGE, last]).step_specs()
-    families = [one.asked_step.family for one in steps if one.asked_step]
-    assert families == [[], [], ["draft"], ["draft", "repair"], ["draft", "repair", "judge"]]
-    assert [one.asks_several for one in steps] == [True] * 5
+    safety = {**JUDGE, "name": "safety"}
+    steps = spec(steps=[DRAFT, other, safety, REPAIR, last, {**last, "name": "end", "each": "last"}])
+    families = [one.asked_step.family for one in steps.step_specs() if one.asked_step]
+    own = ["draft", "safety", "repair", "last"]
+    assert families == [[], [], own[:1], own[:2], own[:3], own]
+    assert all(one.asks_several for one in steps.step_specs())
 
 
-@pytest.mark.parametrize("best", ["score", "fits"])
+@pytest.mark.parametrize("best", ["score", "fits", "maybe", "either"])
 def test_what_has_an_order_ranks(best: str) -> None:
     judge = spec(steps=[DRAFT, {**JUDGE, "best": best}]).step_specs()[-1]
     assert {"judge_candidate", "judge_rejected", "judge_completions"} <= set(judge.step_columns)
@@ -72,17 +76,39 @@ def test_what_has_an_order_ranks(best: str) -> None:
         ),
         (
             [DRAFT, {**JUDGE, "best": "points"}],
-            "steps: judge: best: 'points' is not a property of response_format; name one of ['fits', "
-            "'score', 'why']",
+            "steps: judge: best: 'points' is not a property of response_format; name one of ['either', "
+            "'fits', 'maybe', 'score', 'why']",
         ),
         (
             [DRAFT, {**JUDGE, "best": "why"}],
-            "steps: judge: best: 'why' has the type 'string', which has no order; give it 'integer', "
-            "'number' or 'boolean'",
+            "steps: judge: best: 'why' is {'type': 'string'}, whose values have no order; give it the type "
+            "'integer', 'number' or 'boolean'",
         ),
         (
             [DRAFT, {**JUDGE, "each": None}],
             "best: 'score' ranks the completions that a step asks about; name their step in each",
+        ),
+        (
+            [{**DRAFT, "when": ["topic", "is not null"]}, JUDGE],
+            "steps: judge: each: step 'draft' has a condition, and this one has none, so it would ask about "
+            "rows without completions; give it when=('draft_response', 'is not null')",
+        ),
+        (
+            [DRAFT, REPAIR, {**JUDGE, "name": "safety", "each": "repair"}, JUDGE],
+            "steps: judge: each: step 'safety' asks about 'repair' before, and not every completion of "
+            "'draft' has an answer there; ask about 'repair' or 'safety', or put this step before 'safety'",
+        ),
+        (
+            [DRAFT, REPAIR, JUDGE, {**JUDGE, "name": "late", "each": "repair"}],
+            "steps: late: each: step 'judge' asks about 'draft' before",
+        ),
+        (
+            [DRAFT, {**JUDGE, "sampling": {"prompt_logprobs": 0}}],
+            "steps: judge: sampling: prompt_logprobs: a row has one column for them",
+        ),
+        (
+            [{**DRAFT, "adapter": "acme/critic@a"}, {**JUDGE, "adapter": "acme/critic@b"}],
+            "steps: judge: adapter: 'acme/critic@b' and 'acme/critic@a' are two versions of one adapter",
         ),
         ([DRAFT, {**JUDGE, "adapter": "gs://b/lora"}], "adapter: 'gs://' is not read for adapters"),
         ([{**DRAFT, "prompt": "{row.judge_score}"}, JUDGE], "steps: draft: it reads 'judge_score'"),

@@ -106,6 +106,13 @@ class TestTemplates:
     def test_other_arguments_may_be_unknown_meanwhile(self, name: str) -> None:
         assert batch(**{"prompt": None, "steps": [DRAFT, judge()], name: "{{ params.x }}"}).steps
 
+    @pytest.mark.parametrize("sampling", [{"n": "{{ params.n }}"}, "{{ params.sampling }}", {"n": 4}])
+    def test_a_template_may_decide_how_many_are_asked_about(self, sampling: Any) -> None:
+        steps = [Step("draft", prompt="{row.topic}"), judge(each="draft", sampling={"n": 1})]
+        assert batch(prompt=None, steps=steps, sampling=sampling).steps
+        with pytest.raises(SpecError, match="gives one completion a row"):
+            batch(prompt=None, steps=steps, sampling={"temperature": "{{ params.t }}"})
+
 
 class TestSerialisation:
     def test_a_dag_with_steps_is_the_same_on_each_parse(self) -> None:

@@ -14,7 +14,7 @@ from airflow_provider_raybatch.job.tasks.optional_columns.base import Completion
 
 
 class Candidates(CompletionColumns):
-    """The column ``candidate``: its place, from 0, in the order in which the earlier step had them."""
+    """The column ``candidate``: its place, from 0, among the completions as they stood when it was asked."""
 
     TYPES: ClassVar[dict[str, pa.DataType]] = {CANDIDATE_COLUMN: pa.int32()}
 

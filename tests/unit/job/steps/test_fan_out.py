@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
+from tests.support.engine_log import engines
 
 from .place import Place
 
@@ -124,14 +125,33 @@ def test_steps_between_keep_their_completions_beside_the_others(place: Place) ->
         assert [one["text"] for one in row["repair_completions"]] == [f"repair {title}" for title in titles]
         assert (row["draft_title"], row["repair_response"]) == (titles[0], f"repair {titles[0]}")
     assert any(row["judge_candidate"] for row in rows)
+    (*_, engine) = engines(place.root / "log")
+    judged = {text for text, _ in engine.asked if text.startswith("judge")}
+    titles = [json.loads(one["text"])["title"] for row in rows for one in row["draft_completions"]]
+    assert judged == {f"judge repair {title} of {title}" for title in titles}  # each with its own draft
+
+
+def test_log_probabilities_follow_their_completions(place: Place) -> None:
+    draft = {**DRAFT, "sampling": {**MANY, "logprobs": 1}}
+    rows, _ = place.run(0, ROWS, [draft, JUDGE, {"name": "last", "prompt": "{row.draft_response}"}])
+    assert_ranked(rows)
+    for row in rows:
+        first = row["draft_completions"][0]
+        assert (row["draft_logprobs"], row["draft_mean_logprob"]) == (
+            first["logprobs"],
+            first["mean_logprob"],
+        )
+        assert [one["token"].strip() for one in first["logprobs"]] == first["text"].split()
+    assert place.run(1, ROWS, [draft, JUDGE, {"name": "last", "prompt": "{row.draft_response}"}])[1] == 0
 
 
 def test_a_step_that_was_not_asked_has_no_completions(place: Place) -> None:
     rows = [{"text": "one", "asks": True}, {"text": "two", "asks": False}]
     draft = {**DRAFT, "when": ["asks", "==", True]}
+    late = {**JUDGE, "when": ["text", "is not null"]}
     with pytest.raises(RaybatchError, match="max_error"):
-        place.run(0, rows, [draft, JUDGE], max_errors=0)
-    found, _ = place.run(0, rows, [draft, JUDGE], max_errors=1)
+        place.run(0, rows, [draft, late], max_errors=0)
+    found, _ = place.run(0, rows, [draft, late], max_errors=1)
     assert [row["text"] for row in found] == ["one"]
     found, _ = place.run(1, rows, [draft, {**JUDGE, "when": ["asks", "==", True]}])
     assert [row["judge_score"] is None for row in found] == [False, True]
