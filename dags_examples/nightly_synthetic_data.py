@@ -154,8 +154,8 @@ def nightly_synthetic_data() -> None:
                 writer.write(pa.RecordBatch.from_pylist([{**seed, **one} for one in samples], schema))
         return writer.result
 
-    # No `reuse`: it would give each row the draft of last night again, and of a new draft there is no repair
-    # or judgement yet. A retry or a cleared task goes on with the answers in its destination.
+    # No `reuse`: it would give each row last night's draft again, and a new draft has no repair or judgement
+    # yet. A retry or a cleared task goes on with the answers in its destination.
     write = RayBatchInferenceOperator(
         task_id="write",
         source=plan(OF_TONIGHT),

@@ -14,7 +14,8 @@ from airflow_provider_raybatch.contract.manifest import BatchManifest
 
 pytest.importorskip("vllm")
 pytest.importorskip("ray")
-from tests.support.beside_vllm import own_llm
+from tests.support.adapters import save_adapter
+from tests.support.beside_vllm import LORA, own_llm
 from tests.support.local_ray import local_ray
 from tests.support.real_model import ARGS, MODEL
 from tests.support.repeated_task import RepeatedTask, rows_of
@@ -79,6 +80,9 @@ STEPS: list[dict[str, Any]] = [
     },
 ]
 
+ASIDE: dict[str, Any] = {"temperature": 0.0, "max_tokens": 9}
+"""Of the last step, which an adapter answers."""
+
 
 @dataclass
 class Answer:
@@ -94,24 +98,30 @@ class Answer:
 
 
 @pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BatchManifest]:
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_adapter(tmp_path_factory.mktemp("adapter"), seed=3))
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory, adapter: str) -> Iterator[BatchManifest]:
     """Of the job."""
+    aside = {"name": "aside", "prompt": "And {row.text}?", "sampling": ASIDE, "adapter": adapter}
     with local_ray():
         task = RepeatedTask(tmp_path_factory.mktemp("job"))
         task.input(TOPICS)
         yield task.run(
-            engine="vllm", model=str(MODEL), engine_args=ARGS, sampling={"top_p": 0.9}, steps=STEPS
+            engine="vllm", model=str(MODEL), engine_args=ARGS, sampling={"top_p": 0.9}, steps=[*STEPS, aside]
         )
 
 
 @pytest.fixture(scope="module")
-def expected(manifest: BatchManifest) -> list[list[Answer | None]]:
+def expected(manifest: BatchManifest, adapter: str) -> list[list[Answer | None]]:
     """Of each row, the answers to its questions, which are asked after each other."""
-    with own_llm(model=str(MODEL), structured_outputs_config=COMPACT, **ARGS) as llm:
-        return [asked_by_hand(llm, topic) for topic in TOPICS]
+    with own_llm(model=str(MODEL), structured_outputs_config=COMPACT, **ARGS, **LORA) as llm:
+        return [asked_by_hand(llm, topic, adapter) for topic in TOPICS]
 
 
-def asked_by_hand(llm: Any, topic: str) -> list[Answer | None]:
+def asked_by_hand(llm: Any, topic: str, adapter: str) -> list[Answer | None]:
     system = {"role": "system", "content": SYSTEM}
     draft = chat(llm, DRAFT, system, f"Write one question and answer about: {topic}", schema=QUESTION)
     ((text, _),) = draft.texts
@@ -120,7 +130,7 @@ def asked_by_hand(llm: Any, topic: str) -> list[Answer | None]:
         repair = chat(llm, REPAIR, f"Write a question and an answer about {topic}, not like: {text}")
     judge = chat(llm, JUDGE, f"How good is this? {text}")
     verdicts = [chat(llm, VERDICT, f"A score for: {text}", schema=SCORE) for text, _ in judge.texts]
-    return [draft, repair, judge, joined(verdicts)]
+    return [draft, repair, judge, joined(verdicts), chat(llm, ASIDE, f"And {topic}?", adapter=adapter)]
 
 
 def joined(answers: list[Answer]) -> Answer:
@@ -128,14 +138,18 @@ def joined(answers: list[Answer]) -> Answer:
     return Answer(texts, sum(one.asked for one in answers), sum(one.answered for one in answers))
 
 
-def chat(llm: Any, sampling: dict[str, Any], *messages: Any, schema: Any = None) -> Answer:
+def chat(
+    llm: Any, sampling: dict[str, Any], *messages: Any, schema: Any = None, adapter: str | None = None
+) -> Answer:
     from vllm import SamplingParams
+    from vllm.lora.request import LoRARequest
     from vllm.sampling_params import StructuredOutputsParams
 
     outputs = {} if schema is None else {"structured_outputs": StructuredOutputsParams(json=schema)}
     params = SamplingParams(**{"top_k": 7, "top_p": 0.9, **sampling}, **outputs)
     chat = [{"role": "user", "content": one} if isinstance(one, str) else one for one in messages]
-    (output,) = llm.chat([chat], params, use_tqdm=False)
+    lora = None if adapter is None else LoRARequest("aside", 1, adapter)
+    (output,) = llm.chat([chat], params, use_tqdm=False, lora_request=lora)
     return Answer(
         [(one.text, one.finish_reason) for one in output.outputs],
         len(output.prompt_token_ids),
@@ -155,8 +169,10 @@ def test_each_step_is_answered_as_by_vllm(
 ) -> None:
     rows = rows_of(manifest)
     assert [row["text"] for row in rows] == TOPICS
-    for row, (draft, repair, judge, verdict) in zip(rows, expected, strict=True):
+    for row, (draft, repair, judge, verdict, aside) in zip(rows, expected, strict=True):
         assert draft is not None
+        assert aside is not None
+        assert [(row["aside_response"], row["aside_finish_reason"])] == aside.texts
         assert judge is not None
         assert verdict is not None
         assert [(row["draft_response"], row["draft_finish_reason"])] == draft.texts
@@ -176,13 +192,13 @@ def test_each_step_is_answered_as_by_vllm(
         assert [one["candidate"] for one in row["verdict_completions"]] == order
         best = score_of(verdict.texts[order[0]][0])
         assert (row["verdict_score"], row["verdict_rejected"] is None) == (best or None, best > 0)
-    repaired = sum(repair is not None for _, repair, _, _ in expected)
+    repaired = sum(repair is not None for _, repair, *_ in expected)
     assert 0 < repaired < len(TOPICS)
     assert any(row["verdict_candidate"] for row in rows)
 
 
 def score_of(text: str) -> int:
-    """Return 0 for what is no score, and comes last."""
+    """Return 0 for a text without a score, which comes last."""
     try:
         return int(json.loads(text)["score"])
     except ValueError:
@@ -193,7 +209,7 @@ def test_tokens_of_each_step_are_those_of_vllm(
     manifest: BatchManifest, expected: list[list[Answer | None]]
 ) -> None:
     counts = manifest.steps or ()
-    assert [one.name for one in counts] == ["draft", "repair", "judge", "verdict"]
+    assert [one.name for one in counts] == ["draft", "repair", "judge", "verdict", "aside"]
     for one, answers in zip(counts, zip(*expected, strict=True), strict=True):
         asked = [answer for answer in answers if answer is not None]
         assert one.asked == len(asked)
@@ -201,6 +217,12 @@ def test_tokens_of_each_step_are_those_of_vllm(
         assert one.output_tokens == sum(answer.answered for answer in asked), one.name
     assert manifest.tokens.input == sum(one.input_tokens for one in counts)
     assert manifest.tokens.output == sum(one.output_tokens for one in counts)
+
+
+def test_the_adapter_of_a_step_is_not_that_of_others(expected: list[list[Answer | None]]) -> None:
+    with own_llm(model=str(MODEL), **ARGS) as llm:
+        plain = [chat(llm, ASIDE, f"And {topic}?") for topic in TOPICS]
+    assert sum(one != answers[-1] for one, answers in zip(plain, expected, strict=True)) > len(TOPICS) // 2
 
 
 def test_one_engine_answers_all_steps(manifest: BatchManifest) -> None:

@@ -57,7 +57,7 @@ def test_memory_that_the_user_sets_stays() -> None:
     ],
 )
 def test_shares_are_counted_gpu_by_gpu(room: float, amount: float, found: int) -> None:
-    """Ray takes a share from one GPU, so the rests of two are no room."""
+    """Ray takes a share from one GPU, so what is left of two GPUs holds none."""
     assert times(room, amount, "GPU") == found
 
 

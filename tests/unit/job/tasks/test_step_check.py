@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of several completions of a step of which some are not what was asked for."""
+"""Of a step's several completions, good ones come first, and one that is good is enough."""
 
 from __future__ import annotations
 
