@@ -143,6 +143,13 @@ class Job:
         return (*self.earlier_steps, self)
 
     @property
+    def family(self) -> dict[str, Job]:
+        """The earlier steps whose completions this step's answers are about, by name; else none."""
+        asked = self.spec.asked_step
+        names = asked.family if asked is not None and asked.step.each is not None else ()
+        return {name: self.earlier_steps[asked.earlier.index(name)] for name in names} if asked else {}
+
+    @property
     def task(self) -> Task:
         """What one row asks and yields."""
         return task_of(self.spec)

@@ -22,7 +22,7 @@ def renderer_of(step: Job) -> Render:
     base, asked = step.task.renderer(), step.spec.asked_step
     if asked is None or asked.step.each is None:
         return base
-    family = {name: Completions(_spec_of(step, name)) for name in asked.family}
+    family = {name: Completions(one.spec) for name, one in step.family.items()}
     of = asked.step.each
 
     def render(row: Mapping[str, Any]) -> Request:
@@ -38,8 +38,3 @@ def renderer_of(step: Job) -> Render:
         return {name: value for one in family.values() for name, value in one.columns(row, place).items()}
 
     return render
-
-
-def _spec_of(step: Job, name: str) -> Any:
-    names = step.spec.asked_step.earlier if step.spec.asked_step else []
-    return step.earlier_steps[names.index(name)].spec

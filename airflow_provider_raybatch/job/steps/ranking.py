@@ -25,9 +25,7 @@ class Ranking:
     """
 
     def __init__(self, step: Job) -> None:
-        asked = step.spec.asked_step
-        family = asked.family if asked is not None and asked.step.each is not None else ()
-        self._tasks = [step.earlier_steps[asked.earlier.index(name)].task for name in family] if asked else []
+        self._tasks = [one.task for one in step.family.values()]
 
     def by_responses(self, rows: Sequence[InChunk], results: Sequence[object]) -> Sequence[InChunk]:
         """Rows in the order of what the engine has answered.

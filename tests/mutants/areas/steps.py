@@ -30,16 +30,16 @@ MUTANTS = by_file({
             f"{_FAN_OUT}test_the_best_completion_is_the_rows_response",
         ),
         "a-repair-stands-beside-the-first-draft": (
-            "for name in asked.family}",
-            "for name in asked.family[-1:]}",
+            "for name, one in step.family.items()}",
+            "for name, one in [*step.family.items()][-1:]}",
             "A judge compares each repair with the first draft.",
             f"{_FAN_OUT}test_steps_between_keep_their_completions_beside_the_others",
         ),
     },
     "job/steps/ranking.py": {
         "other-steps-keep-their-order": (
-            "for name in family] if asked else []",
-            "for name in family[-1:]] if asked else []",
+            "for one in step.family.values()]",
+            "for one in [*step.family.values()][-1:]]",
             "The best repair stands beside another draft than the one that it repairs.",
             f"{_FAN_OUT}test_steps_between_keep_their_completions_beside_the_others",
         ),
