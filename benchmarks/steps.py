@@ -9,6 +9,7 @@ the whole jobs, and of their engines from their first request to the last answer
 
     python benchmarks/steps.py
     python benchmarks/steps.py --engine vllm --rows 96 --slots 16
+    python benchmarks/steps.py --engine vllm --model /models/8b --num-gpus 1 --rows 4000 --slots 1024
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class Jobs:
         return self._run({"text": texts}, prompt=DRAFT)[0]
 
     def _texts(self, step: int) -> list[str]:
-        return [f"{number} " + "word " * (each[step] - 1) for number, each in enumerate(self.lengths)]
+        # Each begins in its own way, so that no way of asking finds more in the prefix cache.
+        return [f"{step} {number} " + "word " * (each[step] - 2) for number, each in enumerate(self.lengths)]
 
     def _run(self, rows: dict[str, list[str]] | str, **asked: Any) -> tuple[Took, str]:
         """What the job took, and where its dataset is."""
@@ -113,9 +115,15 @@ class Jobs:
     def _engine(self) -> dict[str, Any]:
         options = self.options
         if options.engine == "vllm":
-            arguments = {"max_num_seqs": options.slots, "enforce_eager": True, "dtype": "float32"}
-            sampling = {"temperature": 0, "ignore_eos": True, "max_tokens": options.tokens}
-            return {"engine": "vllm", "model": str(MODEL), "engine_args": arguments, "sampling": sampling}
+            cpu = {"enforce_eager": True, "dtype": "float32"}
+            arguments = {"max_num_seqs": options.slots, **(cpu if not options.num_gpus else {})}
+            return {
+                "engine": "vllm",
+                "model": str(options.model),
+                "engine_args": {**arguments, **options.engine_args},
+                "num_gpus": options.num_gpus or None,
+                "sampling": {"temperature": 0, "ignore_eos": True, "max_tokens": options.tokens},
+            }
         arguments = {
             "seconds_per_token": options.seconds_per_token,
             "max_num_seqs": options.slots,
@@ -132,6 +140,7 @@ def main() -> None:
     ray.init(
         address="local",
         num_cpus=2,
+        num_gpus=options.num_gpus,
         _node_ip_address="127.0.0.1",
         include_dashboard=False,
         log_to_driver=False,
@@ -162,6 +171,9 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=["echo", "vllm"], default="echo")
+    parser.add_argument("--model", type=Path, default=MODEL, help="folder of vLLM's model")
+    parser.add_argument("--engine-args", type=json.loads, default={}, help="more of vLLM's, as JSON")
+    parser.add_argument("--num-gpus", type=int, default=0)
     parser.add_argument("--rows", type=int, default=800)
     parser.add_argument("--slots", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=2)
