@@ -45,14 +45,18 @@ from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
 from airflow_provider_raybatch.job.output.schema import Footer, footers, input_types
 from airflow_provider_raybatch.job.output.tally import Tally, Wanted
 from airflow_provider_raybatch.job.output.unfinished import is_same_task, last_run_of
-from airflow_provider_raybatch.job.parts.part import Part, good_outputs, paid_tokens
-from airflow_provider_raybatch.job.parts.reading import DamagedPartError
-from airflow_provider_raybatch.job.steps.counting import added_up, step_counts, with_earlier
+from airflow_provider_raybatch.job.parts.part import Part, good_outputs
+from airflow_provider_raybatch.job.steps.counting import (
+    added_up,
+    generated_earlier,
+    step_counts,
+    with_earlier,
+)
+from airflow_provider_raybatch.job.steps.found import Found, found_in
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, column_types
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.job.work import ParallelMap, in_sequence
-from airflow_provider_raybatch.storage.folder import Folder
 
 _PART_BYTES = 128 * 1024 * 1024
 _LARGEST_RANGE_ROWS = 1_000_000
@@ -176,12 +180,13 @@ def _manifest(
     total = round(timing.total_seconds + seconds, 2)
     timing = timing.model_copy(update={"commit_seconds": round(seconds, 2), "total_seconds": total})
     names = target.task.names
-    of_run = [part for parts in answers for part in parts if part.is_of(target.run)]
-    paid = sum(footer.paid for part, footer in seen.items() if part.is_of(target.run))
-    paid += sum(_paid(target.folder, part) for part in of_run)
+    earlier = [found_in(target.folder, parts, journal.submission) for parts in answers]
+    last = _found(done, sum(footer.paid for part, footer in seen.items() if part.is_of(target.run)))
+    found = sum(earlier, last)
     counts, totals = _counts(done, target.task), sum((one.totals for one in done), Totals())
     answered = added_up([one.answered for one in done])
     totals = with_earlier(totals, answered)
+    generated = sum(one.generated for one in done) + generated_earlier(answered, earlier)
     return BatchManifest(
         uri=f"{target.folder.uri}/{target.data}",
         manifest_uri=f"{target.folder.uri}/{layout.manifest_file(target.data.rpartition('/')[2])}",
@@ -203,17 +208,17 @@ def _manifest(
             filled=sum(footer.filled for footer in seen.values()),
             reasoning=totals.reasoning_tokens,
         ),
-        tokens_paid=paid,
-        tokens_saved=sum(sum(one.saved.values()) for one in done),
-        savings=_savings(done, paid, statistics.cost, seen, target.run),
-        tokens_generated=sum(one.generated for one in done),
+        tokens_paid=found.paid,
+        tokens_saved=found.saved,
+        savings=_savings(done, found, statistics.cost, seen, target.run),
+        tokens_generated=generated,
         reasons_by_step=_reasons(done),
         steps=step_counts(
             spec.asked_step,
             answered,
             counts.input,
             counts.errors_by_step,
-            [*(_origins(parts, journal) for parts in answers), _as_origins(counts)],
+            [*earlier, last],
         ),
         last_run=_last_run(journal),
         id_column=spec.id_column,
@@ -243,46 +248,40 @@ def _counts(done: Sequence[PublishedRange], task: Task) -> Counts:
     )
 
 
-def _paid(folder: Folder, part: Part) -> int:
-    """Tokens of a part of an earlier step; 0 if it is damaged, since the dataset has no row from it."""
-    with suppress(DamagedPartError):
-        return paid_tokens(folder, part)
-    return 0
+def _found(done: Sequence[PublishedRange], paid: int) -> Found:
+    """What the last step, or the only one, has found instead of generated.
 
-
-def _origins(parts: Sequence[Part], journal: Journal) -> Counter[str]:
-    """How many answers of a step were there, or were found, when this submission began."""
-    found: Counter[str] = Counter()
-    for part in parts:
-        if part.path.rpartition("/")[2].startswith("stored-"):
-            found["stored"] += part.ok
-        elif not part.may_be_generated or part.submission_id != journal.submission.submission_id:
-            found["carried"] += part.ok
-    return found
-
-
-def _as_origins(counts: Counts) -> dict[str, int]:
-    return {"carried": counts.resumed, "stored": counts.reused}
+    :param paid: tokens that the run paid for in it.
+    """
+    origins = sum((Counter(one.origins) for one in done), Counter[str]())
+    saved = sum((Counter(one.saved) for one in done), Counter[str]())
+    return Found(
+        resumed=origins["carried"],
+        reused=origins["stored"],
+        # A retry that knew nothing would pay again for what earlier attempts have asked.
+        resumed_tokens=sum(one.carried for one in done) + saved["generated"],
+        reused_tokens=saved["stored"],
+        saved=sum(saved.values()),
+        paid=paid,
+    )
 
 
 def _savings(
-    done: Sequence[PublishedRange], paid: int, cost: float | None, seen: Mapping[Part, Footer], run: str
+    done: Sequence[PublishedRange], found: Found, cost: float | None, seen: Mapping[Part, Footer], run: str
 ) -> Savings:
     """What the run would have paid for besides, at its own cost a token.
 
-    :param paid: tokens that it paid for, and `cost` what its GPUs cost.
+    :param found: of all steps, and `cost` what the GPUs of the run cost.
     """
-    saved = sum((Counter(one.saved) for one in done), Counter[str]())
+    duplicates = sum(one.saved.get("duplicate", 0) for one in done)
     filled = sum(footer.filled for part, footer in seen.items() if part.is_of(run))
-    # A retry that knew nothing would pay again for what earlier attempts have asked.
-    resumed = sum(one.carried for one in done) + saved["generated"]
-    tokens = resumed + saved["stored"] + saved["duplicate"] + filled
+    tokens = found.resumed_tokens + found.reused_tokens + duplicates + filled
     return Savings(
-        resumed=resumed,
-        reused=saved["stored"],
-        duplicates=saved["duplicate"],
+        resumed=found.resumed_tokens,
+        reused=found.reused_tokens,
+        duplicates=duplicates,
         filled=filled,
-        cost=round(tokens * cost / paid, 6) if cost is not None and paid else None,
+        cost=round(tokens * cost / found.paid, 6) if cost is not None and found.paid else None,
     )
 
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from airflow_provider_raybatch.contract.arguments.steps import REJECTED_COLUMN, AskedStep
 from airflow_provider_raybatch.contract.step_counts import StepCounts
 from airflow_provider_raybatch.job.input.table import members
+from airflow_provider_raybatch.job.steps.found import Found
 from airflow_provider_raybatch.job.tasks.base import Totals
 
 _TOKENS = ("input_tokens", "cached_tokens", "output_tokens")
@@ -86,18 +87,27 @@ def with_earlier(totals: Totals, found: Sequence[Answered]) -> Totals:
     )
 
 
+def generated_earlier(found: Sequence[Answered], instead: Sequence[Found]) -> int:
+    """Tokens that the submission generated for all steps but the last one.
+
+    :param instead: of each of these steps, what was not generated.
+    """
+    pairs = zip(found[:-1], instead, strict=True) if found else ()
+    return sum(max(0, one.output_tokens - known.output_tokens) for one, known in pairs)
+
+
 def step_counts(
     step: AskedStep | None,
     found: Sequence[Answered],
     rows: int,
     failed: Mapping[str, int],
-    origins: Sequence[Mapping[str, int]],
+    instead: Sequence[Found],
 ) -> list[StepCounts] | None:
     """What became of each step.
 
     :param rows: of the input.
     :param failed: how many rows failed, by step and what it did, such as ``judge.parse``.
-    :param origins: of each step, how many of its answers were ``carried`` or ``stored``.
+    :param instead: of each step, which of its answers were not generated.
     """
     if step is None or not found:
         return None
@@ -105,7 +115,7 @@ def step_counts(
     for name, count in failed.items():
         errors[name.partition(".")[0]] += count
     made, left = [], rows
-    for name, one, origin in zip([*step.earlier, step.step.name], found, origins, strict=True):
+    for name, one, known in zip([*step.earlier, step.step.name], found, instead, strict=True):
         asked = one.rows + errors[name]
         made.append(
             StepCounts(
@@ -118,8 +128,9 @@ def step_counts(
                 input_tokens=one.input_tokens,
                 cached_tokens=one.cached_tokens,
                 output_tokens=one.output_tokens,
-                resumed=min(one.rows, origin.get("carried", 0)),
-                reused=min(one.rows, origin.get("stored", 0)),
+                resumed=min(one.rows, known.resumed),
+                reused=min(one.rows, known.reused),
+                tokens_saved=min(one.input_tokens + one.output_tokens, known.saved),
             )
         )
         left -= errors[name]  # which no later step asks

@@ -19,6 +19,7 @@ _COLUMNS = {
     "input_tokens": "Prompt tokens",
     "cached_tokens": "Of them cached",
     "output_tokens": "Generated tokens",
+    "tokens_saved": "Tokens saved",
 }
 _ALWAYS = ("asked", "skipped", "ok", "rejected", "errors", "input_tokens", "output_tokens")
 _MEANING = (

@@ -52,6 +52,8 @@ def test_another_judge_is_paid_for_alone(task: RepeatedTask) -> None:
     assert [row["judge_response"] for row in rows_of(manifest)] == [f"doubt draft {text}" for text in TEXTS]
     draft, judge = manifest.steps or ()
     assert (draft.resumed, judge.resumed) == (ROWS, 0)
+    assert manifest.tokens_saved == draft.tokens_saved == draft.input_tokens + draft.output_tokens
+    assert manifest.tokens_generated == judge.output_tokens
     assert task.asked(task.run(token="again", **STEPS)) == 0
 
 
@@ -144,6 +146,9 @@ def test_a_stopped_job_goes_on_where_its_rows_stood(task: RepeatedTask) -> None:
     assert_judged(rows_of(manifest))
     assert task.asked(manifest) < 2 * ROWS
     assert task.asked_in_all() <= 2 * ROWS + 8  # at most what was in the engine is asked again
+    assert manifest.savings is not None
+    assert (manifest.tokens_saved, manifest.savings.resumed > 0) == (0, True)  # the run has paid for all
+    assert 0 < (manifest.tokens_generated or 0) < manifest.tokens.output
 
 
 @pytest.mark.turn(3, 7)
@@ -156,6 +161,8 @@ def test_steps_of_other_runs_are_reused(task: RepeatedTask) -> None:
     again = task.run(run_id="r2", **steps, **reuse)
     assert task.asked(again) == 0
     assert [step.reused for step in again.steps or ()] == [ROWS, 0, ROWS]
+    assert again.savings is not None
+    assert again.tokens_saved == again.savings.reused == again.tokens.input + again.tokens.output
     assert_judged(rows_of(again))
     other = {**JUDGE, "prompt": "doubt {row.draft_response}"}
     assert task.asked(task.run(run_id="r3", **{**steps, "steps": [DRAFT, repair, other]}, **reuse)) == ROWS
