@@ -74,6 +74,8 @@ class Progress(_Event):
     :param kept: rows with an answer on disk, which the job's end can't lose.
     :param cost: of the GPUs held so far, in `currency`, and `expected_cost` at the end; ``None`` without a
         price.
+    :param answered: of each step before the last one, rows with its answer; ``None`` where one question
+        is asked.
     """
 
     event: Literal["progress"] = "progress"
@@ -88,6 +90,7 @@ class Progress(_Event):
     cost: float | None = None
     expected_cost: float | None = None
     currency: str | None = None
+    answered: dict[str, int] | None = None
 
     def text(self) -> str:
         """For people."""
@@ -98,7 +101,12 @@ class Progress(_Event):
         rate, tokens = self.rows_per_second, self.output_tokens_per_second
         rates = "" if rate is None else f", {rate:,.{1 if rate >= 1 else 3}f} rows/s"
         rates += "" if not tokens else f", {tokens:,.0f} tokens/s"
-        return f"{self.done:,} of {count_of(self.total, 'row')}{share}{errors}{rates}{eta}{self._money()}"
+        done = f"{self.done:,} of {count_of(self.total, 'row')}{share}"
+        return f"{done}{errors}{self._steps()}{rates}{eta}{self._money()}"
+
+    def _steps(self) -> str:
+        found = " -> ".join(f"{name} {rows:,}" for name, rows in (self.answered or {}).items())
+        return f", answered: {found}" if found else ""
 
     def _money(self) -> str:
         if not self.cost:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.job.monitor.money import Money
@@ -18,15 +19,23 @@ class Tracker:
     :param resumed: rows that need no request of this job.
     :param kept: of them, rows whose answer is on disk already.
     :param money: what the run costs.
+    :param answered: the steps before the last one, each with the answers that it has already.
     """
 
     def __init__(
-        self, total: int, resumed: int, now: float, kept: int = 0, money: Money | None = None
+        self,
+        total: int,
+        resumed: int,
+        now: float,
+        kept: int = 0,
+        money: Money | None = None,
+        answered: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self._total = total
         self._resumed = resumed
         self._kept = kept
         self._money = Money() if money is None else money
+        self._answered = answered
         self._rows, self._tokens = Pace(), Pace()
         self._state: tuple[object, ...] = ()
         self.last_change = now
@@ -69,4 +78,9 @@ class Tracker:
             cost=money.cost,
             expected_cost=money.expected(eta),
             currency=None if money.cost is None else money.prices.currency,
+            answered={
+                name: min(self._total, known + sum(report.answers[step] for report in reports))
+                for step, (name, known) in enumerate(self._answered.items())
+            }
+            or None,
         )

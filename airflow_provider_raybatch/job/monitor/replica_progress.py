@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,6 +28,7 @@ class ReplicaProgress:
     :param written: of them, rows in a part, which are never repeated.
     :param errors: of the written rows, those that failed: a lower bound if the process ends suddenly.
     :param killers: of the errors, rows that crash the engine.
+    :param answers: of each step before the last one, rows whose answer is in a part.
     :param special: of the written rows, those whose text has special tokens; `truncated`, those with a
         prompt that was cut.
     :param tokens_in_flight: tokens so far of requests without an answer.
@@ -68,6 +70,7 @@ class ReplicaProgress:
     first_request: float = 0.0
     last_answer: float = 0.0
     cpu_seconds: float = 0.0
+    answers: Counter[int] = field(default_factory=Counter)
     gpus: list[str] = field(default_factory=list)
     gpu_utilization: float | None = None
     gpu_share: float | None = None

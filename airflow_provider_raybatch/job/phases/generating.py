@@ -43,7 +43,8 @@ def generate(context: JobContext, control: Control) -> None:
     if spec.keep_warm is not None and sizing.spans_nodes:
         emit(events.Notice(level="warning", message="keep_warm has no effect: replicas span nodes"))
     rows = context.source.rows
-    tracker = Tracker(rows, rows - context.remaining, time.time(), context.kept, context.money)
+    answered = _answered(context)
+    tracker = Tracker(rows, rows - context.remaining, time.time(), context.kept, context.money, answered)
     paid = spent(spec, context.job.folder, layout.task_folder(context.journal.submission))
     budget = Budget(spec, paid, context.money)
     claim = ClaimWatch(context.journal.check)
@@ -64,6 +65,13 @@ def generate(context: JobContext, control: Control) -> None:
     for text in _prompts(spec, ran.reports):
         emit(events.Notice(message=text))
     context.ledger += ran.parts
+
+
+def _answered(context: JobContext) -> dict[str, int]:
+    """The answers that each step before the last one has already."""
+    names = [step.name for step in (context.spec.steps or [])[:-1]]
+    known = context.job.answers or [()] * len(names)
+    return {name: sum(part.ok for part in parts) for name, parts in zip(names, known, strict=True)}
 
 
 def end_replicas(context: JobContext) -> None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from airflow_provider_raybatch.contract.events import Progress
@@ -123,3 +125,13 @@ def test_engine_that_loads_or_generates_moves(field: str) -> None:
     for now, value, changed in ((1.0, 0, 1.0), (2.0, 40, 2.0), (3.0, 40, 2.0), (4.0, 41, 4.0)):
         tracker.update([report(0, **{field: value})], 0, now)
         assert tracker.last_change == changed
+
+
+def test_answers_of_steps_are_counted_before_any_row_is_done() -> None:
+    tracker = Tracker(100, 0, 0.0, answered={"draft": 20, "repair": 0})
+    first = [report(0, answers=Counter({0: 8})), report(0, name="b", answers=Counter({0: 2, 1: 1}))]
+    progress = tracker.update(first, 0, 1.0)
+    assert progress.answered == {"draft": 30, "repair": 1}
+    assert progress.text() == "0 of 100 rows (0.0 %), answered: draft 30 -> repair 1"
+    lost = [report(90, answers=Counter({0: 95}))]  # rows of a replica that another one asked again
+    assert tracker.update(lost, 0, 2.0).answered["draft"] == 100
