@@ -8,42 +8,22 @@ from typing import Any, Literal
 
 from pydantic import ValidationError, model_validator
 
-from airflow_provider_raybatch.contract.arguments.chunks import ChunkArguments
-from airflow_provider_raybatch.contract.arguments.cost import CostArguments
-from airflow_provider_raybatch.contract.arguments.engine import EngineArguments
-from airflow_provider_raybatch.contract.arguments.images import ImageArguments, ImageLimits
-from airflow_provider_raybatch.contract.arguments.input import InputArguments
-from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.arguments.logprobs import COLUMNS as LOGPROBS
 from airflow_provider_raybatch.contract.arguments.logprobs import are_asked, check_logprobs, kept_logprobs
-from airflow_provider_raybatch.contract.arguments.model import ModelArguments
-from airflow_provider_raybatch.contract.arguments.openai_batch import OpenAiBatchArguments
-from airflow_provider_raybatch.contract.arguments.output import OUTPUT_COLUMNS, OutputArguments
-from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments, check_placeholders
-from airflow_provider_raybatch.contract.arguments.report import ReportArguments
+from airflow_provider_raybatch.contract.arguments.prompt import check_placeholders
 from airflow_provider_raybatch.contract.arguments.response_schema import (
     check_names,
     constrained,
     properties_of,
 )
-from airflow_provider_raybatch.contract.arguments.reuse import ReuseArguments
-from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
-from airflow_provider_raybatch.contract.arguments.served import ServedArguments
-from airflow_provider_raybatch.contract.arguments.sizing import LORA_SIZES, SIZING_ARGS
-from airflow_provider_raybatch.contract.arguments.steps import AskedStep, StepsArguments
-from airflow_provider_raybatch.contract.arguments.task import GENERATE, TaskArguments
-from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN, ToolArguments
+from airflow_provider_raybatch.contract.arguments.steps import AskedStep
 from airflow_provider_raybatch.contract.base import sentence
-from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.fan_out import FanOut, check_fan_out
-from airflow_provider_raybatch.contract.location import (
-    check_absolute,
-    check_model_folder,
-    plain,
-    reads_into,
-)
+from airflow_provider_raybatch.contract.identity import Identity
+from airflow_provider_raybatch.contract.location import check_absolute, check_model_folder, plain, reads_into
+from airflow_provider_raybatch.contract.spec_arguments import VLLM_PROCESSOR
 from airflow_provider_raybatch.contract.step_columns import StepColumns, check_columns
-from airflow_provider_raybatch.contract.step_specs import adapters_of, check_adapters, fields_of
+from airflow_provider_raybatch.contract.step_specs import check_adapters, fields_of
 from airflow_provider_raybatch.contract.submission import Submission
 
 NOT_ARGUMENTS = frozenset({
@@ -58,44 +38,11 @@ NOT_ARGUMENTS = frozenset({
 })  # fmt: skip
 """The spec's fields that are not arguments of a batch inference; all others are, under the same name."""
 
-_OF_TOOLS = tuple(ToolArguments.model_fields)
-_LATER_CHOICES = ("special_tokens_in_text", "on_overlong", *_OF_TOOLS)
-_YOUNG = (
-    "csv_options", "response_format_digest", "pooling", "embed_dtype", "adapter", "adapters",
-    "adapter_column", "adapter_digests", "query", "document", "documents_column", "top_n",
-    "chunk_tokens", "chunk_overlap_tokens", "served_model_name", "steps", "asked_step",
-    "num_gpus",
-    *ImageArguments.model_fields,
-    *_LATER_CHOICES,
-)  # fmt: skip
-"""Arguments that came after specs were submitted: left out of the fingerprint where they are not given."""
-_NOT_DELIVERED = (Limits, ImageLimits, CostArguments, ReportArguments, ServedArguments)
 _MODEL_FOLDERS = ("model", "tokenizer", "hf_config_path", "generation_config", "download_dir")
 """The model, and the engine arguments that may name a folder."""
-_VLLM_PROCESSOR = "vLLMEngineProcessorConfig"
 
 
-class BatchInferenceSpec(
-    # Pydantic takes the fields of the last base first: read upwards, they are in the order of the docs.
-    ServedArguments,
-    ReportArguments,
-    CostArguments,
-    Limits,
-    ReuseArguments,
-    OutputArguments,
-    EngineArguments,
-    SamplingArguments,
-    ToolArguments,
-    ChunkArguments,
-    TaskArguments,
-    OpenAiBatchArguments,
-    ModelArguments,
-    ImageLimits,
-    ImageArguments,
-    StepsArguments,
-    PromptArguments,
-    InputArguments,
-):
+class BatchInferenceSpec(Identity):
     """A whole batch inference: each argument of the operator under the operator's name.
 
     :param schema_version: of this document.
@@ -206,16 +153,6 @@ class BatchInferenceSpec(
         self._check_typed(schema)
         return self.model_copy(update={"sampling": constrained(self.sampling, schema)})
 
-    @property
-    def functions(self) -> dict[str, str]:
-        """The user's functions and classes that travel with the job, by the argument that names each."""
-        named = {
-            "prompt_function": self.prompt_function,
-            "postprocess": self.postprocess,
-            "response_format": self.response_model,
-        }
-        return {argument: path for argument, path in named.items() if path is not None}
-
     @model_validator(mode="after")
     def _calls_can_be_read(self) -> BatchInferenceSpec:
         if self.tools is None:
@@ -282,7 +219,7 @@ class BatchInferenceSpec(
                 "on_overlong: engine 'ray_data_llm' does not cut prompts; use engine 'vllm', or shorten the "
                 "texts before"
             )
-        processor = self.processor.get("config", _VLLM_PROCESSOR)
+        processor = self.processor.get("config", VLLM_PROCESSOR)
         if self.special_tokens_in_text != "keep" and not processor.endswith("EngineProcessorConfig"):
             raise ValueError(
                 f"special_tokens_in_text: processor {processor!r} leaves special tokens to its server; use "
@@ -332,19 +269,6 @@ class BatchInferenceSpec(
                 raise ValueError(f"steps: {step.name}: {sentence(error).rstrip('.')}") from None
         return tuple(found)
 
-    @property
-    def step_columns(self) -> list[str]:
-        """Names of the columns that a step makes, which later ones may read."""
-        own = [*OUTPUT_COLUMNS[: -1 if self.asks_several else -2], *self.optional_columns]
-        typed = properties_of(self.response_schema) if self.response_schema is not None else {}
-        return [self.output_prefix + name for name in (*own, *typed)]
-
-    @property
-    def made_columns(self) -> set[str]:
-        """Names of the columns that a dataset may have of its own, in lower case."""
-        typed = properties_of(self.response_schema) if self.response_schema is not None else {}
-        return {*self.own_columns(self.optional_columns), *((self.output_prefix + n).lower() for n in typed)}
-
     @model_validator(mode="after")
     def _source_is_not_destination(self) -> BatchInferenceSpec:
         destination = self.destination
@@ -374,125 +298,9 @@ class BatchInferenceSpec(
                 )
         return self
 
-    def column_arguments(self) -> dict[str, str]:
-        """See :meth:`PromptArguments.column_arguments`; with the columns of images."""
-        return {**dict.fromkeys(self.images, "images"), **super().column_arguments()}
-
-    @property
-    def adapter_locations(self) -> dict[str, str]:
-        """See :attr:`ModelArguments.adapter_locations`; with those of all steps."""
-        return adapters_of(self.steps, self.adapter) if self.steps else super().adapter_locations
-
-    @property
-    def asks_several(self) -> bool:
-        """Whether the job's own sampling gives a row more than one completion, or an earlier step has."""
-        return int(self.sampling.get("n", 1)) > 1 or bool(self.asked_step and self.asked_step.step.each)
-
     @property
     def keeps_logprobs(self) -> bool:
         """Whether the dataset has log probabilities."""
         if self.steps:
             return any(step.keeps_logprobs for step in self.step_specs())
         return bool(kept_logprobs(self.sampling, self.lines_sample))
-
-    @property
-    def optional_columns(self) -> list[str]:
-        """Columns that only some jobs of text generation have, this one among them, before `output_prefix`.
-
-        What decides about one must be part of the request keys, so that no stored response lacks it.
-        """
-        names = ["truncated_prompt_tokens"] if self.on_overlong == "truncate" else []
-        names += self.asked_step.optional_columns(self.asks_several) if self.asked_step else []
-        names += ["reasoning", "reasoning_tokens"] if self.splits_reasoning else []
-        for name in kept_logprobs(self.sampling, self.lines_sample):
-            names += LOGPROBS[name]
-        return [*names, TOOL_CALLS_COLUMN] if self.calls_tools else names
-
-    @property
-    def template_variables(self) -> dict[str, Any]:
-        """Variables for the chat template."""
-        return self.chat_template_kwargs | ({} if self.tools is None else {"tools": self.tools})
-
-    @property
-    def may_have_images(self) -> bool:
-        """Whether requests may have images: by a column of them, or in a chat that is not a text alone."""
-        chats = self.messages_column or self.prompt_function or self.asks_by_lines
-        return bool(self.images or chats) and not self.pools and self.engine != "ray_data_llm"
-
-    @property
-    def later_choices(self) -> dict[str, Any]:
-        """Arguments that request keys are older than, unless they are at their defaults."""
-        return {name: getattr(self, name) for name in _LATER_CHOICES if name not in self._unset}
-
-    @property
-    def _unset(self) -> set[str]:
-        fields = type(self).model_fields
-        default = {name: fields[name].get_default(call_default_factory=True) for name in _YOUNG}
-        return {name for name in _YOUNG if getattr(self, name) == default[name]}
-
-    @property
-    def swaps_adapters(self) -> bool:
-        """Whether an engine holds fewer adapters at once than the job has."""
-        adapters = len(self.adapter_locations)
-        at_once = self.engine_args.get("max_loras", adapters)
-        return isinstance(at_once, int) and at_once < adapters
-
-    @property
-    def has_vllm_sampling(self) -> bool:
-        """Whether vLLM, or what stands for it, takes the sampling, and not SGLang or a server."""
-        return bool(self.processor.get("config", _VLLM_PROCESSOR) == _VLLM_PROCESSOR)
-
-    @property
-    def fingerprint(self) -> str:
-        """32 hex digits over everything that changes what is generated or delivered, and nothing else."""
-        left_out = {"submission", "template_time", "adapter_digests", *self._unset}
-        left_out |= {name for group in _NOT_DELIVERED for name in group.model_fields}
-        return json_digest(self.model_dump(mode="json", exclude=left_out))
-
-    @property
-    def response_digest(self) -> str:
-        """32 hex digits over what decides a response: prompt, model, sampling and the engine's numerics.
-
-        Sizes, replicas and the destination's format are left out, so a job that is resumed on another
-        cluster, or with another plan, keeps the rows it has.
-        """
-        return json_digest(self.deciding)
-
-    @property
-    def deciding(self) -> dict[str, Any]:
-        """What :attr:`response_digest` is over, by the arguments' names; `engine` with its own arguments."""
-        groups = (PromptArguments, ModelArguments, ToolArguments, SamplingArguments)
-        deciding = {"images", *(name for group in groups for name in group.model_fields)}
-        left_out = {"template_time", "adapter_digests", "response_format_digest", *self._unset}
-        content = self.model_dump(mode="json", include=deciding - left_out)
-        if self.response_schema is not None:
-            content["response_format"] = "text"  # `sampling` has the schema, as users may write it there
-        content["engine"] = [self.engine, self.numerics, self.processor_numerics]
-        if self.splits_reasoning:
-            content["reasoning"] = 2
-        return {**content, **self.pooled}
-
-    @property
-    def pooled(self) -> dict[str, Any]:
-        """What decides an answer of a pooling model besides its text and engine; empty for generated text."""
-        if self.model_task == GENERATE:
-            return {}
-        return {"model_task": self.model_task, "pooling": self.pooling, **self.chunking}
-
-    @property
-    def kind_of_engine(self) -> list[str]:
-        """What sets an engine apart from others of the same model and arguments."""
-        return [self.model_task] if self.pools else []
-
-    @property
-    def numerics(self) -> dict[str, Any]:
-        """The engine's arguments that may change a response, and not only sizes."""
-        sizes = SIZING_ARGS | (set() if self.context_decides else {"max_model_len"})
-        sizes |= LORA_SIZES if self.adapter_locations else set()
-        return {name: value for name, value in self.engine_args.items() if name not in sizes}
-
-    @property
-    def context_decides(self) -> bool:
-        """Whether the context length decides responses: they fill it, or prompts are cut to it."""
-        is_bounded = self.pools or self.sampling.get("max_tokens") is not None
-        return not is_bounded or self.on_overlong != "error"

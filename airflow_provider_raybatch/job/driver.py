@@ -32,7 +32,8 @@ from airflow_provider_raybatch.job.phases.generating import end_replicas, genera
 from airflow_provider_raybatch.job.phases.publishing import publish_rows, store_answers
 from airflow_provider_raybatch.job.phases.reusing import claim, find_answers, write_found
 from airflow_provider_raybatch.job.preflight.ended_batch import make_ready_to_end
-from airflow_provider_raybatch.job.preflight.ready import Emit, JobContext, make_ready
+from airflow_provider_raybatch.job.preflight.engine_check import Emit
+from airflow_provider_raybatch.job.preflight.ready import JobContext, make_ready
 from airflow_provider_raybatch.job.reuse.response_store import remember_committed
 
 

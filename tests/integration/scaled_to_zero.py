@@ -21,7 +21,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.driver import run
 from airflow_provider_raybatch.job.planning import cluster_view, plan
-from airflow_provider_raybatch.job.preflight import ready
+from airflow_provider_raybatch.job.preflight import engine_check
 from tests.support.specs import submitted
 
 MODEL = Path(__file__).parents[2] / "dags_examples/demo_model/model"
@@ -52,9 +52,9 @@ def seen(address: str, folder: Path) -> dict[str, Any]:
     # The echo engine requests no GPU, and vLLM would need a real one.
     plan._gpus = lambda *_: (1, "set by the test")
     plan._ROWS_FOR_A_NODE = 30
-    ready.vllm_is_here = lambda: False
+    engine_check.vllm_is_here = lambda: False
     before = cluster_view.gpu_node(None)
-    ready.wait_for_engine_node(spec(folder, "vllm", str(MODEL)), False, emit)
+    engine_check.wait_for_engine_node(spec(folder, "vllm", str(MODEL)), False, emit)
     checked_on = cluster_view.gpu_node(None)
 
     job = spec(folder, "echo", "echo")

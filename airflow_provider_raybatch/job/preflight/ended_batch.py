@@ -17,11 +17,11 @@ from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.output.record import listed_records
 from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.parts.part import listed
+from airflow_provider_raybatch.job.preflight.engine_check import as_checked
 from airflow_provider_raybatch.job.preflight.input_check import read_source
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.ready import (
     JobContext,
-    as_checked,
     copies_of,
     open_destination,
     request_config_digest,

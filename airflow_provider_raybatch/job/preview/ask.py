@@ -21,7 +21,7 @@ from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
 from airflow_provider_raybatch.job.planning.node_groups import gpus_in_words
 from airflow_provider_raybatch.job.planning.plan import Plan
-from airflow_provider_raybatch.job.preflight.ready import Emit, checked_model
+from airflow_provider_raybatch.job.preflight.engine_check import Emit, checked_model
 from airflow_provider_raybatch.job.preview.asker import Asking, answers
 from airflow_provider_raybatch.job.preview.inspection import Inspected
 from airflow_provider_raybatch.job.preview.refusals import Refusals

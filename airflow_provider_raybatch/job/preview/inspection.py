@@ -24,6 +24,15 @@ from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask, look_back
 from airflow_provider_raybatch.job.planning import cluster_view, fit, plan
 from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
+from airflow_provider_raybatch.job.preflight.engine_check import (
+    Emit,
+    as_checked,
+    check_engine,
+    tell_of_choices,
+    tell_of_memory,
+    vllm_is_here,
+    wait_for_engine_node,
+)
 from airflow_provider_raybatch.job.preflight.input_check import (
     SOURCE_CHECKS,
     Sample,
@@ -33,17 +42,7 @@ from airflow_provider_raybatch.job.preflight.input_check import (
 )
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_prompts
-from airflow_provider_raybatch.job.preflight.ready import (
-    Emit,
-    as_checked,
-    check_engine,
-    request_config_digest,
-    tell_of_choices,
-    tell_of_memory,
-    vllm_is_here,
-    wait_for_engine_node,
-    with_time,
-)
+from airflow_provider_raybatch.job.preflight.ready import request_config_digest, with_time
 from airflow_provider_raybatch.job.preflight.response_model import schema_of_model, with_model
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.preview.refusals import Refusals

@@ -18,8 +18,8 @@ from airflow_provider_raybatch.job.engine.sampling_values import whole_number
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.planning import cluster_view
+from airflow_provider_raybatch.job.preflight.engine_check import beside_the_model
 from airflow_provider_raybatch.job.preflight.model_check import prompt_encoder
-from airflow_provider_raybatch.job.preflight.ready import beside_the_model
 from airflow_provider_raybatch.job.preview.picked import MOST_COUNTED, shares
 from airflow_provider_raybatch.job.replica.request_builder import PreparedRow, RequestBuilder, read_columns
 from airflow_provider_raybatch.job.row import Request, RowFailure

@@ -15,8 +15,8 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.preflight.adapter_check import as_located, check_adapters, notes_of
+from airflow_provider_raybatch.job.preflight.engine_check import as_checked
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
-from airflow_provider_raybatch.job.preflight.ready import as_checked
 from tests.support.adapters import safetensors, save_adapter
 from tests.support.hub import Hub
 from tests.support.specs import spec

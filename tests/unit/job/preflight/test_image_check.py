@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.preflight.engine_check import check_engine
 from airflow_provider_raybatch.job.preflight.image_check import check_echo_images, refuse_text_model
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles
-from airflow_provider_raybatch.job.preflight.ready import check_engine
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.run.launch import Launch
 from tests.support.model_configs import QWEN3_30B_A3B

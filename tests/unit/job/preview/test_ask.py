@@ -14,7 +14,7 @@ from airflow_provider_raybatch.contract.event_line import LONGEST_DOCUMENT
 from airflow_provider_raybatch.contract.preview import RowAnswer
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Cluster
-from airflow_provider_raybatch.job.preflight import ready
+from airflow_provider_raybatch.job.preflight import engine_check
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preview import ask, inspection, tokens
 from airflow_provider_raybatch.storage.folder import LocalFolder
@@ -165,7 +165,7 @@ def test_a_node_with_vllm_is_waited_for(
 ) -> None:
     """Where an autoscaler has ended all of them; a preview that asks nothing goes on without."""
     came: list[str] = []
-    for module in (ready, inspection):
+    for module in (engine_check, inspection):
         monkeypatch.setattr(module, "vllm_is_here", lambda: False)
     monkeypatch.setattr(cluster_view, "view", lambda: Cluster((HEAD,)))
     monkeypatch.setattr(cluster_view, "gpu_node", lambda _: next(iter(came), None))

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All arguments of a batch inference side by side, and what follows from several of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_raybatch.contract.arguments.chunks import ChunkArguments
+from airflow_provider_raybatch.contract.arguments.cost import CostArguments
+from airflow_provider_raybatch.contract.arguments.engine import EngineArguments
+from airflow_provider_raybatch.contract.arguments.images import ImageArguments, ImageLimits
+from airflow_provider_raybatch.contract.arguments.input import InputArguments
+from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.contract.arguments.logprobs import COLUMNS as LOGPROBS
+from airflow_provider_raybatch.contract.arguments.logprobs import kept_logprobs
+from airflow_provider_raybatch.contract.arguments.model import ModelArguments
+from airflow_provider_raybatch.contract.arguments.openai_batch import OpenAiBatchArguments
+from airflow_provider_raybatch.contract.arguments.output import OUTPUT_COLUMNS, OutputArguments
+from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments
+from airflow_provider_raybatch.contract.arguments.report import ReportArguments
+from airflow_provider_raybatch.contract.arguments.response_schema import properties_of
+from airflow_provider_raybatch.contract.arguments.reuse import ReuseArguments
+from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
+from airflow_provider_raybatch.contract.arguments.served import ServedArguments
+from airflow_provider_raybatch.contract.arguments.steps import StepsArguments
+from airflow_provider_raybatch.contract.arguments.task import TaskArguments
+from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN, ToolArguments
+from airflow_provider_raybatch.contract.step_specs import adapters_of
+
+VLLM_PROCESSOR = "vLLMEngineProcessorConfig"
+
+
+class SpecArguments(
+    # Pydantic takes the fields of the last base first: read upwards, they are in the order of the docs.
+    ServedArguments,
+    ReportArguments,
+    CostArguments,
+    Limits,
+    ReuseArguments,
+    OutputArguments,
+    EngineArguments,
+    SamplingArguments,
+    ToolArguments,
+    ChunkArguments,
+    TaskArguments,
+    OpenAiBatchArguments,
+    ModelArguments,
+    ImageLimits,
+    ImageArguments,
+    StepsArguments,
+    PromptArguments,
+    InputArguments,
+):
+    """The arguments of a batch inference, each as its own group checks it."""
+
+    @property
+    def functions(self) -> dict[str, str]:
+        """The user's functions and classes that travel with the job, by the argument that names each."""
+        named = {
+            "prompt_function": self.prompt_function,
+            "postprocess": self.postprocess,
+            "response_format": self.response_model,
+        }
+        return {argument: path for argument, path in named.items() if path is not None}
+
+    def column_arguments(self) -> dict[str, str]:
+        """See :meth:`PromptArguments.column_arguments`; with the columns of images."""
+        return {**dict.fromkeys(self.images, "images"), **super().column_arguments()}
+
+    @property
+    def adapter_locations(self) -> dict[str, str]:
+        """See :attr:`ModelArguments.adapter_locations`; with those of all steps."""
+        return adapters_of(self.steps, self.adapter) if self.steps else super().adapter_locations
+
+    @property
+    def asks_several(self) -> bool:
+        """Whether the job's own sampling gives a row more than one completion, or an earlier step has."""
+        return int(self.sampling.get("n", 1)) > 1 or bool(self.asked_step and self.asked_step.step.each)
+
+    @property
+    def step_columns(self) -> list[str]:
+        """Names of the columns that a step makes, which later ones may read."""
+        own = [*OUTPUT_COLUMNS[: -1 if self.asks_several else -2], *self.optional_columns]
+        typed = properties_of(self.response_schema) if self.response_schema is not None else {}
+        return [self.output_prefix + name for name in (*own, *typed)]
+
+    @property
+    def made_columns(self) -> set[str]:
+        """Names of the columns that a dataset may have of its own, in lower case."""
+        typed = properties_of(self.response_schema) if self.response_schema is not None else {}
+        return {*self.own_columns(self.optional_columns), *((self.output_prefix + n).lower() for n in typed)}
+
+    @property
+    def optional_columns(self) -> list[str]:
+        """Columns that only some jobs of text generation have, this one among them, before `output_prefix`.
+
+        What decides about one must be part of the request keys, so that no stored response lacks it.
+        """
+        names = ["truncated_prompt_tokens"] if self.on_overlong == "truncate" else []
+        names += self.asked_step.optional_columns(self.asks_several) if self.asked_step else []
+        names += ["reasoning", "reasoning_tokens"] if self.splits_reasoning else []
+        for name in kept_logprobs(self.sampling, self.lines_sample):
+            names += LOGPROBS[name]
+        return [*names, TOOL_CALLS_COLUMN] if self.calls_tools else names
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """Variables for the chat template."""
+        return self.chat_template_kwargs | ({} if self.tools is None else {"tools": self.tools})
+
+    @property
+    def may_have_images(self) -> bool:
+        """Whether requests may have images: by a column of them, or in a chat that is not a text alone."""
+        chats = self.messages_column or self.prompt_function or self.asks_by_lines
+        return bool(self.images or chats) and not self.pools and self.engine != "ray_data_llm"
+
+    @property
+    def swaps_adapters(self) -> bool:
+        """Whether an engine holds fewer adapters at once than the job has."""
+        adapters = len(self.adapter_locations)
+        at_once = self.engine_args.get("max_loras", adapters)
+        return isinstance(at_once, int) and at_once < adapters
+
+    @property
+    def has_vllm_sampling(self) -> bool:
+        """Whether vLLM, or what stands for it, takes the sampling, and not SGLang or a server."""
+        return bool(self.processor.get("config", VLLM_PROCESSOR) == VLLM_PROCESSOR)
+
+    @property
+    def kind_of_engine(self) -> list[str]:
+        """What sets an engine apart from others of the same model and arguments."""
+        return [self.model_task] if self.pools else []
+
+    @property
+    def context_decides(self) -> bool:
+        """Whether the context length decides responses: they fill it, or prompts are cut to it."""
+        is_bounded = self.pools or self.sampling.get("max_tokens") is not None
+        return not is_bounded or self.on_overlong != "error"
