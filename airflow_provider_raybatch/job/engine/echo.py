@@ -10,17 +10,15 @@ import os
 import random
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ConfigDict, Field, field_validator
 
 from airflow_provider_raybatch.contract.arguments.response_schema import followed
-from airflow_provider_raybatch.contract.base import ContractModel, Model, parse
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import echo_logprobs
@@ -31,6 +29,7 @@ from airflow_provider_raybatch.job.engine.base import (
     overlong,
     too_long,
 )
+from airflow_provider_raybatch.job.engine.echo_args import EchoSampling, check_echo, parsed
 from airflow_provider_raybatch.job.engine.echo_images import seen_in
 from airflow_provider_raybatch.job.engine.echo_json import fitting
 from airflow_provider_raybatch.job.engine.echo_pooling import EchoPooling, texts_of
@@ -38,123 +37,8 @@ from airflow_provider_raybatch.job.engine.echo_reasoning import Reasoning
 from airflow_provider_raybatch.job.engine.echo_tools import EchoTools
 from airflow_provider_raybatch.job.engine.echo_workers import EchoWorkers
 from airflow_provider_raybatch.job.engine.text_chunks import TextChunk, response_of
-from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_names, schema_name
 from airflow_provider_raybatch.job.request.row_text import shortened
 from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
-
-
-class EchoOptions(ContractModel):
-    """`engine_args` of the echo engine.
-
-    :param seconds_per_token: how long a generated word takes, to imitate a model's pace.
-    :param startup_seconds: how long the engine takes to start.
-    :param startup_spread: at most so many seconds more, at random, so that replicas start one by one.
-    :param max_model_len: words of prompt and completion together; longer prompts fail as they do in vLLM.
-    :param takes_images: whether requests may have images, as those to a vision-language model.
-    :param embedding_size: numbers of a vector, with `model_task` ``embed``.
-    :param labels: names of the labels, with `model_task` ``classify``.
-    :param max_num_seqs: requests that are answered at the same time; the others wait.
-    :param fail_pattern: a request whose prompt contains this text fails, to try out dead letters.
-    :param kill_pattern: a request whose prompt contains this text ends the engine's process, to try out
-        recovery.
-    :param hang_pattern: a request whose prompt contains this text is never answered, to try out
-        `no_progress_timeout`.
-    :param reasoning_parser: any name; each response has a reasoning of five words before it, unless
-        `chat_template_kwargs` have ``enable_thinking: False``.
-    :param endless_reasoning_pattern: a request whose prompt contains this text ends while it reasons, as
-        models do at times, to try out responses without an answer.
-    :param max_loras: adapters that the engine holds at once; where the job has more, rows of one come
-        together, as with vLLM. By default it holds all.
-    :param tensor_parallel_size: reserve the GPUs that vLLM would, to try out where replicas run; by default
-        an echo has no GPU. Where no node has so many, a worker process runs on each, as vLLM's do.
-    :param pipeline_parallel_size: the same; the GPUs are the product.
-    :param request_log: a folder in which each engine's process writes a file of JSON lines, each with a time
-        (`at`, epoch seconds) and an `event`: ``open`` with the `submission` that has the engine from then on
-        and its `workers` on several nodes, ``close``, ``start`` with a `prompt` when its request gets a slot,
-        and ``end`` when it is generated, before the answer goes anywhere. A request that fails, kills or
-        hangs by its pattern has no ``end``.
-    """
-
-    seconds_per_token: float = Field(default=0.0, ge=0)
-    startup_seconds: float = Field(default=0.0, ge=0)
-    startup_spread: float = Field(default=0.0, ge=0)
-    max_model_len: int = Field(default=8192, ge=2)
-    takes_images: bool = True
-    embedding_size: int = Field(default=64, ge=1)
-    labels: list[str] = Field(default=["LABEL_0", "LABEL_1"], min_length=1)
-    max_num_seqs: int = Field(default=1024, ge=1)
-    fail_pattern: str | None = None
-    kill_pattern: str | None = None
-    hang_pattern: str | None = None
-    reasoning_parser: str | None = None
-    endless_reasoning_pattern: str | None = None
-    max_loras: int | None = Field(default=None, ge=1)
-    tensor_parallel_size: int = Field(default=1, ge=1)
-    pipeline_parallel_size: int = Field(default=1, ge=1)
-    request_log: str | None = None
-
-    @field_validator("labels")
-    @classmethod
-    def _labels_differ(cls, labels: list[str]) -> list[str]:
-        twice = next((label for place, label in enumerate(labels) if label in labels[:place]), None)
-        if twice is not None:
-            raise ValueError(f"{twice!r} stands there twice, and each label has a column of its own")
-        return labels
-
-
-class EchoSampling(ContractModel):
-    """The sampling parameters that an echo follows; vLLM's others are ignored."""
-
-    n: int = Field(default=1, ge=1)
-    temperature: float = Field(default=0.0, ge=0)
-    seed: int | None = None
-    max_tokens: int | None = Field(default=None, ge=1)
-    thinking_token_budget: int | None = Field(default=None, ge=0)
-    logprobs: int | bool | None = Field(default=None, ge=0)
-    prompt_logprobs: int | bool | None = Field(default=None, ge=0)
-    structured_outputs: dict[str, Any] = Field(default_factory=dict)
-
-    @field_validator("structured_outputs")
-    @classmethod
-    def _schemas_are_objects(cls, given: dict[str, Any]) -> dict[str, Any]:
-        if not isinstance(schema := given.get("json"), str):
-            return given
-        try:
-            return {**given, "json": json.loads(schema)}
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"json: the text is not JSON ({error}); give a JSON schema") from None
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(**{**ContractModel.model_config, "extra": "ignore"})
-
-
-def check_echo(spec: BatchInferenceSpec) -> EchoOptions:
-    """The options of an echo.
-
-    :raises SpecError: an option or a sampling parameter has a wrong value.
-    """
-    _parse("sampling", EchoSampling, spec.sampling)
-    options = _parse("engine_args", EchoOptions, spec.engine_args)
-    if (spec.chunk_tokens or 0) > options.max_model_len:
-        raise SpecError(
-            f"chunk_tokens: it is {spec.chunk_tokens:,}, and the echo takes {options.max_model_len:,}; lower "
-            "it, or raise max_model_len in engine_args."
-        )
-    if spec.pooling.get("dimensions", 1) > options.embedding_size:
-        raise SpecError(
-            f"pooling: dimensions: the echo's vectors have {options.embedding_size} numbers, which is fewer "
-            f"than {spec.pooling['dimensions']}; raise embedding_size in engine_args."
-        )
-    return options
-
-
-def check_names(spec: BatchInferenceSpec) -> list[str]:
-    """Check the names of sampling parameters, if vLLM is installed here.
-
-    :returns: names that only vLLM could check, where it is not installed.
-    :raises PreflightError: vLLM has no such sampling parameter.
-    """
-    unchecked = check_sampling_names(spec.sampling, schema_name(spec))
-    return [name for name in unchecked if name not in EchoSampling.model_fields]
 
 
 @dataclass(frozen=True)
@@ -238,7 +122,7 @@ class EchoEngine:
 
     def _encode_one(self, request: Request) -> _Encoded | RowFailure:
         try:
-            sampling = _parse("sampling", EchoSampling, {**self._sampling, **request.sampling})
+            sampling = parsed("sampling", EchoSampling, {**self._sampling, **request.sampling})
         except SpecError as error:
             return RowFailure("engine", str(error))
         if self._pooling is not None:
@@ -405,10 +289,3 @@ def _complete(asked: _Encoded, number: int) -> Completion:
     if sampling.max_tokens is not None and len(words) > sampling.max_tokens:
         return Completion(" ".join(words[: sampling.max_tokens]), "length", sampling.max_tokens)
     return Completion(" ".join(words), "stop", len(words))
-
-
-def _parse(field: str, model: type[Model], values: Mapping[str, Any]) -> Model:
-    try:
-        return parse(model, dict(values))
-    except SpecError as error:
-        raise SpecError(f"{field}.{error}") from None

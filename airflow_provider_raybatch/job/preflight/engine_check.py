@@ -16,7 +16,7 @@ from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import echo, forced
+from airflow_provider_raybatch.job.engine import echo_args, forced
 from airflow_provider_raybatch.job.failures.public_errors import guarded_task
 from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.planning.context_length import MEASURED
@@ -80,7 +80,7 @@ def check_engine(
     check_decoder(spec, requests)
     if spec.engine == "echo":
         check_echo_images(spec, requests)
-        if unchecked := echo.check_names(spec):
+        if unchecked := echo_args.check_names(spec):
             text = (
                 f"sampling: {', '.join(map(repr, unchecked))} could not be checked, since the driver's node "
                 "has no vLLM; engine='echo' ignores them, and engine='vllm' refuses unknown names."

@@ -13,7 +13,8 @@ import ray
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.control.private_package import set_environment
-from airflow_provider_raybatch.job.engine.echo import EchoEngine, check_echo, words_of
+from airflow_provider_raybatch.job.engine.echo import EchoEngine, words_of
+from airflow_provider_raybatch.job.engine.echo_args import check_echo
 from airflow_provider_raybatch.job.engine.sampling_values import whole_number
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Chunk

@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_raybatch.contract.failures import PreflightError, SpecError
 from airflow_provider_raybatch.job.engine import echo
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
-from airflow_provider_raybatch.job.engine.echo import check_echo
+from airflow_provider_raybatch.job.engine.echo_args import check_echo, check_names
 from airflow_provider_raybatch.job.engine_process.opening import open_engine
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 from tests.support.specs import spec, submitted
@@ -215,10 +215,10 @@ def test_names_are_checked_where_vllm_is_installed(monkeypatch: pytest.MonkeyPat
     names = (frozenset({"temperature", "top_k"}), frozenset({"choice"}))
     monkeypatch.setattr(vllm_compat, "sampling_names", lambda: names)
     with pytest.raises(PreflightError, match=r"vLLM .*has no parameter 'guided_choice'"):
-        echo.check_names(misspelt)
-    assert echo.check_names(spec(sampling={"temperature": 0, "top_k": 5})) == []
+        check_names(misspelt)
+    assert check_names(spec(sampling={"temperature": 0, "top_k": 5})) == []
     monkeypatch.setattr(vllm_compat, "sampling_names", lambda: None)
-    assert echo.check_names(misspelt) == ["guided_choice", "top_k"]
+    assert check_names(misspelt) == ["guided_choice", "top_k"]
 
 
 def test_tokens_of_requests_in_flight_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

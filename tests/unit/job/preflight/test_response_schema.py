@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.engine import echo
+from airflow_provider_raybatch.job.engine import echo_args
 from airflow_provider_raybatch.job.preflight.sampling_check import check_sampling
 from tests.support.specs import spec
 
@@ -45,18 +45,18 @@ def schema(total: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(("total", "said"), REFUSED)
 def test_a_wrong_schema_is_named_by_its_argument(total: dict[str, Any], said: str) -> None:
     with pytest.raises(PreflightError) as refused:
-        echo.check_names(spec(response_format=schema(total)))
+        echo_args.check_names(spec(response_format=schema(total)))
     assert str(refused.value) == f"response_format: {said}"
     sampling = {"structured_outputs": {"json": schema(total)}}
     with pytest.raises(PreflightError) as refused:
-        echo.check_names(spec(sampling=sampling))
+        echo_args.check_names(spec(sampling=sampling))
     assert str(refused.value) == f"sampling: structured_outputs: json{said.removeprefix('the schema')}"
 
 
 def test_a_wrong_schema_of_a_model_is_named_by_its_argument() -> None:
     made = spec(response_format="models:Invoice").with_response_schema(schema(BAD_TYPE))
     with pytest.raises(PreflightError, match=r"^response_format: the schema is not a JSON schema"):
-        echo.check_names(made)
+        echo_args.check_names(made)
 
 
 @pytest.mark.slow
