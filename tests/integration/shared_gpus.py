@@ -18,6 +18,7 @@ import ray
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from tests.support.engine_log import Engine, engines
+from tests.support.local_ray import start_ray
 from tests.support.repeated_task import RepeatedTask
 from tests.support.warm_engines import end_all, warm_engines
 
@@ -120,13 +121,6 @@ def warm_half(folder: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
-    ray.init(
-        address="local",
-        num_cpus=2,
-        num_gpus=1,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="error",
-    )
+    start_ray(cpus=2, gpus=1)
     scenes = {scene.__name__: scene for scene in (three_jobs, two_replicas, warm_half)}
     print(json.dumps({name: scenes[name](place) for name in sys.argv[2:]}))

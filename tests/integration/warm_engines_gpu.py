@@ -23,6 +23,7 @@ from ray.util import placement_group, remove_placement_group
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from tests.support.engine_log import Engine, engines
+from tests.support.local_ray import start_ray
 from tests.support.repeated_task import RepeatedTask
 from tests.support.warm_engines import end_all, warm_engines
 
@@ -255,13 +256,6 @@ if __name__ == "__main__":
         ray.init(address=sys.argv[3], log_to_driver=False, logging_level="error")
         job(place, sys.argv[4])
     else:
-        ray.init(
-            address="local",
-            num_cpus=3,
-            num_gpus=2,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="error",
-        )
+        start_ray(cpus=3, gpus=2)
         scenes = Scenes(place)
         print(json.dumps({name: getattr(scenes, name)() for name in sys.argv[2:]}))

@@ -10,6 +10,21 @@ from typing import Any
 from tests.support.ray_processes import ray_processes
 
 
+def start_ray(cpus: int, gpus: int = 0, **options: Any) -> None:
+    """Start a Ray that is this process's own, with so many CPUs and GPUs, whatever the machine has."""
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=cpus,
+        num_gpus=gpus,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="error",
+        **options,
+    )
+
+
 @contextmanager
 def local_ray() -> Iterator[Any]:
     """Start a Ray of 2 CPUs, or go on with the one that this process has."""
@@ -18,17 +33,9 @@ def local_ray() -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    ray.init(
-        address="local",
-        num_cpus=2,
-        num_gpus=0,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="error",
-        # Of processes beyond the CPUs, which the tasks that load images are given. Ray would end them after a
-        # second, and start others for the next job.
-        _system_config={"num_workers_soft_limit": 6},
-    )
+    # Of processes beyond the CPUs, which the tasks that load images are given. Ray would end them after a
+    # second, and start others for the next job.
+    start_ray(2, _system_config={"num_workers_soft_limit": 6})
     for process, command in ray_processes().items():
         if "log_monitor.py" in command:
             process.terminate()  # it reads all that workers write, for drivers that want it

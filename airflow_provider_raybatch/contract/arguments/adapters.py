@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
 from airflow_provider_raybatch.contract.location import check_location, check_model_folder
 
 
-def check_adapter(location: str) -> None:
+def check_adapter(location: str) -> str:
     """Refuse what can't be an adapter's location.
 
+    :returns: the location.
     :raises ValueError: one sentence, without the field's name.
     """
     scheme, has_scheme, _ = location.partition("://")
@@ -21,6 +26,11 @@ def check_adapter(location: str) -> None:
         )
     else:
         check_model_folder(location)
+    return location
+
+
+AdapterLocation = Annotated[str, Field(min_length=1), AfterValidator(check_adapter)]
+"""Where an adapter lies: a folder, ``s3://`` or a name on the Hugging Face hub."""
 
 
 def is_on_hub(location: str) -> bool:

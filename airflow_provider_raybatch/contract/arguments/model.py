@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from airflow_provider_raybatch.contract.arguments.adapters import check_adapter, revision_of
+from airflow_provider_raybatch.contract.arguments.adapters import AdapterLocation, check_adapter, revision_of
 from airflow_provider_raybatch.contract.base import ContractModel, shown
 
 
@@ -20,20 +20,13 @@ class ModelArguments(ContractModel):
     """
 
     model: str = Field(min_length=1)
-    adapter: str | None = Field(default=None, min_length=1)
+    adapter: AdapterLocation | None = None
     adapters: dict[str, str] = Field(default_factory=dict)
     adapter_column: str | None = Field(default=None, min_length=1)
     adapter_digests: dict[str, str] = Field(default_factory=dict)
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     template_time: float | None = None
-
-    @field_validator("adapter")
-    @classmethod
-    def _adapter_can_be_read(cls, location: str | None) -> str | None:
-        if location is not None:
-            check_adapter(location)
-        return location
 
     @field_validator("adapters")
     @classmethod

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from airflow_provider_raybatch.contract.arguments.adapters import check_adapter
+from airflow_provider_raybatch.contract.arguments.adapters import AdapterLocation
 from airflow_provider_raybatch.contract.arguments.conditions import check_condition, holds
 from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS, Message
 from airflow_provider_raybatch.contract.base import ContractModel, shown
@@ -57,7 +57,7 @@ class StepArguments(ContractModel):
     messages: list[Message] | None = Field(default=None, min_length=1)
     each: str | None = None
     best: str | None = None
-    adapter: str | None = Field(default=None, min_length=1)
+    adapter: AdapterLocation | None = None
     sampling: dict[str, Any] = Field(default_factory=dict)
     response_format: str | dict[str, Any] = "text"
     on_truncated: Literal["keep", "error"] = "keep"
@@ -73,13 +73,6 @@ class StepArguments(ContractModel):
                 f"'_', but it is {shown(name)}"
             )
         return name
-
-    @field_validator("adapter")
-    @classmethod
-    def _adapter_can_be_read(cls, location: str | None) -> str | None:
-        if location is not None:
-            check_adapter(location)
-        return location
 
     @field_validator("response_format")
     @classmethod
