@@ -342,7 +342,8 @@ def test_two_clients_and_a_night_ask_once(batches, tmp_path):
 def test_lists_have_pages(batches, file_id):
     """After the fixtures have made some; of the user who lists, and the newest first."""
     batches.cancel(*batches.calls(*[create(file_id)] * 2))  # nothing waits for their answers
-    batches.upload(GOOD)
+    for _ in range(2):  # with the fixture's own more files than a page has
+        batches.upload(GOOD)
     for client in ("3-sync", "1-async"):
         played = batches.play(
             client,
