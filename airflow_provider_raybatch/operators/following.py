@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.operators.cancel_handler import CancelHandler
-from airflow_provider_raybatch.operators.plan import DRIVER_GRACE, JobPlan, TaskRun
+from airflow_provider_raybatch.operators.plan import DEFERRAL_GRACE, DRIVER_GRACE, JobPlan, TaskRun
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.places.place import Cluster
     from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 
-_DEFERRAL_GRACE = 300.0
 _LONGEST_DEFERRAL = 10 * 365 * 86400.0  # Airflow adds it to the present, which must stay a date
 
 
@@ -68,7 +67,7 @@ class Follower:
         from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 
         now, deadline = time.time(), plan.followers_deadline(run.deadline.earlier)
-        left = max(0.0, (deadline or now) - now) + _DEFERRAL_GRACE
+        left = max(0.0, (deadline or now) - now) + DEFERRAL_GRACE
         terms = None if plan.lease_terms is None else plan.lease_terms(submitted.submission_id)
         trigger = RayJobTrigger(
             ray_conn_id=ray_conn_id,

@@ -14,7 +14,7 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import StaleStateError
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.control import STOP_GRACE
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
+from airflow_provider_raybatch.operators.plan import DEFERRAL_GRACE, JobPlan, TaskRun
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.loop import Log
@@ -26,7 +26,6 @@ _MARGIN = 1800.0
 """Seconds beyond what a job or the pause before a retry may take, so that only an orphan meets the bound."""
 _WITHOUT_LEASE = 7 * 86400.0
 """Seconds without a follower for a job that never ends for the lack of one."""
-_DEFERRAL_GRACE = 300.0
 
 
 def with_window(plan: JobPlan, run: TaskRun, pause: float, *, waits: bool) -> JobPlan:
@@ -107,4 +106,4 @@ def deferral(
             "ray_cluster": waiting.cluster.facts,
         },
     )
-    return trigger, timedelta(seconds=waiting.cluster_wait + _DEFERRAL_GRACE)
+    return trigger, timedelta(seconds=waiting.cluster_wait + DEFERRAL_GRACE)

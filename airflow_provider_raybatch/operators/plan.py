@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 DRIVER_GRACE = 30.0
 """Seconds after the deadline in which a driver may end itself before its follower gives up."""
+DEFERRAL_GRACE = 300.0
+"""Seconds that Airflow waits beyond what a trigger may take, so that the trigger says what went wrong."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from airflow_provider_raybatch.operators.attempt import Attempt
 from airflow_provider_raybatch.operators.common_arguments import DEFERRABLE, converted
 from airflow_provider_raybatch.operators.deadline import Deadline
 from airflow_provider_raybatch.operators.own_clusters import spoils
+from airflow_provider_raybatch.operators.plan import DEFERRAL_GRACE
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
 from airflow_provider_raybatch.places.finding import place_of
 from airflow_provider_raybatch.places.given import given_cluster, is_cluster, is_list
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.places.own_cluster import OwnCluster
 
 _SHORTEST_LEASE = 120.0
-_DEFERRAL_GRACE = 300.0
 _STATE_SECONDS = 2.0
 """To ask Airflow for the task's state, of the five seconds that its supervisor leaves a killed task."""
 _ENDED_BY_USER = frozenset({"failed", "restarting", "skipped", "removed", "upstream_failed"})
@@ -202,7 +202,7 @@ class CreateRayCluster(LiteralTextOperator):
             cancel_on_kill=self.cancel_on_kill,
             handle={"uid": waiting.cluster.uid},
         )
-        timeout = timedelta(seconds=waiting.cluster_wait + _DEFERRAL_GRACE)
+        timeout = timedelta(seconds=waiting.cluster_wait + DEFERRAL_GRACE)
         self.defer(trigger=trigger, method_name="execute_on_cluster", timeout=timeout)
 
     def _kubernetes(self) -> Kubernetes:

@@ -64,9 +64,9 @@ class ShortGrace(RayJobOperator):
     """An operator that leaves its trigger hardly any time after the deadline."""
 
     def execute(self, context: Any) -> Any:
-        from airflow_provider_raybatch.operators import base
+        from airflow_provider_raybatch.operators import following
 
-        base._DEFERRAL_GRACE = 30.0
+        following.DEFERRAL_GRACE = 30.0
         return super().execute(context)
 
 
