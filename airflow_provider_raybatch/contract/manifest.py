@@ -70,7 +70,7 @@ class Counts(ContractModel):
 
 
 class Tokens(ContractModel):
-    """Tokens of the delivered rows, whoever paid for them.
+    """Tokens of the delivered rows, whoever paid for them; and of rows that failed in a later one of `steps`.
 
     :param cached: of `input`, how many came out of the prefix cache.
     :param output: generated tokens.
@@ -206,8 +206,8 @@ class BatchManifest(ContractModel):
     :param ordered: whether `preserve_order` promised the input's order.
     :param tokens_paid: input and output tokens that the task's run paid for, over all attempts since the last
         clear, failed rows included; ``None`` where an older version wrote the manifest.
-    :param tokens_saved: input and output tokens of the delivered rows that the run did not pay for: earlier
-        runs, the response store or equal rows had the answers.
+    :param tokens_saved: of `tokens`, input and output tokens that the run did not pay for: earlier runs, the
+        response store or equal rows had the answers.
     :param tokens_generated: of `tokens.output`, those that this submission generated; ``None`` where an older
         version wrote the manifest.
     :param gpu_seconds: GPUs times seconds for which the run's replicas held them, over all attempts since the

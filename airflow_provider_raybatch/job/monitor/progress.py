@@ -79,7 +79,7 @@ class Tracker:
             expected_cost=money.expected(eta),
             currency=None if money.cost is None else money.prices.currency,
             answered={
-                name: min(self._total, known + sum(report.answers[step] for report in reports))
+                name: min(self._total, known + sum(report.answered.get(step, 0) for report in reports))
                 for step, (name, known) in enumerate(self._answered.items())
             }
             or None,

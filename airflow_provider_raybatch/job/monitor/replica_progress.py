@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,7 +27,7 @@ class ReplicaProgress:
     :param written: of them, rows in a part, which are never repeated.
     :param errors: of the written rows, those that failed: a lower bound if the process ends suddenly.
     :param killers: of the errors, rows that crash the engine.
-    :param answers: of each step before the last one, rows whose answer is in a part.
+    :param answered: rows whose answer is in a part, by the number of the step; the last one's are `written`.
     :param special: of the written rows, those whose text has special tokens; `truncated`, those with a
         prompt that was cut.
     :param tokens_in_flight: tokens so far of requests without an answer.
@@ -70,7 +69,7 @@ class ReplicaProgress:
     first_request: float = 0.0
     last_answer: float = 0.0
     cpu_seconds: float = 0.0
-    answers: Counter[int] = field(default_factory=Counter)
+    answered: dict[int, int] = field(default_factory=dict)
     gpus: list[str] = field(default_factory=list)
     gpu_utilization: float | None = None
     gpu_share: float | None = None
@@ -85,6 +84,15 @@ class ReplicaProgress:
     def actor(self) -> str:
         """Id of its actor, which stays the same when Ray starts its process again."""
         return self.replica.rsplit("-", 2)[0]
+
+    @property
+    def progress(self) -> tuple[int, ...]:
+        """What only grows, to tell an earlier report from a later one."""
+        return self.rows, self.written, sum(self.answered.values())
+
+    def answer(self, step: int, rows: int) -> None:
+        """So many rows have an answer of a step before the last one in a part."""
+        self.answered = {**self.answered, step: self.answered.get(step, 0) + rows}  # copies keep theirs
 
     @property
     def has_gpus(self) -> bool:

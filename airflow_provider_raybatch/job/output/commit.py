@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,6 +35,7 @@ from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.job.output.openai_batch.lines import AnswerLines
 from airflow_provider_raybatch.job.output.publish import (
     PublishedRange,
+    Range,
     Target,
     postprocess,
     publish,
@@ -45,18 +46,16 @@ from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
 from airflow_provider_raybatch.job.output.schema import Footer, footers, input_types
 from airflow_provider_raybatch.job.output.tally import Tally, Wanted
 from airflow_provider_raybatch.job.output.unfinished import is_same_task, last_run_of
-from airflow_provider_raybatch.job.parts.part import Part, good_outputs
-from airflow_provider_raybatch.job.steps.counting import (
-    added_up,
-    generated_earlier,
-    step_counts,
-    with_earlier,
-)
-from airflow_provider_raybatch.job.steps.found import Found, found_in
+from airflow_provider_raybatch.job.parts.part import Part, good_outputs, tokens_of
+from airflow_provider_raybatch.job.parts.reading import DamagedPartError, read_part
+from airflow_provider_raybatch.job.steps.counting import Answered, added_up, step_counts, with_earlier
+from airflow_provider_raybatch.job.steps.old_answers import StepParts
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, column_types
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.job.work import ParallelMap, in_sequence
+from airflow_provider_raybatch.storage.folder import Folder
+from airflow_provider_raybatch.storage.in_order import in_order
 
 _PART_BYTES = 128 * 1024 * 1024
 _LARGEST_RANGE_ROWS = 1_000_000
@@ -72,7 +71,7 @@ def prepare(
     own_parts: str,
     parallel_map: ParallelMap[Any] = in_sequence,
     report: Callable[[BatchManifest, Tally], str | None] | None = None,
-    answers: Sequence[Sequence[Part]] = (),
+    answers: Sequence[StepParts] = (),
 ) -> BatchManifest:
     """Write every row of the input once, and the manifest; readers see none of it before :func:`commit`.
 
@@ -107,7 +106,8 @@ def prepare(
     )
     tally = Tally()
     rows_per_range = _rows_per_range(spec, parts)
-    target, done = _publish(target, seen, rows_per_range, expected_rows, parallel_map, tally)
+    cut = _ranges(seen, rows_per_range, expected_rows, answers)
+    target, done = _publish(target, cut, expected_rows, parallel_map, tally)
     manifest = _manifest(spec, journal, target, seen, done, statistics, began, answers)
     if report is not None:
         manifest = manifest.model_copy(update={"report_uri": report(manifest, tally)})
@@ -130,17 +130,25 @@ def _lines(spec: BatchInferenceSpec, journal: Journal) -> AnswerLines | None:
     return AnswerLines(spec, journal.submission.run_id, int(journal.run_began() or time.time()))
 
 
+def _ranges(
+    seen: Mapping[Part, Footer], rows_per_range: int, expected_rows: int, answers: Sequence[StepParts]
+) -> list[Range]:
+    """The rows of each file of the dataset, with the parts of all steps."""
+    decoded = {part.path: footer.decoded for part, footer in seen.items()}
+    found = ranges(list(seen), rows_per_range, expected_rows, decoded)
+    # In most jobs no answer was there before.
+    steps = [step if step.has_old else replace(step, parts=()) for step in answers]
+    return [replace(one, answers=tuple(step.near(one.first, one.stop) for step in steps)) for one in found]
+
+
 def _publish(
     target: Target,
-    seen: dict[Part, Footer],
-    rows_per_range: int,
+    found: Sequence[Range],
     expected_rows: int,
     parallel_map: ParallelMap[Any],
     tally: Tally,
 ) -> tuple[Target, list[PublishedRange]]:
     """Write the dataset. The target gets the columns that `postprocess` adds, and `tally` all ranges' own."""
-    decoded = {part.path: footer.decoded for part, footer in seen.items()}
-    found = ranges(list(seen), rows_per_range, expected_rows, decoded)
     shown = Wanted.of(target.task.spec.report_samples, len(found))
     target = replace(target, shown=shown)
     if (notes := target.postprocess) is not None:
@@ -174,19 +182,19 @@ def _manifest(
     done: Sequence[PublishedRange],
     statistics: RunStatistics,
     began: float,
-    answers: Sequence[Sequence[Part]],
+    answers: Sequence[StepParts],
 ) -> BatchManifest:
+    names = target.task.names
+    own = [footer for part, footer in seen.items() if part.is_of(target.run)]
+    counts, totals = _counts(done, target.task), sum((one.totals for one in done), Totals())
+    answered = added_up([one.answered for one in done])
+    totals, earlier = with_earlier(totals, answered), sum(answered[:-1], Answered())
+    paid_earlier = _paid_in(target.folder, answers)
+    paid = sum(footer.paid for footer in own) + paid_earlier.tokens
+    filled = sum(footer.filled for footer in own) + paid_earlier.filled
     seconds, timing = time.monotonic() - began, statistics.timing
     total = round(timing.total_seconds + seconds, 2)
     timing = timing.model_copy(update={"commit_seconds": round(seconds, 2), "total_seconds": total})
-    names = target.task.names
-    earlier = [found_in(target.folder, parts, journal.submission) for parts in answers]
-    last = _found(done, sum(footer.paid for part, footer in seen.items() if part.is_of(target.run)))
-    found = sum(earlier, last)
-    counts, totals = _counts(done, target.task), sum((one.totals for one in done), Totals())
-    answered = added_up([one.answered for one in done])
-    totals = with_earlier(totals, answered)
-    generated = sum(one.generated for one in done) + generated_earlier(answered, earlier)
     return BatchManifest(
         uri=f"{target.folder.uri}/{target.data}",
         manifest_uri=f"{target.folder.uri}/{layout.manifest_file(target.data.rpartition('/')[2])}",
@@ -205,20 +213,19 @@ def _manifest(
             input=totals.input_tokens,
             cached=totals.cached_tokens,
             output=totals.output_tokens,
-            filled=sum(footer.filled for footer in seen.values()),
+            filled=sum(footer.filled for footer in seen.values()) + paid_earlier.filled,
             reasoning=totals.reasoning_tokens,
         ),
-        tokens_paid=found.paid,
-        tokens_saved=found.saved,
-        savings=_savings(done, found, statistics.cost, seen, target.run),
-        tokens_generated=generated,
+        tokens_paid=paid,
+        tokens_saved=sum(sum(one.saved.values()) for one in done) + earlier.saved_tokens,
+        savings=_savings(done, earlier, filled, statistics.cost, paid),
+        tokens_generated=sum(one.generated for one in done) + earlier.generated_tokens,
         reasons_by_step=_reasons(done),
         steps=step_counts(
             spec.asked_step,
             answered,
             counts.input,
             counts.errors_by_step,
-            [*earlier, last],
         ),
         last_run=_last_run(journal),
         id_column=spec.id_column,
@@ -248,40 +255,47 @@ def _counts(done: Sequence[PublishedRange], task: Task) -> Counts:
     )
 
 
-def _found(done: Sequence[PublishedRange], paid: int) -> Found:
-    """What the last step, or the only one, has found instead of generated.
+class _Paid(NamedTuple):
+    """Tokens that a run paid for, and that were filled in instead of generated."""
 
-    :param paid: tokens that the run paid for in it.
-    """
-    origins = sum((Counter(one.origins) for one in done), Counter[str]())
-    saved = sum((Counter(one.saved) for one in done), Counter[str]())
-    return Found(
-        resumed=origins["carried"],
-        reused=origins["stored"],
-        # A retry that knew nothing would pay again for what earlier attempts have asked.
-        resumed_tokens=sum(one.carried for one in done) + saved["generated"],
-        reused_tokens=saved["stored"],
-        saved=sum(saved.values()),
-        paid=paid,
-    )
+    tokens: int
+    filled: int
+
+
+def _paid_in(folder: Folder, answers: Sequence[StepParts]) -> _Paid:
+    """Of all steps before the last one. A damaged part has none, as the dataset has no row from it."""
+
+    def of_part(part: Part) -> _Paid:
+        with suppress(DamagedPartError):
+            filled, paid = read_part(folder, part.path, part.bytes, lambda file: tokens_of(file.metadata))
+            return _Paid(paid, filled)
+        return _Paid(0, 0)
+
+    of_run = [part for step in answers for part in step.parts if part.is_of(step.run)]
+    found = list(in_order(of_part, of_run))
+    return _Paid(sum(one.tokens for one in found), sum(one.filled for one in found))
 
 
 def _savings(
-    done: Sequence[PublishedRange], found: Found, cost: float | None, seen: Mapping[Part, Footer], run: str
+    done: Sequence[PublishedRange], earlier: Answered, filled: int, cost: float | None, paid: int
 ) -> Savings:
     """What the run would have paid for besides, at its own cost a token.
 
-    :param found: of all steps, and `cost` what the GPUs of the run cost.
+    :param earlier: the answers to all steps before the last one.
+    :param filled: tokens that were not generated, since choices forced them.
+    :param paid: tokens that the run paid for, and `cost` what its GPUs cost.
     """
-    duplicates = sum(one.saved.get("duplicate", 0) for one in done)
-    filled = sum(footer.filled for part, footer in seen.items() if part.is_of(run))
-    tokens = found.resumed_tokens + found.reused_tokens + duplicates + filled
+    saved = sum((Counter(one.saved) for one in done), Counter[str]())
+    # A retry that knew nothing would pay again for what earlier attempts have asked.
+    resumed = sum(one.carried for one in done) + saved["generated"] + earlier.resumed_tokens
+    reused = saved["stored"] + earlier.reused_tokens
+    tokens = resumed + reused + saved["duplicate"] + filled
     return Savings(
-        resumed=found.resumed_tokens,
-        reused=found.reused_tokens,
-        duplicates=duplicates,
+        resumed=resumed,
+        reused=reused,
+        duplicates=saved["duplicate"],
         filled=filled,
-        cost=round(tokens * cost / found.paid, 6) if cost is not None and found.paid else None,
+        cost=round(tokens * cost / paid, 6) if cost is not None and paid else None,
     )
 
 

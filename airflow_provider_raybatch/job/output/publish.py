@@ -31,6 +31,7 @@ from airflow_provider_raybatch.job.output.tally import Tally, Wanted, tally_of
 from airflow_provider_raybatch.job.parts.part import Part, read_between
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.steps.counting import Answered, answered
+from airflow_provider_raybatch.job.steps.old_answers import StepParts, old_answers
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, Seen, apply, load, note, with_added
 from airflow_provider_raybatch.storage.folder import Folder
@@ -43,12 +44,16 @@ text may have in Arrow, which equal rows reach in a file of a few MiB."""
 
 @dataclass(frozen=True)
 class Range:
-    """Rows for one published file: those of `parts` with `first` <= ordinal < `stop`."""
+    """Rows for one published file: those of `parts` with `first` <= ordinal < `stop`.
+
+    :param answers: of each step before the last one, the parts that tell which answers were there already.
+    """
 
     number: int
     first: int
     stop: int
     parts: tuple[Part, ...]
+    answers: tuple[StepParts, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -169,7 +174,8 @@ def publish(range_: Range, target: Target) -> PublishedRange:
     good, bad = table.filter(table["ok"]), table.filter(pc.invert(table["ok"]))
     result = PublishedRange(None, 0, good.num_rows, bad.num_rows)
     result.tally = tally_of(good, bad, target.task, target.shown)
-    result.answered = answered(target.task.spec.asked_step, good, bad)
+    old = [old_answers(target.folder, step) for step in range_.answers]
+    result.answered = answered(target.task.spec.asked_step, good, bad, old)
     if good.num_rows:
         result.dataset_rows, rows = dataset_rows(good, target.task)
         flat = (some if target.lines else _flatten(some, target) for some in rows)

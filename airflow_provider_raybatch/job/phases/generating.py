@@ -70,8 +70,12 @@ def generate(context: JobContext, control: Control) -> None:
 def _answered(context: JobContext) -> dict[str, int]:
     """The answers that each step before the last one has already."""
     names = [step.name for step in (context.spec.steps or [])[:-1]]
-    known = context.job.answers or [()] * len(names)
-    return {name: sum(part.ok for part in parts) for name, parts in zip(names, known, strict=True)}
+    found = [
+        sum(part.ok for part in parts if part.path.startswith(f"{step.part_folder}/"))
+        for step, parts in zip(context.job.earlier_steps, context.job.answers, strict=True)
+    ]
+    there = [ledger.rows for ledger in context.earlier_steps]
+    return {name: one + other for name, one, other in zip(names, there, found, strict=True)}
 
 
 def end_replicas(context: JobContext) -> None:

@@ -25,7 +25,6 @@ from airflow_provider_raybatch.job.output.report import DatasetReport
 from airflow_provider_raybatch.job.output.run_statistics import statistics_of
 from airflow_provider_raybatch.job.output.tally import rendered
 from airflow_provider_raybatch.job.parts.ledger import add_up
-from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.preflight.ready import JobContext
 from airflow_provider_raybatch.job.reuse.asked import keep_in_store
 from airflow_provider_raybatch.job.reuse.response_store import remember
@@ -35,6 +34,7 @@ from airflow_provider_raybatch.job.run.cpu_tasks import (
     parallel_map,
 )
 from airflow_provider_raybatch.job.steps.columns import with_steps
+from airflow_provider_raybatch.job.steps.old_answers import StepParts
 
 T = TypeVar("T")
 
@@ -88,12 +88,16 @@ def publish_rows(context: JobContext, control: Control) -> BatchManifest:
     return manifest
 
 
-def _answers(context: JobContext) -> list[list[Part]]:
+def _answers(context: JobContext) -> list[StepParts]:
     """The parts of each step before the last one."""
     found = [list(parts) for parts in context.job.answers]
-    for step, part in context.ran.answers:
-        found[step].append(part)
-    return found
+    for number, part in context.ran.answers:
+        found[number].append(part)
+    run = context.journal.submission.run_id
+    return [
+        StepParts(parts, step.part_folder, run)
+        for parts, step in zip(found, context.job.earlier_steps, strict=True)
+    ]
 
 
 def _report(context: JobContext) -> DatasetReport:

@@ -239,7 +239,7 @@ class ReplicaWorker:
             self._report.errors += sum(part.rows - part.ok for part in written.parts)
             self._report.written += sum(part.rows for part in written.parts)
             for step, part in written.answers:
-                self._report.answers[step] += part.rows
+                self._report.answer(step, part.rows)
             self._new_parts += written.parts
             self._new_answers += written.answers
             self._finished += [row.ordinal for row in written.finished]

@@ -124,7 +124,7 @@ class _Spoken:
         self.last = ""
 
     def say(self, progress: Progress, reports: Sequence[ReplicaProgress], now: float) -> None:
-        has_rows = progress.done > progress.resumed or any(report.answers for report in reports)
+        has_rows = progress.done > progress.resumed or any(report.answered for report in reports)
         if now - self._at < (_PROGRESS_EVERY if has_rows else _STARTING_EVERY):
             return
         self._at, self.last = now, progress.text()

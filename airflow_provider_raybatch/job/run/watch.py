@@ -57,7 +57,7 @@ class Ran:
 
 def _further(known: ReplicaProgress | None, other: ReplicaProgress) -> ReplicaProgress:
     """The later one of two reports of a replica, which only grow."""
-    if known is None or (known.rows, known.written) < (other.rows, other.written):
+    if known is None or known.progress < other.progress:
         return other
     return known
 

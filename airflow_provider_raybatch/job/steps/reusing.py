@@ -53,7 +53,8 @@ def reuse_steps(
     last: list[Part] = []
     for number, step in enumerate(job.steps[1:], 1):
         known = replace(step, answers=tuple(tuple(some) for some in answers[:number]))
-        written = _reuse(known, source, resolved, caches)
+        own = answers[number] if number < len(answers) else []
+        written = _reuse(known, source, resolved | add_up(step.folder, own, source.rows).good, caches)
         if number < len(answers):
             answers[number] += written
         else:
@@ -62,7 +63,10 @@ def reuse_steps(
 
 
 def _reuse(step: Job, source: Source, resolved: RowMask, caches: Caches) -> list[Part]:
-    """The answers of one step."""
+    """The answers of one step.
+
+    :param resolved: rows that are complete, or have an answer of this step.
+    """
     found = caches.of_step(step)
     first = step.steps[0].spec.asked_step
     open_rows = ~resolved

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from airflow_provider_raybatch.contract.events import Progress
@@ -129,9 +127,9 @@ def test_engine_that_loads_or_generates_moves(field: str) -> None:
 
 def test_answers_of_steps_are_counted_before_any_row_is_done() -> None:
     tracker = Tracker(100, 0, 0.0, answered={"draft": 20, "repair": 0})
-    first = [report(0, answers=Counter({0: 8})), report(0, name="b", answers=Counter({0: 2, 1: 1}))]
+    first = [report(0, answered={0: 8}), report(0, name="b", answered={0: 2, 1: 1})]
     progress = tracker.update(first, 0, 1.0)
     assert progress.answered == {"draft": 30, "repair": 1}
     assert progress.text() == "0 of 100 rows (0.0 %), answered: draft 30 -> repair 1"
-    lost = [report(90, answers=Counter({0: 95}))]  # rows of a replica that another one asked again
+    lost = [report(90, answered={0: 95})]  # rows of a replica that another one asked again
     assert tracker.update(lost, 0, 2.0).answered["draft"] == 100
