@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from numbers import Number
 from typing import Any
 
@@ -49,19 +50,20 @@ def holds(value: Any, operator: str, other: Any = None) -> bool:
     """Whether `value` fulfils ``operator other``, a checked condition.
 
     A null fulfils ``is null`` alone. A value of another kind than `other` fulfils nothing: text, numbers and
-    booleans are never equal, nor unequal.
+    booleans are never equal, nor unequal. A decimal equals the number that is written alike, such as 0.1.
     """
     if operator in NULL_OPERATORS:
         return (value is None) is (operator == "is null")
     if value is None:
         return False
     if operator in LIST_OPERATORS:
-        alike = [one for one in other if _kind(one) == _kind(value)]
+        alike = [_as_decimal(one, value) for one in other if _kind(one) == _kind(value)]
         if other and not alike:
             return False
         return (value in alike) is (operator == "in")
     if _kind(value) != _kind(other):
         return False
+    other = _as_decimal(other, value)
     if operator in ("==", "!="):
         return bool(value == other) is (operator == "==")
     if operator == "<":
@@ -78,6 +80,12 @@ def _check_value(value: Any, operator: str) -> None:
         raise ValueError(f"{shown(value)} is not text, a number, true or false; compare with one of these")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{shown(value)} is not a finite number; give one")
+
+
+def _as_decimal(other: Any, value: Any) -> Any:
+    """The number that a decimal is compared with: a float of the same digits is another number."""
+    is_float = isinstance(other, float) and isinstance(value, Decimal)
+    return Decimal(repr(other)) if is_float else other
 
 
 def _kind(value: Any) -> str:

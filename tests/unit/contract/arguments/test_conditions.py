@@ -45,6 +45,17 @@ def test_nulls_and_other_kinds_fulfil_nothing(operator: str, other: Any, fulfill
     assert [repr(value) for value in found] == [repr(value) for value in fulfilled]
 
 
+@pytest.mark.parametrize("digits", ["0.1", "19.99", "-2.675", "1E+22"])
+def test_a_decimal_equals_the_number_that_is_written_alike(digits: str) -> None:
+    value, number = Decimal(digits), float(digits)
+    fulfilled = [
+        operator for operator in ("==", "!=", "<", "<=", ">", ">=") if holds(value, operator, number)
+    ]
+    assert fulfilled == ["==", "<=", ">="]
+    assert holds(value, "in", [number, 7.5])
+    assert not holds(value, "not in", [number, 7.5])
+
+
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_each_operator_can_be_written_and_judges(operator: str) -> None:
     other: list[Any] = [] if "null" in operator else [["a"]] if "in" in operator.split() else ["a"]
