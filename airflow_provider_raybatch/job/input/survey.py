@@ -99,6 +99,7 @@ class Source:
     :param columns: names of the input columns, in order; for JSONL those of the first rows.
     :param schema: Arrow types, as far as the source or its first rows show them.
     :param rows: rows of the input, `limit` applied.
+    :param mixed: columns of JSONL whose values are of several types.
     """
 
     listing: Listing
@@ -106,6 +107,7 @@ class Source:
     columns: list[str]
     schema: pa.Schema
     rows: int
+    mixed: frozenset[str] = frozenset()
 
     def chunks(self, rows_per_chunk: int) -> list[Chunk]:
         """The input, cut; always the same rows whatever the size."""

@@ -22,7 +22,7 @@ from airflow_provider_raybatch.job.failures.public_reasons import public_reason
 from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.copies import Copies
-from airflow_provider_raybatch.job.input.json_types import NULL, Kind, arrow_type, join
+from airflow_provider_raybatch.job.input.json_types import NULL, TEXT, Kind, arrow_type, join
 from airflow_provider_raybatch.job.input.listing import Listing, resolve
 from airflow_provider_raybatch.job.input.partitions import Partition, partitions
 from airflow_provider_raybatch.job.input.reader import Reader
@@ -32,6 +32,7 @@ from airflow_provider_raybatch.job.media.allowed import ImageAccess, image_acces
 from airflow_provider_raybatch.job.media.image_types import may_hold_images
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.preflight.column_types import check_types
+from airflow_provider_raybatch.job.preflight.condition_check import check_conditions, types_made
 from airflow_provider_raybatch.job.preflight.tool_check import check_tools
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
 from airflow_provider_raybatch.job.row import ImageError, Request, RowFailure
@@ -75,9 +76,12 @@ def look_at_source(
     if emit is not None:
         for sentence in source.listing.commits:
             emit(Notice(message=f"source: {sentence}."))
+    made: dict[str, pa.DataType] = {}
     for step in spec.step_specs():
         for check in SOURCE_CHECKS:
             check(step, source)
+        check_conditions(step, source, made)
+        made |= types_made(step) if spec.steps else {}
     return source
 
 
@@ -93,8 +97,9 @@ def read_source(
     files = zip(listing.files, surveyed.contents, strict=True)
     listing = replace(listing, files=tuple(replace(file, content=content) for file, content in files))
     rows = surveyed.rows if spec.limit is None else min(spec.limit, surveyed.rows)
-    schema = _with_partitions(_schema(listing, surveyed, credentials), partitions(listing))
-    return Source(listing, surveyed, list(schema.names), schema, rows)
+    of_files, mixed = _schema(listing, surveyed, credentials)
+    schema = _with_partitions(of_files, partitions(listing))
+    return Source(listing, surveyed, list(schema.names), schema, rows, mixed)
 
 
 def check_rows(
@@ -170,16 +175,19 @@ def _allowed(made: Request | RowFailure, access: ImageAccess) -> Request | RowFa
     return made
 
 
-def _schema(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | None) -> pa.Schema:
+def _schema(
+    listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | None
+) -> tuple[pa.Schema, frozenset[str]]:
+    """The columns of the files, and those of JSONL whose values are of several types."""
     if listing.format == OPENAI_BATCH:
-        return pa.schema([(name, pa.string()) for name in LINE_COLUMNS])
+        return pa.schema([(name, pa.string()) for name in LINE_COLUMNS]), frozenset()
     if listing.format != "jsonl":
         check_types(listing.files, surveyed.schemas)
         columns: dict[str, pa.Field] = {}
         for schema in surveyed.schemas:
             for column in schema or ():
                 columns.setdefault(column.name, column.remove_metadata())
-        return pa.schema(list(columns.values()))
+        return pa.schema(list(columns.values())), frozenset()
     reader = Reader(listing, None, credentials)
     read = [reader.read(chunk) for chunk in cut(surveyed, _SAMPLE_CHUNK, _SAMPLE_ROWS)]
     bad = [row for rows in read for row in rows.rows if isinstance(row, BadRow)]
@@ -199,7 +207,8 @@ def _schema(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | 
             f"keys, and a dataset may have {postprocess.MOST_COLUMNS} columns; put what differs from row to "
             "row into one object."
         )
-    return pa.schema([(name, arrow_type(kind)) for name, kind in kinds.items()])
+    mixed = frozenset(name for name, kind in kinds.items() if kind == TEXT)
+    return pa.schema([(name, arrow_type(kind)) for name, kind in kinds.items()]), mixed
 
 
 def _with_partitions(schema: pa.Schema, folders: Sequence[Partition]) -> pa.Schema:

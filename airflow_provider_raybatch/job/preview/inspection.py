@@ -24,6 +24,7 @@ from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask, look_back
 from airflow_provider_raybatch.job.planning import cluster_view, fit, plan
 from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
+from airflow_provider_raybatch.job.preflight.condition_check import check_conditions
 from airflow_provider_raybatch.job.preflight.engine_check import (
     Emit,
     as_checked,
@@ -201,6 +202,7 @@ def _look_at_rows(found: Inspected, refusals: Refusals) -> Tolerance | None:
     if source is None:
         return None
     has_columns, *_ = [refusals.passes(check, spec, source) for check in SOURCE_CHECKS]
+    refusals.passes(check_conditions, spec, source, {})
     if spec.id_column is not None and spec.id_column in source.columns:
         with refusals.caught():
             check_ids(source, spec.id_column, aws, are_lines=spec.asks_by_lines)
