@@ -97,8 +97,8 @@ def _check_best(name: str, schema: Mapping[str, Any] | None) -> None:
         raise ValueError(
             f"best: {name!r} is not a property of response_format; name one of {shown(sorted(properties))}"
         )
-    part, _ = followed(properties[name], schema)
-    if kind_of_values(part) not in _RANKED:
+    if kind_of_values(properties[name], schema) not in _RANKED:
+        part, _ = followed(properties[name], schema)
         raise ValueError(
             f"best: {name!r} is {shown(part)}, whose values have no order; give it the type 'integer', "
             "'number' or 'boolean'"

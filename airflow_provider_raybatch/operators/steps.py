@@ -17,7 +17,6 @@ from airflow_provider_raybatch.coercion import (
 from airflow_provider_raybatch.contract.arguments.conditions import LIST_OPERATORS
 from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS
 from airflow_provider_raybatch.contract.arguments.response_schema import (
-    followed,
     kind_of_values,
     properties_of,
     unwrapped,
@@ -37,7 +36,8 @@ _OWN_KINDS = {
     "candidate": "a number",
 }
 """What columns of each step hold."""
-_PYTHON_TYPES = {"a number": (int, float), "true or false": (bool,), "text": (str,)}
+_OTHER = "a list, an object or JSON text"
+_PYTHON_TYPES = {"a number": (int, float), "true or false": (bool,), "text": (str,), _OTHER: (str,)}
 
 
 def typed_steps(steps: Any) -> list[dict[str, Any]]:
@@ -113,7 +113,7 @@ def _converted(condition: Sequence[Any], kinds: Mapping[str, str], where: str) -
 
 def _as_kind(value: Any, kind: str) -> Any:
     """The number or boolean whose text a template has left; anything else as it is."""
-    if not isinstance(value, str) or kind == "text":
+    if not isinstance(value, str) or kind in ("text", _OTHER):
         return value
     for as_type in (bool,) if kind == "true or false" else (int, float):
         try:
@@ -133,8 +133,5 @@ def _kinds_of_columns(step: Mapping[str, Any]) -> dict[str, str]:
             properties = properties_of(root) if isinstance(root, Mapping) else {}
         except ValueError:
             properties = {}  # the spec refuses it
-        for name, part in properties.items():
-            inner, _ = followed(part, root)
-            if (kind := kind_of_values(inner)) is not None:
-                named[name] = kind
+        named |= {name: kind_of_values(part, root) or _OTHER for name, part in properties.items()}
     return {f"{step['name']}_{name}".lower(): kind for name, kind in named.items()}

@@ -156,19 +156,35 @@ def _is_same(value: Any, schema: Mapping[str, Any]) -> bool:
         return False
 
 
-def kind_of_values(schema: Any) -> str | None:
-    """What values that fit a part of a schema are, unless null: ``text``, ``a number`` or ``true or false``.
+def kind_of_values(part: Any, root: Any, seen: frozenset[str] = frozenset()) -> str | None:
+    """What the column of a property holds, unless null: ``text``, ``a number`` or ``true or false``.
 
-    :param schema: as :func:`followed` gives it.
-    :returns: ``None`` for others, and where they may be of several kinds.
+    :param part: the property's schema.
+    :param root: the document that references begin in.
+    :param seen: references around `part`.
+    :returns: ``None`` for a list, an object, and JSON text, which stands for values of several types.
     """
-    if not isinstance(schema, Mapping):
+    part, seen = followed(part, root, seen)
+    if not isinstance(part, Mapping):
         return None
-    options = schema.get("anyOf")
-    parts = [part for part in options if isinstance(part, Mapping)] if isinstance(options, list) else [schema]
-    types: list[Any] = []
-    for part in parts:
-        kind = part.get("type")
-        types += kind if isinstance(kind, list) else [kind]
-    kinds = {_KINDS.get(kind) if isinstance(kind, str) else None for kind in types if kind != "null"}
-    return kinds.pop() if len(kinds) == 1 else None
+    types = part.get("type", "object" if "properties" in part else None)
+    if isinstance(types, list):
+        types = [name for name in types if name != "null"]
+        types = types[0] if len(types) == 1 else "several"
+    if types is not None:
+        return _KINDS.get(types) if isinstance(types, str) else None
+    if "enum" in part or "const" in part:
+        values = part.get("enum", [part.get("const")])
+        kinds = {_kind(value) for value in values if value is not None} if isinstance(values, list) else set()
+        return kinds.pop() if len(kinds) == 1 else None
+    options = part.get("anyOf", part.get("oneOf"))
+    if not isinstance(options, list):
+        return None
+    others = [one for one in options if not (isinstance(one, Mapping) and one.get("type") == "null")]
+    return kind_of_values(others[0], root, seen) if len(others) == 1 else None
+
+
+def _kind(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return _KINDS["boolean"]
+    return "a number" if isinstance(value, (int, float)) else "text" if isinstance(value, str) else None

@@ -17,8 +17,10 @@ SCORE = {
         "fits": {"type": "boolean"},
         "maybe": {"type": ["number", "null"]},
         "either": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "level": {"anyOf": [{"$ref": "#/$defs/level"}, {"type": "null"}]},
+        "yes": {"anyOf": [{"type": "boolean", "const": True}, {"type": "boolean", "const": False}]},
     },
-    "$defs": {"score": {"type": "integer"}},
+    "$defs": {"score": {"type": "integer"}, "level": {"enum": [1, 2.5]}},
 }
 DRAFT: dict[str, Any] = {"name": "draft", "prompt": "{row.topic}", "sampling": {"n": 3}}
 REPAIR: dict[str, Any] = {"name": "repair", "prompt": "{row.draft_response}", "each": "draft"}
@@ -42,7 +44,7 @@ def test_completions_go_back_to_one_sample() -> None:
     assert all(one.asks_several for one in steps.step_specs())
 
 
-@pytest.mark.parametrize("best", ["score", "fits", "maybe", "either"])
+@pytest.mark.parametrize("best", ["score", "fits", "maybe", "either", "level"])
 def test_what_has_an_order_ranks(best: str) -> None:
     judge = spec(steps=[DRAFT, {**JUDGE, "best": best}]).step_specs()[-1]
     assert {"judge_candidate", "judge_rejected", "judge_completions"} <= set(judge.step_columns)
@@ -77,12 +79,16 @@ def test_what_has_an_order_ranks(best: str) -> None:
         (
             [DRAFT, {**JUDGE, "best": "points"}],
             "steps: judge: best: 'points' is not a property of response_format; name one of ['either', "
-            "'fits', 'maybe', 'score', 'why']",
+            "'fits', 'level', 'maybe', 'score', 'why', 'yes']",
         ),
         (
             [DRAFT, {**JUDGE, "best": "why"}],
             "steps: judge: best: 'why' is {'type': 'string'}, whose values have no order; give it the type "
             "'integer', 'number' or 'boolean'",
+        ),
+        (
+            [DRAFT, {**JUDGE, "best": "yes"}],
+            "steps: judge: best: 'yes' is {'anyOf': [{'type': 'boolean', 'const': True}",
         ),
         (
             [DRAFT, {**JUDGE, "each": None}],

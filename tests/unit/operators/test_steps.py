@@ -28,8 +28,9 @@ SCHEMA = {
         "reason": {"anyOf": [{"type": "string"}, {"type": "null"}]},
         "any": {},
         "mixed": {"type": ["string", "integer"]},
+        "level": {"anyOf": [{"$ref": "#/$defs/level"}, {"type": "null"}]},
     },
-    "$defs": {"flag": {"type": "boolean"}},
+    "$defs": {"flag": {"type": "boolean"}, "level": {"enum": [1, 2]}},
 }
 DRAFT = Step("draft", prompt="Write about {row.topic}", response_format=SCHEMA, on_rejected="continue")
 
@@ -148,6 +149,7 @@ class TestConditions:
             (("Draft_Score", ">", "3.5"), ("Draft_Score", ">", 3.5)),
             (("draft_score", "in", "[1, '2']"), ("draft_score", "in", [1, 2])),
             (("draft_good", "==", "true"), ("draft_good", "==", True)),
+            (("draft_level", "==", "2"), ("draft_level", "==", 2)),
             (("draft_output_tokens", "<", "9"), ("draft_output_tokens", "<", 9)),
             (("draft_reason", "==", "3"), ("draft_reason", "==", "3")),
             (("draft_any", "==", "3"), ("draft_any", "==", "3")),
@@ -178,6 +180,18 @@ class TestConditions:
                 "'draft_reason' is text, so no row fulfils a comparison with 3",
             ),
             (("draft_rejected", "!=", 0), "'draft_rejected' is text, so no row fulfils a comparison with 0"),
+            (
+                ("draft_any", ">", 3),
+                "'draft_any' is a list, an object or JSON text, so no row fulfils a comparison with 3",
+            ),
+            (
+                ("draft_mixed", "in", ["a", True]),
+                "'draft_mixed' is a list, an object or JSON text, so no row fulfils a comparison with True",
+            ),
+            (
+                ("draft_level", "==", "low"),
+                "'draft_level' is a number, so no row fulfils a comparison with 'low'",
+            ),
         ],
         ids=str,
     )
