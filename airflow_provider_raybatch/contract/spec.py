@@ -137,9 +137,11 @@ class BatchInferenceSpec(Identity):
         others = (self.sampling_column, self.adapter_column, self.id_column)
         # A step that reads a column of its own is refused where all steps are known.
         read = [*(() if self.asked_step else self.column_arguments()), *filter(None, others)]
-        known = "which the source has already; set output_prefix, for example to 'llm_'"
-        taken = {name.lower(): known for name in read}
+        prefix = "rename the step" if self.asked_step else "set output_prefix, for example to 'llm_'"
+        taken = {name.lower(): f"which the source has already; {prefix}" for name in read}
         own = self.own_columns(self.optional_columns)
+        if self.asked_step:  # whose columns have their names of the step
+            own = dict.fromkeys(own, "which the step has of its own; rename the property")
         try:
             check_names(properties_of(schema), self.output_prefix, {**taken, **own})
         except ValueError as error:

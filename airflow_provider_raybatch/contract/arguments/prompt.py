@@ -56,7 +56,8 @@ class PromptArguments(ContractModel):
         given = [name for name in ways if getattr(self, name) is not None]
         if len(given) != 1:
             what = f"{' and '.join(given)} are given together" if given else "none is given"
-            raise ValueError(f"{ways[0]}: exactly one of {', '.join(ways)} is needed, but {what}")
+            steps = "" if self.compares else ", or steps"
+            raise ValueError(f"{ways[0]}: exactly one of {', '.join(ways)} is needed{steps}, but {what}")
         if self.compares and self.query is None:
             raise ValueError(
                 "query: documents are scored for one; give a template of it, or one text for all rows"

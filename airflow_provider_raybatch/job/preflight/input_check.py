@@ -225,9 +225,13 @@ def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:
             wanted.setdefault(column, argument)
     if spec.asked_step is not None:
         name = spec.asked_step.step.name
-        wanted = {column: f"steps: {name}: {argument}" for column, argument in wanted.items()}
+        of_step = f"steps: {name}: "
+        wanted = {
+            column: argument if argument == "id_column" else of_step + argument
+            for column, argument in wanted.items()
+        }
         for condition in spec.asked_step.step.when:
-            wanted.setdefault(condition[0], f"steps: {name}: when")
+            wanted.setdefault(condition[0], f"{of_step}when")
         for column in spec.asked_step.earlier_columns:
             wanted.pop(column, None)
     if not source.rows and not source.columns:
@@ -236,9 +240,10 @@ def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:
     is_csv, files = source.listing.format == "csv", source.listing.files
     may_be_row = is_csv and any(file.csv.header is True for file in files)
     earlier = spec.asked_step.earlier_columns if spec.asked_step else []
+    where = "the source with the columns of earlier steps" if earlier else "the source"
     for name, field in wanted.items():
         if name not in source.columns:
-            raise _missing(field, name, [*earlier, *source.columns], "the source", may_be_row)
+            raise _missing(field, name, [*earlier, *source.columns], where, may_be_row)
     folders = partitions(source.listing)
     for file, schema, named in zip(source.listing.files, source.surveyed.schemas, folders, strict=True):
         for name, field in wanted.items():
@@ -290,6 +295,8 @@ def _check_collisions(spec: BatchInferenceSpec, source: Source) -> None:
     if double is not None:
         case = "" if double in names else ", since many warehouses ignore case"
         field, remedy = "output_prefix", "set output_prefix, for example to 'llm_'"
+        if spec.asked_step is not None:
+            field, remedy = f"steps: {spec.asked_step.step.name}", "rename the step"
         if chosen is not None and double.lower() == chosen.lower():
             field, remedy = "response_column", "choose another name for the response"
         raise PreflightError(

@@ -177,7 +177,8 @@ class Task(ABC):
         chosen = self.spec.response_column
         if chosen is not None and chosen.lower() == name.lower():
             return "choose another response_column"
-        return "set output_prefix"
+        asked = self.spec.asked_step
+        return "set output_prefix" if asked is None else f"rename the step {asked.step.name!r}"
 
     def requests(self, reads_images: bool = True) -> Render:
         """The function that makes a request of a row's values.

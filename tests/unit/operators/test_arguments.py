@@ -253,7 +253,8 @@ def test_the_callers_arguments_stay_untouched() -> None:
 
 
 ONE_OF = (
-    "prompt: exactly one of prompt, messages, messages_column, prompt_column, prompt_function is needed, but "
+    "prompt: exactly one of prompt, messages, messages_column, prompt_column, prompt_function is needed, or "
+    "steps, but "
 )
 
 
