@@ -30,6 +30,9 @@ def test_a_whole_gpu_is_not_shared(whole: float | None) -> None:
             "out, and set tensor_parallel_size in engine_args to the GPUs of one engine.",
         ),
         ({"num_gpus": 0}, "num_gpus: it must be more than 0, but it is 0."),
+        ({"num_gpus": True}, "num_gpus: it must be a number, but it is True."),
+        ({"num_gpus": "half"}, "num_gpus: it must be a number, but it is 'half'."),
+        ({"num_gpus": [0.5]}, "num_gpus: it must be a number, but it is [0.5]."),
         ({"num_gpus": float("nan")}, "num_gpus: it must be a finite number, but it is nan."),
         (
             {"num_gpus": 0.33333},
