@@ -30,7 +30,7 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.operators.misplaced import check_names
 from airflow_provider_raybatch.operators.schemas import check_schemas
-from airflow_provider_raybatch.operators.steps import typed_steps
+from airflow_provider_raybatch.operators.steps import fields_of_steps, typed_steps
 
 ARGUMENTS = tuple(name for name in BatchInferenceSpec.model_fields if name not in NOT_ARGUMENTS)
 """The arguments that make up the spec, in the order of the documentation."""
@@ -82,9 +82,11 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
     if "sampling" in given:
         given["sampling"] = with_structures(given["sampling"])
     for name in _FREE_FORM:
-        if name in given:
+        if name in given and name != "steps":
             _check_plain(given[name], name)
     if "steps" in given:
+        for where, value in fields_of_steps(given["steps"]):
+            _check_plain(value, where)
         given["steps"] = typed_steps(given["steps"])
     for name, types in _TYPED.items():
         given |= _some(**{name: typed_values(given.get(name), types, name)})

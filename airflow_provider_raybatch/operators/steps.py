@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_raybatch.coercion import (
@@ -57,12 +57,36 @@ def typed_steps(steps: Any) -> list[dict[str, Any]]:
     return found
 
 
+def fields_of_steps(steps: Any) -> Iterator[tuple[str, Any]]:
+    """Each argument of each step, with the start of a sentence about it; of another value, only itself.
+
+    :raises SpecError: a class stands for its JSON schema.
+    """
+    for number, step in enumerate(steps if isinstance(steps, (list, tuple)) else [steps]):
+        if not isinstance(step, Mapping):
+            yield "steps", step
+            continue
+        for name, value in step.items():
+            where = f"{_where(step, number)}: {name}"
+            if isinstance(value, type) and hasattr(value, "model_json_schema"):
+                raise SpecError(
+                    f"{where}: the class {value.__name__!r} does not travel with a step; give its schema, "
+                    f"{value.__name__}.model_json_schema()."
+                )
+            yield where, value
+
+
+def _where(step: Mapping[str, Any], number: int) -> str:
+    """The start of a sentence about a step, which stays on one line."""
+    name = step.get("name")
+    return f"steps: {name if isinstance(name, str) and name and name.isprintable() else number}"
+
+
 def _typed(step: Any, number: int) -> dict[str, Any]:
     if not isinstance(step, Mapping):
         example = "Step('draft', prompt='...')"
         raise SpecError(f"steps: {number}: it must be a step, such as {example}, but it is {shown(step)}.")
-    name = step.get("name")
-    where = f"steps: {name if isinstance(name, str) and name else number}"
+    where = _where(step, number)
     for key in step:
         if key in PROMPTS and key not in _FIELDS:
             raise SpecError(f"{where}: {key}: a step asks by prompt or messages; use one of them.")

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import pickle
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG, literal
 from airflow.serialization.serialized_objects import DagSerialization
+from pydantic import BaseModel
 
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.operators.arguments import build_spec
@@ -32,6 +34,12 @@ SCHEMA = {
     },
     "$defs": {"flag": {"type": "boolean"}, "level": {"enum": [1, 2]}},
 }
+
+
+class Verdict(BaseModel):
+    score: int
+
+
 DRAFT = Step("draft", prompt="Write about {row.topic}", response_format=SCHEMA, on_rejected="continue")
 
 
@@ -242,6 +250,36 @@ class TestRefusals:
                 judge(response_format={"type": "object", "properties": {"a": {"type": "integr"}}}),
                 "steps: judge: response_format: the schema is not a JSON schema ($.properties.a.type: "
                 "'integr' is not valid under any of the given schemas); correct it.",
+            ),
+            (
+                judge(response_format=Verdict),
+                "steps: judge: response_format: the class 'Verdict' does not travel with a step; give its "
+                "schema, Verdict.model_json_schema().",
+            ),
+            (
+                judge(response_format=[Verdict.model_json_schema()["title"]]),
+                "steps: judge: response_format: it must be 'text', 'json_object' or a JSON schema (such as "
+                "Model.model_json_schema()), but it is ['Verdict'].",
+            ),
+            (
+                judge(when=("draft_score", "in", {1, 2})),
+                "steps: judge: when: a set has no order, so each attempt may read it as another job; give a "
+                "list.",
+            ),
+            (
+                judge(when=("draft_score", "<", math.nan)),
+                "steps: judge: when: ('draft_score', '<', nan) has the number nan, which JSON can't hold; "
+                "remove it.",
+            ),
+            (
+                judge(sampling={"seed": object}),
+                "steps: judge: sampling: it can't be written as JSON (Unable to serialize unknown type: "
+                "<class 'type'>); use texts, numbers, lists and dictionaries alone.",
+            ),
+            (
+                {**judge(), "name": "two\nlines"},
+                "steps: 1: name: it begins the names of columns, so it must be a letter and up to 39 "
+                "letters, digits or '_', but it is 'two\\nlines'.",
             ),
             (
                 judge(on_truncated="drop"),
