@@ -85,7 +85,7 @@ class StepArguments(ContractModel):
         if is_import_path(value):
             raise ValueError(
                 f"the source of {value!r} does not travel with a step; give its schema, "
-                f"{value.partition(':')[2]}.model_json_schema()"
+                f"{str(value).partition(':')[2]}.model_json_schema()"
             )
         return value
 
