@@ -18,6 +18,7 @@ from airflow_provider_raybatch.places.given import (
     check_lease,
     check_one_cluster,
     check_returned,
+    refuse_task,
     shared_cluster_task,
 )
 
@@ -69,6 +70,7 @@ class CommonArguments(LiteralTextOperator):
         if getattr(self, "_BaseOperator__from_mapped", False):
             return  # the task runs, and execute() raises an error that Airflow doesn't retry
         try:
+            refuse_task(self.ray_cluster)
             self._convert(unknown)
             self.check_known(unknown)
         except SpecError as error:

@@ -25,7 +25,7 @@ from airflow_provider_raybatch.operators.own_clusters import spoils
 from airflow_provider_raybatch.operators.plan import DEFERRAL_GRACE
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
 from airflow_provider_raybatch.places.finding import place_of
-from airflow_provider_raybatch.places.given import given_cluster, is_cluster, is_list
+from airflow_provider_raybatch.places.given import given_cluster, is_cluster, is_list, refuse_task
 from airflow_provider_raybatch.places.place import NotReadyYet
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.places.own_cluster import OwnCluster
 
 _SHORTEST_LEASE = 120.0
+_LONGEST_LEASE = 365 * 86400.0
+"""Kubernetes counts seconds in 31 bits."""
 _STATE_SECONDS = 2.0
 """To ask Airflow for the task's state, of the five seconds that its supervisor leaves a killed task."""
 _ENDED_BY_USER = frozenset({"failed", "restarting", "skipped", "removed", "upstream_failed"})
@@ -55,8 +57,8 @@ class CreateRayCluster(LiteralTextOperator):
     :param ray_cluster: a :class:`~airflow_provider_raybatch.cluster.kuberay.cluster.KubeRayCluster` without
         `name`. Without `workers`, it has none at first, and at most as many as 4 replicas of a GPU need.
     :param lease: seconds or ``timedelta`` that the cluster lives at least after a task has last used it, and
-        at most half as long again; default 30 minutes, at least 2 minutes. Longer than any pause between
-        tasks, retries included.
+        at most half as long again; default 30 minutes, at least 2 minutes and at most a year. Longer than any
+        pause between tasks, retries included.
     :param deferrable: free the worker while the cluster comes; default is Airflow's ``[operators]
         default_deferrable``.
     :param cancel_on_kill: delete the cluster when a user marks the task as failed or clears it while the
@@ -99,6 +101,7 @@ class CreateRayCluster(LiteralTextOperator):
         self._context: Context | None = None
         if not getattr(self, "_BaseOperator__from_mapped", False):
             try:
+                refuse_task(ray_cluster)
                 self._convert(at_parse=True)
             except SpecError as error:
                 raise SpecError(f"Task {self.task_id!r}: {error}") from None
@@ -292,9 +295,11 @@ class DeleteRayCluster(LiteralTextOperator):
         super().__init__(**kwargs)
         self.ray_cluster: Any = ray_cluster
         known = is_cluster(ray_cluster) or not self.depends_on_run(ray_cluster)
-        if known and not getattr(self, "_BaseOperator__from_mapped", False):
+        if not getattr(self, "_BaseOperator__from_mapped", False):
             try:
-                self._given()
+                refuse_task(ray_cluster)
+                if known:
+                    self._given()
             except SpecError as error:
                 raise SpecError(f"Task {self.task_id!r}: {error}") from None
 
@@ -353,6 +358,10 @@ def _lease(value: Any) -> float:
     if seconds < _SHORTEST_LEASE:
         raise SpecError(
             f"lease: {seconds:g} s is too short for tasks to renew it; give at least {_SHORTEST_LEASE:g} s."
+        )
+    if seconds > _LONGEST_LEASE:
+        raise SpecError(
+            f"lease: {seconds:g} s is too long for Kubernetes; give at most {_LONGEST_LEASE:g} s."
         )
     return seconds
 

@@ -35,6 +35,7 @@ def given_cluster(value: Any, name: str = "ray_cluster") -> KubeRayCluster | Non
     """
     if is_absent(value):
         return None
+    refuse_task(value, name)
     from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 
     given = from_text(value)
@@ -59,6 +60,18 @@ def given_cluster(value: Any, name: str = "ray_cluster") -> KubeRayCluster | Non
     with _named(name):
         rendered.check()
     return rendered
+
+
+def refuse_task(value: Any, name: str = "ray_cluster") -> None:
+    """Refuse a task in place of what it returns: Airflow would not run it before.
+
+    :raises SpecError: it is a task.
+    """
+    task_id = getattr(value, "task_id", None)
+    if isinstance(task_id, str) and hasattr(value, "output"):
+        raise SpecError(
+            f"{name}: it is the task {task_id!r}, and not the cluster that it returns; add .output to it."
+        )
 
 
 def _refuse_several(given: Sequence[Any], name: str) -> None:

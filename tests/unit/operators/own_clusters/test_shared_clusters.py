@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -310,6 +312,8 @@ def test_a_killed_trigger_deletes_what_a_user_ended(
         ({"ray_cluster": 5}, "5 is not a cluster"),
         ({"lease": 5}, "lease: 5 s is too short"),
         ({"lease": "soon"}, "lease: "),
+        ({"lease": timedelta(days=366)}, r"lease: 3.16224e\+07 s is too long for Kubernetes; give at most"),
+        ({"lease": 1e300}, r"lease: 1e\+300 s is too long for Kubernetes; give at most"),
         ({"on_stale_state": "ask"}, "on_stale_state: 'ask' is unknown"),
     ],
 )
@@ -346,6 +350,33 @@ def test_a_task_refuses_what_is_no_cluster(kubernetes: World, run: Run, value: A
         operator = batch(engine="echo", model=None, ray_cluster=creates().output)
     with pytest.raises(RayBatchFailException, match=told):
         left(operator, ray_cluster=value).execute(run.context())
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize(
+    "taking",
+    [
+        lambda cluster: batch(engine="echo", model=None, ray_cluster=cluster),
+        lambda cluster: RayJobOperator(task_id="t", entrypoint="true", ray_cluster=cluster),
+        lambda cluster: creates(ray_cluster=cluster),
+        lambda cluster: DeleteRayCluster(task_id="t", ray_cluster=cluster),
+    ],
+    ids=["batch", "job", "create", "delete"],
+)
+def test_a_task_is_not_what_it_returns(taking: Callable[[Any], Any], mapped: bool) -> None:
+    """Airflow sees no dependency, so the cluster would not be there yet."""
+    definition = KubeRayCluster(image="rayproject/ray:2.60.0")
+    with DAG("d", schedule=None):
+        partial_of = CreateRayCluster.partial
+        setup = (
+            partial_of(task_id="made", ray_cluster=definition).expand(lease=[300, 600])
+            if mapped
+            else creates(task_id="made")
+        )
+        with pytest.raises(
+            SpecError, match="ray_cluster: it is the task 'made', and not the cluster that it"
+        ):
+            taking(setup)
 
 
 def test_seldom_polls_would_lose_the_lease(kubernetes: World, setup: Run) -> None:
