@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.job.preflight import input_check
 
 from .place import Place
 
@@ -87,3 +88,20 @@ def test_a_step_has_an_adapter_of_its_own(place: Place) -> None:
     found, asked = place.run(3, rows, [DRAFT, critic], adapter="/adapters/writer")
     assert found[0]["draft_response"] == "[/adapters/writer] draft one"
     assert (found[0]["judge_response"], asked) == ("[/adapters/critic] judge [/adapters/writer] draft one", 2)
+
+
+@pytest.mark.parametrize("column", ["judge_response", "Judge_Response", "draft_response"])
+def test_a_late_column_is_not_lost_where_its_step_is_skipped(
+    place: Place, column: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Preflight sees the first rows of JSONL alone."""
+    monkeypatch.setattr(input_check, "_SAMPLE_ROWS", 2)
+    never = ["text", "==", "never"]
+    steps = [{**DRAFT, "when": never}, {**JUDGE, "when": never}, {"name": "end", "prompt": "{row.text}"}]
+    steps[2]["when"] = never
+    rows = [*({"text": "same"} for _ in range(2)), {"text": "late", column: "mine"}]
+    manifest = place.job(0, rows, steps=steps, max_errors=1)
+    assert len(place.rows(manifest)) == 2
+    (letter,) = place.letters(manifest)
+    assert f"the row has a column {column!r}, which is also an output column; rename" in letter["reason"]
+    assert "mine" in str(letter)
