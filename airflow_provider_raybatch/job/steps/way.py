@@ -84,9 +84,12 @@ class Way:
         skipped = []
         for number, (chunk, place) in enumerate(rows):
             row = chunk.rows[place]
-            is_left_out = isinstance(row, dict) and not condition.is_asked(row)
             # A late row of JSONL may have a column of the step; rendering it fails, which keeps its value.
-            if is_left_out and self._made[step].isdisjoint(map(str.lower, row)):
+            if (
+                isinstance(row, dict)
+                and not condition.is_asked(row)
+                and self._made[step].isdisjoint(map(str.lower, row))
+            ):
                 skipped.append(number)
             else:
                 found[number] = Standing(chunk, place, step)
