@@ -44,7 +44,7 @@ SEEN: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     "scenes",
     [
-        pytest.param(("three_jobs", "two_replicas"), marks=pytest.mark.turn(1), id="jobs and replicas"),
+        pytest.param(("three_jobs", "two_replicas"), marks=pytest.mark.turn(7), id="jobs and replicas"),
         pytest.param(("warm_half",), marks=pytest.mark.turn(5), id="a warm engine"),
     ],
 )

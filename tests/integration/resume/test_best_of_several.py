@@ -58,7 +58,7 @@ def assert_best_first(rows: list[dict[str, Any]]) -> None:
     assert 0 < moved < ROWS
 
 
-@pytest.mark.turn(1, 5)
+@pytest.mark.turn(5)
 def test_a_stopped_job_ranks_as_one_that_ran_through(
     task: RepeatedTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ FIELDS: dict[str, Any] = {
 
 
 @pytest.fixture(
-    params=[pytest.param("disk", marks=pytest.mark.turn(0, 4)), pytest.param("s3", marks=pytest.mark.turn(7))]
+    params=[pytest.param("disk", marks=pytest.mark.turn(2)), pytest.param("s3", marks=pytest.mark.turn(7))]
 )
 def task(tmp_path: Any, ray_here: Any, request: pytest.FixtureRequest) -> RepeatedTask:
     server: S3Server | None = request.getfixturevalue("s3") if request.param == "s3" else None

@@ -84,10 +84,10 @@ def partitions_of_lines(folder: Path) -> str:
 @pytest.mark.parametrize(
     "source",
     [
-        pytest.param(typed_lines, marks=pytest.mark.turn(0)),
+        pytest.param(typed_lines, marks=pytest.mark.turn(7)),
         pytest.param(parquet, marks=pytest.mark.turn(1)),
         pytest.param(partitions, marks=pytest.mark.turn(2)),
-        pytest.param(partitions_of_lines, marks=pytest.mark.turn(3)),
+        pytest.param(partitions_of_lines, marks=pytest.mark.turn(5)),
     ],
 )
 def test_columns_are_those_of_a_job_of_one_question(
