@@ -44,7 +44,7 @@ class Card:
         """Add the rows and the cost of a batch inference, from its manifest.
 
         Input, cached and output tokens are those of the delivered rows. `tokens_paid`, `gpu_seconds` and
-        `cost` are the run's own; `tokens_saved` are tokens of delivered rows that it did not pay for. A run
+        `cost` are the run's own; `tokens_saved` are tokens of answers that it did not pay for. A run
         that asked in `steps` also has rows and tokens of each of them.
 
         :param step: name of the run.
