@@ -108,6 +108,20 @@ class RepeatedTask:
         assert caught.value.failure_class is ends, caught.value
         return str(caught.value)
 
+    def stopped(self, hangs: str | None, **fields: Any) -> None:
+        """Run the task, and stop its job at the first finished rows.
+
+        :param hangs: a request whose prompt contains this is never answered, so that no machine is so slow
+            that the job is done before. None where the engine goes to the next job: it has to be slow enough.
+        """
+        from airflow_provider_raybatch.job.run import supervision
+
+        if hangs is not None:
+            fields["engine_args"] = {**fields.get("engine_args", {}), "hang_pattern": hangs}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(supervision, "_PROGRESS_EVERY", 0.2)
+            self.refused(FailureClass.CANCELLED, **fields, stops=True)
+
     def kept(self) -> int:
         """Return the number of good rows in all parts so far."""
         folder = self.out

@@ -11,8 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.job.run import supervision
 from tests.support.engine_log import killing_one
 from tests.support.repeated_task import RepeatedTask, rows_of
 from tests.support.s3_server import S3Server
@@ -59,20 +57,18 @@ def assert_best_first(rows: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.turn(5)
-def test_a_stopped_job_ranks_as_one_that_ran_through(
-    task: RepeatedTask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervision, "_PROGRESS_EVERY", 0.2)  # the job is stopped at the first one
+def test_a_stopped_job_ranks_as_one_that_ran_through(task: RepeatedTask) -> None:
     asked: dict[str, Any] = {"source": [source_of(task.folder)], "steps": STEPS}
-    task.refused(FailureClass.CANCELLED, **asked, **SLOW, stops=True)
+    task.stopped(f"a b text {ROWS - 1}", **asked, **SLOW)
     first = task.asked_in_all()
-    assert 0 < first < 4 * ROWS
     manifest = task.run(**asked)
     rows = rows_of(manifest)
     assert_best_first(rows)
     draft, judge, _ = manifest.steps or ()
     assert (draft.ok, judge.ok, draft.resumed > 0) == (ROWS, ROWS, True)
-    assert rows_of(task.run(run_id="through", **asked)) == rows
+    through = task.run(run_id="through", **asked)
+    assert rows_of(through) == rows
+    assert 0 < first < task.asked(through)
 
 
 @pytest.mark.parametrize(

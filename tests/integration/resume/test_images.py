@@ -12,9 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.job.run import supervision
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.folder import folder as folder_at
 from tests.support.numbered_pictures import Picture
@@ -80,9 +78,8 @@ def test_each_row_has_its_own_images(task: RepeatedTask) -> None:
     "place", [pytest.param("disk", marks=pytest.mark.turn(3)), pytest.param("s3", marks=pytest.mark.turn(7))]
 )
 def test_a_job_that_was_stopped_pays_for_the_rest(
-    place: str, tmp_path: Path, ray_here: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    place: str, tmp_path: Path, ray_here: Any, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setattr(supervision, "_PROGRESS_EVERY", 0.5)  # the job is stopped at the first one
     server: S3Server | None = None if place == "disk" else request.getfixturevalue("s3")
     task = RepeatedTask(tmp_path, server)
     pictures = [Picture(number) for number in range(ROWS)]
@@ -93,7 +90,7 @@ def test_a_job_that_was_stopped_pays_for_the_rest(
     slow = {"engine_args": {"seconds_per_token": 0.3, "max_num_seqs": 4}}
     asked = {**source, **REFERENCES, "image_roots": [lake], "flush_interval": 0.2}
 
-    task.refused(FailureClass.CANCELLED, **asked, **slow, stops=True)
+    task.stopped(f"item r{ROWS - 1}?", **asked, **slow)
     before = task.kept()
     manifest = task.run(**asked)
 

@@ -139,7 +139,7 @@ def test_a_row_that_kills_in_a_step_is_found(task: RepeatedTask, step: int) -> N
 def test_a_stopped_job_goes_on_where_its_rows_stood(task: RepeatedTask) -> None:
     task.input(TEXTS)
     slow = {"engine_args": {"seconds_per_token": 0.1, "max_num_seqs": 4}, "rows_in_flight": 4}
-    task.refused(FailureClass.CANCELLED, **STEPS, **slow, stops=True, flush_interval=0.3)
+    task.stopped("judge draft text 5", **STEPS, **slow, flush_interval=0.3)
     first = task.asked_in_all()
     assert 0 < first < 2 * ROWS
     manifest = task.run(**STEPS)

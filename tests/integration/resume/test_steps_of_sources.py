@@ -14,9 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.job.run import supervision
 from tests.support.repeated_task import RepeatedTask, rows_of
 
 ROWS = 48
@@ -91,9 +89,8 @@ def partitions_of_lines(folder: Path) -> str:
     ],
 )
 def test_columns_are_those_of_a_job_of_one_question(
-    task: RepeatedTask, source: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
+    task: RepeatedTask, source: Callable[[Path], str]
 ) -> None:
-    monkeypatch.setattr(supervision, "_PROGRESS_EVERY", 0.2)  # the job is stopped at the first one
     asked: dict[str, Any] = {"source": [source(task.folder)], "preserve_order": True}
     plain = task.run(run_id="plain", prompt=PLAIN, **asked)
     rows = rows_of(plain)
@@ -101,7 +98,7 @@ def test_columns_are_those_of_a_job_of_one_question(
     before = task.asked_in_all()
 
     slow = {"engine_args": {"seconds_per_token": 0.04, "max_num_seqs": 8}, "rows_in_flight": 8}
-    task.refused(FailureClass.CANCELLED, **asked, **slow, steps=STEPS, flush_interval=0.2, stops=True)
+    task.stopped(f"draft text {ROWS - 1}", **asked, **slow, steps=STEPS, flush_interval=0.2)
     assert 0 < task.asked_in_all() - before < ROWS * 5 // 2
     manifest = task.run(**asked, replicas=2, steps=STEPS)
 

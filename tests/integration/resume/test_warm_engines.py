@@ -129,9 +129,7 @@ def test_an_engine_that_hangs_is_not_handed_on(task: RepeatedTask) -> None:
 @pytest.mark.turn(0)
 def test_a_stopped_job_gives_its_engine_back(task: RepeatedTask) -> None:
     pace = {"seconds_per_token": 1.0, "max_num_seqs": 4}
-    task.refused(
-        FailureClass.CANCELLED, token="one", stops=True, keep_warm=300, engine_args=pace, flush_interval=1
-    )
+    task.stopped(None, token="one", keep_warm=300, engine_args=pace, flush_interval=1)
     assert one_rests().is_free
     rest = task.run("one", keep_warm=300, engine_args=pace)
     assert len({engine.pid for engine in used(task)}) == 1

@@ -102,6 +102,7 @@ class TestResponseDigest:
             {"engine": "echo", "replicas": 4, "batch_size": 7, "num_cpus": 2},
             {"num_gpus": 0.5},
             {"engine": "echo", "engine_args": {"max_num_seqs": 4, "startup_seconds": 3}},
+            {"engine": "echo", "engine_args": {"hang_pattern": "x", "startup_spread": 3}},
             {"preserve_order": True},
             {"image_roots": ["/photos"], "image_timeout": 3},
         ],
