@@ -21,6 +21,7 @@ from airflow_provider_raybatch.contract.preview import (
     PreviewRequest,
     PreviewRow,
     RowAnswer,
+    ShownMessage,
 )
 from airflow_provider_raybatch.contract.text import count_of
 
@@ -36,29 +37,36 @@ def show_preview(options: Namespace) -> None:
         print(f"ask: answers may take {options.timeout:g} s, then it gives up (--timeout)", file=sys.stderr)
     task, events = run_preview_job(options, wanted)
     rows = [event.row for event in events if isinstance(event, RowPreviewed)]
-    answers = {event.answer.ordinal: event.answer for event in events if isinstance(event, RowAnswered)}
+    answers: dict[int, list[RowAnswer]] = {}
+    for event in events:
+        if isinstance(event, RowAnswered):
+            answers.setdefault(event.answer.ordinal, []).append(event.answer)
     end = next(event.preview for event in events if isinstance(event, Previewed))
     notes = task.notes
     if options.ask is None and end.rows_shown > MOST_ASKED:
         notes = (*notes, f"ask: the first {MOST_ASKED} of these rows were asked, the most that it asks")
     if options.json:
         document = {"task": task.title, "notes": notes, **end.model_dump(mode="json")}
-        document["shown"] = [_with_answer(row, answers.get(row.ordinal)) for row in rows]
+        document["shown"] = [_with_answers(row, answers.get(row.ordinal, ())) for row in rows]
         print(json_line(document))
         return
     to = console()
+    steps = [step.name for step in task.spec.steps or ()] or [""]
     to.print(Text(_title(task.title, end, options.seed), style="bold"))
-    for row in rows:
+    asked = wanted.ask if answers else 0
+    for place, row in enumerate(rows):
         _show(to, row)
-        if row.ordinal in answers:
-            _show_answer(to, answers[row.ordinal])
+        if row.failure is None and (place < asked or row.is_skipped):
+            _show_answers(to, steps if place < asked else steps[:1], answers.get(row.ordinal, ()))
     show_findings(to, end, notes)
 
 
-def _with_answer(row: PreviewRow, answer: RowAnswer | None) -> dict[str, object]:
+def _with_answers(row: PreviewRow, answers: Sequence[RowAnswer]) -> dict[str, object]:
     shown = row.model_dump(mode="json")
-    if answer is not None:
-        shown["answer"] = answer.model_dump(mode="json", exclude={"ordinal"})
+    if any(answer.step for answer in answers):
+        shown["answers"] = [answer.model_dump(mode="json", exclude={"ordinal"}) for answer in answers]
+    elif answers:
+        shown["answer"] = answers[0].model_dump(mode="json", exclude={"ordinal", "step", "messages"})
     return shown
 
 
@@ -72,11 +80,29 @@ def _title(title: str, end: Preview, seed: int | None) -> str:
 def _show(to: Console, row: PreviewRow) -> None:
     to.print()
     to.print(Text(" | ".join(_facts(row)), style="bold red" if row.failure else "bold cyan"))
-    for message in row.messages:
+    _show_messages(to, row.messages)
+
+
+def _show_messages(to: Console, messages: Sequence[ShownMessage]) -> None:
+    for message in messages:
         _show_text(to, f"{message.role}: " if message.role else "", message.text, "green")
 
 
+def _show_answers(to: Console, steps: Sequence[str], answers: Sequence[RowAnswer]) -> None:
+    by_step = {answer.step: answer for answer in answers}
+    for step in steps:
+        if step in by_step:
+            _show_answer(to, by_step[step])
+            if by_step[step].failure is not None:
+                return  # later steps are not asked
+        elif step:
+            to.print(Text(f"  step {steady(step)} does not ask this row (when)", style="cyan"))
+
+
 def _show_answer(to: Console, answer: RowAnswer) -> None:
+    if answer.step:
+        to.print(Text(f"  step {steady(answer.step)}", style="cyan"))
+    _show_messages(to, answer.messages)
     for one in answer.completions:
         how = f"answer ({one.finish_reason}, {count_of(one.output_tokens, 'token')}): "
         _show_text(to, how, one.text, "bold green")

@@ -29,7 +29,7 @@ def run_preview_job(options: Namespace, wanted: PreviewRequest) -> tuple[BatchTa
     """
     if not options.timeout > 0:
         raise SpecError(f"timeout: it must be more than 0 seconds, but it is {options.timeout:g}.")
-    task = _first_step(batch_task(options))
+    task = _with_note(batch_task(options), wanted)
     if wanted.ask and task.spec.engine == "ray_data_llm":
         raise SpecError(
             "ask: engine 'ray_data_llm' is a pipeline of Ray's, which a preview can't ask; leave --ask out, "
@@ -38,15 +38,16 @@ def run_preview_job(options: Namespace, wanted: PreviewRequest) -> tuple[BatchTa
     return task, [masked(event) for event in quietly(lambda: _looked(task, wanted, options.timeout))]
 
 
-def _first_step(task: BatchTask) -> BatchTask:
-    """The task as if its first step were the only one: later steps ask for answers that are not there yet."""
-    steps = task.spec.steps
-    if not steps:
+def _with_note(task: BatchTask, wanted: PreviewRequest) -> BatchTask:
+    """The task; of one with steps the note says what is shown, since later steps ask about answers."""
+    steps = task.spec.steps or []
+    if len(steps) < 2:
         return task
-    note = f"steps: this is step {steps[0].name!r}, the first of {len(steps)}; later ones read its answers."
-    if steps[0].when:
-        note += " Rows that do not fulfil its conditions are shown, too."
-    return replace(task, spec=task.spec.step_specs()[0], notes=(*task.notes, note))
+    first, others = f"step {steps[0].name!r}, the first of {len(steps)}", "later ones read its answers"
+    note = f"steps: prompts and tokens are those of {first}; {others}"
+    if wanted.verb == "preview":
+        note += ", and are shown with them" if wanted.ask else ", and are shown with --ask"
+    return replace(task, notes=(*task.notes, f"{note}."))
 
 
 def _looked(task: BatchTask, wanted: PreviewRequest, timeout: float) -> list[Event]:

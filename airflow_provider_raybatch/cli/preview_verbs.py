@@ -26,8 +26,8 @@ PREVIEW_VERBS = (
             "Show rows as a job would ask them: rendered messages, tokens, request keys, which rows have "
             "an answer already, and what would be refused. A job without GPUs on the cluster reports it, "
             "and writes nothing to the destination. With --ask, a warm engine answers the rows, or one "
-            "that starts on the GPUs that a replica of the task would have. Of several steps it shows the "
-            "first one."
+            "that starts on the GPUs that a replica of the task would have. Of several steps the prompts of "
+            "later ones are shown with --ask, since they read answers."
         ),
         examples=(
             "preview --dag dags/nightly.py --task label",

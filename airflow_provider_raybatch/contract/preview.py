@@ -14,6 +14,8 @@ MOST_ROWS = 100
 """Rows of one preview, at most."""
 MOST_CHARACTERS = 8_000
 """Of a row's texts, so that a row stays one event."""
+MOST_OF_STEP = 3_500
+"""Characters of what a step asks about a row, and of what it answers, which are one event."""
 MOST_ASKED = 20
 """Rows of one preview whose answers can be asked for, at most."""
 ORPHAN_TIMEOUT = 30.0
@@ -75,9 +77,10 @@ class PreviewRow(ContractModel):
     :param cut_tokens: how many are cut off by ``on_overlong='truncate'``, of the whole row.
     :param key: the request key, 32 hex digits; ``None`` if the row makes no request, or the model could not
         be checked.
-    :param answered: where the row has an answer already, so it is not asked.
+    :param answered: where the row has an answer already, of several steps one of the first.
     :param same_as: position of the earlier row, among those shown, that asks the same.
     :param failure: step and reason, if the row would be a dead letter.
+    :param is_skipped: whether the first of several steps does not ask it.
     """
 
     ordinal: int = Field(ge=0)
@@ -90,6 +93,7 @@ class PreviewRow(ContractModel):
     answered: Answered | None = None
     same_as: int | None = None
     failure: Sentence | None = None
+    is_skipped: bool = False
 
 
 class ShownCompletion(ContractModel):
@@ -101,11 +105,13 @@ class ShownCompletion(ContractModel):
 
 
 class RowAnswer(ContractModel):
-    """What the engine answered to a row of a preview.
+    """What the engine answered to a row of a preview, or of one of several steps about it.
 
     :param ordinal: the row's position in the input.
-    :param completions: as they came, also where the row would fail; together at most 8,000 characters, the
-        rest is cut with a mark.
+    :param step: its name, of a task with steps; else empty.
+    :param messages: what a later step has asked, at most 16; :class:`PreviewRow` has those of the first.
+    :param completions: as they came, also where the row would fail; together at most 8,000 characters, of a
+        step 3,500 (and so many of its `messages`), the rest is cut with a mark.
     :param input_tokens: of the prompt, as the engine counts them.
     :param columns: what else the dataset would have of the response, such as the typed columns of
         `response_format`, as one JSON object; empty if the row has none, cut at 4,000 characters.
@@ -113,6 +119,8 @@ class RowAnswer(ContractModel):
     """
 
     ordinal: int = Field(ge=0)
+    step: Shown = ""
+    messages: tuple[ShownMessage, ...] = ()
     completions: tuple[ShownCompletion, ...] = ()
     input_tokens: int = 0
     columns: Shown = ""
@@ -187,7 +195,8 @@ class PlanReport(Findings):
     """What a job would take, as the cluster is now.
 
     :param files: of the source; `bytes` as they are stored.
-    :param remaining: rows that would be asked: without those that have an answer, or ask what another asks.
+    :param remaining: rows that would be asked: without those that have an answer, or ask what another asks;
+        of several steps, without those that earlier jobs of the run have finished.
     :param prompt_tokens: ``None`` if they could not be counted.
     :param sizes: each value that is derived, or set by an argument.
     """

@@ -105,7 +105,7 @@ def _answer(context: JobContext, submission: Submission, control: Control) -> Su
             raise
         if isinstance(error, DamagedPartError):
             for step in context.job.steps:
-                mark_damaged(step.folder, step.part_folder.rpartition("/")[0])
+                mark_damaged(step.folder, step.run_folder)
         said = error if context.spec.shows_rows else public_error(error)
         failure = with_rows_left(said, context.job, context.source.rows)
         failure_class, sentence = diagnose(failure)
@@ -142,7 +142,7 @@ def _end_batch(context: JobContext, submission: Submission, control: Control) ->
     except Exception as error:
         if isinstance(error, DamagedPartError):
             for step in context.job.steps:
-                mark_damaged(step.folder, step.part_folder.rpartition("/")[0])
+                mark_damaged(step.folder, step.run_folder)
         failure_class, sentence = diagnose(error if context.spec.shows_rows else public_error(error))
         context.recorder.end(without_queries(sentence), failure_class)
         raise

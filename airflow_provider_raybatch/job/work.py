@@ -143,6 +143,11 @@ class Job:
         return (*self.earlier_steps, self)
 
     @property
+    def run_folder(self) -> str:
+        """Where all submissions of the run keep their parts of the same requests, relative to `folder`."""
+        return self.part_folder.rpartition("/")[0]
+
+    @property
     def family(self) -> dict[str, Job]:
         """The earlier steps whose completions this step's answers are about, by name; else none."""
         asked = self.spec.asked_step

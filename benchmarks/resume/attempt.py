@@ -21,7 +21,7 @@ class Attempt:
         from airflow_provider_raybatch.contract.manifest import Digests
         from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
         from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-        from airflow_provider_raybatch.job.preflight.ready import request_config_digest
+        from airflow_provider_raybatch.job.preflight.step_jobs import request_config_digest
         from airflow_provider_raybatch.job.request.keys import Keyer
         from airflow_provider_raybatch.job.work import Job
 

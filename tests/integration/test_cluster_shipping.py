@@ -149,13 +149,16 @@ async def test_a_preview_runs_the_shipped_function(ray_cluster, tmp_path, monkey
     rows, out = tmp_path / "in.jsonl", tmp_path / "out"
     rows.write_text("".join(f'{{"a": {number}}}\n' for number in range(30)))
     fields = {"source": [str(rows)], "engine": "echo", "destination": str(out)}
+    judge = {"name": "judge", "prompt": "judge {row.draft_response}", "when": ["a", ">", 0]}
+    steps = {"prompt_function": None, "steps": [{"name": "draft", "prompt": "draft {row.a}"}, judge]}
 
     said = []
 
-    async def report(keep_warm=None, **wanted):
+    async def report(keep_warm=None, asked=fields, **wanted):
         said.clear()
         name = f"test-{uuid.uuid4().hex[:12]}"
-        spec = with_source_digest(spec_of(name)).model_copy(update={**fields, "keep_warm": keep_warm})
+        document = {**spec_of(name).model_dump(), **asked, "keep_warm": keep_warm}
+        spec = with_source_digest(BatchInferenceSpec.model_validate(document))
         async with RayJobsClient(ray_cluster.address) as client:
             request = await build_preview_request(client, spec, PreviewRequest(**wanted), key=KEY)
             return await run_preview(client, request, KEY, 120, said.append)
@@ -170,6 +173,14 @@ async def test_a_preview_runs_the_shipped_function(ray_cluster, tmp_path, monkey
     assert (last.answer.ordinal, last.answer.completions[0].text) == (1, "prompt of 1")
     assert said[0] == "asking a warm engine for 2 rows"
     assert (end.preview.rows, end.preview.refusals) == (30, ())
+    *_, first, draft, last, end = await report(verb="preview", rows=2, ask=2, asked={**fields, **steps})
+    assert [(one.answer.ordinal, one.answer.step) for one in (first, draft, last)] == [
+        (0, "draft"),
+        (1, "draft"),
+        (1, "judge"),
+    ]
+    assert last.answer.messages[0].text == last.answer.completions[0].text == "judge draft 1"
+    assert end.preview.refusals == ()
     (planned,) = await report(verb="plan")
     assert (planned.report.prompt_tokens.rows, planned.report.prompt_tokens.total) == (30, 90)
     assert {size.name for size in planned.report.sizes} >= {"replicas", "rows_per_chunk"}

@@ -18,7 +18,7 @@ from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import look_back
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-from airflow_provider_raybatch.job.preflight.ready import request_config_digest
+from airflow_provider_raybatch.job.preflight.step_jobs import request_config_digest
 from airflow_provider_raybatch.job.replica.request_builder import RequestBuilder
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember

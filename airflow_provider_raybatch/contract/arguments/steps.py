@@ -153,6 +153,10 @@ class AskedStep(ContractModel):
         """This one."""
         return self.steps[self.number]
 
+    def leaves_out(self, row: object) -> bool:
+        """Whether a row does not fulfil its conditions; one that could not be read is asked, and fails."""
+        return isinstance(row, dict) and not self.step.is_asked(row)
+
     @property
     def earlier(self) -> list[str]:
         """Names of the steps before it."""

@@ -88,7 +88,7 @@ def _answers_kept(job: Job, rows: int) -> str:
     """How many answers there are to each step before the last one; empty where there are none."""
     found = []
     for step in job.earlier_steps:
-        kept = look_back(job.folder, step.part_folder.rpartition("/")[0], rows).rows
+        kept = look_back(job.folder, step.run_folder, rows).rows
         if kept and step.spec.asked_step is not None:
             found.append(f"{step.spec.asked_step.step.name} {kept:,}")
     return ", ".join(found)

@@ -35,7 +35,7 @@ def finished(job: Job, source: Source) -> Finished:
 
     :raises StorageError: the parts can't be listed or read.
     """
-    files = job.folder.list(job.part_folder.rpartition("/")[0])
+    files = job.folder.list(job.run_folder)
     found = listed(files)
     asked = [part for part in found if not is_unanswered(part)]
     answered = add_up(job.folder, asked, source.rows)

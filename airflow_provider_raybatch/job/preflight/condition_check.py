@@ -21,14 +21,22 @@ from airflow_provider_raybatch.job.tasks.registry import task_of
 _TEXT, _NUMBER, _BOOLEAN, _NULL = "text", "a number", "true or false", "null"
 
 
-def check_conditions(step: BatchInferenceSpec, source: Source, made: Mapping[str, pa.DataType]) -> None:
-    """Compare the values of a step's conditions with the types of their columns.
+def check_conditions(spec: BatchInferenceSpec, source: Source) -> None:
+    """Compare the values of the steps' conditions with the types of their columns.
 
     Without this check such a step would ask no row, and the dataset would have nulls without a word.
 
-    :param made: types of the columns of earlier steps.
     :raises PreflightError: no row fulfils a condition.
     """
+    made: dict[str, pa.DataType] = {}
+    for step in spec.step_specs() if spec.steps else ():
+        _check_step(step, source, made)
+        schema = schema_of(task_of(step))
+        made |= dict(zip(schema.names, schema.types, strict=True))
+
+
+def _check_step(step: BatchInferenceSpec, source: Source, made: Mapping[str, pa.DataType]) -> None:
+    """:param made: types of the columns of earlier steps."""
     conditions = step.asked_step.step.when if step.asked_step else []
     for condition in conditions:
         if condition[1] in NULL_OPERATORS or len(condition) < 3:
@@ -43,12 +51,6 @@ def check_conditions(step: BatchInferenceSpec, source: Source, made: Mapping[str
                 f"steps: {step.asked_step.step.name}: when: {_why(name, types, kinds)}, so no row fulfils a "
                 f"comparison with {shown(value)}; {_remedy(kinds, name in made)}."
             )
-
-
-def types_made(step: BatchInferenceSpec) -> dict[str, pa.DataType]:
-    """The types of the columns that a step makes."""
-    schema = schema_of(task_of(step))
-    return dict(zip(schema.names, schema.types, strict=True))
 
 
 def _types_in(source: Source, name: str) -> set[pa.DataType]:

@@ -6,28 +6,22 @@ So it doesn't matter what the checks of a job that asks would find, or how long 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.manifest import BatchManifest, Digests
 from airflow_provider_raybatch.contract.submission import Submission
-from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.output.record import listed_records
 from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.parts.part import listed
-from airflow_provider_raybatch.job.preflight.engine_check import as_checked
 from airflow_provider_raybatch.job.preflight.input_check import read_source
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
-from airflow_provider_raybatch.job.preflight.ready import (
-    JobContext,
-    copies_of,
-    open_destination,
-    request_config_digest,
-    with_time,
-)
-from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.preflight.ready import JobContext, copies_of, open_destination, with_time
+from airflow_provider_raybatch.job.preflight.step_jobs import checked_job
 from airflow_provider_raybatch.job.reuse.reuse import ReusePlan
 from airflow_provider_raybatch.job.work import Job
 
@@ -61,21 +55,11 @@ def make_ready_to_end(context: JobContext, submission: Submission) -> BatchManif
 
 def _job(context: JobContext, source: Source) -> Job:
     """The job as far as its parts depend on it; no replica gets it."""
-    checked, submission = context.checked, context.journal.submission
-    spec = with_time(context.spec, context.journal)
-    keyer = Keyer(spec, checked.generation_defaults, checked.digests)
-    run_folder = _earlier_folder(context, source) or layout.run_folder(
-        submission, request_config_digest(spec, submission, keyer), source.listing.digest
-    )
-    return Job(
-        spec=as_checked(spec, checked),
-        listing=source.listing,
-        folder=context.journal.folder,
-        part_folder=layout.driver_folder(run_folder, submission.submission_id),
-        keyer=keyer,
-        credentials=context.secrets.aws,
-        environment=credentials.environment(context.secrets),
-    )
+    journal, spec = context.journal, with_time(context.spec, context.journal)
+    job = checked_job(spec, context.checked, source.listing, journal, context.secrets)
+    if (earlier := _earlier_folder(context, source)) is None:
+        return job
+    return replace(job, part_folder=layout.driver_folder(earlier, journal.submission.submission_id))
 
 
 def _earlier_folder(context: JobContext, source: Source) -> str | None:

@@ -32,7 +32,7 @@ from airflow_provider_raybatch.job.media.allowed import ImageAccess, image_acces
 from airflow_provider_raybatch.job.media.image_types import may_hold_images
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.preflight.column_types import check_types
-from airflow_provider_raybatch.job.preflight.condition_check import check_conditions, types_made
+from airflow_provider_raybatch.job.preflight.condition_check import check_conditions
 from airflow_provider_raybatch.job.preflight.tool_check import check_tools
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
 from airflow_provider_raybatch.job.row import ImageError, Request, RowFailure
@@ -76,12 +76,10 @@ def look_at_source(
     if emit is not None:
         for sentence in source.listing.commits:
             emit(Notice(message=f"source: {sentence}."))
-    made: dict[str, pa.DataType] = {}
     for step in spec.step_specs():
         for check in SOURCE_CHECKS:
             check(step, source)
-        check_conditions(step, source, made)
-        made |= types_made(step) if spec.steps else {}
+    check_conditions(spec, source)
     return source
 
 
@@ -154,7 +152,7 @@ def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials
         rows = reader.read(chunk).rows
         rendered = (_allowed(one, access) for one in render_all(render, rows))
         for ordinal, (row, made) in enumerate(zip(rows, rendered, strict=True), chunk.ordinal):
-            if step is not None and isinstance(row, dict) and not step.step.is_asked(row):
+            if step is not None and step.leaves_out(row):
                 skipped.append(ordinal)
             elif isinstance(made, RowFailure):
                 failures.append((ordinal, made))

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from airflow_provider_raybatch.contract import events, layout
-from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.manifest import BatchManifest, Digests
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -36,7 +35,6 @@ from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
 from airflow_provider_raybatch.job.preflight.engine_check import (
     Emit,
-    as_checked,
     check_engine,
     checked_model,
     tell_of_choices,
@@ -49,8 +47,7 @@ from airflow_provider_raybatch.job.preflight.price_check import check_prices
 from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_prompts
 from airflow_provider_raybatch.job.preflight.response_model import schema_of_model, with_model
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
-from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps, keyers, step_jobs
-from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps, checked_job
 from airflow_provider_raybatch.job.reuse.asked import Asked, asked_by
 from airflow_provider_raybatch.job.reuse.hits import Responses
 from airflow_provider_raybatch.job.reuse.response_store import open_store
@@ -226,27 +223,13 @@ def _check_prices(spec: BatchInferenceSpec, rows: int, emit: Emit) -> None:
 def _look_back(context: JobContext, spec: BatchInferenceSpec) -> None:
     """Make the job's request keys, and look for what earlier submissions finished."""
     journal, source, checked = context.journal, context.source, context.checked
-    steps = []
-    for step, keyer in keyers(spec.step_specs(), checked.generation_defaults, checked.digests):
-        digest = request_config_digest(step, journal.submission, keyer)
-        steps.append((as_checked(step, checked), keyer, digest))
-    context.job = step_jobs(steps, journal.submission, source.listing, journal.folder, context.secrets)
-    *earlier, run_folder = (one.part_folder.rpartition("/")[0] for one in context.job.steps)
+    context.job = checked_job(spec, checked, source.listing, journal, context.secrets)
+    *earlier, run_folder = (step.run_folder for step in context.job.steps)
     context.earlier_steps = [look_back(journal.folder, one, source.rows) for one in earlier]
     context.earlier = look_back(journal.folder, run_folder, source.rows)
     if context.refusal is not None and context.store is None and not context.earlier.files:
         context.refusal.unless(context.earlier.good)  # at once, without the keys of all rows
     context.asked = asked_by(spec, checked.generation_defaults, checked.digests)
-
-
-def request_config_digest(spec: BatchInferenceSpec, submission: Submission, keyer: Keyer) -> str:
-    """32 hex digits over everything but the row that decides a response.
-
-    With ``on_clear='regenerate'`` also over the run, so that no response of an earlier run counts.
-    """
-    of_run = submission.run_token if spec.on_clear == "regenerate" else ""
-    of_parts = "-images" if spec.keep_images else ""  # parts without them can't be published with them
-    return hex_digest(f"{spec.response_digest}-{keyer.digest}-{of_run}{of_parts}")
 
 
 def with_time(spec: BatchInferenceSpec, journal: Journal) -> BatchInferenceSpec:

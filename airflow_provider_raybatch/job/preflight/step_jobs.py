@@ -4,67 +4,56 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from airflow_provider_raybatch.contract import layout
-from airflow_provider_raybatch.contract.digest import json_digest
-from airflow_provider_raybatch.contract.manifest import Digests
+from airflow_provider_raybatch.contract.digest import hex_digest, json_digest
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.input.listing import Listing
+from airflow_provider_raybatch.job.output.journal import Journal
+from airflow_provider_raybatch.job.preflight.engine_check import as_checked
+from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.work import Job
-from airflow_provider_raybatch.storage.folder import Folder
 
 
-def keyers(
-    steps: Sequence[BatchInferenceSpec], defaults: Mapping[str, Any], digests: Digests
-) -> Iterator[tuple[BatchInferenceSpec, Keyer]]:
-    """What makes the keys of each step.
+def request_config_digest(spec: BatchInferenceSpec, submission: Submission, keyer: Keyer) -> str:
+    """32 hex digits over everything but the row that decides a response.
 
-    :param defaults: sampling parameters of the model's `generation_config`.
+    With ``on_clear='regenerate'`` also over the run, so that no response of an earlier run counts.
     """
-    seen: Counter[str] = Counter()
-    for step in steps:
-        keyer = Keyer(step, defaults, digests)
-        digest = keyer.digest
-        if seen[digest] and not keyer.may_be_greedy:
-            keyer = Keyer(step, defaults, digests, again=seen[digest])
-        seen[digest] += 1
-        yield step, keyer
+    of_run = submission.run_token if spec.on_clear == "regenerate" else ""
+    of_parts = "-images" if spec.keep_images else ""  # parts without them can't be published with them
+    return hex_digest(f"{spec.response_digest}-{keyer.digest}-{of_run}{of_parts}")
 
 
-def step_jobs(
-    steps: Sequence[tuple[BatchInferenceSpec, Keyer, str]],
-    submission: Submission,
-    listing: Listing,
-    folder: Folder,
-    secrets: Secrets,
+def checked_job(
+    spec: BatchInferenceSpec, checked: ModelCheck, listing: Listing, journal: Journal, secrets: Secrets
 ) -> Job:
     """The job, which is its last step and knows those before it.
 
     A part of a step counts while this step and those before it are the same: another judge's prompt leaves
     what it judges.
 
-    :param steps: of each, its spec as it was checked, what makes its keys, and what decides its responses.
+    :param journal: of the destination, with the submission.
     """
     jobs: list[Job] = []
     chain = ""
-    for spec, keyer, digest in steps:
-        asked = spec.asked_step
+    for step, keyer in _keyers(spec.step_specs(), checked):
+        asked, digest = step.asked_step, request_config_digest(step, journal.submission, keyer)
         chain = digest if asked is None else json_digest([chain, digest, asked.step.decides])
-        run_folder = layout.run_folder(submission, chain, listing.digest)
+        run_folder = layout.run_folder(journal.submission, chain, listing.digest)
         jobs.append(
             Job(
-                spec=spec,
+                spec=as_checked(step, checked),
                 listing=listing,
-                folder=folder,
-                part_folder=layout.driver_folder(run_folder, submission.submission_id),
+                folder=journal.folder,
+                part_folder=layout.driver_folder(run_folder, journal.submission.submission_id),
                 keyer=keyer,
                 credentials=secrets.aws,
                 environment=credentials.environment(secrets),
@@ -72,6 +61,20 @@ def step_jobs(
             )
         )
     return jobs[-1]
+
+
+def _keyers(
+    steps: Sequence[BatchInferenceSpec], checked: ModelCheck
+) -> Iterator[tuple[BatchInferenceSpec, Keyer]]:
+    """What makes the keys of each step."""
+    seen: Counter[str] = Counter()
+    for step in steps:
+        keyer = Keyer(step, checked.generation_defaults, checked.digests)
+        digest = keyer.digest
+        if seen[digest] and not keyer.may_be_greedy:
+            keyer = Keyer(step, checked.generation_defaults, checked.digests, again=seen[digest])
+        seen[digest] += 1
+        yield step, keyer
 
 
 def asked_by_steps(steps: Sequence[BatchInferenceSpec], requests: Sequence[Request]) -> list[Request]:

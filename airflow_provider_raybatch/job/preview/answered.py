@@ -25,7 +25,7 @@ def answered(
     :param rows: request keys by ordinal.
     """
     found: dict[int, Answered] = {ordinal: "earlier job" for ordinal in rows if earlier.good[ordinal]}
-    own = f"{job.part_folder.rpartition('/')[0]}/"
+    own = f"{job.run_folder}/"
     elsewhere = [part for part in parts_of_task(job) if not part.path.startswith(own)]
     if elsewhere:
         carried = LedgerResponses(job.folder, elsewhere, damaged=lambda path: None)

@@ -22,11 +22,12 @@ from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
 from airflow_provider_raybatch.job.planning.node_groups import gpus_in_words
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.preflight.engine_check import Emit, checked_model
+from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps
 from airflow_provider_raybatch.job.preview.asker import Asking, answers
 from airflow_provider_raybatch.job.preview.inspection import Inspected
 from airflow_provider_raybatch.job.preview.refusals import Refusals
+from airflow_provider_raybatch.job.preview.rows import PreviewedRows
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
-from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.run.cpu_tasks import on_this_node
 from airflow_provider_raybatch.job.run.launch import planned
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
@@ -40,40 +41,41 @@ _GIVE_BACK_SECONDS = 10.0
 
 
 def ask(
-    found: Inspected, requests: Mapping[int, Request], fits: bool, driver: Driver, refusals: Refusals
+    found: Inspected, rows: PreviewedRows, most: int, driver: Driver, refusals: Refusals
 ) -> list[RowAnswer]:
     """The answers; none where the engine can't be asked, which `refusals` tell.
 
     :param found: by :func:`~airflow_provider_raybatch.job.preview.inspection.inspect`.
-    :param requests: by ordinal.
-    :param fits: whether the cluster holds the job.
+    :param rows: the first `most` of them are asked.
     :raises RaybatchError: the job must end.
     """
-    workload = workload_of(found.spec, list(requests.values()))
-    made = plan.make(found.spec, max(1, len(requests)), cluster_view.view(), workload)
+    requests, fits = rows.requests(most), rows.fits
+    asked = len(rows.read) if found.spec.steps else len(requests)
+    workload = workload_of(found.spec, asked_by_steps(found.spec.step_specs(), list(requests.values())))
+    made = plan.make(found.spec, max(1, asked), cluster_view.view(), workload)
     sizing = replace(made, replicas=1, fewest_replicas=None)
-    why_not = _why_not(found, requests, fits, sizing)
+    why_not = _why_not(found, asked, fits, sizing)
     if why_not or found.job is None or found.checked is None:
         refusals.note(f"ask: no row was asked, since {why_not}")
         return []
     source, is_idle = _source(found.spec, found.job.environment, sizing)
-    driver.emit(_announced(found.spec, sizing, len(requests), is_idle))
+    driver.emit(_announced(found.spec, sizing, asked, is_idle))
     model = checked_model(found.spec, found.checked)
     if source is OWN_ENGINES:
         model = planned(model, sizing)
-    asking = Asking(found.job, model, source, requests)
+    asking = Asking(found.job, model, source, requests, rows.read)
     options = {"num_cpus": 0 if is_idle else sizing.cpus, **source.replica_options(sizing)}
     return _waited_for(asking, options, driver, refusals)
 
 
-def _why_not(found: Inspected, requests: Mapping[int, Request], fits: bool, sizing: Plan) -> str:
+def _why_not(found: Inspected, asked: int, fits: bool, sizing: Plan) -> str:
     if found.spec.engine == ray_data_llm.NAME:
         return "engine 'ray_data_llm' is a pipeline of Ray's, and no engine that a preview can ask"
     if found.no_tokens:
         return found.no_tokens
-    if found.job is None or not found.engine_fits or not fits:
+    if found.job is None or not (found.source_fits and found.engine_fits and fits):
         return "the job would be refused"
-    if not requests:
+    if not asked:
         return "none of these rows makes a request"
     if sizing.spans_nodes:
         return "the engine would span nodes, and a preview starts one on a single node"
@@ -131,7 +133,7 @@ def _waited_for(
     coordinator = ray.remote(**of_coordinator)(Coordinator).remote(asking.job.folder, asking.source)
     # One call a process: what an engine leaves in it ends with it.
     asked = ray.remote(max_calls=1, max_retries=0, **options)(answers).remote(asking, coordinator)
-    told = _Told(driver.emit, len(asking.requests))
+    told = _Told(driver.emit, len(asking.read or asking.requests))
     with driver.control.draining():
         try:
             while not ray.wait([asked], timeout=_POLL)[0]:

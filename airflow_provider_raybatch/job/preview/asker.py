@@ -4,48 +4,33 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
-import pyarrow as pa
 import ray
 
-from airflow_provider_raybatch.contract.preview import MOST_CHARACTERS, RowAnswer, ShownCompletion
-from airflow_provider_raybatch.contract.shown_uri import without_queries
-from airflow_provider_raybatch.contract.text import clean, cut_to
+from airflow_provider_raybatch.contract.preview import RowAnswer
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError
+from airflow_provider_raybatch.job.engine.together import TogetherEngine
 from airflow_provider_raybatch.job.engine_process.opening import open_engine
 from airflow_provider_raybatch.job.media.allowed import image_access
 from airflow_provider_raybatch.job.media.load import load
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress, Reporter
-from airflow_provider_raybatch.job.row import Request, Response, RowFailure
-from airflow_provider_raybatch.job.tasks.base import Task
+from airflow_provider_raybatch.job.preview.row_answer import decoded, died, row_answer
+from airflow_provider_raybatch.job.preview.step_answers import StepAnswers
+from airflow_provider_raybatch.job.replica.row_asker import Read
+from airflow_provider_raybatch.job.row import Request, RowFailure
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
 from airflow_provider_raybatch.job.warm_engines.source import EngineAccess, EngineSource
 from airflow_provider_raybatch.job.work import CheckedModel, Job
 
 _POLL = 0.1
 _REPORT_SECONDS = 30.0
-_MOST_COMPLETIONS = 16
-_LONGEST_COLUMNS = 4_000
-_NUMBERS = 4
-_SHOWN = frozenset({
-    "response",
-    "finish_reason",
-    "input_tokens",
-    "cached_tokens",
-    "output_tokens",
-    "truncated_prompt_tokens",
-    "completions",
-})
-"""Columns that a preview shows in its own way."""
 
 
 @dataclass(frozen=True)
@@ -54,20 +39,23 @@ class Asking:
 
     :param model: what the engine loads.
     :param source: of the engine.
-    :param requests: by ordinal.
+    :param requests: by ordinal, of several steps those of the first.
+    :param read: of several steps, the rows.
     """
 
     job: Job
     model: CheckedModel
     source: EngineSource
     requests: Mapping[int, Request]
+    read: Sequence[Read] = ()
 
 
 def answers(asking: Asking, coordinator: Any) -> list[RowAnswer]:
     """Ask the engine; called in a process of its own.
 
     :param coordinator: handle of a job's coordinator, which has no rows.
-    :returns: an answer for each request; none if the coordinator drains.
+    :returns: an answer for each request, of several steps one for each that asks; none if the coordinator
+        drains.
     :raises RaybatchError: the engine can't be started.
     """
     set_environment(asking.job.environment)
@@ -101,6 +89,8 @@ async def _answered(
     requests = list(asking.requests.values())
     try:
         await engine.prepare()
+        if asking.job.spec.asked_step is not None:
+            return await _answered_in_steps(asking, engine, stop)
         encoded = await asyncio.to_thread(engine.encode, requests)
         encoded = await asyncio.to_thread(_with_images, asking, engine, encoded, stop)
         if stop.is_set():
@@ -108,15 +98,33 @@ async def _answered(
         made = await _generated(engine, encoded, stop)
         if stop.is_set():
             return []
-        responses = await asyncio.to_thread(_decoded, engine, made)
+        responses = await asyncio.to_thread(decoded, engine, made)
     finally:
         await access.give_back(lambda: asyncio.to_thread(engine.close))
         await asyncio.to_thread(engine.close)
     task = asking.job.task
     return [
-        row_answer(task, ordinal, request, response)
+        row_answer(
+            task,
+            ordinal,
+            response,
+            response if isinstance(response, RowFailure) else task.check(response, request.sampling),
+        )
         for (ordinal, request), response in zip(asking.requests.items(), responses, strict=True)
     ]
+
+
+async def _answered_in_steps(asking: Asking, engine: Engine, stop: threading.Event) -> list[RowAnswer]:
+    engine = TogetherEngine(engine)
+    steps = await asyncio.to_thread(StepAnswers, asking.job, engine)
+    rows = await asyncio.to_thread(steps.begin, asking.read)
+    while rows and not stop.is_set():
+        encoded = await asyncio.to_thread(engine.encode, steps.requests(rows))
+        for row, made in zip(rows, await _generated(engine, encoded, stop), strict=True):
+            row.result = made
+        if not stop.is_set():
+            rows = await asyncio.to_thread(steps.next, rows)
+    return [] if stop.is_set() else steps.answers()
 
 
 def _with_images(asking: Asking, engine: Engine, encoded: Sequence[Any], stop: threading.Event) -> list[Any]:
@@ -135,7 +143,7 @@ def _with_images(asking: Asking, engine: Engine, encoded: Sequence[Any], stop: t
                 loaded if isinstance(loaded, RowFailure) else engine.attach(made[place], loaded.pixels)
             )
         except EngineDeadError as error:
-            made[place] = _died(error)
+            made[place] = died(error)
     return made
 
 
@@ -156,70 +164,4 @@ async def _one(engine: Engine, encoded: Any) -> Any:
     try:
         return await engine.generate(encoded)
     except EngineDeadError as error:
-        return _died(error)
-
-
-def _decoded(engine: Engine, made: Sequence[Any]) -> list[Response | RowFailure]:
-    raw = [one for one in made if not isinstance(one, RowFailure)]
-    try:
-        responses = iter(engine.decode(raw))
-    except EngineDeadError as error:
-        return [one if isinstance(one, RowFailure) else _died(error) for one in made]
-    return [one if isinstance(one, RowFailure) else next(responses) for one in made]
-
-
-def _died(error: EngineDeadError) -> RowFailure:
-    return RowFailure("engine", f"the engine died while it had this row, perhaps of another one: {error}")
-
-
-def row_answer(task: Task, ordinal: int, request: Request, made: Response | RowFailure) -> RowAnswer:
-    """What a preview shows of an answer, checked as a job would check it."""
-    checked = made if isinstance(made, RowFailure) else task.check(made, request.sampling)
-    failure = None
-    if isinstance(checked, RowFailure):
-        failure = f"{checked.step}: {without_queries(checked.reason)}"
-    return RowAnswer(
-        ordinal=ordinal,
-        completions=() if isinstance(made, RowFailure) else _completions(made),
-        input_tokens=made.input_tokens,
-        columns="" if isinstance(made, RowFailure) or failure is not None else _columns(task, made),
-        failure=failure,
-    )
-
-
-def _completions(response: Response) -> tuple[ShownCompletion, ...]:
-    """The first ones, until the room for a row is used up."""
-    shown, room = [], MOST_CHARACTERS
-    for one in response.completions[:_MOST_COMPLETIONS]:
-        text = cut_to(max(100, room), clean(one.text))
-        room -= len(text)
-        shown.append(
-            ShownCompletion(text=text, finish_reason=one.finish_reason, output_tokens=one.output_tokens)
-        )
-    return tuple(shown)
-
-
-def _columns(task: Task, response: Response) -> str:
-    """What else the dataset would have of a response, by its columns, as JSON."""
-    outputs = task.outputs([response])
-    known = task.measured([pa.chunked_array([outputs])])
-    outputs, _ = known.split(outputs)  # of several rows the first is shown
-    columns = known.published(pa.chunked_array([outputs]))
-    found = {
-        task.names[field.name]: column[0].as_py()
-        for field, column in zip(known.published_type, columns, strict=True)
-        if field.name not in _SHOWN
-    }
-    if task.derived:
-        table = task.with_derived(pa.table({"ok": [True], "output": outputs}))
-        found |= dict(zip(task.derived, table["derived"][0].as_py().values(), strict=True))
-    short = {name: _short(one) for name, one in found.items()}
-    made = json.dumps(short, ensure_ascii=False, default=str) if short else ""
-    return cut_to(_LONGEST_COLUMNS, clean(made))
-
-
-def _short(value: Any) -> Any:
-    """`value`; of a vector its first numbers, and how many there are."""
-    if isinstance(value, list) and len(value) > 2 * _NUMBERS and isinstance(value[0], Real):
-        return [*(round(float(one), 4) for one in value[:_NUMBERS]), f"{len(value):,} numbers in all"]
-    return value
+        return died(error)

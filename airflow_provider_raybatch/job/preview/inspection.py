@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.secrets import Secrets
@@ -27,7 +26,6 @@ from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
 from airflow_provider_raybatch.job.preflight.condition_check import check_conditions
 from airflow_provider_raybatch.job.preflight.engine_check import (
     Emit,
-    as_checked,
     check_engine,
     tell_of_choices,
     tell_of_memory,
@@ -43,9 +41,10 @@ from airflow_provider_raybatch.job.preflight.input_check import (
 )
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_prompts
-from airflow_provider_raybatch.job.preflight.ready import request_config_digest, with_time
+from airflow_provider_raybatch.job.preflight.ready import with_time
 from airflow_provider_raybatch.job.preflight.response_model import schema_of_model, with_model
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
+from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps, checked_job
 from airflow_provider_raybatch.job.preview.refusals import Refusals
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses
@@ -65,13 +64,15 @@ class Inspected:
     """What was found; ``None`` where an earlier refusal or the cluster leaves it unknown.
 
     :param spec: as the job would have it when it began now.
-    :param sampled: requests of the first rows.
+    :param sampled: requests of the first rows, and one for each later step.
     :param checked: what the check of engine and model found.
     :param refusal: of the first rows, unless they have an answer.
     :param no_tokens: why tokens can't be counted, if they can't.
     :param job: as the job's driver would hand it to replicas.
-    :param earlier: what earlier jobs of the run finished of these requests.
+    :param earlier: what earlier jobs of the run finished of these requests, of several steps of the first.
+    :param finished: the same of the last step.
     :param store: the response store, if the job would search it.
+    :param source_fits: whether the source has what the task needs.
     :param engine_fits: whether nothing speaks against engine and model.
     """
 
@@ -84,24 +85,27 @@ class Inspected:
     no_tokens: str = ""
     job: Job | None = None
     earlier: Ledger | None = None
+    finished: Ledger | None = None
     store: StoredResponses | None = None
+    source_fits: bool = False
     engine_fits: bool = False
 
     def asked(self) -> Job:
-        """The job; where the model is not checked, one whose keys say nothing.
+        """The job's first step, or its one question; where the model is not checked, its keys say nothing.
 
         :raises ValueError: the source can't be read.
         """
         if self.job is not None:
-            return self.job
+            return self.job.steps[0]
         if self.source is None:
             raise ValueError("asked: the source could not be read")
+        spec = self.spec.step_specs()[0]
         return Job(
-            spec=self.spec,
+            spec=spec,
             listing=self.source.listing,
             folder=folder(self.spec.destination, self.secrets.aws),
             part_folder="",
-            keyer=Keyer(self.spec, {}, Digests()),
+            keyer=Keyer(spec, {}, Digests()),
             credentials=self.secrets.aws,
             environment=credentials.environment(self.secrets),
         )
@@ -111,7 +115,7 @@ class Inspected:
         """Rows without an answer of an earlier job of the run."""
         if self.source is None:
             return 0
-        done = 0 if self.earlier is None else self.earlier.rows
+        done = 0 if self.finished is None else self.finished.rows
         return self.source.rows - done
 
 
@@ -148,7 +152,8 @@ def inspect(
     if not refusals.passes(_take_model, found):
         return found
     tolerance = _look_at_rows(found, refusals)
-    if found.sampled is not None and found.sampled.requests and tolerance is not None:
+    sampled = found.sampled
+    if sampled is not None and (sampled.requests or sampled.skipped) and tolerance is not None:
         found.engine_fits = refusals.passes(_look_at_model, found, tolerance, refusals, waits)
     if found.checked is not None:
         with refusals.caught():
@@ -201,17 +206,19 @@ def _look_at_rows(found: Inspected, refusals: Refusals) -> Tolerance | None:
     source = found.source
     if source is None:
         return None
-    has_columns, *_ = [refusals.passes(check, spec, source) for check in SOURCE_CHECKS]
-    refusals.passes(check_conditions, spec, source, {})
+    first = spec.step_specs()[0]
+    checks = [refusals.passes(check, step, source) for step in spec.step_specs() for check in SOURCE_CHECKS]
+    found.source_fits = refusals.passes(check_conditions, spec, source) and all(checks)
     if spec.id_column is not None and spec.id_column in source.columns:
         with refusals.caught():
             check_ids(source, spec.id_column, aws, are_lines=spec.asks_by_lines)
-    if not has_columns:
+    if not checks[0]:  # that it has the columns of the first prompt
         return None
     tolerance = Tolerance(spec, source.rows, all_may_fail=spec.answers_lines)
     with refusals.caught():
-        found.sampled = sampled = apart_if_users_code(spec, sample)(spec, source, aws)
-        check_rows(spec, lambda: sampled, tolerance, refusals.emit)
+        sampled = apart_if_users_code(first, sample)(first, source, aws)
+        found.sampled = sampled._replace(requests=asked_by_steps(spec.step_specs(), sampled.requests))
+        check_rows(first, lambda: sampled, tolerance, refusals.emit)
     return tolerance
 
 
@@ -256,23 +263,12 @@ def _why_unseen(spec: BatchInferenceSpec) -> str:
 
 
 def _look_back(found: Inspected, journal: Journal, refusals: Refusals) -> None:
-    submission = journal.submission
     spec, source, checked = found.spec, found.source, found.checked
     if source is None or checked is None:
         return
-    keyer = Keyer(spec, checked.generation_defaults, checked.digests)
-    config_digest = request_config_digest(spec, submission, keyer)
-    run_folder = layout.run_folder(submission, config_digest, source.listing.digest)
-    found.job = Job(
-        spec=as_checked(spec, checked),
-        listing=source.listing,
-        folder=journal.folder,
-        part_folder=layout.driver_folder(run_folder, submission.submission_id),
-        keyer=keyer,
-        credentials=found.secrets.aws,
-        environment=credentials.environment(found.secrets),
-    )
-    found.earlier = look_back(journal.folder, run_folder, source.rows)
+    found.job = job = checked_job(spec, checked, source.listing, journal, found.secrets)
+    ledgers = [look_back(journal.folder, step.run_folder, source.rows) for step in job.steps]
+    found.earlier, found.finished = ledgers[0], ledgers[-1]
     regenerates = spec.on_clear == "regenerate" and journal.is_cleared()
     if spec.reuse is not None and not regenerates:
         place = folder(spec.reuse, found.secrets.aws)

@@ -46,6 +46,6 @@ def report(driver: Driver, request: PreviewRequest) -> None:
     for row in previewed.rows:
         emit(events.RowPreviewed(row=row))
     if request.ask:
-        for answer in ask(inspected, previewed.requests(request.ask), previewed.fits, driver, refusals):
+        for answer in ask(inspected, previewed, request.ask, driver, refusals):
             emit(events.RowAnswered(answer=answer))
     emit(events.Previewed(preview=end_of_preview(inspected, previewed, refusals)))

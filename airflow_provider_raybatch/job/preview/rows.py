@@ -4,19 +4,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from airflow_provider_raybatch.contract.preview import (
-    MOST_CHARACTERS,
     Answered,
     Preview,
     PreviewRequest,
     PreviewRow,
-    ShownMessage,
 )
 from airflow_provider_raybatch.contract.text import clean, cut_to
 from airflow_provider_raybatch.job.preview import tokens
@@ -24,13 +21,13 @@ from airflow_provider_raybatch.job.preview.answered import answered
 from airflow_provider_raybatch.job.preview.inspection import Inspected, sized
 from airflow_provider_raybatch.job.preview.picked import ROWS_PER_RUN, picked_rows
 from airflow_provider_raybatch.job.preview.refusals import Refusals
+from airflow_provider_raybatch.job.preview.shown_messages import shown_messages
+from airflow_provider_raybatch.job.preview.step_answers import read_rows
 from airflow_provider_raybatch.job.preview.tokens import Counted, PromptLength, Question
 from airflow_provider_raybatch.job.replica.request_builder import PreparedRow
+from airflow_provider_raybatch.job.replica.row_asker import Read
 from airflow_provider_raybatch.job.request import keys
-from airflow_provider_raybatch.job.request.render import text_of
-from airflow_provider_raybatch.job.row import RenderError, Request, RowFailure
-
-_MOST_MESSAGES = 64
+from airflow_provider_raybatch.job.row import Request, RowFailure
 
 
 @dataclass
@@ -39,21 +36,24 @@ class PreviewedRows:
 
     :param rows: as they are shown.
     :param counted: the same as they are asked.
+    :param read: of several steps, the rows that may be asked, as they were read.
     :param fits: whether the cluster holds the job, now or later.
     """
 
     rows: list[PreviewRow] = field(default_factory=list)
     counted: Counted = field(default_factory=Counted)
+    read: Sequence[Read] = ()
     fits: bool = True
 
     def requests(self, most: int) -> dict[int, Request]:
         """By ordinal, what the first `most` rows ask that don't fail before the engine."""
-        asked = zip(self.rows[:most], self.counted.prepared, strict=False)
-        return {
-            row.ordinal: one.request
-            for row, one in asked
-            if row.failure is None and isinstance(one.request, Request)
-        }
+        prepared = dict(zip(self.counted.ordinals, self.counted.prepared, strict=True))
+        asked = {row.ordinal: prepared[row.ordinal].request for row in self.sound(most) if not row.is_skipped}
+        return {ordinal: one for ordinal, one in asked.items() if isinstance(one, Request)}
+
+    def sound(self, most: int) -> list[PreviewRow]:
+        """Those of the first `most` rows that don't fail before the engine."""
+        return [row for row in self.rows[:most] if row.failure is None]
 
 
 def preview(found: Inspected, wanted: PreviewRequest, refusals: Refusals) -> PreviewedRows:
@@ -71,6 +71,9 @@ def preview(found: Inspected, wanted: PreviewRequest, refusals: Refusals) -> Pre
         if made.counted.problem:
             refusals.refuse(made.counted.problem)
         made.rows = _shown(found, made.counted, is_first=wanted.seed is None, refusals=refusals)
+        if wanted.ask and found.spec.steps and found.job is not None and found.source_fits:
+            with refusals.caught():
+                made.read = read_rows(found.job, picked, {row.ordinal for row in made.sound(wanted.ask)})
     made.fits = refusals.passes(sized, found, found.unfinished, refusals)
     return made
 
@@ -90,26 +93,30 @@ def _shown(found: Inspected, counted: Counted, is_first: bool, refusals: Refusal
     known: dict[int, Answered] = {}
     if found.job is not None and found.earlier is not None:
         with refusals.caught():
-            known = answered(found.job, found.earlier, found.store, own)
+            known = answered(found.asked(), found.earlier, found.store, own)
     first: dict[bytes, int] = {}
+    shares = found.spec.deduplicate and not found.spec.steps
     rows = []
     for place, (ordinal, row) in enumerate(zip(counted.ordinals, counted.prepared, strict=True)):
         length = counted.lengths[place] if counted.lengths else PromptLength()
         key = own.get(ordinal)
-        same = None if key is None or not found.spec.deduplicate else first.setdefault(key, ordinal)
+        same = None if key is None or not shares else first.setdefault(key, ordinal)
         rows.append(_row(ordinal, row, length, key, known.get(ordinal), None if same == ordinal else same))
-    return rows
+    for ordinal, row in counted.skipped.items():
+        rows.append(PreviewRow(ordinal=ordinal, row_id=_shown_id(row), is_skipped=True))
+    return sorted(rows, key=lambda row: row.ordinal)
 
 
 def _keys(found: Inspected, counted: Counted, is_first: bool) -> dict[int, bytes]:
     """Request keys by ordinal. Repeated sampled requests are numbered where all rows before are known."""
     if found.job is None:
         return {}
+    keyer = found.asked().keyer
     places = [place for place, row in enumerate(counted.prepared) if row.key is not None]
     made = [key for place in places if (key := counted.prepared[place].key) is not None]
     if is_first and made:
         asked = [counted.prepared[place].request for place in places]
-        sampled = [isinstance(one, Request) and not found.job.keyer.is_greedy(one) for one in asked]
+        sampled = [isinstance(one, Request) and not keyer.is_greedy(one) for one in asked]
         numbers = keys.repetitions(keys.as_array(made), np.array(sampled, np.bool_))
         made = [keys.nth(key, int(number)) for key, number in zip(made, numbers, strict=True)]
     return {counted.ordinals[place]: key for place, key in zip(places, made, strict=True)}
@@ -127,8 +134,8 @@ def _row(
     request = row.request if isinstance(row.request, Request) else None
     return PreviewRow(
         ordinal=ordinal,
-        row_id=None if row.row_id is None else cut_to(200, clean(row.row_id)),
-        messages=() if request is None else _messages(request),
+        row_id=_shown_id(row),
+        messages=() if request is None else shown_messages(request),
         sampling=_sampling(request),
         tokens=length.whole if length.whole >= 0 else None,
         cut_tokens=length.cut,
@@ -139,29 +146,11 @@ def _row(
     )
 
 
+def _shown_id(row: PreparedRow) -> str | None:
+    return None if row.row_id is None else cut_to(200, clean(row.row_id))
+
+
 def _sampling(request: Request | None) -> str:
     if request is None or not request.sampling:
         return ""
     return cut_to(1_000, clean(json.dumps(dict(request.sampling), ensure_ascii=False, default=str)))
-
-
-def _messages(request: Request) -> tuple[ShownMessage, ...]:
-    """Its texts, the earlier ones first, until the room for a row is used up."""
-    if request.messages is None:
-        return (ShownMessage(role="", text=cut_to(MOST_CHARACTERS, clean(request.prompt or ""))),)
-    shown, room = [], MOST_CHARACTERS
-    for message in request.messages[:_MOST_MESSAGES]:
-        text = cut_to(max(100, room), clean(_text(message)))
-        room -= len(text)
-        shown.append(ShownMessage(role=cut_to(100, clean(str(message.get("role", "")))), text=text))
-    left = len(request.messages) - len(shown)
-    return (*shown, ShownMessage(role="", text=f"[{left:,} more messages]")) if left else tuple(shown)
-
-
-def _text(message: Mapping[str, Any]) -> str:
-    try:
-        text = text_of(message.get("content"))
-    except RenderError:  # it is for another server
-        text = json.dumps(message.get("content"), ensure_ascii=False, default=str)
-    calls: Sequence[Any] = message.get("tool_calls") or ()
-    return f"{text}{json.dumps(calls, ensure_ascii=False, default=str)}" if calls else text

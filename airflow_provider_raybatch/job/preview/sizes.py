@@ -41,7 +41,7 @@ def plan_report(found: Inspected, request: PreviewRequest, refusals: Refusals) -
             with refusals.caught():
                 remaining = _remaining(found, refusals)
         elif found.spec.reuse is not None:
-            refusals.note("the response store was not searched for all rows, so more rows may be left")
+            refusals.note("the response store was not searched for all rows, so fewer rows may be left")
         with refusals.caught():
             sizing = sized(found, remaining, refusals)
     return PlanReport(
@@ -90,6 +90,12 @@ def _refuse_failures(found: Inspected, source: Source, made: Counted, refusals: 
 def _remaining(found: Inspected, refusals: Refusals) -> int:
     """Rows that would be asked."""
     if found.job is None or found.earlier is None or found.source is None:
+        return found.unfinished
+    if found.spec.steps:
+        refusals.note(
+            "steps: answers in the response store and of earlier inputs were not looked for, so fewer rows "
+            "may be asked"
+        )
         return found.unfinished
     resolved = found.earlier.good | found.earlier.given_up(found.spec.max_row_attempts)
     reuse = plan_reuse(

@@ -153,12 +153,14 @@ class Counted:
     """The answer.
 
     :param ordinals: of the rows.
+    :param skipped: rows that the first of several steps leaves out; the others are all that is counted.
     :param prepared: the rows, if they are wanted.
     :param lengths: of each row; none if nothing was counted.
     :param problem: why not.
     """
 
     ordinals: list[int] = field(default_factory=list)
+    skipped: dict[int, PreparedRow] = field(default_factory=dict)
     prepared: list[PreparedRow] = field(default_factory=list)
     lengths: list[PromptLength] = field(default_factory=list)
     context: int = 0
@@ -201,6 +203,7 @@ def together(parts: Sequence[Counted]) -> Counted:
     """The answers of several tasks, in the order of their rows."""
     return Counted(
         ordinals=[one for part in parts for one in part.ordinals],
+        skipped={ordinal: row for part in parts for ordinal, row in part.skipped.items()},
         prepared=[one for part in parts for one in part.prepared],
         lengths=[one for part in parts for one in part.lengths],
         context=max((part.context for part in parts), default=0),
@@ -219,8 +222,8 @@ def counted(question: Question) -> Counted:
             found.context = counter.context
         except RaybatchError as error:
             found.problem = str(error)
-    for chunk, positions, prepared in _rows(question):
-        found.ordinals += [chunk.ordinal + position for position in positions]
+    for ordinals, prepared in _rows(question, found.skipped):
+        found.ordinals += ordinals
         if question.keeps:
             found.prepared += prepared
         if counter is not None:
@@ -228,14 +231,26 @@ def counted(question: Question) -> Counted:
     return found
 
 
-def _rows(question: Question) -> Iterator[tuple[Chunk, Sequence[int], list[PreparedRow]]]:
-    job = question.job
+def _rows(
+    question: Question, skipped: dict[int, PreparedRow]
+) -> Iterator[tuple[list[int], list[PreparedRow]]]:
+    """The rows that are asked, by chunks, with their ordinals.
+
+    :param skipped: gets the others.
+    """
+    job, step = question.job, question.job.spec.asked_step
     columns = read_columns(job.spec)
     reader = Reader(job.listing, columns, job.credentials, whole=False, texts=job.spec.text_columns())
     builder = RequestBuilder(job.spec, job.task.renderer(), job.keyer)
     for chunk, positions in question.picked:
         rows = reader.rows(chunk, reader.content(chunk), positions).rows
-        yield chunk, positions, builder.ask(rows)
+        asked = {}
+        for position, row in zip(positions, rows, strict=True):
+            if step is not None and step.leaves_out(row):
+                skipped[chunk.ordinal + position] = builder.skipped(row)
+            else:
+                asked[chunk.ordinal + position] = row
+        yield list(asked), builder.ask(list(asked.values()))
 
 
 def _lengths(counter: Counter, prepared: Sequence[PreparedRow]) -> list[PromptLength]:

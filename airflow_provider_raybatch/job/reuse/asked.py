@@ -54,7 +54,7 @@ def _newest(folder: Folder, paths: list[str]) -> Asked | None:
 
 def keep(job: Job, now: Asked) -> None:
     """Write the digests beside the run's parts."""
-    job.folder.write(f"{_run_folder(job)}/{layout.ASKED}", _document(now))
+    job.folder.write(f"{job.run_folder}/{layout.ASKED}", _document(now))
 
 
 def keep_in_store(store: Folder, job: Job, now: Asked) -> None:
@@ -68,7 +68,7 @@ def asked_again(job: Job, earlier: Ledger, store: Folder | None, now: Asked) -> 
 
     :param store: folder of the response store, if the job has one.
     """
-    configuration = _run_folder(job).rpartition("-")[0]
+    configuration = job.run_folder.rpartition("-")[0]
     others = [file.path for file in earlier.files if not file.path.startswith(f"{configuration}-")]
     if len(others) < len(earlier.files):
         return None  # earlier parts have responses to these very requests
@@ -82,10 +82,6 @@ def asked_again(job: Job, earlier: Ledger, store: Folder | None, now: Asked) -> 
         return None
     what = f"{', '.join(names[:-1])} and {names[-1]} have" if len(names) > 1 else f"{names[0]} has"
     return f"since the task's last run {what} changed: rows whose request is another one now are asked again"
-
-
-def _run_folder(job: Job) -> str:
-    return job.part_folder.rpartition("/")[0]
 
 
 def _in_store(job: Job) -> str:

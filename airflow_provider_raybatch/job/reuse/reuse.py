@@ -144,7 +144,7 @@ def plan_reuse(
     :param emit: called when keys are made, which is slow for many rows, and when a part is damaged.
     """
     no_rows: RowMask = np.zeros(len(resolved), np.bool_)
-    own_folder = f"{job.part_folder.rpartition('/')[0]}/"
+    own_folder = f"{job.run_folder}/"
     own_files = [file for file in earlier.files if file.path.startswith(own_folder)]
     elsewhere = [part for part in _usable(job, earlier.files) if not part.path.startswith(own_folder)]
     kept = None if resolved.all() else read_search(job.folder, own_files, source.rows)
@@ -220,7 +220,7 @@ def caches_of(
     :param files: all that the task keeps.
     :param rows: of the input.
     """
-    own_folder = f"{job.part_folder.rpartition('/')[0]}/"
+    own_folder = f"{job.run_folder}/"
     found: list[tuple[Origin, Responses]] = []
     if elsewhere := [part for part in _usable(job, files) if not part.path.startswith(own_folder)]:
         found.append(("carried", _earlier_answers(job, elsewhere, ranges_for(rows), emit)))
@@ -248,7 +248,7 @@ def parts_of_steps(job: Job) -> list[tuple[Job, list[Part]]]:
     if not job.earlier_steps or job.spec.submission is None:
         return [(job, parts_of_task(job))]
     files = job.folder.list(layout.task_folder(job.spec.submission))
-    folders = [(step, f"{step.part_folder.rpartition('/')[0]}/") for step in job.steps]
+    folders = [(step, f"{step.run_folder}/") for step in job.steps]
     return [
         (step, [part for part in _usable(step, files) if part.path.startswith(folder)])
         for step, folder in folders
@@ -260,7 +260,7 @@ def _usable(job: Job, files: Sequence[Entry]) -> list[Part]:
     found = parts.listed(files)
     if job.spec.on_clear != "regenerate":
         return found
-    requests_folder = job.part_folder.rpartition("/")[0].rpartition("-")[0]
+    requests_folder = job.run_folder.rpartition("-")[0]
     return [part for part in found if part.path.startswith(f"{requests_folder}-")]
 
 

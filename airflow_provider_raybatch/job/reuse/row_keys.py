@@ -97,7 +97,7 @@ def keys_of(items: Sequence[WorkItem], job: Job) -> RequestKeys:
         chosen = reader.rows(item.chunk, reader.content(item.chunk), positions).rows
         requests = versioned(render_all(render, chosen), access)
         for position, row, request in zip(positions, chosen, requests, strict=True):
-            if step is not None and isinstance(row, dict) and not step.step.is_asked(row):
+            if step is not None and step.leaves_out(row):
                 continue
             if isinstance(request, Request):
                 ordinals.append(item.chunk.ordinal + position)

@@ -99,31 +99,66 @@ def test_rows_are_shown_as_text(ray: FakeRay, capsys: pytest.CaptureFixture[str]
     ]
 
 
+SKIPS = "step mend does not ask this row (when)"
 STEPS = json.dumps([
     {"name": "draft", "prompt": "Say {row.a}", "when": [["a", "!=", "x"]], "sampling": {"seed": 1}},
     {"name": "judge", "prompt": "Judge {row.draft_response}"},
 ])  # fmt: skip
 
 
-@pytest.mark.parametrize("verb", ["preview", "plan"])
-def test_of_several_steps_the_first_is_shown(
-    ray: FakeRay, capsys: pytest.CaptureFixture[str], verb: str
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [
+        (("preview",), "later ones read its answers, and are shown with --ask."),
+        (("preview", "--ask"), "later ones read its answers, and are shown with them."),
+        (("plan",), "later ones read its answers."),
+    ],
+)
+def test_what_is_shown_of_steps_is_said(
+    ray: FakeRay, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], others: str
 ) -> None:
     reporting(
         ray,
         events.Previewed(preview=Preview(rows=6, rows_shown=0))
-        if verb == "preview"
+        if words[0] == "preview"
         else events.Planned(report=REPORT),
     )
-    main([verb, "--source", "/in.jsonl", "--model", "m", "--argument", f"steps={STEPS}"])
+    main([*words, "--source", "/in.jsonl", "--model", "m", "--argument", f"steps={STEPS}"])
     text = " ".join(capsys.readouterr().out.split())
-    assert (
-        "steps: this is step 'draft', the first of 2; later ones read its answers. Rows that do not fulfil "
-        "its conditions are shown, too."
-    ) in text
+    assert f"steps: prompts and tokens are those of step 'draft', the first of 2; {others}" in text
     (job,) = ray.jobs.values()
-    asked = ray.spec(job.body)
-    assert (asked["prompt"], asked["sampling"], asked["steps"]) == ("Say {row.a}", {"seed": 1}, None)
+    assert [step["name"] for step in ray.spec(job.body)["steps"]] == ["draft", "judge"]
+
+
+def test_answers_of_steps_are_shown_in_their_order(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
+    def answer(step: str, **fields: Any) -> events.RowAnswered:
+        said = (ShownCompletion(text=f"{step}s", finish_reason="stop", output_tokens=1),)
+        return events.RowAnswered(answer=RowAnswer(ordinal=0, step=step, completions=said, **fields))
+
+    judged = (ShownMessage(role="user", text="Judge drafts"),)
+    told = [answer("draft"), answer("judge", messages=judged, columns='{"judge_score": 4}')]
+    end = events.Previewed(preview=Preview(rows=90, rows_shown=1))
+    reporting(ray, events.RowPreviewed(row=ROWS[0]), *told, end)
+    draft, judge = json.loads(STEPS)
+    steps = json.dumps([draft, {"name": "mend", "prompt": "Mend {row.a}"}, judge])
+    words = ("--source", "/in.jsonl", "--model", "m", "--argument", f"steps={steps}")
+    main(["preview", "--ask", *words])
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[2:11] == [
+        "row 0 | id x | 7 tokens | key 0123456789abcdef | answered by the response store",
+        "  user: Say [bold]a[/bold] :smile:",
+        "  step draft",
+        "  answer (stop, 1 token): drafts",
+        "  step mend does not ask this row (when)",
+        "  step judge",
+        "  user: Judge drafts",
+        "  answer (stop, 1 token): judges",
+        '  columns: {"judge_score": 4}',
+    ]
+    main(["preview", "--ask", "--json", *words])
+    (row,) = json.loads(capsys.readouterr().out)["shown"]
+    assert [one["step"] for one in row["answers"]] == ["draft", "judge"]
+    assert row["answers"][1]["messages"] == [{"role": "user", "text": "Judge drafts"}]
 
 
 ANSWERS = (
@@ -280,3 +315,44 @@ def test_wrong_numbers_are_refused(
         main([*words, *OPTIONS])
     assert capsys.readouterr().err.strip() == sentence
     assert not ray.jobs
+
+
+@pytest.mark.parametrize(
+    ("names", "told", "shown"),
+    [
+        (["draft"], ["draft"], ["step draft", "answer"]),
+        (["a", "mend", "c", "end"], ["a", "c!"], ["step a", "answer", SKIPS, "step c", "would"]),
+        (["mend", "judge"], ["judge"], [SKIPS, "step judge", "answer"]),
+    ],
+    ids=["one-step", "nothing-after-a-failure", "not-the-first"],
+)  # fmt: skip
+def test_steps_that_do_not_ask_a_row_are_named(
+    ray: FakeRay, capsys: pytest.CaptureFixture[str], names: list[str], told: list[str], shown: list[str]
+) -> None:
+    said = (ShownCompletion(text="yes", finish_reason="stop", output_tokens=1),)
+    answered = [
+        events.RowAnswered(
+            answer=RowAnswer(ordinal=0, step=step[:-1], failure=f"{step[:-1]}.engine: no")
+            if step.endswith("!")
+            else RowAnswer(ordinal=0, step=step, completions=said)
+        )
+        for step in told
+    ]
+    row = PreviewRow(ordinal=0, is_skipped=told == ["judge"])
+    end = events.Previewed(preview=Preview(rows=9, rows_shown=1))
+    reporting(ray, events.RowPreviewed(row=row), *answered, end)
+    steps = json.dumps([{"name": name, "prompt": f"{name} {{row.a}}"} for name in names])
+    main(["preview", "--ask", "--source", "/in.jsonl", "--model", "m", "--argument", f"steps={steps}"])
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    of_row = lines[lines.index("row 0") + 1 :]
+    of_row = of_row[: of_row.index("")] if "" in of_row else of_row
+    assert [line[: len(one)] for line, one in zip(of_row, shown, strict=True)] == shown
+
+
+def test_a_row_that_the_first_step_leaves_out_is_told(
+    ray: FakeRay, capsys: pytest.CaptureFixture[str]
+) -> None:
+    end = events.Previewed(preview=Preview(rows=9, rows_shown=1))
+    reporting(ray, events.RowPreviewed(row=PreviewRow(ordinal=0, is_skipped=True)), end)
+    main(["preview", "--source", "/in.jsonl", "--model", "m", "--argument", f"steps={STEPS}"])
+    assert "  step draft does not ask this row (when)" in capsys.readouterr().out.splitlines()

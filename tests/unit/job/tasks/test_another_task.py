@@ -120,7 +120,7 @@ def test_one_module_alone_knows_what_a_completion_is_made_of() -> None:
         "contract/report.py",
         "job/failures/public_reasons.py",
         "job/output/commit.py",
-        "job/preview/asker.py",
+        "job/preview/row_answer.py",
         "job/row.py",
         "job/tasks/base.py",
         "job/tasks/generate.py",

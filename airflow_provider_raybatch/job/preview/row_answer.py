@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a preview shows of an engine's answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_provider_raybatch.contract.preview import (
+    MOST_CHARACTERS,
+    MOST_OF_STEP,
+    RowAnswer,
+    ShownCompletion,
+)
+from airflow_provider_raybatch.contract.shown_uri import without_queries
+from airflow_provider_raybatch.contract.text import clean, cut_to
+from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError
+from airflow_provider_raybatch.job.row import Response, RowFailure
+from airflow_provider_raybatch.job.tasks.base import Task
+
+_MOST_COMPLETIONS = 16
+_LONGEST_COLUMNS = 4_000
+_NUMBERS = 4
+_SHOWN = frozenset({
+    "response",
+    "finish_reason",
+    "input_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "truncated_prompt_tokens",
+    "completions",
+})
+"""Columns that a preview shows in its own way."""
+
+
+def decoded(engine: Engine, made: Sequence[Any]) -> list[Response | RowFailure]:
+    """The responses that an engine gave to requests, or why it gave none.
+
+    :param made: of each request, what `generate` returned, or the failure before.
+    """
+    raw = [one for one in made if not isinstance(one, RowFailure)]
+    try:
+        responses = iter(engine.decode(raw))
+    except EngineDeadError as error:
+        return [one if isinstance(one, RowFailure) else died(error) for one in made]
+    return [one if isinstance(one, RowFailure) else next(responses) for one in made]
+
+
+def died(error: EngineDeadError) -> RowFailure:
+    """Of a row that the engine had when it died."""
+    return RowFailure("engine", f"the engine died while it had this row, perhaps of another one: {error}")
+
+
+def row_answer(
+    task: Task, ordinal: int, made: Response | RowFailure, checked: Response | RowFailure, step: str = ""
+) -> RowAnswer:
+    """What a preview shows of an answer.
+
+    :param made: as it came.
+    :param checked: as a job would check it.
+    :param step: its name, of several.
+    """
+    failure, room = None, MOST_OF_STEP if step else MOST_CHARACTERS
+    if isinstance(checked, RowFailure):
+        failure = f"{step}{'.' if step else ''}{checked.step}: {without_queries(checked.reason)}"
+    return RowAnswer(
+        ordinal=ordinal,
+        step=step,
+        completions=() if isinstance(made, RowFailure) else _completions(made, room),
+        input_tokens=made.input_tokens,
+        columns="" if isinstance(checked, RowFailure) else _columns(task, checked),
+        failure=failure,
+    )
+
+
+def _completions(response: Response, room: int) -> tuple[ShownCompletion, ...]:
+    """The first ones, until `room` characters are used up."""
+    shown = []
+    for one in response.completions[:_MOST_COMPLETIONS]:
+        text = cut_to(max(100, room), clean(one.text))
+        room -= len(text)
+        shown.append(
+            ShownCompletion(text=text, finish_reason=one.finish_reason, output_tokens=one.output_tokens)
+        )
+    return tuple(shown)
+
+
+def _columns(task: Task, response: Response) -> str:
+    """What else the dataset would have of a response, by its columns, as JSON."""
+    outputs = task.outputs([response])
+    known = task.measured([pa.chunked_array([outputs])])
+    outputs, _ = known.split(outputs)  # of several rows the first is shown
+    columns = known.published(pa.chunked_array([outputs]))
+    found = {
+        task.names[field.name]: column[0].as_py()
+        for field, column in zip(known.published_type, columns, strict=True)
+        if field.name not in _SHOWN
+    }
+    if task.derived:
+        table = task.with_derived(pa.table({"ok": [True], "output": outputs}))
+        found |= dict(zip(task.derived, table["derived"][0].as_py().values(), strict=True))
+    short = {name: _short(one) for name, one in found.items()}
+    made = json.dumps(short, ensure_ascii=False, default=str) if short else ""
+    return cut_to(_LONGEST_COLUMNS, clean(made))
+
+
+def _short(value: Any) -> Any:
+    """`value`; of a vector its first numbers, and how many there are."""
+    if isinstance(value, list) and len(value) > 2 * _NUMBERS and isinstance(value[0], Real):
+        return [*(round(float(one), 4) for one in value[:_NUMBERS]), f"{len(value):,} numbers in all"]
+    return value
