@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import ValidationInfo, field_validator
+
 from airflow_provider_raybatch.contract.arguments.chunks import ChunkArguments
 from airflow_provider_raybatch.contract.arguments.cost import CostArguments
 from airflow_provider_raybatch.contract.arguments.engine import EngineArguments
@@ -14,6 +16,7 @@ from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.arguments.logprobs import COLUMNS as LOGPROBS
 from airflow_provider_raybatch.contract.arguments.logprobs import kept_logprobs
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
+from airflow_provider_raybatch.contract.arguments.numbers import refuse_boolean
 from airflow_provider_raybatch.contract.arguments.openai_batch import OpenAiBatchArguments
 from airflow_provider_raybatch.contract.arguments.output import OUTPUT_COLUMNS, OutputArguments
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments
@@ -52,6 +55,11 @@ class SpecArguments(
     InputArguments,
 ):
     """The arguments of a batch inference, each as its own group checks it."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers_are_no_booleans(cls, value: Any, info: ValidationInfo) -> Any:
+        return refuse_boolean(cls, info.field_name or "", value)
 
     @property
     def functions(self) -> dict[str, str]:

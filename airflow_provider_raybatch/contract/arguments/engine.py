@@ -82,13 +82,6 @@ class EngineArguments(ContractModel):
                 )
         return args
 
-    @field_validator("num_cpus", "num_gpus", mode="before")
-    @classmethod
-    def _is_a_number(cls, value: Any) -> Any:
-        if isinstance(value, bool):
-            raise ValueError(f"it must be a number, but it is {value!r}")
-        return value
-
     @field_validator("num_gpus")
     @classmethod
     def _share_of_one_gpu(cls, share: float | None) -> float | None:
