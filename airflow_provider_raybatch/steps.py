@@ -19,6 +19,8 @@ class Step(dict[str, Any]):
     :param prompt: a row template, which becomes one user message; either this or `messages` is needed.
     :param system_prompt: a row template, which becomes the system message before `prompt`.
     :param messages: a chat as a list of ``{"role", "content"}``, each content a row template.
+    :param images: a column of the source that holds images, or several, which this step shows to the model:
+        see the operator's `images`. By default a step shows none.
     :param each: the name of an earlier step with several completions (`n` in its `sampling`). This step asks
         once about each of them that is good: in its templates that step's columns are those of the one
         completion. The answers are this step's completions, in the same order.
@@ -46,6 +48,7 @@ class Step(dict[str, Any]):
         prompt: str | None = None,
         system_prompt: str | None = None,
         messages: Sequence[Mapping[str, str]] | None = None,
+        images: Sequence[str] | str | None = None,
         each: str | None = None,
         best: str | None = None,
         adapter: str | None = None,
@@ -59,6 +62,7 @@ class Step(dict[str, Any]):
             "prompt": prompt,
             "system_prompt": system_prompt,
             "messages": messages,
+            "images": images,
             "each": each,
             "best": best,
             "adapter": adapter,

@@ -117,10 +117,16 @@ class SpecArguments(
         return self.chat_template_kwargs | ({} if self.tools is None else {"tools": self.tools})
 
     @property
+    def image_columns(self) -> list[str]:
+        """Columns of images that requests of the job show: its own, or those of all steps."""
+        steps = self.steps or (self.asked_step.steps if self.asked_step else ())
+        return list(dict.fromkeys([*self.images, *(name for step in steps for name in step.images)]))
+
+    @property
     def may_have_images(self) -> bool:
         """Whether requests may have images: by a column of them, or in a chat that is not a text alone."""
         chats = self.messages_column or self.prompt_function or self.asks_by_lines
-        return bool(self.images or chats) and not self.pools and self.engine != "ray_data_llm"
+        return bool(self.image_columns or chats) and not self.pools and self.engine != "ray_data_llm"
 
     @property
     def swaps_adapters(self) -> bool:

@@ -37,6 +37,10 @@ def check_columns(steps: Sequence[StepColumns]) -> None:
                     f"{where}: it reads {column!r}, a column that this step or a later one makes; change the "
                     "order of the steps"
                 )
+            if column.lower() in made and column in step.images:
+                raise ValueError(
+                    f"{where}: images: {column!r} is a column of an earlier step; name a column of the source"
+                )
             for earlier in steps[:number]:
                 name = f"{earlier.step.name}_{REJECTED_COLUMN}"
                 if column.lower() == name.lower() and not earlier.step.goes_on_rejected:

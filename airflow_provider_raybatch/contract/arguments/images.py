@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from airflow_provider_raybatch.contract.base import ContractModel, shown
 from airflow_provider_raybatch.contract.durations import Seconds
@@ -70,6 +70,19 @@ class ImageLimits(ContractModel):
         return lowered
 
 
+def _checked_columns(columns: list[str]) -> list[str]:
+    for place, name in enumerate(columns):
+        if not name:
+            raise ValueError("a name of a column is empty; name the columns that hold images")
+        if name in columns[:place]:
+            raise ValueError(f"{name!r} is named twice; name each column once")
+    return columns
+
+
+ImageColumns = Annotated[list[str], BeforeValidator(_listed), AfterValidator(_checked_columns)]
+"""Columns of images: one name, or several."""
+
+
 class ImageArguments(ContractModel):
     """Images beside the text of a row.
 
@@ -78,27 +91,13 @@ class ImageArguments(ContractModel):
     :param keep_images: whether the dataset has the columns of `images` that hold bytes.
     """
 
-    images: list[str] = Field(default_factory=list)
+    images: ImageColumns = Field(default_factory=list)
     keep_images: bool = False
-
-    @field_validator("images", mode="before")
-    @classmethod
-    def _one_or_more_columns(cls, value: Any) -> Any:
-        return _listed(value)
-
-    @field_validator("images")
-    @classmethod
-    def _columns_differ(cls, columns: list[str]) -> list[str]:
-        for place, name in enumerate(columns):
-            if not name:
-                raise ValueError("a name of a column is empty; name the columns that hold images")
-            if name in columns[:place]:
-                raise ValueError(f"{name!r} is named twice; name each column once")
-        return columns
 
     @model_validator(mode="after")
     def _images_reach_the_model(self) -> ImageArguments:
-        if self.keep_images and not self.images:
+        given: Any = self
+        if self.keep_images and not given.image_columns:
             raise ValueError("keep_images: it has no effect without images; name their columns, or remove it")
         if self.images and (why := self.no_images):
             raise ValueError(f"images: {why}")

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_raybatch.contract.arguments.adapters import AdapterLocation
 from airflow_provider_raybatch.contract.arguments.conditions import check_condition, holds
+from airflow_provider_raybatch.contract.arguments.images import ImageColumns
 from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS, Message
 from airflow_provider_raybatch.contract.base import ContractModel, shown
 from airflow_provider_raybatch.contract.names import is_import_path
@@ -30,9 +31,8 @@ _OF_STEPS = {
     "response_column": "the columns of a step begin with its name",
     "output_prefix": "the columns of a step begin with its name",
     **dict.fromkeys(("query", "document", "documents_column"), "steps generate text"),
-    **dict.fromkeys(
-        ("sampling_column", "adapter_column", "adapters", "tools", "images"), "steps don't take it yet"
-    ),
+    **dict.fromkeys(("sampling_column", "adapter_column", "adapters", "tools"), "steps don't take it yet"),
+    "images": "each step names those that it shows",
     "on_overlong": "steps don't cut prompts",
 }
 """Arguments that can't be given together with steps, each with why."""
@@ -42,6 +42,7 @@ class StepArguments(ContractModel):
     """One question about each row.
 
     :param name: begins the names of its columns.
+    :param images: columns of images that it shows, as the operator's `images`.
     :param each: an earlier step, about each of whose completions this one asks.
     :param best: a property of the response's schema: the larger it is, the better the completion that it is
         about.
@@ -55,6 +56,7 @@ class StepArguments(ContractModel):
     prompt: str | None = Field(default=None, min_length=1)
     system_prompt: str | None = None
     messages: list[Message] | None = Field(default=None, min_length=1)
+    images: ImageColumns = Field(default_factory=list)
     each: str | None = None
     best: str | None = None
     adapter: AdapterLocation | None = None
@@ -112,6 +114,15 @@ class StepArguments(ContractModel):
         if self.best is not None and self.each is None:
             raise ValueError(
                 f"best: {self.best!r} ranks the completions that a step asks about; name their step in each"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _images_are_of_the_row(self) -> StepArguments:
+        if self.images and self.each is not None:
+            raise ValueError(
+                f"images: a step that asks about each completion (each={self.each!r}) shows none; leave them "
+                "out, or ask about the row without each"
             )
         return self
 

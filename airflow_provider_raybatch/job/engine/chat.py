@@ -192,7 +192,7 @@ def chat_encoder(spec: BatchInferenceSpec, tokenizer: Any, config: Any, renderer
         spec.special_tokens_in_text,
         spec.on_overlong,
         vllm_compat.vocabulary_size(config),
-        ImagePrompts(render, renderer, config, known, in_each=bool(spec.images)),
+        ImagePrompts(render, renderer, config, known, in_each=bool(spec.image_columns)),
     )
 
 

@@ -24,7 +24,7 @@ def have_images(spec: BatchInferenceSpec, requests: Sequence[Request]) -> bool:
 
     :param requests: of the first rows.
     """
-    return bool(spec.images) or any(request.images for request in requests)
+    return bool(spec.image_columns) or any(request.images for request in requests)
 
 
 def check_decoder(spec: BatchInferenceSpec, requests: Sequence[Request]) -> None:
@@ -76,4 +76,5 @@ def check_echo_images(spec: BatchInferenceSpec, requests: Sequence[Request]) -> 
 
 def _refuse(spec: BatchInferenceSpec, requests: Sequence[Request], why: str) -> None:
     if have_images(spec, requests):
-        raise PreflightError(f"images: model {spec.model!r} can't be given any: {why}.")
+        step = next((f"steps: {step.name}: " for step in spec.steps or () if step.images), "")
+        raise PreflightError(f"{step}images: model {spec.model!r} can't be given any: {why}.")

@@ -304,13 +304,15 @@ def _check_collisions(spec: BatchInferenceSpec, source: Source) -> None:
 
 
 def _check_images(spec: BatchInferenceSpec, source: Source) -> None:
+    of_step = f"steps: {spec.asked_step.step.name}: " if spec.asked_step else ""
     for name in spec.images:
         kind = source.schema.field(name).type if name in source.schema.names else pa.null()
         if not may_hold_images(kind):
-            raise PreflightError(
+            text = (
                 f"images: column {name!r} has the type {kind}, and images are bytes, structs with 'bytes' or "
                 "'path', references as text, or lists of these; name the column that holds them."
             )
+            raise PreflightError(of_step + text)
 
 
 SOURCE_CHECKS = (_check_columns, _check_braces, _check_collisions, _check_images)

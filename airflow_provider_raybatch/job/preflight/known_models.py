@@ -205,7 +205,7 @@ def _place(
         "accelerator": [spec.gpus_per_replica, spec.accelerator_type],
     }
     content |= {"adapters": adapters} if adapters else {}
-    content |= {"images": True} if spec.images else {}
+    content |= {"images": True} if spec.image_columns else {}
     return home / f"{hex_digest(json.dumps(content, sort_keys=True, default=str))}.json"
 
 

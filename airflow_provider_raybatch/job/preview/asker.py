@@ -92,7 +92,7 @@ async def _answered(
         if asking.job.spec.asked_step is not None:
             return await _answered_in_steps(asking, engine, stop)
         encoded = await asyncio.to_thread(engine.encode, requests)
-        encoded = await asyncio.to_thread(_with_images, asking, engine, encoded, stop)
+        encoded = await asyncio.to_thread(_with_images, asking.job, engine, requests, encoded, stop)
         if stop.is_set():
             return []  # some requests may lack their images
         made = await _generated(engine, encoded, stop)
@@ -119,7 +119,11 @@ async def _answered_in_steps(asking: Asking, engine: Engine, stop: threading.Eve
     steps = await asyncio.to_thread(StepAnswers, asking.job, engine)
     rows = await asyncio.to_thread(steps.begin, asking.read)
     while rows and not stop.is_set():
-        encoded = await asyncio.to_thread(engine.encode, steps.requests(rows))
+        requests = steps.requests(rows)
+        encoded = await asyncio.to_thread(engine.encode, requests)
+        encoded = await asyncio.to_thread(_with_images, asking.job, engine, requests, encoded, stop)
+        if stop.is_set():
+            return []
         for row, made in zip(rows, await _generated(engine, encoded, stop), strict=True):
             row.result = made
         if not stop.is_set():
@@ -127,14 +131,16 @@ async def _answered_in_steps(asking: Asking, engine: Engine, stop: threading.Eve
     return [] if stop.is_set() else steps.answers()
 
 
-def _with_images(asking: Asking, engine: Engine, encoded: Sequence[Any], stop: threading.Event) -> list[Any]:
+def _with_images(
+    job: Job, engine: Engine, requests: Sequence[Request], encoded: Sequence[Any], stop: threading.Event
+) -> list[Any]:
     """The requests with their images, loaded in this process since they are few; or why they get none.
 
     :raises StorageError: a store, a disk or a host fails.
     """
-    job, made = asking.job, list(encoded)
+    made = list(encoded)
     access = image_access(job.spec, job.listing, job.credentials)
-    for place, request in enumerate(asking.requests.values()):
+    for place, request in enumerate(requests):
         if not request.images or isinstance(made[place], RowFailure) or stop.is_set():
             continue
         loaded = load(request.images, access)

@@ -13,6 +13,8 @@ import pyarrow as pa
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Chunk, Source
+from airflow_provider_raybatch.job.media.allowed import image_access
+from airflow_provider_raybatch.job.media.versions import versioned
 from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up
 from airflow_provider_raybatch.job.parts.part import Origin, Part
 from airflow_provider_raybatch.job.request import keys
@@ -99,6 +101,7 @@ def _reuse(step: Job, source: Source, resolved: RowMask, caches: Caches) -> list
 def keys_of_step(items: Sequence[WorkItem], step: Job) -> RequestKeys:
     """The keys of the rows of `items` that this step asks next."""
     reader, render, standing = reader_of(step, whole=False), renderer_of(step), _standing(step)
+    access = image_access(step.spec, step.listing, step.credentials)
     ordinals: list[int] = []
     made: list[bytes] = []
     greedy: list[bool] = []
@@ -108,7 +111,7 @@ def keys_of_step(items: Sequence[WorkItem], step: Job) -> RequestKeys:
         at = [item.chunk.ordinal + position for position in positions]
         stand = standing([(rows, place) for place in range(len(positions))], at)
         own = [(ordinal, one) for ordinal, one in zip(at, stand, strict=True) if one.step == _number(step)]
-        requests = render_all(render, [one.rows.rows[one.place] for _, one in own])
+        requests = versioned(render_all(render, [one.rows.rows[one.place] for _, one in own]), access)
         for (ordinal, _), request in zip(own, requests, strict=True):
             if isinstance(request, Request):
                 ordinals.append(ordinal)

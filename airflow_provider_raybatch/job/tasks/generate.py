@@ -76,7 +76,7 @@ class Generate(Task):
     def leaves_out(self, column: pa.Field) -> bool:
         """Columns of images that hold bytes, unless they are asked for: they are most of the input."""
         is_kept = self.spec.keep_images or column.name == self.spec.id_column
-        return column.name in self.spec.images and not is_kept and holds_bytes(column.type)
+        return column.name in self.spec.image_columns and not is_kept and holds_bytes(column.type)
 
     def stored_inputs(self, inputs: pa.Table) -> pa.Table:
         return inputs.drop_columns([column.name for column in inputs.schema if self.leaves_out(column)])

@@ -41,6 +41,7 @@ DAGS = [
     "warm",
     "labelled",
     "pictures",
+    "pictures_in_steps",
     "in_steps",
     "later_deadline",
     "orphan",

@@ -19,14 +19,21 @@ from .ray_jobs import RayJobs
 from .rest import AirflowApi, Task
 from .waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.turn(1)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROWS = 80
 
 
 @pytest.mark.usefixtures("as_airflow")
+@pytest.mark.parametrize(
+    ("dag", "response"),
+    [
+        pytest.param("pictures", "response", marks=pytest.mark.turn(1)),
+        pytest.param("pictures_in_steps", "say_response", marks=pytest.mark.turn(5)),
+    ],
+)
 def test_a_retry_asks_nothing_twice_that_was_written(
-    api: AirflowApi, jobs: RayJobs, lake: Lake, tmp_path: Path
+    dag: str, response: str, api: AirflowApi, jobs: RayJobs, lake: Lake, tmp_path: Path
 ) -> None:
     lake.connect(api, "lake")
     pictures = [Picture(number) for number in range(ROWS)]
@@ -36,10 +43,10 @@ def test_a_retry_asks_nothing_twice_that_was_written(
     lake.write_rows("rows.jsonl", [{"picture": place, "text": place[-6:]} for place in places])
     log = tmp_path / "log"
     run = api.trigger(
-        "pictures",
+        dag,
         aws_conn_id="lake",
         source=f"s3://{BUCKET}/rows.jsonl",
-        destination=f"s3://{BUCKET}/said",
+        destination=f"s3://{BUCKET}/{dag}",
         image_roots=[f"s3://{BUCKET}/pictures"],
         engine_args={"seconds_per_token": 0.3, "max_num_seqs": 4, "request_log": str(log)},
         sampling={"temperature": 0},
@@ -48,20 +55,24 @@ def test_a_retry_asks_nothing_twice_that_was_written(
 
     jobs.wait_for_one(task, "RUNNING", timeout=240)
     driver = wait_for("the driver", lambda: driver_of(jobs, task), timeout=60, evidence=run.evidence)
-    before = wait_for("the first part", lambda: written(lake), timeout=240, evidence=run.evidence, pause=0.1)
+    before = wait_for(
+        "the first part", lambda: written(lake, dag), timeout=240, evidence=run.evidence, pause=0.1
+    )
     driver.kill()
     result = run.wait(timeout=300).task("infer").xcom()
 
     dataset = open_dataset(result, aws_conn_id="lake")
     said = [f"{one.said} Say {place[-6:]}" for place, one in zip(places, pictures, strict=True)]
     rows = dataset.to_arrow().to_pylist()
-    assert {row["picture"]: row["response"] for row in rows} == dict(zip(places, said, strict=True))
+    assert {row["picture"]: row[response] for row in rows} == dict(zip(places, said, strict=True))
+    assert all(row.get("check_response") in (None, f"check {row[response]}") for row in rows)
     assert len(rows) == ROWS
     assert [one["status"] for one in jobs.of(task)] == ["FAILED", "SUCCEEDED"]
-    assert dataset.manifest.counts.resumed >= len(before)
+    steps = dataset.manifest.steps or [dataset.manifest.counts]
+    assert steps[0].resumed >= len(before)
     of_the_retry = [one for one in engines(log) if one.submission == result["submission_id"]]
     asked = [text for one in of_the_retry for text, _ in one.asked]
-    assert len(asked) == len(set(asked)) == ROWS - dataset.manifest.counts.resumed
+    assert len(asked) == len(set(asked)) == sum(ROWS - one.resumed for one in steps)
     assert {said[number] for number in before}.isdisjoint(asked)
 
 
@@ -71,8 +82,8 @@ def driver_of(jobs: RayJobs, task: Task) -> psutil.Process | None:
     return psutil.Process(int(job["driver_info"]["pid"])) if job["driver_info"] else None
 
 
-def written(lake: Lake) -> set[int]:
+def written(lake: Lake, folder: str) -> set[int]:
     """Return the numbers of the rows in the parts so far."""
-    parts = lake.contents("said/_raybatch/parts").items()
+    parts = lake.contents(f"{folder}/_raybatch/parts").items()
     tables = [pq.read_table(io.BytesIO(body)) for key, body in parts if key.endswith(".parquet")]
     return {number for table in tables for number in table["ordinal"].to_pylist()}

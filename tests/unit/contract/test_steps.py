@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -130,6 +130,55 @@ class TestDigests:
         assert alone.response_digest == self.digests()[0]
 
 
+class TestImages:
+    READ: ClassVar[dict[str, Any]] = {"name": "read", "prompt": "Read it.", "images": "scan"}
+    JUDGE: ClassVar[dict[str, Any]] = {"name": "judge", "prompt": "Judge {row.read_response}"}
+
+    def test_each_step_shows_its_own(self) -> None:
+        again = {**self.JUDGE, "images": ["other", "scan"]}
+        whole = in_steps(self.READ, again, {**self.JUDGE, "name": "last"}, keep_images=True)
+        assert [one.images for one in whole.step_specs()] == [["scan"], ["other", "scan"], []]
+        for one in (whole, *whole.step_specs()):
+            assert (set(one.image_columns), one.may_have_images) == ({"scan", "other"}, True)
+        assert not in_steps().may_have_images
+
+    def test_one_more_image_is_paid_for_in_its_step_alone(self) -> None:
+        before = in_steps(self.READ, self.JUDGE).step_specs()
+        after = in_steps({**self.READ, "images": ["scan", "other"]}, self.JUDGE).step_specs()
+        same = [one.response_digest == two.response_digest for one, two in zip(before, after, strict=True)]
+        assert same == [False, True]
+        alone = spec(prompt="Read it.", images="scan", deduplicate=False)
+        assert before[0].response_digest == alone.response_digest
+
+    @pytest.mark.parametrize(
+        ("change", "sentence"),
+        [
+            (
+                {"images": ["scan", "scan"]},
+                "images: 'scan' is named twice; name each column once.",
+            ),
+            (
+                {"images": "read_response"},
+                "images: 'read_response' is a column of an earlier step; name a column of the source.",
+            ),
+            (
+                {"images": "scan", "each": "read"},
+                "images: a step that asks about each completion (each='read') shows none; "
+                "leave them out, or ask about the row without each.",
+            ),
+        ],
+        ids=["twice", "an answer", "each"],
+    )
+    def test_what_a_step_can_not_show(self, change: dict[str, Any], sentence: str) -> None:
+        many = {**self.READ, "sampling": {"n": 2, "temperature": 1}}
+        assert refused(many, {**self.JUDGE, **change}).endswith(sentence)
+
+    def test_images_that_no_step_shows_are_not_kept(self) -> None:
+        assert refused(self.JUDGE, keep_images=True).startswith(
+            "keep_images: it has no effect without images"
+        )
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("change", "sentence"),
@@ -188,7 +237,8 @@ class TestRefusals:
             ),
             (
                 {"images": ["photo"]},
-                "images: it has no effect together with steps: steps don't take it yet; remove it.",
+                "images: it has no effect together with steps: each step names those that it shows; remove "
+                "it.",
             ),
             (
                 {"on_overlong": "truncate"},

@@ -217,6 +217,20 @@ with dag_of("pictures"):
         **arguments(deferrable=True),
     )
 
+with dag_of("pictures_in_steps"):
+    RayBatchInferenceOperator(
+        task_id="infer",
+        steps=[
+            Step("say", prompt="{{ params.prompt }}", images="picture"),
+            Step("check", prompt="check {row.say_response}"),
+        ],
+        image_roots="{{ params.image_roots }}",
+        replicas=2,
+        num_cpus=0.5,
+        flush_interval=0.5,
+        **{name: value for name, value in arguments(deferrable=True).items() if name != "prompt"},
+    )
+
 with dag_of("in_steps"):
     RayBatchInferenceOperator(
         task_id="infer",

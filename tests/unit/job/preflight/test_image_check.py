@@ -84,6 +84,14 @@ def test_a_node_without_pillow_is_refused_at_once(engine: str, monkeypatch: pyte
         check_engine(asked, [asking_about("x")], {}, ignored, Launch())
 
 
+def test_a_refusal_names_the_step_that_shows_images() -> None:
+    read, judge = {"name": "read", "prompt": "{row.id}"}, {"name": "judge", "prompt": "{row.read_response}"}
+    blind = {"engine": "echo", "engine_args": {"takes_images": False}, "model": "acme/tiny"}
+    check_echo_images(spec(**blind, steps=[read, judge]), [TEXT])
+    with pytest.raises(PreflightError, match=r"^steps: judge: images: model 'acme/tiny' can't be given any"):
+        check_echo_images(spec(**blind, steps=[read, {**judge, "images": "scan"}]), [TEXT])
+
+
 def test_a_job_without_images_needs_no_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     asked = spec(engine="echo")

@@ -16,6 +16,7 @@ from airflow_provider_raybatch.contract import events, layout
 from airflow_provider_raybatch.contract.event_line import LONGEST_DOCUMENT
 from airflow_provider_raybatch.contract.preview import RowAnswer
 from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.numbered_pictures import Picture
 from tests.support.publishing import dead_letters
 from tests.support.reading import as_jsonl
 from tests.support.web import Answer, Web
@@ -290,3 +291,28 @@ def test_rows_are_read_where_their_files_are(
     assert end.refusals == ()
     steps = [event.answer.step for event in told if isinstance(event, events.RowAnswered)]
     assert steps == ["draft", "judge"] * 2
+
+
+def test_each_step_is_shown_the_images_that_it_names(place: Place, tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    picture = Picture(7)
+    (tmp_path / "a.png").write_bytes(picture.content())
+    (tmp_path / "b.png").write_bytes(b"no picture")
+    rows = [{"id": name, "scan": str(tmp_path / name)} for name in ("a.png", "b.png")]
+    read = {"name": "read", "prompt": "read {row.id}", "images": "scan"}
+    steps = [read, {"name": "judge", "prompt": "judge {row.read_response}"}]
+    _, end = place.preview(rows, 2, **TOLERANT, steps=steps, sampling={"temperature": 0}, prompt=None)
+    assert end.refusals == ()
+    good, bad = place.answers().values()
+    assert good["read"].completions[0].text == f"{picture.said} read a.png"
+    assert good["judge"].completions[0].text == f"judge {picture.said} read a.png"
+    assert list(bad) == ["read"]
+    assert str(bad["read"].failure).startswith("read.media: ")
+
+
+def test_a_column_of_images_that_holds_none_is_refused(place: Place) -> None:
+    judge = {**JUDGE, "images": "number"}
+    rows = [{**row, "number": number} for number, row in enumerate(ROWS)]
+    _, end = place.preview(rows, 0, steps=[DRAFT, judge], sampling={"temperature": 0}, prompt=None)
+    (refusal,) = end.refusals
+    assert refusal.startswith("steps: judge: images: column 'number' has the type int64")
