@@ -31,15 +31,16 @@ def check_columns(steps: Sequence[StepColumns]) -> None:
     for number, (step, own, read) in enumerate(steps):
         where = f"steps: {step.name}"
         later = set[str]().union(*(one.made for one in steps[number:])) - made
+        for column in step.images:
+            if column.lower() in made | later:
+                raise ValueError(
+                    f"{where}: images: {column!r} is a column that a step makes; name one of the source"
+                )
         for column in (*read, *(condition[0] for condition in step.when)):
             if column.lower() in later:
                 raise ValueError(
                     f"{where}: it reads {column!r}, a column that this step or a later one makes; change the "
                     "order of the steps"
-                )
-            if column.lower() in made and column in step.images:
-                raise ValueError(
-                    f"{where}: images: {column!r} is a column of an earlier step; name a column of the source"
                 )
             for earlier in steps[:number]:
                 name = f"{earlier.step.name}_{REJECTED_COLUMN}"

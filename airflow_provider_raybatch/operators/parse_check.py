@@ -38,7 +38,7 @@ _TOGETHER = {
     "tool_choice": ("tools", "engine", "engine_args", "tool_call_parser", *_NOT_WITH_TOOLS),
     "tool_call_parser": ("tools", "engine", "engine_args", "tool_choice", *_NOT_WITH_TOOLS),
     "top_n": ("model_task", *PAIRS),
-    "keep_images": ("model_task", "images"),
+    "keep_images": ("model_task", "images", "steps"),
     "adapter": ("engine", "adapters", "adapter_column", "model_task"),
     "adapters": ("engine", "adapter", "adapter_column", "model_task"),
     "adapter_column": ("engine", "adapter", "adapters", "model_task"),

@@ -19,7 +19,7 @@ from tests.support.beside_vllm import own_llm
 from tests.support.local_ray import local_ray
 from tests.support.vision_model import vision_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.turn(1)]
+pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.turn(0)]
 
 GREEDY = {"temperature": 0.0, "max_tokens": 8, "ignore_eos": True}
 ARGS: dict[str, Any] = {

@@ -124,6 +124,11 @@ class StepArguments(ContractModel):
                 f"images: a step that asks about each completion (each={self.each!r}) shows none; leave them "
                 "out, or ask about the row without each"
             )
+        if self.images and self.messages is not None and all(one.role != "user" for one in self.messages):
+            raise ValueError(
+                "images: no message has the role 'user', whose text they come before; add one, or leave them "
+                "out"
+            )
         return self
 
     @property

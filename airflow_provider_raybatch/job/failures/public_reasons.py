@@ -139,7 +139,7 @@ def public_reason(failure: RowFailure) -> str:
             return words or found[0]
     if (field := _FIELD.match(reason)) is not None and field[1] in _FIELDS:
         return f"the line's {field[1]} is refused"
-    general = _OF_STEP.get(failure.step, _OTHER)
+    general = _OF_STEP.get(failure.step.rpartition(".")[2], _OTHER)  # `judge.parse` in one of several steps
     if (kind := _CLASS.match(reason)) is not None and kind[1] in _CLASSES:
         return f"{general} ({kind[1]})"
     return general

@@ -100,7 +100,8 @@ def _reuse(step: Job, source: Source, resolved: RowMask, caches: Caches) -> list
 
 def keys_of_step(items: Sequence[WorkItem], step: Job) -> RequestKeys:
     """The keys of the rows of `items` that this step asks next."""
-    reader, render, standing = reader_of(step, whole=False), renderer_of(step), _standing(step)
+    reader = reader_of(step, whole=False, earlier_images=False)
+    render, standing = renderer_of(step), _standing(step)
     access = image_access(step.spec, step.listing, step.credentials)
     ordinals: list[int] = []
     made: list[bytes] = []

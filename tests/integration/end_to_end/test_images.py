@@ -29,7 +29,7 @@ ROWS = 80
     ("dag", "response"),
     [
         pytest.param("pictures", "response", marks=pytest.mark.turn(1)),
-        pytest.param("pictures_in_steps", "say_response", marks=pytest.mark.turn(5)),
+        pytest.param("pictures_in_steps", "say_response", marks=pytest.mark.turn(3)),
     ],
 )
 def test_a_retry_asks_nothing_twice_that_was_written(
@@ -65,7 +65,8 @@ def test_a_retry_asks_nothing_twice_that_was_written(
     said = [f"{one.said} Say {place[-6:]}" for place, one in zip(places, pictures, strict=True)]
     rows = dataset.to_arrow().to_pylist()
     assert {row["picture"]: row[response] for row in rows} == dict(zip(places, said, strict=True))
-    assert all(row.get("check_response") in (None, f"check {row[response]}") for row in rows)
+    if response == "say_response":
+        assert all(row["check_response"] == f"check {row[response]}" for row in rows)
     assert len(rows) == ROWS
     assert [one["status"] for one in jobs.of(task)] == ["FAILED", "SUCCEEDED"]
     steps = dataset.manifest.steps or [dataset.manifest.counts]

@@ -159,15 +159,32 @@ class TestImages:
             ),
             (
                 {"images": "read_response"},
-                "images: 'read_response' is a column of an earlier step; name a column of the source.",
+                "images: 'read_response' is a column that a step makes; name one of the source.",
+            ),
+            (
+                {"images": "READ_response"},
+                "images: 'READ_response' is a column that a step makes; name one of the source.",
+            ),
+            (
+                {"images": "judge_response"},
+                "images: 'judge_response' is a column that a step makes; name one of the source.",
             ),
             (
                 {"images": "scan", "each": "read"},
                 "images: a step that asks about each completion (each='read') shows none; "
                 "leave them out, or ask about the row without each.",
             ),
+            (
+                {
+                    "images": "scan",
+                    "prompt": None,
+                    "messages": [{"role": "system", "content": "{row.read_response}"}],
+                },
+                "images: no message has the role 'user', whose text they come before; add one, or leave them "
+                "out.",
+            ),
         ],
-        ids=["twice", "an answer", "each"],
+        ids=["twice", "an answer", "in capitals", "its own", "each", "no user"],
     )
     def test_what_a_step_can_not_show(self, change: dict[str, Any], sentence: str) -> None:
         many = {**self.READ, "sampling": {"n": 2, "temperature": 1}}

@@ -13,6 +13,7 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.decorators.ray_batch import ray_batch_task
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
+from airflow_provider_raybatch.steps import Step
 
 GOOD: dict[str, Any] = {
     "task_id": "t", "source": "/in/{{ ds }}", "prompt": "Say {row.x}", "model": "m",
@@ -80,6 +81,7 @@ def test_a_mistake_is_found_while_the_dag_is_parsed(arguments: dict[str, Any], s
         {"prompt": None, "messages": [{"role": "user", "content": "{{ params.a }}"}]},
         {"prompt": "Say it", "system_prompt": "{{ params.s }}"},
         {"prompt": "Say it", "images": "{{ params.i }}", "keep_images": True},
+        {"prompt": None, "steps": [Step("read", prompt="{{ params.p }}", images="i")], "keep_images": True},
         {"prompt": None, "model_task": "score", "query": "{{ params.q }}", "documents_column": "d"},
         {"prompt": None, "model_task": "score", "query": "q", "document": "{{ params.d }}", "top_n": 3},
         {"prompt": None, "model_task": "{{ params.t }}", "query": "q", "document": "{row.d}"},

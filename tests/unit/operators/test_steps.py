@@ -95,6 +95,11 @@ class TestTemplates:
         operator.render_template_fields({"params": {"digits": "20260101"}, "dag": dag})
         assert operator.steps == [{"name": "judge", "prompt": "20260101", "sampling": {"seed": "20260101"}}]
 
+    @pytest.mark.parametrize("given", ["scan", ["scan"], '["scan"]', "['scan']"])
+    def test_columns_of_images_may_be_text(self, given: Any) -> None:
+        (read,) = spec(Step("read", prompt="Read it", images=given)).steps
+        assert read.images == ["scan"]
+
     def test_a_whole_list_may_be_text(self) -> None:
         """As a template leaves what an XCom holds."""
         steps = [dict(DRAFT), dict(judge(when=[("draft_score", "in", [1, 2])]))]

@@ -79,6 +79,11 @@ def test_classes_of_exceptions_are_named_and_texts_are_not() -> None:
     assert public("another", canary("text")) == "the dead letter has the reason"
 
 
+def test_a_failure_of_a_step_has_the_words_of_its_kind() -> None:
+    for kind in STEPS:
+        assert public(f"judge.{kind}", "anything") == public(kind, "anything")
+
+
 def test_images_of_rows_have_a_kind_of_failure() -> None:
     with pytest.raises(ImageError) as caught:
         access().check(f"/{canary('folder')}/a.png")

@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_raybatch.contract import events, layout
 from airflow_provider_raybatch.contract.event_line import LONGEST_DOCUMENT
+from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.preview import RowAnswer
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.numbered_pictures import Picture
@@ -54,16 +55,16 @@ class Place:
         self._report_of, self._told = report_of, told
 
     def preview(self, rows: list[dict[str, Any]], ask: int, source: str = "in.jsonl", **fields: Any) -> Any:
-        self._source = self._folder / source
-        if not self._source.exists():  # written anew, it would be another input
+        self.source = self._folder / source
+        if not self.source.exists():  # written anew, it would be another input
             if source.endswith(".parquet"):
-                pq.write_table(pa.Table.from_pylist(rows), self._source)
+                pq.write_table(pa.Table.from_pylist(rows), self.source)
             else:
-                self._source.write_bytes(as_jsonl(rows))
-        return self._report_of(self.out, str(self._source), ask=ask, **fields)
+                self.source.write_bytes(as_jsonl(rows))
+        return self._report_of(self.out, str(self.source), ask=ask, **fields)
 
     def plan(self, **fields: Any) -> Any:
-        return self._report_of(self.out, str(self._source), "plan", **fields)
+        return self._report_of(self.out, str(self.source), "plan", **fields)
 
     def answers(self) -> dict[int, dict[str, RowAnswer]]:
         """Answers of the last preview, by row and step, in the order in which they came."""
@@ -80,7 +81,7 @@ class Place:
 
     def job(self, **fields: Any) -> list[dict[str, Any]]:
         """Run the job; returns its rows."""
-        attempt(self.out, 0, str(self._source), preserve_order=True, **fields)
+        attempt(self.out, 0, str(self.source), preserve_order=True, **fields)
         manifest = manifest_at(self.out)
         found = [pq.read_table(f"{manifest.uri}/{file.path}") for file in manifest.files]
         return [row for table in found for row in table.to_pylist()]
@@ -316,3 +317,32 @@ def test_a_column_of_images_that_holds_none_is_refused(place: Place) -> None:
     _, end = place.preview(rows, 0, steps=[DRAFT, judge], sampling={"temperature": 0}, prompt=None)
     (refusal,) = end.refusals
     assert refusal.startswith("steps: judge: images: column 'number' has the type int64")
+
+
+@pytest.mark.parametrize(
+    ("references", "when", "refusal", "notice"),
+    [
+        (["/etc/a", "/etc/b", "/etc/c"], None, "steps: judge: images: none of the first 3 rows", ""),
+        (["/etc/a", None, "/etc/c"], None, "max_error_fraction: 2 of the first 3 rows fail already", ""),
+        (["/etc/a", "/etc/b"], ["id", "==", "two"], "steps: judge: images: none of the first 2 rows", ""),
+        (["/etc/a", None], ["id", "==", "two"], "", ""),
+        (["/etc/a", None], ["draft_rejected", "is null"], "", "steps: judge: images: 1 of the first 2 rows"),
+        ([None, None, None], None, "", ""),
+    ],
+    ids=["all", "too many", "all that are asked", "one that is not asked", "by an answer", "none"],
+)  # fmt: skip
+def test_images_of_later_steps_are_looked_at_first(
+    place: Place, references: list[str | None], when: Any, refusal: str, notice: str
+) -> None:
+    """Before earlier steps are paid for; also by the job."""
+    rows = [{**row, "scan": one} for row, one in zip(ROWS, references, strict=False)]
+    judge = {**JUDGE, "images": "scan", "when": [when] if when else []}
+    fields = {"steps": [DRAFT, judge], "sampling": {"temperature": 0}, "prompt": None}
+    _, end = place.preview(rows, 0, **fields)
+    assert [one[: len(refusal)] for one in end.refusals] == ([refusal] if refusal else [])
+    assert any(one.startswith(notice) for one in end.notices)
+    if refusal:
+        with pytest.raises(RaybatchError) as caught:
+            attempt(place.out, 0, str(place.source), **fields)
+        assert str(caught.value).startswith(refusal)
+        assert place.parts() == []

@@ -13,20 +13,26 @@ import pytest
 
 from tests.support.replicas import Place, do, lines
 
-MOST = 275
-"""Calls of Python and C functions from a row's file to its part; there are 261 on Python 3.11."""
+MOST = 265
+"""Calls of Python and C functions from a row's file to its part; there are 255 to 260."""
 
 
-def calls(folder: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> int:
-    """Return the calls in all threads of a replica that does so many rows in one go."""
+def calls(folder: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> Counter[Any]:
+    """Return the calls of each function in all threads of a replica that does so many rows in one go.
+
+    Of C functions, those of each caller.
+    """
     folder.mkdir()
     place = Place(folder, monkeypatch, batch=200)
     place.source.write_text(lines(*({"id": number, "text": f"text {number}"} for number in range(rows))))
     replica = place.replica(engine="echo", rows_in_flight=256, flush_interval=3600)
-    found: Counter[str] = Counter()
+    found: Counter[Any] = Counter()
 
     def count(frame: Any, event: str, argument: Any) -> None:
-        found[event] += 1
+        if event == "call":
+            found[frame.f_code] += 1
+        if event == "c_call":
+            found[frame.f_code, argument.__qualname__] += 1
 
     threading.setprofile(count)
     sys.setprofile(count)
@@ -36,10 +42,12 @@ def calls(folder: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> int:
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]
     assert place.report.written == rows
-    return found["call"] + found["c_call"]
+    return found
 
 
 def test_a_row_takes_no_more_calls_than_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = 300, 1500
-    more = calls(tmp_path / "many", monkeypatch, many) - calls(tmp_path / "few", monkeypatch, few)
-    assert more / (many - few) < MOST
+    more = calls(tmp_path / "many", monkeypatch, many)
+    more.subtract(calls(tmp_path / "few", monkeypatch, few))
+    # Whole ones, since how many rows go together, and so share a call, is a matter of time.
+    assert sum(round(count / (many - few)) for count in more.values()) < MOST
