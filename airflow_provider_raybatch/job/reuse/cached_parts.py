@@ -43,10 +43,13 @@ def matched(ordinals: npt.NDArray[np.int64], keys: Keys, source: Responses) -> C
     return _with_hits(ordinals, keys, inverse, len(unique), source.lookup(unique))
 
 
-def matched_by_leader(followers: Followers, source: LedgerResponses) -> CachedRows:
-    """The followers whose leader has an outcome in `source`."""
+def matched_by_leader(followers: Followers, source: LedgerResponses, any_key: bool = False) -> CachedRows:
+    """The followers whose leader has an outcome in `source`, under their key.
+
+    :param any_key: whether the leader's outcome may be under another key, or under none.
+    """
     leaders, first, inverse = np.unique(followers.leaders, return_index=True, return_inverse=True)
-    hits = source.lookup_rows(leaders, followers.keys[first])
+    hits = source.lookup_rows(leaders, None if any_key else followers.keys[first])
     return _with_hits(followers.ordinals, followers.keys, inverse, len(leaders), hits)
 
 

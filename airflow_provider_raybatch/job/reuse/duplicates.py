@@ -76,6 +76,15 @@ class Followers(Arrays):
     leaders: Ordinals
     keys: Keys
 
+    def asking_now(self, own: RequestKeys) -> Followers:
+        """Those that ask what their leader asks, by keys that were made again.
+
+        They get these keys, but rows that make no request any more, as their leader, keep theirs.
+        """
+        keys = own.of(self.ordinals)
+        same = keys == own.of(self.leaders)
+        return Followers(self.ordinals, self.leaders, np.where(keys == b"", self.keys, keys)).where(same)
+
 
 Chosen: TypeAlias = Callable[[Ordinals], npt.NDArray[np.bool_]]
 """Which rows, by ordinal."""
@@ -171,6 +180,14 @@ def read_search(folder: Folder, entries: Iterable[Entry], rows: int) -> Search |
         if (one := _read(folder, files, rows)) is not None:
             found = replace(one, searched=one.searched | (found.searched if found else frozenset()))
     return found
+
+
+def forget_search(folder: Folder, run_folder: str) -> None:
+    """Let the next attempt make all keys again, since rows that were equal ask different things now.
+
+    :raises StorageError: the files can't be listed or deleted.
+    """
+    folder.delete(file.path for file in folder.list(run_folder) if file.path.endswith(DUPLICATES))
 
 
 def _read(folder: Folder, files: Sequence[Entry], rows: int) -> Search | None:

@@ -84,15 +84,17 @@ class LedgerResponses:
         """The keys of all parts, in ranges."""
         found = Partitions(_Place, self._ranges)
         each = in_order(lambda part: self._wanted(part, ["ok", "key"]), self._parts)
-        for number, (rows, _, there) in enumerate(each):
+        for number, (rows, table) in enumerate(each):
+            there = _keys(table, rows)
             place = _Place(there, np.full(len(rows), number), rows)
             found.add(place, key_array.range_of(there, self._ranges))
         return found
 
-    def lookup_rows(self, ordinals: npt.NDArray[np.int64], keys: Keys) -> Hits:
+    def lookup_rows(self, ordinals: npt.NDArray[np.int64], keys: Keys | None) -> Hits:
         """Find rows with a given key each. Opens only parts whose range of ordinals has one of them.
 
         :param ordinals: ascending, each once.
+        :param keys: ``None`` finds rows with any key, and those that failed before they had one.
         """
         first = np.searchsorted(ordinals, [part.first for part in self._parts], "left")
         stop = np.searchsorted(ordinals, [part.last for part in self._parts], "right")
@@ -123,20 +125,24 @@ class LedgerResponses:
             tables.append(table.append_column("hit", pa.array(inside)))
         return pa.concat_tables(tables, promote_options="permissive")
 
-    def _rows(self, part: Part, ordinals: npt.NDArray[np.int64], keys: Keys) -> tuple[_Places, _Places]:
-        rows, table, there = self._wanted(part, ["ok", "key", "ordinal"])
+    def _rows(
+        self, part: Part, ordinals: npt.NDArray[np.int64], keys: Keys | None
+    ) -> tuple[_Places, _Places]:
+        rows, table = self._wanted(part, ["ok", "key", "ordinal"], any_key=keys is None)
         places, rows_there = _matching(ordinals, table["ordinal"].to_numpy().astype(np.int64)[rows], rows)
-        own = there[np.searchsorted(rows, rows_there)]
-        right = own == keys[places]
+        if keys is None:
+            return places, rows_there
+        right = _keys(table, rows_there) == keys[places]
         return places[right], rows_there[right]
 
-    def _wanted(self, part: Part, columns: list[str]) -> tuple[_Places, pa.Table, Keys]:
-        """The rows with the wanted outcome, all rows, and the keys of the former."""
+    def _wanted(self, part: Part, columns: list[str], any_key: bool = False) -> tuple[_Places, pa.Table]:
+        """The rows with the wanted outcome and, unless `any_key` is set, with a key; and all rows."""
         found = self._columns(part, columns)
         table = _NO_ROWS if found is None else found
-        wanted = pc.and_(pc.is_valid(table["key"]), pc.equal(table["ok"], not self._failures))
-        rows = np.flatnonzero(wanted.to_numpy())
-        return rows, table, key_array.from_arrow(table["key"].take(pa.array(rows)))
+        wanted = pc.equal(table["ok"], not self._failures)
+        if not any_key:
+            wanted = pc.and_(wanted, pc.is_valid(table["key"]))
+        return np.flatnonzero(wanted.to_numpy()), table
 
     def _columns(self, part: Part, columns: Sequence[str]) -> pa.Table | None:
         """``None`` if the part is damaged and that counts as a miss."""
@@ -150,6 +156,10 @@ class LedgerResponses:
             self._damaged.add(part.path)
             self._on_damage(part.path)
             return None
+
+
+def _keys(table: pa.Table, rows: _Places) -> Keys:
+    return key_array.from_arrow(table["key"].take(pa.array(rows)))
 
 
 def _last(found: Sequence[Hits]) -> Hits:

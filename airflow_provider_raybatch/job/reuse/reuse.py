@@ -24,6 +24,7 @@ from airflow_provider_raybatch.job.reuse.duplicates import (
     Repeats,
     Search,
     followers_of,
+    forget_search,
     read_search,
     repeats_of,
 )
@@ -85,45 +86,93 @@ class ReusePlan:
             own = RequestKeys(gone.ordinals, gone.keys, np.ones(len(gone), np.bool_))
             lost.add(own, key_array.range_of(own.keys, lost.number))
         if job.spec.deduplicate:
-            self._share(lost)
+            self._follow(lost)
         if self.search is not None:
             self.search.write(job.folder, job.part_folder)
         return written
 
-    def _share(self, lost: Partitions[RequestKeys]) -> None:
+    def _follow(self, lost: Partitions[RequestKeys]) -> None:
         for some in lost:
             followers = followers_of(repeats_of(some.where(np.argsort(some.ordinals))))
             add_followers(self.followers, followers, len(self.rows))
             self.shared[followers.ordinals] = True
 
-    def fan_out(self, job: Job, source: Source, ledger: Sequence[Part]) -> list[Part]:
+    def fan_out(
+        self,
+        job: Job,
+        source: Source,
+        ledger: Sequence[Part],
+        parallel_map: ParallelMap[RequestKeys] | None = None,
+    ) -> list[Part]:
         """Give the followers the outcome of their leader, a response or a failure.
 
+        What a key is made of is read again when its row is asked: images, and what a user's function
+        returns. So a leader may have failed without a key, or asked something else. Its followers get its
+        outcome if their keys, made again, equal its own.
+
         :param ledger: all parts of this input so far.
+        :param parallel_map: makes keys again; without it, such followers get no outcome.
+        :raises RaybatchError: a follower asks something else than its leader now; the next attempt asks it.
         """
-        if not len(self.followers):
-            return []
-        written: list[Part] = []
-        chunks = source.chunks(ROWS_PER_CHUNK)
-        remaining = self.followers
-        for failures in (False, True):
-            responses = LedgerResponses(job.folder, ledger, failures)
-            found = CachedResponses(Partitions(CachedRows, remaining.number), responses, "duplicate")
-            others = Partitions(Followers, remaining.number)
-            for some in remaining:
-                cached = matched_by_leader(some, responses)
-                found.add(cached, source.rows)
-                add_followers(others, some.where(~np.isin(some.ordinals, cached.ordinals)), source.rows)
-            written += [part for parts_of_one, _ in found.write(job, chunks) for part in parts_of_one]
-            remaining = others
-        if len(remaining) and job.spec.prompt_function is not None:
-            raise RaybatchError(
-                f"prompt_function: {count_of(len(remaining), 'row')} asked what another row asks, until the "
-                "function was called for that one again; make it give the same for the same row, or set "
-                "deduplicate=False.",
-                FailureClass.USER_ERROR,
-            )
+        good, failed = (LedgerResponses(job.folder, ledger, failures) for failures in (False, True))
+        written, left = self._share(job, source, self.followers, good)
+        more, left = self._share(job, source, left, failed)
+        written += more
+        if not len(left) or parallel_map is None:
+            return written
+        more, left = self._share(job, source, _asking_now(job, source, left, parallel_map), good)
+        written += more
+        more, _ = self._share(job, source, left, failed, any_key=True)
+        written += more
+        if rows := len(self.followers) - sum(part.rows for part in written):
+            forget_search(job.folder, job.run_folder)
+            raise _asks_something_else(job, rows)
         return written
+
+    @staticmethod
+    def _share(
+        job: Job,
+        source: Source,
+        followers: Partitions[Followers],
+        responses: LedgerResponses,
+        any_key: bool = False,
+    ) -> tuple[list[Part], Partitions[Followers]]:
+        """Write the outcomes that leaders have in `responses`, and return the other followers."""
+        found = CachedResponses(Partitions(CachedRows, followers.number), responses, "duplicate")
+        others = Partitions(Followers, followers.number)
+        for some in followers:
+            cached = matched_by_leader(some, responses, any_key)
+            found.add(cached, source.rows)
+            add_followers(others, some.where(~np.isin(some.ordinals, cached.ordinals)), source.rows)
+        written = [part for some, _ in found.write(job, source.chunks(ROWS_PER_CHUNK)) for part in some]
+        return written, others
+
+
+def _asking_now(
+    job: Job, source: Source, followers: Partitions[Followers], parallel_map: ParallelMap[RequestKeys]
+) -> Partitions[Followers]:
+    """The followers that still ask what their leader asks, by keys that are made again."""
+    others: RowMask = np.ones(source.rows, np.bool_)
+    for some in followers:
+        others[some.ordinals] = others[some.leaders] = False
+    (own,) = request_keys(job, work(source, ROWS_PER_CHUNK, others), 1, parallel_map)
+    found = Partitions(Followers, followers.number)
+    for some in followers:
+        add_followers(found, some.asking_now(own), source.rows)
+    return found
+
+
+def _asks_something_else(job: Job, rows: int) -> RaybatchError:
+    said = f"{count_of(rows, 'row')} asked what another row asks, until"
+    if job.spec.prompt_function is not None:
+        return RaybatchError(
+            f"prompt_function: {said} the function was called for that one again; make it give the same for "
+            "the same row, or set deduplicate=False.",
+            FailureClass.USER_ERROR,
+        )
+    return RaybatchError(
+        f"images: {said} the image of that one changed; the next attempt asks them.", FailureClass.STORAGE
+    )
 
 
 def plan_reuse(

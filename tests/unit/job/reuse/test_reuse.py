@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -302,10 +303,11 @@ def test_nondeterministic_function_is_reported(tmp_path: Path, monkeypatch: pyte
         "def ask(row):\n    return f'{next(numbers) // 3}: {row[\"text\"]}'\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "moody", raising=False)
     prompt = {"prompt_function": "moody:ask"}
     first = Attempt(tmp_path, ["a", "b", "a"], **prompt, sampling=GREEDY)
     assert first.asked == [0, 1]
     first.answer(first.asked)
     with pytest.raises(RaybatchError, match=r"^prompt_function: 1 row asked what another row asks") as caught:
-        first.reuse_plan.fan_out(first.job, first.source, parts_of_task(first.job))
+        first.reuse_plan.fan_out(first.job, first.source, parts_of_task(first.job), in_sequence)
     assert caught.value.failure_class is FailureClass.USER_ERROR
