@@ -22,7 +22,7 @@ MAKEFLAGS += --jobs=4
 # Where it is set, each of many processes compiles Airflow and Ray for itself: two to three times a start's CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo examples docs external-links test lanes chaos kill-points batch-kills kubernetes-kills mutants embed-truth score-truth pictures lint lock clean
+.PHONY: help demo examples docs external-links test lanes chaos kill-points job-kills batch-kills kubernetes-kills mutants embed-truth score-truth pictures lint lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo "make lanes  check the oldest and the newest vLLM for CPUs, Airflow's pre-release, and other providers' operators"
 	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, CHAOS=--faults=0:49)"
 	@echo "make kill-points  kill and freeze at every point between two steps, and write benchmarks/results/kill_points.md"
+	@echo "make job-kills  kill jobs with steps, pictures and adapters, without and with Ray, and count (PARALLEL=3)"
 	@echo "make batch-kills  kill servers, scheduler, tasks, drivers and engines beside clients of the Batch API (ROUNDS=0:4)"
 	@echo "make kubernetes-kills  kill tasks with own clusters at every call, and on real Ray, and count what is left"
 	@echo "make mutants  break the safety code one place at a time, and see that a fast test notices (PARALLEL=3, ONLY=names)"
@@ -71,6 +72,9 @@ mutants: .venv/.stamp
 
 kill-points: .venv/.stamp
 	.venv/bin/python -m tests.chaos.points --parallel $(PARALLEL) --results .chaos/kill_points.jsonl --page benchmarks/results/kill_points.md
+
+job-kills: .venv/.stamp
+	.venv/bin/python -m tests.chaos.jobs --seeds 0:150 --real 0:20 --parallel $(PARALLEL) --results .chaos/job_kills.jsonl --page benchmarks/results/job_kills.md
 
 batch-kills: .venv/.stamp
 	.venv/bin/python -m tests.chaos.batch_api --seeds $(ROUNDS) --results .chaos/batch_api_kills.jsonl

@@ -25,6 +25,7 @@ from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.replica import row_images
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.replica.replica import Replica
+from airflow_provider_raybatch.job.row_order import regroup
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.run import supervision
 from airflow_provider_raybatch.job.run.launch import Launch
@@ -44,7 +45,8 @@ def without_cluster(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ray, "get", lambda reference, timeout=None: reference)
     patch.setattr(Reporter, "_run", lambda *_: None)
     patch.setattr(cluster_view, "view", lambda: Cluster(({"CPU": 2.0},)))
-    patch.setattr(row_images, "ray", in_threads())
+    for module in (row_images, regroup):
+        patch.setattr(module, "ray", in_threads())
     patch.setattr(reusing, "keys_over_the_cluster", in_sequence)
     patch.setattr(publishing, "publish_over_the_cluster", in_sequence)
     patch.setattr(Launch, "early", lambda *_: None)
@@ -55,14 +57,14 @@ def without_cluster(patch: pytest.MonkeyPatch) -> None:
 
 
 def in_threads() -> SimpleNamespace:
-    """What the stage that loads images asks of Ray; each task is a thread's."""
+    """What loading images and bringing rows together ask of Ray; each task is a thread's."""
 
     def remote(**_: Any) -> Callable[[Callable[..., Any]], SimpleNamespace]:
         return lambda function: SimpleNamespace(remote=lambda *given: asyncio.to_thread(function, *given))
 
     return SimpleNamespace(
         put=lambda value: value,
-        cluster_resources=lambda: {"CPU": 2.0},
+        cluster_resources=lambda: {"CPU": 2.0, "object_store_memory": 2.0**30},
         remote=remote,
         exceptions=ray.exceptions,
     )
