@@ -198,7 +198,7 @@ def play(seed: int, version: str, lives: dict[str, float], cluster: str | None =
         them, and is run again; a kill makes them longer.
     """
     kind, chance = [*KINDS][seed % len(KINDS)], random.Random(seed)
-    victim = VICTIMS[seed // len(KINDS) % len(VICTIMS)] if cluster else "job"
+    victim = VICTIMS[seed % len(VICTIMS)] if cluster else "job"
     root = Path(tempfile.mkdtemp(prefix="job-", dir="/tmp"))
     task, began, tries, succeeded = Task(seed, kind, root, cluster), time.monotonic(), 0, False
     for _ in range(chance.choice([1, 1, 2, 3])):
