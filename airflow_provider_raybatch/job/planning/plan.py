@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
@@ -157,7 +158,8 @@ def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster, workload: Worklo
     cpus, why_cpus = _cpus(spec, cluster, 1 if spans_nodes else gpus)
     asked = request(cpus, gpus, spec.accelerator_type)
     replicas, fewest, why_replicas = _replicas(spec, rows, cluster, asked, spans_nodes)
-    chunk, why_chunk = _rows_per_chunk(spec, rows, replicas)
+    longest = workload.longest_response if workload else spec.sampling.get("max_tokens")
+    chunk, why_chunk = _rows_per_chunk(spec, rows, replicas, longest)
     in_flight, why_in_flight = _chunks_in_flight(spec, gpus, chunk)
     in_engine, why_in_engine = _rows_in_engine(spec, gpus)
     of_a_replica = math.ceil(rows / (replicas if fewest is None else fewest))
@@ -268,10 +270,10 @@ def _replicas(
     return now, None, f"the cluster's nodes hold {fits}{feeds}"
 
 
-def _rows_per_chunk(spec: BatchInferenceSpec, rows: int, replicas: int) -> tuple[int, str]:
+def _rows_per_chunk(spec: BatchInferenceSpec, rows: int, replicas: int, longest: Any) -> tuple[int, str]:
+    """How many, and why; `longest` is the largest limit of a response, if each has one."""
     if spec.batch_size is not None:
         return spec.batch_size, "set by batch_size"
-    longest = spec.sampling.get("max_tokens")
     short = isinstance(longest, int) and longest <= _SHORT_RESPONSE
     wanted = _SHORT_CHUNK if short else _LONG_CHUNK
     balanced = math.ceil(rows / (replicas * _CHUNKS_PER_REPLICA))

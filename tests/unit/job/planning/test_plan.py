@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.job.planning import fit
-from airflow_provider_raybatch.job.planning.plan import Cluster
+from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
+from airflow_provider_raybatch.job.planning.plan import Cluster, make
+from airflow_provider_raybatch.job.row import Request
 from tests.support.clusters import DGX, H200, HEAD, LAPTOP, SMALL, autoscaled, plan
+from tests.support.specs import spec
 
 
 def parallel(size: int, **further: int) -> dict[str, Any]:
@@ -122,6 +125,27 @@ class TestPlan:
         made = plan(Cluster((H200,)), rows, sampling, **engine)
         assert made.rows_per_chunk == chunk
         assert made.reasons["rows_per_chunk"]
+
+    @pytest.mark.parametrize(
+        ("job", "rows", "chunk"),
+        [
+            (None, [16, 64], "512, as responses are short"),
+            (None, [16, 65], "128, as responses are long"),
+            (None, [16, None], "128, as responses are long"),
+            (500, [16, 8], "512, as responses are short"),
+            (16, [None, 500], "128, as responses are long"),
+        ],
+    )
+    @pytest.mark.parametrize("fields", [{}, {"adapters": {"a": "/a"}, "adapter_column": "a"}])
+    def test_limits_of_rows_decide_chunks(
+        self, job: int | None, rows: list[int | None], chunk: str, fields: dict[str, Any]
+    ) -> None:
+        """Sampling comes by row from a column, a function, a line of a batch file, or a step."""
+        limits = [{"max_tokens": one} if one else {} for one in [job, *rows]]
+        asked = spec(engine="vllm", sampling=limits[0], sampling_column="sampling", **fields)
+        requests = [Request(prompt="x", sampling=limit) for limit in limits[1:]]
+        made = make(asked, 100_000, Cluster((H200,)), workload_of(asked, requests))
+        assert made.reasons["rows_per_chunk"] == chunk
 
     @pytest.mark.parametrize(
         ("cluster", "engine", "rows_in_flight"),
