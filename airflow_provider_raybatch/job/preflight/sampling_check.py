@@ -62,8 +62,8 @@ def compact_json(spec: BatchInferenceSpec, requests: Sequence[Request], tokenize
     """The engine's `structured_outputs_config` for JSON without white space; else empty.
 
     Where a grammar allows white space between values, a weak model may write it until `max_tokens`. VLLM
-    forbids it only under a named backend: the one that `auto` would take. The engine of a job without
-    `structured_outputs` gets the same, so that a job with some can use the warm engine. What the user has set
+    forbids it only under a named backend: the one that `auto` would take. Where no request has
+    `structured_outputs`, the engine gets the same, so that jobs share a warm engine. What the user has set
     stays.
 
     :param requests: of the first rows.
@@ -77,8 +77,7 @@ def compact_json(spec: BatchInferenceSpec, requests: Sequence[Request], tokenize
     asked = asked_by(spec, requests)
     if any(one.get("disable_any_whitespace") is False or one.get("whitespace_pattern") for one in asked):
         return {}
-    rows_may_ask = spec.samples_by_row or spec.prompt_function is not None
-    if not asked and (rows_may_ask or spec.engine != "vllm"):
+    if not asked and spec.engine != "vllm":
         return {}
     taken = [found for one in asked if (found := _backends(one, tokenizer))]
     shared = set.intersection(*taken) if taken else set() if asked else set(_COMPACTS)

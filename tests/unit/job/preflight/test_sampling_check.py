@@ -80,13 +80,13 @@ def test_a_wish_beside_the_schema_counts_too(own: dict[str, Any]) -> None:
 
 
 def test_engines_of_text_are_the_same_as_those_of_json() -> None:
-    """So that a warm engine serves both. If rows may ask for what guidance alone takes, `auto` stays."""
+    """So that a warm engine serves both, and jobs whose rows may ask for JSON: until then, none decides."""
     assert compact(None, None) == XGRAMMAR
+    assert compact(None, None, sampling_column="sampling") == XGRAMMAR
     assert compact(None, None, config={"reasoning_parser": "qwen3"}) == {
         "reasoning_parser": "qwen3",
         **XGRAMMAR,
     }
-    assert compact(None, None, sampling_column="sampling") == {}
 
 
 @pytest.mark.slow
