@@ -117,7 +117,8 @@ def test_signatures_of_adapters() -> None:
     assert "lora_request" in parameters(AsyncLLM.generate)
     assert parameters(AsyncLLM.add_lora) == {"self", "lora_request"}
     assert parameters(AsyncLLM.remove_lora) == {"self", "lora_id"}
-    sizes = {"enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras"}
+    assert {"method", "args"} <= parameters(AsyncLLM.collective_rpc)
+    sizes = {"enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras", "worker_extension_cls"}
     assert sizes <= parameters(AsyncEngineArgs)
     made = lora_request("name", 7, "/folder")
     assert (made.lora_name, made.lora_int_id, made.lora_path) == ("name", 7, "/folder")

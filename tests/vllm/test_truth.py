@@ -294,6 +294,49 @@ def test_a_bad_adapter_leaves_the_engine_alive(engine: Any, tmp_path: Path) -> N
     prepared(engine, {})
 
 
+def renamed(folder: Path, **names: str) -> Path:
+    """Rename modules of an adapter, or what is before them."""
+    weights = folder / "adapter_model.safetensors"
+    content = weights.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = content[8:end].decode()
+    for before, after in names.items():
+        header = header.replace(before, after)
+    weights.write_bytes(len(header).to_bytes(8, "little") + header.encode() + content[end:])
+    return folder
+
+
+def test_an_adapter_that_fits_no_module_is_refused(engine: Any, tmp_path: Path) -> None:
+    """VLLM takes it without a word, and answers as the model alone. Of smaller weights it uses a part."""
+    good, name = save_adapter(tmp_path / "good"), ".layers.0.self_attn.q_proj"
+    no_head = renamed(save_adapter(tmp_path / "no_head"), **{"model.model.model.": "model.model."})
+    pictures = renamed(save_adapter(tmp_path / "pictures"), **{".layers.": ".language_model.layers."})
+    narrow = renamed(save_adapter(tmp_path / "narrow"), q_proj="o_proj", v_proj="q_proj")
+    for bad, sentence in (
+        (
+            no_head,
+            f"which would answer alone: it is for '{name[1:]}', and adapters may be for 'model{name}', ",
+        ),
+        (pictures, f"it is for 'model.language_model{name}', and adapters may be for 'model{name}', "),
+        (narrow, f"'bad' has weights of other sizes than the model's for 'model{name[:-6]}qkv_proj'; give"),
+    ):
+        with pytest.raises(PreflightError) as refused:
+            prepared(engine, {"acme": good, "bad": bad})
+        assert sentence in str(refused.value)
+    prepared(engine, {"acme": good})
+    prepared(engine, {})
+
+
+def test_target_modules_that_leave_an_adapter_out_refuse_it(tmp_path: Path) -> None:
+    args, adapter = {**ARGS, **LORA, "lora_target_modules": ["o_proj"]}, save_adapter(tmp_path / "acme")
+    sentence = r"it is for 'model.layers.0.self_attn.\w_proj', and adapters may be for '\S*.o_proj', "
+    with (
+        beside_vllm.own_engine(spec(engine_args=args)) as made,
+        pytest.raises(PreflightError, match=sentence),
+    ):
+        prepared(made, {"acme": adapter})
+
+
 TOOL_TEMPLATE = (
     "{{ bos_token }}{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for message in messages %}"
     "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}{{ '<|assistant|>' }}"

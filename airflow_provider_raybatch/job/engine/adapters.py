@@ -1,24 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """The adapters (LoRA) of one engine of vLLM, over all jobs that it serves.
 
-Three properties of vLLM decide how: an adapter that can't be loaded ends the engine if a request is the first
+Four properties of vLLM decide how: an adapter that can't be loaded ends the engine if a request is the first
 to need it; the engine knows an adapter by its number alone, so another folder under a known number is
-ignored; and cached prefixes are kept apart by the adapter's name alone. So each content has a name and a
-number of its own for as long as the engine lives, and is loaded before the first request.
+ignored; cached prefixes are kept apart by the adapter's name alone; and weights whose module the model does
+not have are ignored. So each content has a name and a number of its own for as long as the engine lives, and
+is loaded, and compared with the model's modules, before the first request.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_lora
 from airflow_provider_raybatch.job.engine.adapter_files import local_folder
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.failures.diagnosis import short
+
+_FEW = 2
+"""Of the model's modules, for a message."""
 
 
 class EngineAdapters:
@@ -86,3 +92,38 @@ class EngineAdapters:
                 f"adapters: vLLM can't load {name!r} from {request.lora_path!r} ({short(error)})."
             ) from error
         self._loaded.add(request.lora_int_id)
+        found = await vllm_compat_lora.fits(llm, request.lora_int_id)
+        if problem := _misfit(found):
+            raise PreflightError(f"adapters: {name!r} {problem}.")
+        if notice := _notice(found):
+            print(f"adapters: {name!r} {notice}.", file=sys.stderr, flush=True)
+
+
+def _misfit(found: Sequence[Mapping[str, Sequence[str]]]) -> str:
+    """Why an adapter would not answer as it was trained; empty if it does, as far as is known.
+
+    :param found: see :func:`~airflow_provider_raybatch.job.engine.vllm_compat_lora.fits`.
+    """
+    if not found:
+        return ""
+    if wrong := next((name for one in found for name in one["size"]), None):
+        return f"has weights of other sizes than the model's for {wrong!r}; give the model it was trained on"
+    if any(one["take"] for one in found):
+        return ""
+    own = next((name for one in found for name in one["left"]), "")
+    has = sorted({name for one in found for name in one["has"]})
+    has.sort(key=lambda name: name.split(".")[-2:] != own.split(".")[-2:])
+    return (
+        f"fits no module of the model, which would answer alone: it is for {own!r}, and adapters may be for "
+        f"{', '.join(map(repr, has[:_FEW]))}{' and others' if has[_FEW:] else ''}; give the model it was "
+        "trained on, or correct lora_target_modules in engine_args"
+    )
+
+
+def _notice(found: Sequence[Mapping[str, Sequence[str]]]) -> str:
+    """What of an adapter that answers is not used, or not known."""
+    if not found:
+        return "may not fit the model: the engine does not say which modules take weights"
+    if not (left := sorted(set.intersection(*(set(one["left"]) for one in found)))):
+        return ""
+    return f"answers without its weights of {count_of(len(left), 'module')}, as of {left[0]!r}"

@@ -18,7 +18,7 @@ from airflow_provider_raybatch.contract.arguments.sampling import check_sampling
 from airflow_provider_raybatch.contract.arguments.vllm_sampling import OTHER_SYSTEMS
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_lora
 from airflow_provider_raybatch.job.engine.gpu import memory_of_own_gpu
 from airflow_provider_raybatch.job.engine.sampling_values import tidied
 from airflow_provider_raybatch.job.failures.diagnosis import reason_of
@@ -67,6 +67,8 @@ def engine_args(spec: BatchInferenceSpec, spans_nodes: bool = False) -> dict[str
         defaults[UTILIZATION] = utilization_of(spec.num_gpus or 1.0, memory_of_own_gpu())
     if spec.reasoning_parser:
         defaults["reasoning_parser"] = spec.reasoning_parser  # thinking_token_budget wants it there
+    if spec.engine_args.get("enable_lora"):
+        defaults["worker_extension_cls"] = vllm_compat_lora.FIT_CLASS
     if vllm_compat.is_on_cpu():
         defaults.update(cpu_defaults(spec.model, spec.engine_args))
     return {**{name: value for name, value in defaults.items() if name in known}, **spec.engine_args}

@@ -21,6 +21,11 @@ from tests.support.s3_server import S3Server
 from tests.support.specs import spec
 
 
+def worker(**found: list[str]) -> dict[str, list[str]]:
+    """What a worker of vLLM finds of an adapter."""
+    return {"take": [], "size": [], "left": [], "has": [], **found}
+
+
 class Llm:
     """Stands for vLLM's engine, which has slots for adapters, and knows one by its number alone."""
 
@@ -28,6 +33,14 @@ class Llm:
         self.slots: list[int | None] = [None] * slots
         self.folders: dict[int, str] = {}
         self.errored = False
+        parallel = SimpleNamespace(worker_extension_cls=vllm_compat_lora.FIT_CLASS)
+        self.vllm_config = SimpleNamespace(parallel_config=parallel)
+        self.workers: list[dict[str, list[str]] | None] = [worker(take=["q_proj"])]
+
+    async def collective_rpc(self, method: str, args: tuple[int]) -> list[Any]:
+        assert callable(getattr(vllm_compat_lora.AdapterFit, method))
+        assert args[0] in self.folders
+        return self.workers
 
     async def add_lora(self, request: Any) -> bool:
         if "bad" in request.lora_path:
@@ -95,6 +108,65 @@ def test_an_adapter_that_vllm_can_t_load_is_named() -> None:
 def test_an_engine_that_dies_of_an_adapter_is_dead() -> None:
     with pytest.raises(EngineDeadError, match="while it loaded the adapter 'acme'"):
         load(EngineAdapters(), Llm(), {"acme": "/bad/worse"})
+
+
+HAS = [f"model.layers.{layer}.self_attn.{name}" for layer in (0, 1) for name in ("k_proj", "q_proj")]
+OTHER = "layers.1.self_attn.q_proj"
+
+
+@pytest.mark.parametrize(
+    ("workers", "refused", "noted"),
+    [
+        ([worker(take=HAS[:1], has=HAS)], "", ""),
+        ([worker(take=HAS[2:], has=HAS[:2], left=[OTHER]), worker(has=HAS[2:])], "", ""),
+        (
+            [worker(take=HAS[:1], left=["visual.proj", "a"]), worker(take=HAS[1:], left=["visual.proj"])],
+            "",
+            "adapters: 'acme' answers without its weights of 1 module, as of 'visual.proj'.",
+        ),
+        (
+            [worker(left=[OTHER], has=HAS[:2]), worker(left=[OTHER], has=HAS[2:])],
+            "adapters: 'acme' fits no module of the model, which would answer alone: it is for "
+            "'layers.1.self_attn.q_proj', and adapters may be for 'model.layers.0.self_attn.q_proj', "
+            "'model.layers.1.self_attn.q_proj' and others; give the model it was trained on, or correct "
+            "lora_target_modules in engine_args.",
+            "",
+        ),
+        (
+            [worker(take=HAS), worker(take=HAS, size=HAS[:1])],
+            "adapters: 'acme' has weights of other sizes than the model's for "
+            "'model.layers.0.self_attn.k_proj'; give the model it was trained on.",
+            "",
+        ),
+        (
+            [worker(take=HAS), None],
+            "",
+            "adapters: 'acme' may not fit the model: the engine does not say which modules take weights.",
+        ),
+    ],
+)
+def test_an_adapter_is_compared_with_the_models_modules(
+    workers: list[Any], refused: str, noted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each worker has a part of the model: of its layers, or of each layer."""
+    adapters, llm = EngineAdapters(), Llm()
+    llm.workers = workers
+    if refused:
+        with pytest.raises(PreflightError) as error:
+            load(adapters, llm, {"acme": "/a"})
+        assert str(error.value) == refused
+        llm.workers = [worker(take=HAS)]
+    assert list(load(adapters, llm, {"acme": "/a"})) == ["acme"]
+    assert list(llm.folders.values()) == ["/a"]
+    assert capsys.readouterr().err.strip() == noted
+
+
+def test_a_workers_extension_of_the_user_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    llm = Llm()
+    llm.vllm_config.parallel_config.worker_extension_cls = "acme.Worker"
+    llm.workers = [worker()]
+    assert list(load(EngineAdapters(), llm, {"acme": "/a"})) == ["acme"]
+    assert "may not fit the model" in capsys.readouterr().err
 
 
 def test_a_copy_of_s3_is_whole_and_shared(
