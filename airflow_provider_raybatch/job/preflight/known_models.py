@@ -46,6 +46,14 @@ _FILLED_IN = {"template_time", "adapter_digests"}
 _ASKED = {name for group in _ARGUMENTS for name in group.model_fields} - _FILLED_IN
 _TOKENISED = {"special_tokens_in_text", "on_overlong", "chunk_tokens", "chunk_overlap_tokens"}
 """What decides which tokens the engine gets of a request, and which requests fail."""
+_NUMBERS = {
+    "frequency_penalty": (-2, 2), "max_tokens": (1, 2**31 - 1), "min_p": (0, 1), "presence_penalty": (-2, 2),
+    "repetition_penalty": (0.01, 2), "seed": (0, 2**31 - 1), "temperature": (0, 2), "top_p": (0.01, 1),
+}  # fmt: skip
+"""Sampling parameters that vLLM takes within these bounds, whatever the model."""
+_WHOLE = {"max_tokens", "seed"}
+_OF_OTHERS = {"min_tokens", "n"}
+"""Parameters whose check depends on the numbers of others."""
 _MOST_SHAPES = 4096
 _WORDS = {"role", "type"}
 """Keys of a message, or of a part of one, whose values templates compare."""
@@ -105,7 +113,7 @@ def _made(
     """The check, which is kept for the same rows, and for others where they would get the same."""
     found = model_check.check_model(spec, requests, environment)
     if place is not None and version is not None and _is_lasting(found, spec, version):
-        _write(_of_rows(place), Kept(found, frozenset(), _digest_of(requests)))
+        _write(_of_rows(place), Kept(found, frozenset(), _digest_of(spec, requests)))
         if not found.failures and not found.truncated:
             _write(place, Kept(found, _with_earlier(place, shapes(requests))))
     return found
@@ -136,7 +144,7 @@ def _kept_of_rows(
 ) -> ModelCheck | None:
     """One that has counted these rows, as of an attempt before."""
     known = None if place is None else _read(_of_rows(place))
-    if known is None or known.rows != _digest_of(requests):
+    if known is None or known.rows != _digest_of(spec, requests):
         return None
     return _of_spec(known.checked, spec)
 
@@ -149,8 +157,9 @@ def _of_rows(place: Path) -> Path:
     return place.with_suffix(".rows.json")
 
 
-def _digest_of(requests: Sequence[Request]) -> str:
-    return hex_digest("\n".join(request.as_json() for request in requests))
+def _digest_of(spec: BatchInferenceSpec, requests: Sequence[Request]) -> str:
+    limit = str(spec.sampling.get("max_tokens"))
+    return hex_digest("\n".join([limit, *(request.as_json() for request in requests)]))
 
 
 def _current(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr]) -> Version | None:
@@ -198,7 +207,8 @@ def _place(
             _version("xgrammar"),
         ],
         "files": version.files,
-        "asked": spec.model_dump(mode="json", include=_ASKED | _TOKENISED),
+        "asked": spec.model_dump(mode="json", include=_ASKED | _TOKENISED)
+        | {"sampling": _decisive(spec.sampling)},
         "by_lines": spec.asks_by_lines,
         "engine": [spec.engine, spec.engine_args],
         "structured_outputs": asked_by(spec, requests),
@@ -207,6 +217,20 @@ def _place(
     content |= {"adapters": adapters} if adapters else {}
     content |= {"images": True} if spec.image_columns else {}
     return home / f"{hex_digest(json.dumps(content, sort_keys=True, default=str))}.json"
+
+
+def _decisive(sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that the check has something to say about."""
+    if not _OF_OTHERS.isdisjoint(sampling):
+        return dict(sampling)
+    return {name: value for name, value in sampling.items() if not _is_taken(name, value)}
+
+
+def _is_taken(name: str, value: Any) -> bool:
+    if name not in _NUMBERS or type(value) not in ({int} if name in _WHOLE else {int, float}):
+        return False
+    least, most = _NUMBERS[name]
+    return bool(least <= value <= most)
 
 
 def _adapters(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr]) -> dict[str, str] | None:

@@ -90,19 +90,62 @@ def test_the_second_job_finds_the_check_of_the_first(checks: Checks) -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"sampling": {"temperature": 0.5}},
+        {"sampling": {"stop": "x"}},
+        *(
+            {"sampling": values}
+            for values in (
+                {"temperature": 2.5},
+                {"temperature": "1"},
+                {"top_p": 0},
+                {"max_tokens": 0},
+                {"max_tokens": 7.5},
+                {"max_tokens": True},
+                {"seed": -1},
+                {"seed": 2**64},
+                {"min_tokens": 5, "max_tokens": 4},
+                {"n": 2, "temperature": 0},
+            )
+        ),
         {"engine_args": {"max_num_seqs": 8}},
         {"chat_template": "{{ messages }}"},
         {"accelerator_type": "H100"},
         {"messages": [{"role": "user", "content": "x"}]},
         {"text": LONG},
     ],
-    ids=lambda changed: next(iter(changed)),
+    ids=str,
 )
 def test_what_may_decide_the_check_is_checked_anew(checks: Checks, changed: dict[str, Any]) -> None:
     checks.ask()
     checks.ask(**changed)
     assert checks.made == 2
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"temperature": 0},
+        {"temperature": 2, "top_p": 1, "min_p": 0.5, "max_tokens": 7, "seed": 7},
+        {"presence_penalty": -2, "frequency_penalty": 2.0, "repetition_penalty": 1.1},
+    ],
+    ids=str,
+)
+def test_numbers_that_vllm_takes_need_no_other_check(checks: Checks, sampling: dict[str, Any]) -> None:
+    """Else a warm engine would wait for the import of vLLM in the process of each check."""
+    assert checks.ask(sampling={"stop": "x"}) == FOUND
+    found = checks.ask("Say y", sampling={**sampling, "stop": "x"})
+    assert (checks.made, found.is_kept) == (1, True)
+    asked = spec(engine="vllm", model=str(checks.folder), sampling={**sampling, "stop": "x"})
+    assert found.digests.spec == asked.response_digest
+
+
+@pytest.mark.slow
+def test_vllm_takes_numbers_that_need_no_check() -> None:
+    pytest.importorskip("vllm")
+    from airflow_provider_raybatch.job.engine.vllm_args import sampling_params
+
+    for name, ends in known_models._NUMBERS.items():
+        for value in ends:
+            assert getattr(sampling_params({name: value}), name) == value
 
 
 def turn(role: str = "user", content: Any = "x", **more: Any) -> dict[str, Any]:
@@ -357,12 +400,11 @@ def test_the_hub_is_asked_with_the_token_of_the_job(
 
 def test_a_kept_check_says_how_long_these_rows_may_be(checks: Checks) -> None:
     """It has not counted them: a token has a byte at least, and the chat template adds some."""
-    checks.ask()
-    found = checks.ask("x" * 90, sampling={"max_tokens": 30})
-    assert not found.is_kept  # other sampling
-    found = checks.ask("y" * 90, sampling={"max_tokens": 30})
-    assert found.is_kept
-    assert 90 + 30 < found.needed <= 200
+    checks.ask("x" * 90)
+    for text, limit in (("x", 30), ("y", 30), ("y", 40)):
+        found = checks.ask(text * 90, sampling={"max_tokens": limit})
+        assert found.is_kept
+        assert 90 + limit < found.needed <= 170 + limit
 
 
 def test_a_broken_cache_costs_time_only(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:
