@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import re
 
-_URL = re.compile(r"((?!file:|s3[an]?:|hf:)[A-Za-z][A-Za-z0-9+.-]+:/*)(?:[^/?#]*@)?([^?#]*)", re.IGNORECASE)
+_CONTAINER = r"\b(?:abfss?|wasbs?|oci)://[\w.$-]{1,100}@"
+"""A container or bucket before its account; a login has a colon."""
+_URL = re.compile(
+    rf"({_CONTAINER}|(?!file:|s3[an]?:|hf:)[A-Za-z][A-Za-z0-9+.-]+:/*)(?:[^/?#]*@)?([^?#]*)", re.IGNORECASE
+)
 _IN_TEXT = re.compile(r"(\b(?!file:|s3[an]?:|hf:)[a-z][a-z0-9+.-]{1,30}:/+)(\S*)", re.IGNORECASE)
 """A URL with what stands behind it; each character is looked at a few times, however long the text is."""
-_LOGIN = re.compile(r"(:/+)[^\s/?#'\"<>]{1,300}@")
+_LOGIN = re.compile(rf"({_CONTAINER})|(:/+)[^\s/?#'\"<>]{{1,300}}@", re.IGNORECASE)
 _BEHIND = ")]}>'\",.;:"
 """What may stand behind a URL in a sentence."""
 
@@ -29,5 +33,5 @@ def without_queries(text: str) -> str:
 
 def _without_query(found: re.Match[str]) -> str:
     place, mark, query = found[2].partition("?")
-    place = _LOGIN.sub(r"\1", found[1] + place)
+    place = _LOGIN.sub(r"\1\2", found[1] + place)
     return place + (query[len(query.rstrip(_BEHIND)) :] if mark else "")

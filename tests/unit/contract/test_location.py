@@ -180,7 +180,13 @@ def test_chat_template_is_not_a_path(template: str) -> None:
         ("https://host/a b.csv?X-Amz-Signature=s3cret', b", "https://host/a b.csv"),
         ("HTTP://me:s3cret@host:1/a.csv#s3cret", "HTTP://host:1/a.csv"),
         ("https:/host/a?s3cret", "https:/host/a"),
-        ("abfss://c@account/a?sig=s3cret", "abfss://account/a"),
+        ("abfss://c@account/a@b?sig=s3cret", "abfss://c@account/a@b"),
+        ("ABFS://c@account/a", "ABFS://c@account/a"),
+        ("wasbs://$web@account", "wasbs://$web@account"),
+        ("oci://bucket@namespace/a", "oci://bucket@namespace/a"),
+        ("abfss://me:s3cret@account/a", "abfss://account/a"),
+        ("redis://:s3cret@host/0", "redis://host/0"),
+        ("ftp://me@host/a", "ftp://host/a"),
         ("s3://bucket/day=?/a@b#c.csv", "s3://bucket/day=?/a@b#c.csv"),
         ("file:///a?.csv", "file:///a?.csv"),
         ("/a?b@c.csv", "/a?b@c.csv"),
@@ -199,9 +205,10 @@ def test_what_may_be_a_secret_of_a_uri_is_not_shown(uri: str, shown: str) -> Non
         ("['https://a/b?s3cret', 'az://c/d?s3cret']", "['https://a/b', 'az://c/d']"),
         ('{"uri": "https://a/b?s3cret"}', '{"uri": "https://a/b"}'),
         (
-            "read https://me:s3cret@host:1/a.csv or abfss://s3cret@b/c.",
-            "read https://host:1/a.csv or abfss://b/c.",
+            "read https://me:s3cret@host:1/a.csv or abfss://c@b/d?s3cret, ftp://s3cret@b/d.",
+            "read https://host:1/a.csv or abfss://c@b/d, ftp://b/d.",
         ),
+        ("['wasb://c@a/d','abfs://me:s3cret@a/d']", "['wasb://c@a/d','abfs://a/d']"),
         ("which rows? s3://b/x?.csv, see https://docs.example/x or https://a/@b, me@c.example.", None),
     ],
 )
@@ -210,7 +217,14 @@ def test_queries_of_urls_are_cut_from_a_text(text: str, shown: str | None) -> No
 
 
 @pytest.mark.parametrize(
-    "text", ["a." * 200_000, "http://" * 100_000, f"http://h/?{')' * 500_000}a", "http://a@" * 70_000]
+    "text",
+    [
+        "a." * 200_000,
+        "http://" * 100_000,
+        "abfs://" * 100_000,
+        f"http://h/?{')' * 500_000}a",
+        "http://a@" * 70_000,
+    ],
 )
 def test_long_texts_without_queries_are_as_quick(text: str) -> None:
     """Growing with its square, each of these would take an hour."""
