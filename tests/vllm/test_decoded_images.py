@@ -36,11 +36,6 @@ def files() -> Iterator[tuple[str, bytes]]:
     for mode in ("L", "LA", "1"):
         yield mode, saved(rgba.convert(mode))
     yield "grey with a transparent level", saved(rgb.convert("L"), transparency=100)
-    sixteen = np.random.default_rng(1).integers(0, 65536, (24, 32), np.uint16)
-    yield "16 bit PNG", saved(Image.fromarray(sixteen))
-    yield "16 bit TIFF", saved(Image.fromarray(sixteen), "TIFF")
-    yield "32 bit TIFF", saved(Image.fromarray(sixteen.astype(np.int32)), "TIFF")
-    yield "float TIFF", saved(Image.fromarray(sixteen.astype(np.float32) / 256), "TIFF")
     for kind in ("JPEG", "TIFF"):
         yield f"CMYK {kind}", saved(rgb.convert("CMYK"), kind)
     yield "progressive JPEG", saved(rgb, "JPEG", progressive=True)

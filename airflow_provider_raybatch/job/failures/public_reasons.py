@@ -91,6 +91,7 @@ _SAYS: tuple[tuple[str, str | None], ...] = (
     (".* is on a host that is not allowed; ", "an image is on a host that is not in image_hosts"),
     (".* has more than the .* of max_image_bytes; ", "an image has more than max_image_bytes"),
     (".*the image has more than .* pixels; ", "an image has more than max_image_pixels"),
+    (".*the image has the mode ", "an image has more than 8 bits a channel"),
     (".*the image is damaged or cut off ", "an image is damaged or cut off"),
     (".* did not arrive within the .* s of image_timeout; ", "an image did not arrive within image_timeout"),
     (".* can't be read, there is no such object; ", "an image is not where its reference says"),

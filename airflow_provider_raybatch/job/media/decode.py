@@ -21,6 +21,8 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 _NAMED = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
 _OTHERS = ((b"<", "HTML, XML or SVG"), (b"%PDF-", "PDF"), (b"{", "JSON"))
 _WHITE = (255, 255, 255)
+_WIDE = ("I", "F")
+"""Begin Pillow's modes of 16 and 32 bits a channel: ``convert("RGB")`` clips their values."""
 
 
 def decode(content: bytes, most_pixels: int) -> npt.NDArray[np.uint8]:
@@ -28,7 +30,8 @@ def decode(content: bytes, most_pixels: int) -> npt.NDArray[np.uint8]:
 
     :param most_pixels: checked by the header, before memory is taken for them. Pillow itself refuses more
         than about 179 million.
-    :raises ImageError: it is not an image of :data:`FORMATS`, damaged, cut off or too large.
+    :raises ImageError: it is not an image of :data:`FORMATS`, damaged, cut off or too large, or has more than
+        8 bits a channel in grey.
     :raises PreflightError: the node has no Pillow.
     """
     pillow = import_pillow()
@@ -44,6 +47,11 @@ def decode(content: bytes, most_pixels: int) -> npt.NDArray[np.uint8]:
         width, height = image.size
         if width * height > most_pixels:
             raise _too_many(most_pixels)
+        if image.mode.startswith(_WIDE):
+            raise ImageError(
+                f"the image has the mode {image.mode!r}, whose values do not fit 8 bits a channel; scale "
+                "them to 0 to 255, and write it as 8-bit grey or RGB"
+            )
         try:
             return np.asarray(_rgb(image))
         except Exception as error:  # decoders raise whatever a damaged image leads to

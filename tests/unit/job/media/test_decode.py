@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 
@@ -34,6 +35,24 @@ def test_each_format_is_decoded_to_rgb(kind: str) -> None:
     pixels = decode(image_file((0, 0, 255), (8, 6), kind), MOST)
     assert (pixels.shape, pixels.dtype) == ((6, 8, 3), np.uint8)
     assert np.abs(pixels.astype(int) - (0, 0, 255)).max() <= 3  # JPEG and WebP lose some
+
+
+@pytest.mark.parametrize("mode", pillow.MODES)
+def test_a_mode_of_more_than_8_bits_is_refused(mode: str) -> None:
+    """Pillow's conversion to RGB would clip its values to white, and make floats up to 1 black."""
+    for kind in FORMATS:
+        try:
+            content = saved(pillow.new(mode, (2, 1)), kind)
+        except (OSError, ValueError):  # the format has no such mode
+            continue
+        found = pillow.open(io.BytesIO(content)).mode
+        if found.startswith(("I", "F")):
+            assert refused(content) == (
+                f"the image has the mode {found!r}, whose values do not fit 8 bits a channel; scale them "
+                "to 0 to 255, and write it as 8-bit grey or RGB"
+            )
+        else:
+            assert decode(content, MOST).shape == (1, 2, 3)
 
 
 def test_an_animation_is_its_first_frame() -> None:
