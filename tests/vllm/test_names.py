@@ -211,6 +211,21 @@ def test_sampling_parameters_are_read_without_importing_vllm() -> None:
     assert vllm_compat.installed_version() == vllm.__version__
 
 
+@pytest.mark.parametrize("fields", [{"content": "4", "reasoning": "2 and 2"}, {"tool_calls": [{}]}, {}])
+def test_messages_of_servers_are_asked_again(fields: dict[str, Any]) -> None:
+    from openai.types.chat import ChatCompletionMessage
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatMessage
+
+    from airflow_provider_raybatch.job.request.openai_batch.messages import chat_of
+
+    call = {"id": "a", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    calls = [{**call, **one} for one in fields.get("tool_calls", ())]
+    message = ChatMessage(role="assistant", **{**fields, "tool_calls": calls}).model_dump()
+    of_openai = ChatCompletionMessage.model_validate(message).model_dump()
+    asked = {"role": "assistant", **({"tool_calls": calls} if calls else {"content": "", **fields})}
+    assert chat_of([message])[0] == chat_of([of_openai])[0] == [asked]
+
+
 def test_parsers_of_tools() -> None:
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.parser import ParserManager

@@ -13,7 +13,9 @@ from airflow_provider_raybatch.job.row import IMAGE_PART, Image, ImageError
 _ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 """OpenAI's roles, each with that of open models' templates."""
 _FIELDS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "refusal"})
-_NAMES = ("name", "tool_call_id", "refusal")
+_OF_ANSWERS = frozenset({"annotations", "reasoning", "reasoning_content"})
+"""What an assistant's message may have besides: OpenAI, vLLM's server or this job wrote it as an answer."""
+_NAMES = ("name", "tool_call_id", "refusal", "reasoning", "reasoning_content")
 
 
 def chat_of(messages: Any, no_images: str = "") -> tuple[list[dict[str, Any]], tuple[Image, ...]]:
@@ -37,16 +39,22 @@ def chat_of(messages: Any, no_images: str = "") -> tuple[list[dict[str, Any]], t
 def _message(where: str, message: Any, no_images: str) -> tuple[dict[str, Any], list[Image]]:
     if not isinstance(message, dict):
         raise wrong(where, "a message, an object", message)
-    given = {name: value for name, value in message.items() if value is not None}
-    for name in given:
-        if name not in _FIELDS:
-            raise LineError(f"{where}.{name[:100]}", "a message takes no such field; remove it", UNSUPPORTED)
+    given = {
+        name: value
+        for name, value in message.items()
+        if value is not None and (value != [] or name == "content")
+    }
     role = given.get("role")
+    for name in given:
+        if name not in _FIELDS and not (role == "assistant" and name in _OF_ANSWERS):
+            raise LineError(f"{where}.{name[:100]}", "a message takes no such field; remove it", UNSUPPORTED)
     if not isinstance(role, str) or role not in _ROLES:
         raise wrong(f"{where}.role", " or ".join(map(repr, _ROLES)), role)
     for name in _NAMES:
         if not isinstance(given.get(name, ""), str):
             raise wrong(f"{where}.{name}", "a text", given[name])
+    if role == "assistant":
+        _make_askable(given)
     calls = given.get("tool_calls")
     if calls is not None:
         given["tool_calls"] = _calls(f"{where}.tool_calls", calls, role)
@@ -59,6 +67,15 @@ def _message(where: str, message: Any, no_images: str) -> tuple[dict[str, Any], 
         why = no_images or f"messages of the role {role!r} have none; move it to one of the user"
         raise LineError(f"{where}.content", f"it has an image, and {why}", UNSUPPORTED)
     return {**given, "role": _ROLES[role]}, images
+
+
+def _make_askable(answer: dict[str, Any]) -> None:
+    """Leave in an answer what vLLM's server shows to templates, under its names."""
+    answer.pop("annotations", None)
+    if (thought := answer.pop("reasoning_content", None)) is not None:
+        answer.setdefault("reasoning", thought)
+    if "content" not in answer and "tool_calls" not in answer:
+        answer["content"] = answer.pop("refusal", "")
 
 
 def _content(where: str, content: Any, images: list[Image]) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.arguments.openai_batch import COMPLETIONS, EMBEDDINGS
+from airflow_provider_raybatch.job.output.openai_batch.bodies import chat_completion
 from airflow_provider_raybatch.job.request.openai_batch.line import request_of
 from airflow_provider_raybatch.job.request.openai_batch.refusal import LineError
 from airflow_provider_raybatch.job.request.render import renderer
@@ -239,8 +240,46 @@ def test_fields_of_messages_are_those_of_templates() -> None:
         {"role": "assistant", "tool_calls": [CALL]},
         {"role": "tool", "content": "3", "tool_call_id": "c1"},
     ]
-    strange = [{"role": "user", "content": "x", "reasoning_content": "y"}]
-    assert refused(line("a", chat(messages=strange)))[0] == "messages.0.reasoning_content"
+    for strange in ({"role": "user", "reasoning_content": "y"}, {"role": "assistant", "audio": {"id": "a"}}):
+        name = list(strange)[-1]
+        assert refused(line("a", chat(messages=[{"content": "x", **strange}])))[0] == f"messages.0.{name}"
+
+
+ANSWERED = {"completions": [{"text": "4", "finish_reason": "stop", "reasoning": "2 and 2"}]}
+COUNTS = {"input_tokens": 1, "output_tokens": 1, "cached_tokens": 0}
+OF_OPENAI = {"refusal": None, "annotations": [], "audio": None, "function_call": None, "tool_calls": None}
+CITED = {"type": "url_citation", "url_citation": {"url": "https://a.example", "title": "A"}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "asked"),
+    [
+        ({**OF_OPENAI, "content": "4"}, {"content": "4"}),
+        ({"content": "4", "refusal": None, "annotations": [CITED]}, {"content": "4"}),
+        ({"content": None, "refusal": "I can't", "annotations": []}, {"content": "I can't"}),
+        ({**OF_OPENAI, "content": None, "tool_calls": [CALL]}, {"tool_calls": [CALL]}),
+        # vLLM's, the second one cut off while it thought; its older versions wrote both names.
+        ({**OF_OPENAI, "content": "4", "reasoning": "2 and 2"}, {"content": "4", "reasoning": "2 and 2"}),
+        ({"content": None, "tool_calls": [], "reasoning": "2 and"}, {"content": "", "reasoning": "2 and"}),
+        (
+            {"content": "4", "reasoning": "2 and 2", "reasoning_content": "2 and 2", "tool_calls": []},
+            {"content": "4", "reasoning": "2 and 2"},
+        ),
+        (
+            chat_completion("a", 0, chat(), {**ANSWERED, **COUNTS})["choices"][0]["message"],
+            {"content": "4", "reasoning": "2 and 2"},
+        ),
+    ],
+)
+def test_message_of_an_answer_is_asked_again(answer: dict[str, Any], asked: dict[str, Any]) -> None:
+    messages = [{"role": "assistant", **answer}, {"role": "user", "content": "why?"}]
+    assert request(line("a", chat(messages=messages))).messages == [
+        {"role": "assistant", **asked},
+        {"role": "user", "content": "why?"},
+    ]
+    for name in ("reasoning", "reasoning_content"):
+        wrong = [{"role": "assistant", "content": "x", name: 4}]
+        assert refused(line("a", chat(messages=wrong)))[:2] == (f"messages.0.{name}", "invalid_value")
 
 
 @pytest.mark.parametrize("name", ["custom_id", "method", "url", "body"])
