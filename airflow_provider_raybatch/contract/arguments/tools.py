@@ -16,7 +16,7 @@ from airflow_provider_raybatch.contract.base import ContractModel, shown
 
 TOOL_CALLS_COLUMN = "tool_calls"
 BROKEN_CALL = "broken_tool_call"
-"""In a completion's `extra`: why the parser could not read a call in it."""
+"""In a completion's `extra`: true if the parser failed on it."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _WORDS = ("auto", "required", "none")
 _FORM = '{"type": "function", "function": {"name": ..., "parameters": <JSON schema>}}'

@@ -17,6 +17,8 @@ from airflow_provider_raybatch.job.row import Completion, Response
 
 _CALLS = "tool_calls"
 """Finish reason of a completion that calls tools, as in OpenAI's API."""
+_NOTHING = frozenset({"", "null", '""'})
+"""Arguments that vLLM reads as an empty object when the chat goes on."""
 
 
 class ToolCaller:
@@ -34,17 +36,12 @@ class ToolCaller:
             request = vllm_compat_tools.tool_request(tools_of(spec), spec.tool_choice)
             self._tools = request.tools
             self._request = self._kind(tokenizer, self._tools).adjust_request(request)
-            self._starts = vllm_compat_tools.start_texts(self._parser())
         except Exception as error:  # each parser raises its own
             raise PreflightError(
                 f"tool_call_parser: {name!r} does not fit this model and its tools ({short(error)}); take "
                 "the parser of the model's family."
             ) from error
-        self._errors = vllm_compat_tools.parser_errors()
         self.sampling: dict[str, Any] = vllm_compat_tools.constraint_of(self._request)
-
-    def _parser(self) -> Any:
-        return self._kind(self._tokenizer, self._tools)
 
     def added(self, response: Response, output: Any) -> Response:
         """The response with the calls of each completion.
@@ -54,27 +51,26 @@ class ToolCaller:
         return replace(response, completions=tuple(map(self.found, response.completions)))
 
     def found(self, completion: Completion) -> Completion:
-        """The completion with its calls, and the text beside them.
+        """The completion with its calls, and the text beside them, as vLLM's server has them.
 
-        A text that was cut off calls nothing: its arguments may be incomplete, and fit nevertheless.
+        A text in which the parser finds no call is the answer. One that was cut off calls nothing: its
+        arguments may be incomplete, and fit nevertheless.
         """
         if completion.finish_reason == "length":
             return completion
-        with self._errors.noted() as errors:
-            try:
-                parser, request = self._parser(), self._request
-                _, text, calls = parser.parse(completion.text, request, enable_auto_tools=True)
-            except Exception as error:
-                text, calls = completion.text, None
-                errors.append(f"{type(error).__name__}: {error}")
-        if calls:
-            made = [{"name": call.name, "arguments": call.arguments} for call in calls]
-            return _changed(completion, text or "", {TOOL_CALLS_COLUMN: made}, _CALLS)
-        begun = next((start for start in self._starts if start in completion.text), None)
-        if errors or begun is not None:
-            why = errors[-1] if errors else f"after {begun!r}"
-            return _changed(completion, completion.text, {BROKEN_CALL: why}, completion.finish_reason)
-        return completion
+        try:
+            parser = self._kind(self._tokenizer, self._tools)
+            _, text, calls = parser.parse(completion.text, self._request, enable_auto_tools=True)
+        except Exception:  # each parser raises its own
+            return _changed(completion, completion.text, {BROKEN_CALL: True}, completion.finish_reason)
+        if not calls:
+            text = completion.text if text is None else text
+            return _changed(completion, text, {}, completion.finish_reason)
+        made = [
+            {"name": call.name, "arguments": "{}" if call.arguments.strip() in _NOTHING else call.arguments}
+            for call in calls
+        ]
+        return _changed(completion, text or "", {TOOL_CALLS_COLUMN: made}, _CALLS)
 
 
 def _changed(completion: Completion, text: str, extra: Mapping[str, Any], reason: str) -> Completion:

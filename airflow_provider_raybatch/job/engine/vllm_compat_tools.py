@@ -6,11 +6,9 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
-import functools
 import json
 import logging
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_raybatch.job.engine.vllm_compat import source_of
@@ -18,14 +16,6 @@ from airflow_provider_raybatch.job.engine.vllm_compat import source_of
 _BLANKS = "max_whitespace_cnt"
 """Of JSON in xgrammar's structural tags; null for no limit."""
 _REGISTRY = "_TOOL_PARSERS_TO_REGISTER"
-_STARTS = (
-    "tool_call_start_token",
-    "tool_calls_start_token",
-    "bot_token",
-    "tool_call_start",
-    "TOOL_CALLS_BEGIN",
-)
-"""Attributes of vLLM's parsers that hold the text before a call."""
 
 
 def tool_parsers() -> list[str]:
@@ -57,6 +47,8 @@ def tool_parser(name: str) -> Any:
     """
     from vllm.parser import ParserManager
 
+    # They log a traceback for each text in which they can't read a call.
+    logging.getLogger("vllm.tool_parsers").setLevel(logging.CRITICAL)
     return ParserManager.get_parser(tool_parser_name=name, enable_auto_tools=True)
 
 
@@ -87,40 +79,3 @@ def _compact(part: Any) -> Any:
         return part
     inner = {name: value if name == "json_schema" else _compact(value) for name, value in part.items()}
     return {**inner, _BLANKS: 1} if inner.get(_BLANKS, 0) is None else inner
-
-
-def start_texts(parser: Any) -> list[str]:
-    """Texts with which a call begins, where the parser tells."""
-    inner = parser.tool_parser
-    found = (getattr(inner, name, None) for name in _STARTS)
-    return [text for text in found if isinstance(text, str) and text]
-
-
-class ParserErrors(logging.Handler):
-    """Notes what vLLM's parsers log as errors, each in its own thread, in place of printing tracebacks."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self._of_thread = threading.local()
-        logger = logging.getLogger("vllm.tool_parsers")
-        logger.addHandler(self)
-        logger.propagate = False
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Note an error."""
-        error = record.exc_info[1] if record.exc_info else None
-        self._of_thread.found = f"{type(error).__name__}: {error}" if error else record.getMessage()
-
-    @contextlib.contextmanager
-    def noted(self) -> Iterator[list[str]]:
-        """A list that has the last error, once the block has ended."""
-        self._of_thread.found, found = None, list[str]()
-        yield found
-        if self._of_thread.found is not None:
-            found.append(self._of_thread.found)
-
-
-@functools.cache
-def parser_errors() -> ParserErrors:
-    """The one of this process, whichever jobs it serves."""
-    return ParserErrors()

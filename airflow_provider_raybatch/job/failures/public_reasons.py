@@ -78,7 +78,7 @@ _SAYS: tuple[tuple[str, str | None], ...] = (
     ("the response does not fit the JSON schema", None),
     ("the response does not fit the columns of response_format", None),
     ("the response is not one of the choices", None),
-    ("the response calls a tool in a form that can't be read", None),
+    ("the tool_call_parser .* can't read the response", "the tool_call_parser can't read the response"),
     ("the response calls no tool, which tool_choice asks for", None),
     ("the response calls the tool ", "the response calls a tool that is not among tools"),
     ("the arguments of .* are not JSON", "the arguments of a tool call are not JSON"),

@@ -29,8 +29,8 @@ class ToolCalls(CompletionColumns):
 
     def _problem(self, completion: Completion) -> str | None:
         shown = repr(completion.text[:_SHOWN])
-        if (why := completion.extra.get(BROKEN_CALL)) is not None:
-            return f"the response calls a tool in a form that can't be read ({why}): {shown}"
+        if completion.extra.get(BROKEN_CALL):
+            return f"the tool_call_parser {self.spec.tool_call_parser!r} can't read the response: {shown}"
         calls = completion.extra.get(TOOL_CALLS_COLUMN) or ()
         if not calls and self.spec.must_call_tools:
             cut = ", cut off by max_tokens" if completion.finish_reason == "length" else ""

@@ -51,8 +51,8 @@ GOOD = ("add", '{"a": 3, "b": 4}')
         (response(("add", '{"a": 3, ')), "the arguments of 'add' are not JSON ("),
         (response(("rm", "{}")), "the response calls the tool 'rm', which is not among tools"),
         (
-            response(text="<tool_call>{", reason="stop", **{BROKEN_CALL: "after '<tool_call>'"}),
-            "the response calls a tool in a form that can't be read (after '<tool_call>'): '<tool_call>{'",
+            response(text="<tool_call>{", reason="stop", **{BROKEN_CALL: True}),
+            "the tool_call_parser 'hermes' can't read the response: '<tool_call>{'",
         ),
     ],
 )
