@@ -7,17 +7,24 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import ray
 
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
+from airflow_provider_raybatch.job.input.listing import Listing
+from airflow_provider_raybatch.job.media.load import Loaded
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
+from airflow_provider_raybatch.job.replica import row_images
 from airflow_provider_raybatch.job.replica.crash_log import CrashLog
 from airflow_provider_raybatch.job.replica.inflight import InflightRequests, Row
 from airflow_provider_raybatch.job.replica.request_builder import PreparedRow
+from airflow_provider_raybatch.job.replica.row_images import RowImages
 from airflow_provider_raybatch.job.row import Image, Request, RowFailure
 from airflow_provider_raybatch.job.work import Stopwatch
+from tests.support.specs import spec
 
 MOST, AHEAD = 4, 3
 FAILURE = RowFailure("media", "it is no picture")
@@ -211,3 +218,79 @@ async def test_only_time_with_room_for_a_row_is_a_wait(
     await settled()
 
     assert rows.watch.seconds["wait_for_images"] == MOST
+
+
+class Cluster:
+    """Stands for Ray, whose tasks decode: `answer` is what each one returns or raises."""
+
+    exceptions = ray.exceptions
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {}
+
+    def remote(self, **_: Any) -> Any:
+        async def task() -> Any:
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer
+
+        return lambda function: SimpleNamespace(remote=lambda images, access: task())
+
+
+def row_images_of(folder: Path, cluster: Cluster, attached: Any, patch: pytest.MonkeyPatch) -> RowImages:
+    """The images of a replica whose engine makes `attached` of each row's pixels."""
+    patch.setattr(row_images, "ray", cluster)
+    patch.setattr(row_images, "_PAUSE", 0.0)
+    replica: Any = SimpleNamespace(
+        job=SimpleNamespace(spec=spec(images="image"), listing=Listing("parquet", ()), credentials=None),
+        plan=SimpleNamespace(replicas=1),
+        steps=[SimpleNamespace(builder=SimpleNamespace(keyed=lambda prepared, images: prepared))],
+        begun=CrashLog(folder / "begun"),
+        engine=SimpleNamespace(attach=lambda encoded, pixels: attached),
+    )
+    return RowImages(replica, Stopwatch())
+
+
+async def loads_all_it_has_room_for(images: RowImages) -> list[RowFailure | None]:
+    loading, rows = [], cast(Any, None)
+    while images.has_room:
+        prepared = PreparedRow(Request(prompt="x", images=(Image(content=b"a picture"),)))
+        loading.append(images.load(Row(0, 0, prepared, rows, 0)))
+    return await asyncio.gather(*loading)
+
+
+@pytest.mark.parametrize(
+    ("answer", "attached"),
+    [
+        (FAILURE, "encoded"),
+        (Loaded([], ()), FAILURE),
+        (ray.exceptions.WorkerCrashedError(), "encoded"),
+    ],
+    ids=["is no picture", "the engine refuses it", "ends the process that decodes it"],
+)
+async def test_a_broken_picture_makes_room_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Any, attached: Any
+) -> None:
+    """It never enters the engine, so without that a few of them would stop the replica."""
+    images = row_images_of(tmp_path, Cluster(answer), attached, monkeypatch)
+    for _ in range(2):
+        failures = await loads_all_it_has_room_for(images)
+        assert len(failures) == row_images._FEWEST
+        assert all(isinstance(one, RowFailure) for one in failures)
+        assert images.has_room
+
+
+async def test_a_good_picture_keeps_its_place_until_it_enters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = row_images_of(tmp_path, Cluster(Loaded([], ())), "encoded", monkeypatch)
+    assert await loads_all_it_has_room_for(images) == [None] * row_images._FEWEST
+    assert not images.has_room
+    images.entered()
+    assert images.has_room

@@ -191,3 +191,19 @@ def test_what_does_not_begin_can_be_given_back(tmp_path: Path) -> None:
     before, back, after = asyncio.run(story())
     assert back == len(LIMITS) - before
     assert after < before
+
+
+def test_a_row_that_has_answers_stays_with_its_replica(tmp_path: Path) -> None:
+    """No other replica knows of them, so it would ask the earlier steps again."""
+
+    async def story() -> tuple[list[int], list[int]]:
+        inflight = inflight_of(Stepping(), tmp_path, grows=False, limits=[9] * (PLACES + 6))
+        for row in inflight.waiting:
+            row.has_begun = row.ordinal % 2 == 0
+        given = [row.ordinal for row in inflight.take_back(2)]
+        given += [row.ordinal for row in inflight.take_back(1000)]
+        return sorted(given), [row.ordinal for row in inflight.waiting]
+
+    given, kept = asyncio.run(story())
+    assert given == [PLACES + 1, PLACES + 3, PLACES + 5]
+    assert kept == [PLACES, PLACES + 2, PLACES + 4]

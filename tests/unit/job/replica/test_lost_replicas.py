@@ -14,13 +14,16 @@ import pytest
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
+from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.replica import coordinator as coordinator_module
 from airflow_provider_raybatch.job.scheduling.messages import (
     SILENT,
     Begun,
+    PullRequest,
     StaleReplicaError,
     no_rows,
 )
+from airflow_provider_raybatch.job.work import Done
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder
@@ -160,3 +163,27 @@ def test_a_replica_without_rows_has_nothing_to_look_for(coordinator: Board, stor
     coordinator.asks("a-1", range(ROWS))
     assert coordinator.start("a-1", "a-2") == 0
     assert coordinator.news()[2:] == (True, False)
+
+
+@pytest.mark.parametrize("end", ["leaves", "loses its engine", "is killed", "is killed before its report"])
+def test_answers_of_earlier_steps_outlive_their_process(
+    coordinator: Board, storage: Storage, end: str
+) -> None:
+    """Its rows are not done: whoever gets them asks the next step alone, however the process ended."""
+    path = "first/a-1-000001.10.0-2.3.3.parquet"
+    part = Part(path, 3, 3, 0, 2, 10)
+    coordinator._part_folders = ["first", "parts"]
+    storage.entries = [Entry(path, 10, "")]
+    storage.is_back.set()
+    if end != "is killed before its report":
+        done = Done([], {}, ReplicaProgress("a-1", "n"), [(0, part)])
+        assert coordinator.pull("a-1", PullRequest(), done).answers == ()
+    if end == "leaves":
+        coordinator.leave("a-1")
+    elif end == "loses its engine":
+        coordinator.dies("a-1")
+    else:
+        eventually(lambda: restarted(coordinator))
+    assignment = coordinator.asks("b-1")
+    assert (list(assignment.answers), len(assignment.rows) > 0) == ([(0, part)], True)
+    assert coordinator.asks("b-1").answers == ()  # each process learns them once
