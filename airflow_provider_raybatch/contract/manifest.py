@@ -205,7 +205,9 @@ class BatchManifest(ContractModel):
     :param errors_uri: folder of the same rows as OpenAI's error files, where `format` is ``openai_batch``.
     :param ordered: whether `preserve_order` promised the input's order.
     :param tokens_paid: input and output tokens that the task's run paid for, over all attempts since the last
-        clear, failed rows included; ``None`` where an older version wrote the manifest.
+        clear, failed rows included. What killed processes had generated and not written counts as of their
+        last report: a replica's is a second old, a driver's half a minute. ``None`` where an older version
+        wrote the manifest.
     :param tokens_saved: of `tokens`, input and output tokens that the run did not pay for: earlier runs, the
         response store or equal rows had the answers.
     :param tokens_generated: of `tokens.output`, those that this submission generated; ``None`` where an older

@@ -81,7 +81,13 @@ def one_replica(job: Job, plan: Plan, work: Input, *_: Any) -> Ran:
     coordinator, ran = Coordinator(job.folder), Ran()
     coordinator.begin(work, [step.part_folder for step in job.steps], plan.fewest, ())
     handle = Handle(coordinator, job, plan, work.model if isinstance(work, Todo) else None)
-    asyncio.run(ticket(Replica(job.spec, job.environment, handle, spans_nodes=False)))
+    for _ in range(2):
+        replica = Replica(job.spec, job.environment, handle, spans_nodes=False)
+        try:
+            asyncio.run(ticket(replica))
+            break
+        except asyncio.CancelledError:  # a test kills its process, and Ray starts another
+            replica.reporter.send()
     reports, news, _, _ = coordinator.news()
     for at, done in news:
         ran.add(done, at)

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from airflow_provider_raybatch.contract.arguments.accelerators import close_types
 from airflow_provider_raybatch.contract.arguments.cost import ANY, CostArguments
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.text import count_of, money_of
-from airflow_provider_raybatch.job.monitor.money import Money
+from airflow_provider_raybatch.job.monitor.money import Money, tokens_paid
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
@@ -89,10 +90,11 @@ def no_price(kind: str, prices: CostArguments) -> str:
     return f"gpu_hour_price has no price for {what}{hint}; {remedy}"
 
 
-def spent(limits: Limits, folder: Folder, task_folder: str) -> int:
+def spent(limits: Limits, folder: Folder, task_folder: str, records: Iterable[JobRecord] = ()) -> int:
     """Tokens that the task paid for in earlier submissions; 0 if they are not limited.
 
     :param task_folder: folder of all parts of the task, of any input and configuration.
+    :param records: of all its jobs.
     :raises StorageError: the storage does not answer. Parts with a damaged footer count nothing.
     """
     if limits.max_tokens_total is None:
@@ -100,10 +102,10 @@ def spent(limits: Limits, folder: Folder, task_folder: str) -> int:
     files = folder.list(task_folder)
     found = [*parts.listed(files), *parts.listed(files, damaged=True)]
 
-    def paid(part: parts.Part) -> int:
+    def paid(part: parts.Part) -> tuple[str, int]:
         try:
-            return parts.paid_tokens(folder, part)
+            return part.submission_id, parts.paid_tokens(folder, part)
         except DamagedPartError:
-            return 0
+            return part.submission_id, 0
 
-    return sum(in_order(paid, found))
+    return tokens_paid(in_order(paid, found), records)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -93,6 +94,21 @@ def spent_before(records: Iterable[JobRecord], run_token: str) -> dict[str, floa
         if record.run_token == run_token:
             total = added(total, record.gpu_seconds_by_type)
     return total
+
+
+def tokens_paid(written: Iterable[tuple[str, int]], records: Iterable[JobRecord]) -> int:
+    """Tokens that submissions paid for: of each what it wrote, or what it noted if that is more.
+
+    Parts lack the answers that a killed process had not written, and notes may be half a minute old.
+
+    :param written: input and output tokens of parts, each with its submission's id.
+    """
+    of_parts, noted = Counter[str](), Counter[str]()
+    for submission_id, tokens in written:
+        of_parts[submission_id] += tokens
+    for record in records:
+        noted[record.submission_id] += record.input_tokens + record.output_tokens
+    return sum((of_parts | noted).values())
 
 
 def added(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:

@@ -114,8 +114,14 @@ class ReplicaProgress:
         return replace(self, seen=other.seen, placed=other.placed, held_until=other.held_until)
 
     def gone(self) -> ReplicaProgress:
-        """The last report of a process that is gone."""
-        return replace(self, state="ended", held_until=self.placed and (self.held_until or self.seen))
+        """The last report of a process that is gone, and whose unfinished answers are lost."""
+        return replace(
+            self,
+            state="ended",
+            output_tokens=self.output_tokens + self.tokens_in_flight,
+            tokens_in_flight=0,
+            held_until=self.placed and (self.held_until or self.seen),
+        )
 
 
 class Reporter:

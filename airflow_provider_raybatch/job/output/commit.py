@@ -27,9 +27,11 @@ from airflow_provider_raybatch.contract.manifest import (
     Savings,
     Tokens,
 )
+from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input.table import as_parquet
+from airflow_provider_raybatch.job.monitor.money import tokens_paid
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.job.output.openai_batch.lines import AnswerLines
@@ -71,6 +73,7 @@ def prepare(
     own_parts: str,
     parallel_map: ParallelMap[Any] = in_sequence,
     report: Callable[[BatchManifest, Tally], str | None] | None = None,
+    records: Sequence[JobRecord] = (),
     answers: Sequence[StepParts] = (),
 ) -> BatchManifest:
     """Write every row of the input once, and the manifest; readers see none of it before :func:`commit`.
@@ -78,6 +81,7 @@ def prepare(
     :param source: input columns as preflight saw them: all that is known if no row was read.
     :param own_parts: see :class:`~airflow_provider_raybatch.job.output.publish.Target`.
     :param report: writes the report of the dataset, and returns where; by default there is none.
+    :param records: of the run's jobs, this one's among them.
     :param answers: of each step before the last one, the parts with its answers.
     :raises SupersededError: another submission claimed the destination.
     :raises RaybatchError: a row is missing or double; nothing was published.
@@ -108,7 +112,7 @@ def prepare(
     rows_per_range = _rows_per_range(spec, parts)
     cut = _ranges(seen, rows_per_range, expected_rows, answers)
     target, done = _publish(target, cut, expected_rows, parallel_map, tally)
-    manifest = _manifest(spec, journal, target, seen, done, statistics, began, answers)
+    manifest = _manifest(spec, journal, target, seen, done, statistics, began, records, answers)
     if report is not None:
         manifest = manifest.model_copy(update={"report_uri": report(manifest, tally)})
     folder.write(layout.manifest_file(name), manifest.model_dump_json(by_alias=True, indent=1).encode())
@@ -182,16 +186,18 @@ def _manifest(
     done: Sequence[PublishedRange],
     statistics: RunStatistics,
     began: float,
+    records: Sequence[JobRecord],
     answers: Sequence[StepParts],
 ) -> BatchManifest:
     names = target.task.names
-    own = [footer for part, footer in seen.items() if part.is_of(target.run)]
+    last = [_Paid(part.submission_id, footer.paid, footer.filled) for part, footer in seen.items()]
+    own = [one for part, one in zip(seen, last, strict=True) if part.is_of(target.run)]
+    own += (of_earlier := _paid_in(target.folder, answers))
     counts, totals = _counts(done, target.task), sum((one.totals for one in done), Totals())
     answered = added_up([one.answered for one in done])
     totals, earlier = with_earlier(totals, answered), sum(answered[:-1], Answered())
-    paid_earlier = _paid_in(target.folder, answers)
-    paid = sum(footer.paid for footer in own) + paid_earlier.tokens
-    filled = sum(footer.filled for footer in own) + paid_earlier.filled
+    paid = tokens_paid(((one.submission_id, one.tokens) for one in own), records)
+    filled = sum(one.filled for one in own)
     seconds, timing = time.monotonic() - began, statistics.timing
     total = round(timing.total_seconds + seconds, 2)
     timing = timing.model_copy(update={"commit_seconds": round(seconds, 2), "total_seconds": total})
@@ -213,7 +219,7 @@ def _manifest(
             input=totals.input_tokens,
             cached=totals.cached_tokens,
             output=totals.output_tokens,
-            filled=sum(footer.filled for footer in seen.values()) + paid_earlier.filled,
+            filled=sum(one.filled for one in [*last, *of_earlier]),
             reasoning=totals.reasoning_tokens,
         ),
         tokens_paid=paid,
@@ -256,24 +262,27 @@ def _counts(done: Sequence[PublishedRange], task: Task) -> Counts:
 
 
 class _Paid(NamedTuple):
-    """Tokens that a run paid for, and that were filled in instead of generated."""
+    """Tokens of a part that its submission paid for, and that were filled in instead of generated."""
 
+    submission_id: str
     tokens: int
     filled: int
 
 
-def _paid_in(folder: Folder, answers: Sequence[StepParts]) -> _Paid:
-    """Of all steps before the last one. A damaged part has none, as the dataset has no row from it."""
+def _paid_in(folder: Folder, answers: Sequence[StepParts]) -> list[_Paid]:
+    """Of the parts of all steps before the last one.
+
+    A damaged part has none, as the dataset has no row from it.
+    """
 
     def of_part(part: Part) -> _Paid:
         with suppress(DamagedPartError):
             filled, paid = read_part(folder, part.path, part.bytes, lambda file: tokens_of(file.metadata))
-            return _Paid(paid, filled)
-        return _Paid(0, 0)
+            return _Paid(part.submission_id, paid, filled)
+        return _Paid(part.submission_id, 0, 0)
 
     of_run = [part for step in answers for part in step.parts if part.is_of(step.run)]
-    found = list(in_order(of_part, of_run))
-    return _Paid(sum(one.tokens for one in found), sum(one.filled for one in found))
+    return list(in_order(of_part, of_run))
 
 
 def _savings(

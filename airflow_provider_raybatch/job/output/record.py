@@ -106,11 +106,16 @@ class Recorder:
                 update={
                     "done": progress.done,
                     "errors": progress.errors,
-                    "input_tokens": sum(one.input_tokens for one in reports),
-                    "output_tokens": sum(one.output_tokens for one in reports),
+                    **_tokens(reports),
                     "gpu_seconds_by_type": dict(gpu_seconds_by_type),
                 }
             )
+
+    def generated(self, reports: Sequence[ReplicaProgress]) -> None:
+        """Note the tokens of replicas at their end."""
+        if self._thread is not None:
+            with self._lock:
+                self._seen = self._seen.model_copy(update=_tokens(reports))
 
     def spent(self, gpu_seconds_by_type: Mapping[str, float]) -> None:
         """Note what replicas have held until their end."""
@@ -167,6 +172,13 @@ class Recorder:
                 self._folder.write(self._path, record.model_dump_json(exclude_defaults=True).encode())
         except Exception as error:  # the next note, or none, says as much
             logger.debug("%s is not written this time: %s", self._path, error)
+
+
+def _tokens(reports: Sequence[ReplicaProgress]) -> dict[str, int]:
+    return {
+        "input_tokens": sum(one.input_tokens for one in reports),
+        "output_tokens": sum(one.output_tokens for one in reports),
+    }
 
 
 def records_of(folder: ReadableFolder, task_folder: str, without: str = "") -> list[JobRecord]:

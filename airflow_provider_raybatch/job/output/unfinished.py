@@ -29,7 +29,7 @@ from airflow_provider_raybatch.contract.report import FailedExample, FailureGrou
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.job.failures.summary import main_reasons
-from airflow_provider_raybatch.job.monitor.money import Money, spent_before
+from airflow_provider_raybatch.job.monitor.money import Money, spent_before, tokens_paid
 from airflow_provider_raybatch.job.output.record import INTERVAL, listed_records
 from airflow_provider_raybatch.job.output.report import explaining
 from airflow_provider_raybatch.job.output.tally import examples_of, lowest, samples_of, telling
@@ -181,7 +181,7 @@ def _report(
         errors=errors,
         total=last.total,
         tokens=tokens,
-        tokens_paid=max(tokens.input + tokens.output, _paid(folder, parts, last)),
+        tokens_paid=tokens_paid(_written(folder, parts, last), run),
         seconds=seconds,
         cost=money.cost,
         currency=last.currency,
@@ -207,12 +207,14 @@ def _report(
     )
 
 
-def _paid(folder: Folder, parts: Sequence[Part], last: JobRecord) -> int:
-    """Tokens that the run paid for by the footers of its parts: its jobs' notes may be half a minute old."""
+def _written(folder: Folder, parts: Sequence[Part], last: JobRecord) -> list[tuple[str, int]]:
+    """Tokens that the run paid for by the footers of its parts, each with its submission's id."""
     own = [part for part in parts if part.is_of(last.submission_id.rpartition("-")[0])]
     with suppress(RaybatchError):
-        return sum(in_order(lambda part: paid_tokens(folder, part), own[:_MOST_FOOTERS]))
-    return 0
+        return list(
+            in_order(lambda part: (part.submission_id, paid_tokens(folder, part)), own[:_MOST_FOOTERS])
+        )
+    return []
 
 
 def _letters(folder: Folder, parts: Sequence[Part], last: JobRecord) -> str | None:

@@ -45,7 +45,8 @@ def generate(context: JobContext, control: Control) -> None:
     rows = context.source.rows
     answered = _answered(context)
     tracker = Tracker(rows, rows - context.remaining, time.time(), context.kept, context.money, answered)
-    paid = spent(spec, context.job.folder, layout.task_folder(context.journal.submission))
+    task_folder = layout.task_folder(context.journal.submission)
+    paid = spent(spec, context.job.folder, task_folder, context.records)
     budget = Budget(spec, paid, context.money)
     claim = ClaimWatch(context.journal.check)
     todo = _rows_to_do(context)
@@ -57,6 +58,7 @@ def generate(context: JobContext, control: Control) -> None:
         finally:
             launch.end()
             _count_gpus(context)
+    context.recorder.generated(ran.reports)
     context.batch.check()
     # Rows may have failed after the last check; a poison row must still be reported as one.
     context.tolerance.during(ran.reports)

@@ -56,9 +56,11 @@ def publish_rows(context: JobContext, control: Control) -> BatchManifest:
         tolerance.after(answered)
         context.batch.observe(source.rows, answered.rows, source.rows - answered.rows)
         context.batch.complete()
+    records, run_token = context.records, journal.submission.run_token
     with suppress(RaybatchError):  # an older job may have gone on until it found out about the claim
         records = records_of(job.folder, layout.task_folder(journal.submission), job.part_folder)
-        context.money.earlier = spent_before(records, journal.submission.run_token)
+        context.money.earlier = spent_before(records, run_token)
+    records = [record for record in records if record.run_token == run_token]
     figures = statistics_of(context.ran, context.sizing, context.start_up, context.money)
     versions = {**context.versions, **figures.versions}
     plan = {**figures.plan, **context.checked.shown()}
@@ -73,6 +75,7 @@ def publish_rows(context: JobContext, control: Control) -> BatchManifest:
         job.part_folder,
         publish_over_the_cluster,
         _report(context),
+        [*records, *filter(None, [context.recorder.record])],
         _answers(context),
     )
     if spec.postprocess is not None or spec.response_schema is not None:

@@ -15,6 +15,7 @@ from functools import partial
 
 from airflow_provider_raybatch.contract import events, layout
 from airflow_provider_raybatch.contract.manifest import BatchManifest, Digests
+from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
@@ -83,6 +84,7 @@ class JobContext:
     :ivar kept: how many rows have a response before replicas begin.
     :ivar sizing: the plan for the `remaining` rows.
     :ivar ledger: the parts of the dataset.
+    :ivar records: of all earlier jobs of the task.
     :ivar money: what the run costs.
     :ivar recorder: notes how the job goes, once the destination is claimed.
     :ivar reports: of jobs of the run that publish nothing.
@@ -118,6 +120,7 @@ class JobContext:
     ledger: list[Part] = field(init=False)
     kept: int = field(init=False)
     ran: Ran = field(default_factory=Ran)
+    records: list[JobRecord] = field(default_factory=list)
     money: Money = field(default_factory=Money)
     recorder: Recorder = field(default_factory=Recorder)
     reports: RunReports = field(default_factory=RunReports)
@@ -164,8 +167,8 @@ def open_destination(context: JobContext, submission: Submission) -> BatchManife
         return committed
     context.journal.check_owner()
     context.may_report = True
-    records = records_of(place, layout.task_folder(submission))
-    context.money = Money(spec, spent_before(records, submission.run_token))
+    context.records = records_of(place, layout.task_folder(submission))
+    context.money = Money(spec, spent_before(context.records, submission.run_token))
     return None
 
 

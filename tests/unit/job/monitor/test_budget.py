@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_raybatch.contract.arguments.cost import CostArguments
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.job.monitor.budget import Budget, check_cost, spent
 from airflow_provider_raybatch.job.monitor.held_gpus import HeldGpus
 from airflow_provider_raybatch.job.monitor.money import Money
@@ -89,14 +90,20 @@ class TestMaxCost:
         assert (budget.gpu_hours, budget.money.cost) == (0, 0)
 
 
-def test_what_earlier_submissions_paid_is_read_from_their_parts(tmp_path: Path) -> None:
+def test_what_earlier_submissions_paid_is_in_their_parts_and_notes(tmp_path: Path) -> None:
     disk = LocalFolder(str(tmp_path))
     cut_off = RowFailure("length", "cut off", input_tokens=3, output_tokens=20)
     part(disk, [{}] * 4, [response("two words"), failure(), response("one"), cut_off])
     part(disk, [{}], first=4)
-    part(disk, [{}], [response("a")], run="_raybatch/parts/task/another-input")
+    part(disk, [{}], [response("a")], submission=1, run="_raybatch/parts/task/another-input")
     part(disk, [{}], [response("a")], run="_raybatch/parts/sibling/run")
     # Three prompt tokens each, and the words of the answers.
     paid = 3 + 2 + 3 + 1 + 3 + 20 + 3 + 1 + 3 + 1
     assert spent(Limits(max_tokens_total=1), disk, "_raybatch/parts/task") == paid
     assert spent(Limits(), disk, "_raybatch/parts/task") == 0
+    # Of three jobs, one noted more than its parts have, one less, and one was killed without a part.
+    notes = [
+        JobRecord(run_token="t", submission_id=f"raybatch-x-{number}", began=0, at=0, input_tokens=tokens)
+        for number, tokens in enumerate((paid, 2, 9))
+    ]
+    assert spent(Limits(max_tokens_total=1), disk, "_raybatch/parts/task", notes) == paid + 3 + 1 + 9

@@ -181,14 +181,14 @@ def test_a_replica_stays_while_another_can_give_rows_back() -> None:
 
 
 def test_reports_are_the_latest_of_each_process() -> None:
-    """One that another process has replaced is not waited for."""
+    """One that another process has replaced is not waited for, and what it generated is lost."""
     coordinator = Coordinator(LocalFolder("/nowhere"))
     for process, rows in (("r-1", 1), ("s-1", 1), ("r-1", 2)):
-        coordinator.report(ReplicaProgress(process, "n", state="ready", rows=rows))
+        coordinator.report(ReplicaProgress(process, "n", "ready", rows, tokens_in_flight=5))
     for process in ("r-1", "r-2"):
         coordinator.start("r", process)
-    found = sorted((one.replica, one.rows, one.state) for one in coordinator.snapshot())
-    assert found == [("r-1", 2, "ended"), ("s-1", 1, "ready")]
+    found = sorted((one.replica, one.rows, one.state, one.output_tokens) for one in coordinator.snapshot())
+    assert found == [("r-1", 2, "ended", 5), ("s-1", 1, "ready", 0)]
 
 
 class Engines(EngineSource, EnginePool):
