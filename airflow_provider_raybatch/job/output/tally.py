@@ -23,6 +23,7 @@ from airflow_provider_raybatch.contract.text import cut_to, storable
 from airflow_provider_raybatch.job.failures.causes import public_text
 from airflow_provider_raybatch.job.failures.summary import kind_of_reason
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
+from airflow_provider_raybatch.job.input.prompt_values import mark
 from airflow_provider_raybatch.job.input.reader import parquet_rows
 from airflow_provider_raybatch.job.input.table import members
 from airflow_provider_raybatch.job.output.answers import Answers, answers_in
@@ -173,8 +174,9 @@ def samples_of(good: pa.Table, task: Task, most: int, values: dict[int, dict[str
     rows = _lowest_rows(good, most)
     shown, requests = _row_texts(rows, task), _requests(rows, task, values)
     outputs = rows["output"]
-    of_task = outputs if task.chunk_index else task.published(outputs)[0]
-    first = pc.struct_field(outputs, [0]) if task.chunk_index else of_task
+    # The vectors of a row with several texts are one list, of no fixed size.
+    has_several = task.chunk_index or task.spec.asks_by_lines
+    first = pc.struct_field(outputs, [0]) if has_several else task.published(outputs)[0]
     names = [name for name in (*task.sample_fields, TOOL_CALLS_COLUMN) if _has(task, name)]
     rest = pa.table({name: pc.struct_field(outputs, name) for name in names}).to_pylist() if names else None
     responses = row_values(pa.table({"first": first}))
@@ -255,7 +257,9 @@ def _requests(rows: pa.Table, task: Task, values: dict[int, dict[str, Any]]) -> 
     if not names:
         # A prompt without placeholders may be of a row by its images, which parts lack.
         return rendered([{}] * rows.num_rows, task) if task.spec.images else [None] * rows.num_rows
-    found = parquet_rows(pa.table([inputs[name] for name in names], names=names))
+    table = pa.table([inputs[name] for name in names], names=names)
+    found = parquet_rows(table)
+    mark(found, table.schema, task.spec.text_columns())
     if task.spec.prompt_function is None:
         return rendered(found, task)
     for ordinal, row in zip(rows["ordinal"].to_pylist(), found, strict=True):

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raybatch.contract.failures import PreflightError, RaybatchError
+from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.dataset.opening import open_dataset
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.phases import publishing
@@ -235,8 +236,13 @@ def test_vectors_are_answered_as_numbers_or_base64(tmp_path: Path) -> None:
         line("long", {**body, "input": ["short", "word " * 9000]}, EMBEDDINGS),
         line("chat", chat()),
     ]
-    output, errors = answered(run(tmp_path, lines, model_task="embed"))
+    out = run(tmp_path, lines, model_task="embed")
+    output, errors = answered(out)
     good = by_id(output)
+    report = Report.model_validate_json(next(Path(out.uri).rglob("report.json")).read_bytes())
+    shown = {one.id: str(one.response) for one in report.samples}
+    assert set(shown) == set(good)
+    assert all(text.startswith(("[0.", "[-0.")) for text in shown.values())
     numbers = good["numbers"]["body"]["data"][0]["embedding"]
     packed = base64.b64decode(good["packed"]["body"]["data"][0]["embedding"])
     assert np.frombuffer(packed, "<f4").tolist() == numbers
