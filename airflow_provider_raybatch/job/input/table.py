@@ -8,7 +8,6 @@ text, and metadata of the table has each column's kind, from which publishing fi
 from __future__ import annotations
 
 import base64
-import datetime
 import io
 import json
 from collections import Counter
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.prompt_text import prompt_text
 from airflow_provider_raybatch.contract.shown_uri import shown_uri
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input.json_types import STRING, TEXT, Kind, arrow_type, kind_of
@@ -67,14 +67,14 @@ def restored(column: pa.Array, kind: Kind, wanted: pa.DataType) -> pa.Array:
 
 
 def as_text(value: Any) -> str | None:
-    """Strings as they are, times in ISO 8601, bytes in Base64, numbers and nested values as JSON."""
+    """Strings as they are, bytes in Base64, numbers and nested values as JSON, others as in prompts."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, (bool, int, float, list, tuple, dict)):
         return json.dumps(value, ensure_ascii=False, default=as_text)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    return value.isoformat() if isinstance(value, (datetime.date, datetime.time)) else str(value)
+    return prompt_text(value)
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a table as Python values, whatever they hold."""
+"""Rows of a table as values for JSON, whatever they hold."""
 
 from __future__ import annotations
 
@@ -7,14 +7,33 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_provider_raybatch.contract.prompt_text import MapEntries
+from airflow_provider_raybatch.job.input.prompt_values import mark
+from airflow_provider_raybatch.job.input.table import as_text
+
 
 def row_values(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows; values that Python can't hold (invalid UTF-8, dates after year 9999) as JSON has them."""
+    """The rows, an Arrow map as an object, as in prompts.
+
+    Values that Python can't hold (invalid UTF-8, dates after year 9999) are what JSON has for them.
+    """
     try:
-        return table.to_pylist()  # type: ignore[no-any-return]
+        rows: list[dict[str, Any]] = table.to_pylist()
     except (ValueError, OverflowError):
         columns = [_values(column) for column in table.columns]
         return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
+    if maps := [column.name for column in table.schema if "map<" in str(column.type)]:
+        mark(rows, table.schema, maps)
+        rows = [{**row, **{name: _with_objects(row[name]) for name in maps}} for row in rows]
+    return rows
+
+
+def _with_objects(value: Any) -> Any:
+    if isinstance(value, MapEntries):
+        return {as_text(name): _with_objects(inner) for name, inner in value}
+    if isinstance(value, dict):
+        return {name: _with_objects(inner) for name, inner in value.items()}
+    return [_with_objects(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:

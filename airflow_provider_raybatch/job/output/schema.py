@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.job.input.json_types import NULL, Kind, arrow_type, join
 from airflow_provider_raybatch.job.input.table import as_text, kinds_of
+from airflow_provider_raybatch.job.output.row_values import row_values
 from airflow_provider_raybatch.job.parts.part import Part, decoded_bytes, tokens_of
 from airflow_provider_raybatch.job.parts.reading import read_part
 from airflow_provider_raybatch.storage.folder import Folder
@@ -133,11 +135,12 @@ def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """`array` as `kind`, which :func:`input_types` chose."""
     if array.type.equals(kind):
         return array
-    try:
-        return array.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        values = array.to_pylist()
-        return pa.array([as_text(value) for value in values] if pa.types.is_string(kind) else values, kind)
+    if not (pa.types.is_string(kind) and pa.types.is_duration(array.type)):  # Arrow writes a bare number
+        with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            return array.cast(kind)
+    if not pa.types.is_string(kind):
+        return pa.array(array.to_pylist(), kind)
+    return pa.array([as_text(row["x"]) for row in row_values(pa.table({"x": array}))], kind)
 
 
 def _is_unfit(name: str, kind: pa.DataType, extreme: Collection[str]) -> bool:

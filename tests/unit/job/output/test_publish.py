@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import itertools
 import json
@@ -351,11 +352,19 @@ class TestJsonl:
             "price": pa.array(["1.50"]).cast(pa.decimal128(5, 2)),
             "nan": pa.array([float("nan")]),
             "inside": pa.array([[float("inf"), 1.0]]),
+            "lasts": pa.array([datetime.timedelta(seconds=90)]),
+            "map": pa.array([[("a", 1), ("b", None)]], pa.map_(pa.string(), pa.int64())),
+            "maps": pa.array(
+                [[[(datetime.date(1970, 1, 1), [])]]],
+                pa.list_(pa.map_(pa.date32(), pa.map_(pa.string(), pa.string()))),
+            ),
         })
         (row,) = self.rows(disk, table)
         assert (row["bytes"], row["day"], row["price"]) == ("AP8=", "1970-01-01", "1.50")
         assert row["nan"] is None
         assert row["inside"] == [None, 1.0]
+        assert (row["lasts"], row["map"]) == ("PT1M30S", {"a": 1, "b": None})
+        assert row["maps"] == [{"1970-01-01": {}}]
 
 
 class TestLedger:

@@ -135,11 +135,20 @@ class TestSchema:
         assert [row["x"] for row in rows_of(disk, manifest)] == texts
         assert [letter["row"] for letter in dead_letters(disk, manifest)] == [{"x": texts[0]}]
 
-    def test_times_become_text_without_quotes(self, disk: LocalFolder) -> None:
-        _, rows = self.publish_columns(
-            disk, pa.table({"x": pa.array([0], pa.date32())}), pa.table({"x": pa.array(["later"])})
-        )
-        assert [row["x"] for row in rows] == ["1970-01-01", "later"]
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [
+            (pa.array([0], pa.date32()), "1970-01-01"),
+            (pa.array([90], pa.duration("s")), "PT1M30S"),
+            (pa.array([[90]], pa.list_(pa.duration("ms"))), '["PT0.09S"]'),
+            (pa.array([[("a", 90)]], pa.map_(pa.string(), pa.duration("s"))), '{"a": "PT1M30S"}'),
+        ],
+    )
+    def test_a_value_that_becomes_text_has_the_form_of_prompts(
+        self, disk: LocalFolder, value: pa.Array, text: str
+    ) -> None:
+        _, rows = self.publish_columns(disk, pa.table({"x": value}), pa.table({"x": pa.array(["later"])}))
+        assert [row["x"] for row in rows] == [text, "later"]
 
     @pytest.mark.parametrize(
         "name", ["a.b", ".a", "[a]", "", "a b", "ü", "$", "ordinal", "ok", "input", "age"]

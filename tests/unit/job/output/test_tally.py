@@ -120,6 +120,7 @@ ODD = {
     "bytes": b"\xff\x00" * 500,
     "nan": float("nan"),
     "date": datetime.date(2024, 2, 29),
+    "map": pa.scalar([("lasts", datetime.timedelta(seconds=90))], pa.map_(pa.string(), pa.duration("s"))),
     "nested": {"a": [1, None], "long": ["x"] * 100},
     "html": "</script><b>\u202eevil",
     "nul": "a\x00b",
@@ -128,8 +129,9 @@ ODD = {
 
 
 def test_rows_with_odd_values_are_json_of_bearable_length(disk: LocalFolder) -> None:
-    table = pa.table({name: [value] for name, value in ODD.items()})
-    report = reported(disk, [part(disk, table, [response("y" * 1_000_000)])], 1, prompt="Say {row.html}")
+    table = pa.table({name: pa.array([value]) for name, value in ODD.items()})
+    told = [part(disk, table, [response("y" * 1_000_000)])]
+    report = reported(disk, told, 1, prompt="Say {row.map} {row.html}")
     (one,) = report.samples
     row = json.loads(str(one.row))
     assert (row["nan"], row["date"], row["html"], row["nul"]) == (
@@ -138,6 +140,8 @@ def test_rows_with_odd_values_are_json_of_bearable_length(disk: LocalFolder) -> 
         ODD["html"],
         "a\ufffdb",
     )
+    assert row["map"] == {"lasts": "PT1M30S"}
+    assert str(one.request).startswith('Say {"lasts": "PT1M30S"} </script>')
     assert row["bytes"].endswith("(1,000 bytes)")
     assert row["nested"]["long"][-1] == "\u2026 80 more"
     assert len(str(one.row)) < 4000
