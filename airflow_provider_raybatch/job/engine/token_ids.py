@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.row import RowFailure
 
 _NAMES = ("logit_bias", "allowed_token_ids", "stop_token_ids")
@@ -55,14 +56,29 @@ def within(ids: list[int], tokenizer: Any, size: int) -> list[int] | RowFailure:
 def check_token_ids(params: Any, tokenizer: Any, size: int) -> None:
     """Check vLLM's sampling parameters.
 
-    :raises PreflightError: they have an id that a vocabulary of this size lacks.
+    :raises PreflightError: they have an id that a vocabulary of this size lacks, or a grammar that the model
+        can't end.
     """
+    check_end(params, tokenizer)
     for name, ids in _given(params, tokenizer):
         unknown = [one for one in ids if not 0 <= one < size]
         if unknown:
             raise PreflightError(
                 f"sampling: {name} has the token id {unknown[0]}, and the model has ids from 0 to {size - 1}."
             )
+
+
+def check_end(params: Any, tokenizer: Any) -> None:
+    """Check that a response under a grammar can end.
+
+    :param params: vLLM's.
+    :raises PreflightError: the tokenizer has no token for that.
+    """
+    if getattr(params, "structured_outputs", None) and not vllm_compat.ends_grammars(tokenizer):
+        raise PreflightError(
+            "model: its tokenizer has no eos_token, and a response under a grammar (structured_outputs, "
+            "tools) can't end without it; set it in tokenizer_config.json."
+        )
 
 
 def _given(params: Any, tokenizer: Any) -> Iterator[tuple[str, Sequence[int]]]:

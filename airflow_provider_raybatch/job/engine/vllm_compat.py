@@ -302,6 +302,15 @@ def token_texts(tokenizer: Any) -> list[bytes]:
     return [b"" if number in special else text for number, text in enumerate(texts)]
 
 
+def ends_grammars(tokenizer: Any) -> bool:
+    """Whether a tokenizer has a token that ends a response under a grammar."""
+    if getattr(tokenizer, "eos_token_id", None) is not None:
+        return True
+    import xgrammar  # which finds the common ones by their texts
+
+    return bool(xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=len(tokenizer)).stop_token_ids)
+
+
 def is_on_cpu() -> bool:
     """Whether vLLM would run on CPUs here."""
     from vllm.platforms import current_platform

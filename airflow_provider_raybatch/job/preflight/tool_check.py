@@ -10,6 +10,7 @@ from typing import Any
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_tools
+from airflow_provider_raybatch.job.engine.token_ids import check_end
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.request.json_schema import check_schema
 from airflow_provider_raybatch.job.row import Request
@@ -58,7 +59,10 @@ def check_calls(
     constraint = ToolCaller(spec, tokenizer).sampling
     try:
         params = sampling_params({"max_tokens": None, **spec.sampling, **constraint})
+        check_end(params, tokenizer)
         if params.structured_outputs is not None:
             vllm_compat.compile_structured(params, "auto")
+    except PreflightError:
+        raise
     except Exception as error:  # the grammar libraries raise classes of their own
         raise PreflightError(f"tools: no grammar can be made of their schemas: {short(error)}.") from error

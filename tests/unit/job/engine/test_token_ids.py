@@ -46,6 +46,36 @@ def test_ids_of_tokens_that_the_model_lacks(sampling: dict[str, Any], unknown: s
         assert str(caught.value) == f"sampling: {unknown}, and the model has ids from 0 to 99."
 
 
+@pytest.mark.parametrize(
+    ("special", "constraint", "is_refused"),
+    [
+        ({}, {"regex": "a"}, True),
+        ({}, None, False),
+        ({"pad_token": "<pad>"}, {"regex": "a"}, True),
+        ({"eos_token": "<end>"}, {"regex": "a"}, False),
+        ({"pad_token": "</s>"}, {"regex": "a"}, False),
+    ],
+)
+def test_a_grammar_without_an_end_is_refused(
+    special: dict[str, str], constraint: dict[str, str] | None, is_refused: bool
+) -> None:
+    """XGrammar knows the usual ends by their texts, whatever the tokenizer says of them."""
+    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    pytest.importorskip("xgrammar")
+    letters = tokenizers.Tokenizer(tokenizers.models.BPE(vocab={"a": 0, "b": 1}, merges=[]))
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=letters, **special)
+    params = SimpleNamespace(structured_outputs=constraint)
+    if not is_refused:
+        check_token_ids(params, tokenizer, 9)
+        return
+    with pytest.raises(PreflightError) as caught:
+        check_token_ids(params, tokenizer, 9)
+    assert str(caught.value) == (
+        "model: its tokenizer has no eos_token, and a response under a grammar (structured_outputs, tools) "
+        "can't end without it; set it in tokenizer_config.json."
+    )
+
+
 def test_tokens_that_the_model_lacks_are_named_in_their_order() -> None:
     assert surplus_tokens(Tokenizer(), 100) == ["<|im_end|>", "<|im_start|>"]
     assert surplus_tokens(Tokenizer(), 101) == ["<|im_start|>"]
