@@ -54,7 +54,7 @@ def followed(part: Any, root: Any, seen: frozenset[str] = frozenset()) -> tuple[
         others = {name: value for name, value in part.items() if name not in ("$ref", "allOf")}
         together = part.get("allOf")
         if isinstance(name := part.get("$ref"), str):
-            target = _target(name, root)
+            target = target_of(name, root)
             if name in seen or not isinstance(target, Mapping):
                 return None, seen
             seen |= {name}
@@ -66,7 +66,8 @@ def followed(part: Any, root: Any, seen: frozenset[str] = frozenset()) -> tuple[
     return part, seen
 
 
-def _target(reference: str, root: Any) -> Any:
+def target_of(reference: str, root: Any) -> Any:
+    """The schema that a reference into the document `root` leads to; ``None`` where that lacks it."""
     if not reference.startswith("#"):
         return None
     found = root

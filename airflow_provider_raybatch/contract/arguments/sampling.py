@@ -154,8 +154,8 @@ def _checked_schema(given: Any, any_object: str = "json_object=True") -> Mapping
 def check_sampling(values: Mapping[str, Any]) -> None:
     """Refuse sampling parameters that no engine can honour, of a job or of a row.
 
-    :raises ValueError: the dataset has no column for a result, a value is not a finite number, or the JSON
-        schema constrains nothing.
+    :raises ValueError: the dataset has no column for a result, a value is not a finite number, the JSON
+        schema constrains nothing, or there are no choices.
     """
     for name, value in values.items():
         if name in NOT_KEPT and value is not None and value is not False:
@@ -167,7 +167,10 @@ def check_sampling(values: Mapping[str, Any]) -> None:
             check_finite(value)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
-    schema_of(values.get("structured_outputs"))
+    structured = values.get("structured_outputs")
+    schema_of(structured)
+    if isinstance(structured, Mapping) and structured.get("choice") == []:
+        raise ValueError("structured_outputs has an empty list of choices; give at least one")
 
 
 def check_finite(value: Any) -> None:

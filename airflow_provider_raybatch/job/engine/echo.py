@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.arguments.response_schema import followed
-from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import echo_logprobs
 from airflow_provider_raybatch.job.engine.base import (
@@ -37,6 +37,7 @@ from airflow_provider_raybatch.job.engine.echo_reasoning import Reasoning
 from airflow_provider_raybatch.job.engine.echo_tools import EchoTools
 from airflow_provider_raybatch.job.engine.echo_workers import EchoWorkers
 from airflow_provider_raybatch.job.engine.text_chunks import TextChunk, response_of
+from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_names
 from airflow_provider_raybatch.job.request.row_text import shortened
 from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
 
@@ -123,7 +124,8 @@ class EchoEngine:
     def _encode_one(self, request: Request) -> _Encoded | RowFailure:
         try:
             sampling = parsed("sampling", EchoSampling, {**self._sampling, **request.sampling})
-        except SpecError as error:
+            check_sampling_names(request.sampling)
+        except RaybatchError as error:
             return RowFailure("engine", str(error))
         if self._pooling is not None:
             return self._encode_text(self._pooling, request, sampling)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -58,8 +59,18 @@ class _Fitting:
             text = " ".join(self._rng.choices(self._words, k=8))
             return text.ljust(schema.get("minLength", 0), ".")[: schema.get("maxLength")]
         if kind in {"integer", "number"}:
-            least = schema.get("minimum", min(0, schema.get("maximum", 0)))
-            most = schema.get("maximum", least + 9)
-            is_whole = kind == "integer"
-            return self._rng.randint(int(least), int(most)) if is_whole else self._rng.uniform(least, most)
+            return self._number(schema, kind == "integer")
         return self._rng.random() < 0.5 if kind == "boolean" else None
+
+    def _number(self, schema: dict[str, Any], is_whole: bool) -> float:
+        given = {name: value for name, value in schema.items() if not isinstance(value, bool)}  # of draft 4
+        highs = [given[name] for name in ("maximum", "exclusiveMaximum") if name in given]
+        lows = [given[name] for name in ("minimum", "exclusiveMinimum") if name in given]
+        least = max(lows, default=min([0, *(high - 1 for high in highs)]))
+        most = min(highs, default=least + 9)
+        if not is_whole:
+            return self._rng.uniform(least, most)
+        first, last = math.ceil(least), math.floor(most)
+        first += given.get("exclusiveMinimum") == first
+        last -= given.get("exclusiveMaximum") == last
+        return self._rng.randint(first, max(first, last))

@@ -33,8 +33,6 @@ def check_sampling(spec: BatchInferenceSpec) -> Any:
     structured = getattr(params, "structured_outputs", None)
     if structured is None:
         return params
-    if structured.choice is not None and not structured.choice:
-        raise PreflightError("sampling: structured_outputs has an empty list of choices; give at least one.")
     try:
         vllm_compat.compile_structured(params, _grammar_backend(spec))
     except Exception as error:  # the grammar libraries raise classes of their own

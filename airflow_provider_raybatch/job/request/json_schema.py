@@ -12,16 +12,26 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
+from itertools import product
 from typing import Any
 
+from airflow_provider_raybatch.contract.arguments.response_schema import target_of
 from airflow_provider_raybatch.contract.arguments.sampling import schema_of
 
+_DATA = frozenset({"default", "examples", "const", "enum"})
+_NAMING = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_BOUNDS = (
+    *product(("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")),
+    ("minLength", "maxLength"),
+    ("minItems", "maxItems"),
+    ("minProperties", "maxProperties"),
+)
 _MOST_SCHEMAS = 256
 _LONGEST = 200
 
 
 def check_schema(structured: Any) -> None:
-    """Check that structured outputs have a JSON schema of any draft.
+    """Check that structured outputs have a JSON schema of any draft, which some value fits.
 
     :raises ValueError: what is wrong with it, as a clause that names the keyword.
     """
@@ -29,21 +39,42 @@ def check_schema(structured: Any) -> None:
     if schema is None:
         return
     _validator(json.dumps(schema))
-    elsewhere = next((name for name in _references(schema) if not name.startswith("#")), None)
-    if elsewhere is not None and "$id" not in schema:
-        raise ValueError(
-            f"refers to {elsewhere!r}, and no engine reads other documents; copy it "
-            "into '$defs' and refer to '#/$defs/...'"
-        )
+    for part in _parts(schema):
+        name = part.get("$ref", "#")
+        if not name.startswith("#") and "$id" not in schema:
+            raise ValueError(
+                f"refers to {name!r}, and no engine reads other documents; copy it "
+                "into '$defs' and refer to '#/$defs/...'"
+            )
+        if name.startswith("#/") and target_of(name, schema) is None:
+            raise ValueError(f"refers to {name!r}, which it lacks; define it there")
+        if part.get("enum") == []:
+            raise ValueError("has an empty 'enum', which no value fits; name its values")
+        for low, high in _BOUNDS:
+            least: Any = part.get(low)
+            most: Any = part.get(high)
+            if isinstance(least, bool) or isinstance(most, bool) or None in (least, most):
+                continue  # draft 4 has booleans
+            if least > most or (least == most and "exclusive" in low + high):
+                raise ValueError(
+                    f"has {low!r} {least} and {high!r} {most}, which no value fits; correct them"
+                )
 
 
-def _references(part: Any) -> Iterator[str]:
-    if isinstance(part, Mapping):
-        if isinstance(part.get("$ref"), str):
-            yield part["$ref"]
-        part = list(part.values())
-    for inner in part if isinstance(part, list) else ():
-        yield from _references(inner)
+def _parts(part: Any, has_names: bool = False) -> Iterator[Mapping[str, Any]]:
+    """All schemas in a schema.
+
+    :param has_names: whether the keys of `part` are names, and not keywords.
+    """
+    if isinstance(part, list):
+        for inner in part:
+            yield from _parts(inner)
+    elif isinstance(part, Mapping):
+        if not has_names:
+            yield part
+        for name, inner in part.items():
+            if has_names or name not in _DATA:
+                yield from _parts(inner, not has_names and name in _NAMING)
 
 
 def misfit(value: Any, structured: Mapping[str, Any]) -> str:

@@ -79,6 +79,10 @@ WRAPPER = (
             "value; add 'type' and 'properties', or use json_object=True for any object.",
         ),
         (
+            {"sampling": {"structured_outputs": {"choice": []}}},
+            "sampling: structured_outputs has an empty list of choices; give at least one.",
+        ),
+        (
             {"sampling": {"structured_outputs": {"json": True}}},
             "sampling: structured_outputs: json: it must be a JSON schema, an object, but it is True.",
         ),

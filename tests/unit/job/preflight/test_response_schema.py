@@ -30,9 +30,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "the schema refers to 'https://acme.example/total.json', and no engine reads other documents; copy "
         "it into '$defs' and refer to '#/$defs/...'.",
     ),
+    (
+        {"$ref": "#/$defs/Total"},
+        "the schema refers to '#/$defs/Total', which it lacks; define it there.",
+    ),
+    ({"enum": []}, "the schema has an empty 'enum', which no value fits; name its values."),
+    (
+        {"minimum": 5, "maximum": 1},
+        "the schema has 'minimum' 5 and 'maximum' 1, which no value fits; correct them.",
+    ),
 ]
 UNCOMPILED: list[tuple[dict[str, Any], str]] = [
-    ({"$ref": "#/$defs/Total"}, "'/$defs/Total'"),
     ({"type": "string", "pattern": "(?<=a)b"}, "look-around"),
     ({"type": "object", "patternProperties": {"[": {"type": "string"}}}, "unclosed character class"),
 ]

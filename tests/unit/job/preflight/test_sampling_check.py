@@ -98,7 +98,6 @@ def test_engines_of_text_are_the_same_as_those_of_json() -> None:
         (IGNORING_CASE, "xgrammar", 'sampling: structured_outputs {"regex": "(?i)yes|no"} does not compile'),
         ({"min_tokens": 20}, None, None),
         ({"min_tokens": 20, "max_tokens": 10}, None, "sampling: vLLM refuses"),
-        ({"structured_outputs": {"choice": []}}, None, "sampling: "),
     ],
 )
 def test_sampling_of_the_job(sampling: dict[str, Any], backend: str | None, begins: str | None) -> None:

@@ -49,9 +49,21 @@ def test_what_xgrammar_passes_over_does_not_fit(schema: Any, text: str) -> None:
         ({"type": "string", "format": "date"}, '"in spring"'),
         ({"type": "array", "items": [{"type": "integer"}]}, "[1]"),
         ({"type": "number", "minimum": 3, "exclusiveMinimum": True}, "4"),
+        ({"type": "object", "default": {"enum": [], "minimum": 5, "maximum": 1, "$ref": "#/x"}}, "{}"),
+        ({"properties": {"minimum": True, "maximum": False}}, "{}"),
         ({"$id": "https://example.org/a", "$defs": {"n": {"type": "integer"}}, "$ref": "#/$defs/n"}, "1"),
     ],
-    ids=["plain", "decimals", "a pattern of another dialect", "formats", "draft 7", "draft 4", "by its id"],
+    ids=[
+        "plain",
+        "decimals",
+        "a pattern of another dialect",
+        "formats",
+        "draft 7",
+        "draft 4",
+        "in data",
+        "as names",
+        "by its id",
+    ],
 )
 def test_a_good_response_fits(schema: Any, text: str) -> None:
     check_schema({"json": schema})
@@ -74,6 +86,26 @@ def test_any_object_is_an_object() -> None:
         ({"type": "strin"}, "is not a JSON schema ($.type: 'strin' is not valid"),
         ({"$ref": "https://example.org/a.json"}, "refers to 'https://example.org/a.json'"),
         ({"type": "array", "items": {"anyOf": [{"$ref": "a.json"}]}}, "refers to 'a.json'"),
+        (
+            {"properties": {"a": {"$ref": "#/$defs/Gone"}}, "$defs": {}},
+            "refers to '#/$defs/Gone', which it lacks; define it there",
+        ),
+        ({"properties": {"a": {"enum": []}}}, "has an empty 'enum', which no value fits; name its values"),
+        *(
+            (
+                {"properties": {"enum": {low: 5, high: most}}},
+                f"has {low!r} 5 and {high!r} {most}, which no value fits; correct them",
+            )
+            for low, high, most in (
+                ("minimum", "maximum", 1),
+                ("exclusiveMinimum", "maximum", 5),
+                ("minimum", "exclusiveMaximum", 5),
+                ("exclusiveMinimum", "exclusiveMaximum", 4.5),
+                ("minLength", "maxLength", 1),
+                ("minItems", "maxItems", 1),
+                ("minProperties", "maxProperties", 1),
+            )
+        ),
     ],
 )
 def test_what_no_engine_can_hold_to_is_refused(schema: Any, sentence: str) -> None:
