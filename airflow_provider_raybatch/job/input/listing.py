@@ -27,6 +27,7 @@ from airflow_provider_raybatch.contract.shown_uri import shown_uri
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.copies import Copies, scratch_error
+from airflow_provider_raybatch.job.input.data_files import data_paths
 from airflow_provider_raybatch.job.input.hub import HubFolder, open_hub
 from airflow_provider_raybatch.job.input.saved_datasets import saved_files
 from airflow_provider_raybatch.job.input.tables import Kinds, refuse_tables
@@ -102,10 +103,14 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """The frozen input: files in their order, all of one format."""
+    """The frozen input: files in their order, all of one format.
+
+    :param left_out: URIs of files beside them that are not data.
+    """
 
     format: SourceFormat
     files: tuple[SourceFile, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def has_groups(self) -> bool:
@@ -139,13 +144,14 @@ def resolve(
     Paths keep the order of the spec; the files of a folder or glob are sorted by name. In folders, names that
     begin with ``.`` or ``_`` are left out (bookkeeping of Spark, Hive and of this package). A folder with a
     dataset of this package means the files of its newest manifest; one that ``datasets`` has saved means
-    those of its state.
+    those of its state. Metadata of the Hugging Face hub is left out.
 
     :param copies: needed for URLs whose server tells no version.
     :param token: for the Hugging Face hub.
     :raises PreflightError: nothing there, mixed or unknown formats, or a folder or glob of a table's files.
     """
     files: list[SourceFile] = []
+    left_out: list[str] = []
     known: Kinds = {}
     formats: dict[SourceFormat, str] = {}
     for path in wanted.source:
@@ -153,7 +159,7 @@ def resolve(
             found = [_behind(path, copies)]
         else:
             with error_prefix("source"):
-                found = _expand(path, wanted.format, (credentials, token), known)
+                found = _expand(path, wanted.format, (credentials, token), known, left_out)
         for file in found:
             formats.setdefault(_checked_format(file, wanted), file.shown)
             files.append(file if wanted.csv_options is None else replace(file, csv=wanted.csv_options))
@@ -168,7 +174,7 @@ def resolve(
                 f"source: {shown_uri(uri)} is named {count_of(times, 'time')}; its rows would come out as "
                 "often."
             )
-    return Listing(next(iter(formats), wanted.format or "parquet"), tuple(files))
+    return Listing(next(iter(formats), wanted.format or "parquet"), tuple(files), tuple(left_out))
 
 
 def _behind(url: str, copies: Copies | None) -> SourceFile:
@@ -185,7 +191,9 @@ def _behind(url: str, copies: Copies | None) -> SourceFile:
         raise scratch_error(f"{shown_uri(url)} can't be copied", error) from error
 
 
-def _expand(path: str, wanted: SourceFormat | None, secrets: _Secrets, known: Kinds) -> list[SourceFile]:
+def _expand(
+    path: str, wanted: SourceFormat | None, secrets: _Secrets, known: Kinds, left_out: list[str]
+) -> list[SourceFile]:
     base, pattern = _split_wildcards(path)
     place, inside = open_place(base, *secrets)
     # First as it is written: names such as "sales [1].csv" are common.
@@ -211,7 +219,12 @@ def _expand(path: str, wanted: SourceFormat | None, secrets: _Secrets, known: Ki
             return _match_parts(names, pattern.split("/"))
         return not any(map(_is_hidden, names)) and (wanted is not None or _format_of(name) is not None)
 
-    found = [entry for entry in entries if is_meant(entry.path[start:])]
+    meant = [entry for entry in entries if is_meant(entry.path[start:])]
+    is_folder_of_hub = isinstance(place, HubFolder) and pattern is None and wanted is None
+    named, paths = (pattern or "").rpartition("/")[2], [entry.path for entry in meant]
+    data = set(data_paths(paths, named, _format_of if is_folder_of_hub else None))
+    found = [entry for entry in meant if entry.path in data]
+    left_out += [_uri(place, entry.path) for entry in meant if entry.path not in data]
     if not found:
         what = "no file matches" if pattern else "no Parquet, JSONL, CSV or Arrow file is in"
         others = count_of(len(entries), "other file is", "other files are")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from airflow_provider_raybatch.job.failures.public_reasons import public_reason
 from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.copies import Copies
+from airflow_provider_raybatch.job.input.data_files import split_note
 from airflow_provider_raybatch.job.input.json_types import NULL, TEXT, Kind, arrow_type, join
 from airflow_provider_raybatch.job.input.listing import Listing, resolve
 from airflow_provider_raybatch.job.input.partitions import Partition, partitions
@@ -42,6 +44,7 @@ from airflow_provider_raybatch.job.tasks.registry import task_of
 _SAMPLE_ROWS = 1000
 _SAMPLE_CHUNK = 128
 _SHOWN_COLUMNS = 20
+_SHOWN_FILES = 3
 
 
 class Sample(NamedTuple):
@@ -68,14 +71,14 @@ def look_at_source(
     """Find, open and count the source.
 
     :param token: for the Hugging Face hub.
-    :param emit: gets the commit of each dataset there.
+    :param emit: gets :func:`source_notes`.
     :param copies: see :func:`~airflow_provider_raybatch.job.input.listing.resolve`.
     :raises PreflightError: it is missing, or not what the spec describes.
     """
     source = read_source(spec, credentials, copies, token)
     if emit is not None:
-        for sentence in source.listing.commits:
-            emit(Notice(message=f"source: {sentence}."))
+        for sentence in source_notes(source):
+            emit(Notice(message=sentence))
     for step in spec.step_specs():
         for check in SOURCE_CHECKS:
             check(step, source)
@@ -98,6 +101,20 @@ def read_source(
     of_files, mixed = _schema(listing, surveyed, credentials)
     schema = _with_partitions(of_files, partitions(listing))
     return Source(listing, surveyed, list(schema.names), schema, rows, mixed)
+
+
+def source_notes(source: Source) -> list[str]:
+    """What the log says of a source: commits of the hub, files that are left out, splits that are joined."""
+    listing, surveyed = source.listing, source.surveyed
+    rows = [int(surveyed.sizes[first:end].sum()) for first, end in pairwise(surveyed.bounds)]
+    told = [*listing.commits, split_note([file.shown for file in listing.files], rows)]
+    if out := listing.left_out:
+        others = f" and {len(out) - _SHOWN_FILES:,} more" if len(out) > _SHOWN_FILES else ""
+        told.append(
+            f"{count_of(len(out), 'file beside the data is', 'files beside the data are')} left out "
+            f"({', '.join(out[:_SHOWN_FILES])}{others}); name a file to read it"
+        )
+    return [f"source: {sentence}." for sentence in told if sentence]
 
 
 def check_rows(

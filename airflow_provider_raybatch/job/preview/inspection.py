@@ -38,6 +38,7 @@ from airflow_provider_raybatch.job.preflight.input_check import (
     check_rows,
     read_source,
     sample,
+    source_notes,
 )
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_prompts
@@ -207,6 +208,8 @@ def _look_at_rows(found: Inspected, refusals: Refusals) -> Tolerance | None:
     source = found.source
     if source is None:
         return None
+    for sentence in source_notes(source):
+        refusals.note(sentence)
     first = spec.step_specs()[0]
     checks = [refusals.passes(check, step, source) for step in spec.step_specs() for check in SOURCE_CHECKS]
     found.source_fits = refusals.passes(check_conditions, spec, source) and all(checks)

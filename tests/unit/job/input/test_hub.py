@@ -12,16 +12,19 @@ import pytest
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
+from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.input import hub_http
 from airflow_provider_raybatch.job.input.listing import Listing, resolve
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import cut, survey
+from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.dataset_hub import DatasetHub, serving
 from tests.support.reading import ROWS, WRITERS, as_jsonl, packed, read_all
 from tests.support.saved_dataset import save_to_disk
+from tests.support.specs import spec
 
 NAME = "acme/reviews"
 TOKEN = SecretStr("hf_member")
@@ -219,3 +222,48 @@ def test_what_the_hub_refuses_is_one_sentence(hub: DatasetHub, monkeypatch: pyte
 def test_another_server_is_noticed(hub: DatasetHub) -> None:
     hub.troubles.append((200, {}, b"<html>"))
     assert "does not answer as the Hugging Face hub does; check HF_ENDPOINT." in refused(TRAIN)
+
+
+JSONL, INFO = as_jsonl(ROWS[:3]), b'{"default": {}}'
+
+
+@pytest.mark.parametrize(
+    ("files", "kept"),
+    [
+        ({"a.jsonl": JSONL, "dataset_infos.json": INFO, "meta/stats.json": INFO}, {"a.jsonl"}),
+        ({"a.parquet": FILES["data/test-00000-of-00001.parquet"], "stats.json": INFO}, {"a.parquet"}),
+        ({"a.csv": b"x", "b.csv": b"x", "c.jsonl": JSONL, "config.json": INFO}, {"a.csv", "b.csv"}),
+        ({"a.json": JSONL, "b.json.gz": packed(JSONL, "gz"), "README.md": b"#"}, {"a.json", "b.json.gz"}),
+    ],
+)
+def test_files_beside_the_data_are_no_rows(hub: DatasetHub, files: dict[str, bytes], kept: set[str]) -> None:
+    hub.push(NAME, files)
+    listing = listed(f"hf://datasets/{NAME}")
+    at = f"hf://datasets/{NAME}/"
+    assert {file.uri.removeprefix(at) for file in listing.files} == kept
+    known = {one for one in files if one != "README.md"}  # it has no extension of data
+    assert {one.removeprefix(at) for one in listing.left_out} == known - kept
+
+
+def test_files_beside_the_data_are_read_where_they_are_named(hub: DatasetHub) -> None:
+    hub.push(NAME, {"a.json": JSONL, "x/dataset_infos.json": INFO, "README.md": b"#"})
+    for path in ("x/dataset_infos.json", "*/dataset_infos.json"):
+        assert len(listed(f"hf://datasets/{NAME}/{path}").files) == 1
+    assert [file.uri[-6:] for file in listed(f"hf://datasets/{NAME}/**").files] == ["a.json"]
+    listing = listed(f"hf://datasets/{NAME}", format="jsonl")
+    assert [file.uri[-6:] for file in listing.files] == ["a.json"]
+    hub.push(NAME, {"dataset_infos.json": INFO, "0.png": b""})
+    assert "no Parquet, JSONL, CSV or Arrow file is in" in refused(f"hf://datasets/{NAME}")
+
+
+def test_splits_that_are_joined_are_told(hub: DatasetHub) -> None:
+    hub.push(NAME, {**FILES, "dataset_infos.json": INFO})
+    emitted: list[Notice] = []
+    asking = spec(source=[f"hf://datasets/{NAME}/data"], prompt="{row.id}")
+    assert look_at_source(asking, None, emit=emitted.append).rows == 550
+    assert emitted[-1].message == (
+        "source: its files are of several splits, which are read together: test (50 rows), train (500 rows); "
+        f"to read one, name its files, such as hf://datasets/{NAME}/data/train-0000*."
+    )
+    look_at_source(spec(source=[TRAIN], prompt="{row.id}"), None, emit=emitted.append)
+    assert len(emitted) == 3

@@ -291,3 +291,10 @@ def test_a_long_chat_stays_one_event(tmp_path: Path, report_of: ReportOf) -> Non
     (row,), _ = report_of(LocalFolder(str(tmp_path / "out")), str(path), messages_column="chat")
     assert len(row.model_dump_json().encode()) < 60_000
     assert row.messages[-1].text == "[136 more messages]"
+
+
+def test_a_preview_tells_of_splits(tmp_path: Path, report_of: ReportOf) -> None:
+    for name, rows in (("train", 3), ("test", 1)):
+        texts(tmp_path / f"{name}.jsonl", *"abc"[:rows])
+    _, end = report_of(LocalFolder(str(tmp_path / "out")), str(tmp_path / "*.jsonl"), prompt="Say {row.text}")
+    assert any("test (1 row), train (3 rows)" in notice for notice in end.notices)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of a folder that are data, and the splits they are of, by the rules of Hugging Face ``datasets``."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+
+from airflow_provider_raybatch.contract.text import count_of
+
+_NOT_DATA = frozenset({
+    "README.md",
+    "config.json",
+    "dataset_info.json",
+    "dataset_infos.json",
+    "dataset_dict.json",
+})
+_JSON = re.compile(r"\.json(?:\.gz|\.zst)?$", re.IGNORECASE)
+_FIRST = ("parquet", "jsonl", "csv", "arrow")
+"""The order of formats of which a folder has equally many files."""
+_SPLITS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "dev", "val"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+_SPLIT_OF = {word: split for split, words in _SPLITS.items() for word in words}
+_WORD = re.compile(rf"(?<![^-._ 0-9])(?:{'|'.join(_SPLIT_OF)})(?![^-._ 0-9])")
+_SHARD = re.compile(r".*/data/([^/]+)-\d{5}-of-\d{5}[^/]*")
+
+
+def data_paths(
+    paths: Sequence[str], named: str, format_of: Callable[[str], str | None] | None = None
+) -> list[str]:
+    """The paths that are not of metadata.
+
+    :param named: the last name of a glob, which may ask for metadata.
+    :param format_of: for a folder of the hub, where the format that most files have counts. A ``.json`` file
+        is data there only if no file of another extension is.
+    """
+    found = [path for path in paths if path.rpartition("/")[2] not in _NOT_DATA - {named}]
+    if format_of is None or not found:
+        return found
+    found = [path for path in found if not _JSON.search(path)] or found
+    counts = Counter(map(format_of, found))
+    most = max(_FIRST, key=lambda kind: counts[kind])
+    return [path for path in found if format_of(path) == most]
+
+
+def split_note(uris: Sequence[str], rows: Sequence[int]) -> str:
+    """Which splits files are of, as a clause; empty unless they are of several.
+
+    :param rows: of each file.
+    """
+    files: dict[str, list[str]] = {}
+    counts: Counter[str] = Counter()
+    for uri, split, number in zip(uris, _splits(uris), rows, strict=True):
+        if split:
+            files.setdefault(split, []).append(uri)
+            counts[split] += number
+    if len(files) < 2:
+        return ""
+    told = ", ".join(f"{split} ({count_of(counts[split], 'row')})" for split in files)
+    own = files[counts.most_common(1)[0][0]]
+    return (
+        f"its files are of several splits, which are read together: {told}; to read one, name its files, "
+        f"such as {_place(own, {*uris} - {*own})}"
+    )
+
+
+def _splits(uris: Sequence[str]) -> list[str]:
+    """The split of each file; the first rule that knows one is that of all files."""
+    start = len(posixpath.commonprefix(list(uris)).rpartition("/")[0]) + 1
+    parts = [uri[start:].rpartition("/") for uri in uris]
+    rules = (
+        [found[1] if (found := _SHARD.fullmatch(uri)) else "" for uri in uris],
+        [next(filter(None, map(_split_in, folders.split("/"))), "") for folders, _, _ in parts],
+        [_split_in(name) for _, _, name in parts],
+    )
+    return next(filter(any, rules), [""] * len(uris))
+
+
+def _split_in(name: str) -> str:
+    found = _WORD.search(name)
+    return _SPLIT_OF[found[0]] if found else ""
+
+
+def _place(own: Sequence[str], others: Collection[str]) -> str:
+    """A folder or glob of files, and of none of the others; else the first file."""
+    start = posixpath.commonprefix(list(own))
+    for place, end in ((start.rpartition("/")[0] + "/", ""), (start, "*")):
+        is_flat = not end or not any("/" in uri[len(place) :] for uri in own)
+        if len(own) > 1 and is_flat and not any(uri.startswith(place) for uri in others):
+            return place + end
+    return own[0]
