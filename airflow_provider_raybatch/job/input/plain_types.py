@@ -7,6 +7,7 @@ run ends.
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -89,9 +90,7 @@ def _converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     if column.type.equals(kind):
         return column
     try:
-        converted = column.cast(kind)
-        converted.validate()  # the cast of a list view may make a broken list
-        return converted
+        return pa.chunked_array([_plain(chunk, kind) for chunk in column.chunks], kind)
     except _REFUSED:
         # The values of a dictionary need more than 2 GiB, or Arrow has no such cast.
         if len(column) <= 1:
@@ -99,3 +98,42 @@ def _converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         middle = len(column) // 2
         halves = (_converted(column.slice(0, middle), kind), _converted(column.slice(middle), kind))
         return pa.chunked_array([chunk for half in halves for chunk in half.chunks], kind)
+
+
+def _plain(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """`array` as `kind`, level by level: Arrow's cast of list views loses values, or gives others."""
+    given = array.type
+    if given.equals(kind):
+        return array
+    if isinstance(given, pa.BaseExtensionType):
+        return _plain(array.storage, kind)
+    if pa.types.is_dictionary(given):
+        return _plain(array.dictionary_decode(), kind)
+    if pa.types.is_run_end_encoded(given):
+        return _plain(pc.run_end_decode(array), kind)
+    if pa.types.is_struct(given):
+        fields = [_plain(one, field.type) for one, field in zip(array.flatten(), kind, strict=True)]
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=array.is_null())
+    if pa.types.is_fixed_size_list(given):
+        size = kind.list_size
+        values = _plain(array.values.slice(array.offset * size, len(array) * size), kind.value_type)
+        return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=array.is_null())
+    return _plain_lists(array, kind) if pa.types.is_nested(given) else array.cast(kind)
+
+
+def _plain_lists(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Lists, views of lists and maps, whose values may lie in any order and between others."""
+    if pa.types.is_map(kind):
+        pairs = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
+        lists, buffers = pa.list_(pairs.type), array.buffers()[:2]
+        array = pa.Array.from_buffers(lists, len(array), buffers, offset=array.offset, children=[pairs])
+    ends = np.cumsum(pc.fill_null(pc.list_value_length(array), 0).to_numpy(), dtype=np.int64)
+    gaps = np.append(array.is_null().to_numpy(zero_copy_only=False), False)
+    number = pa.int64() if pa.types.is_large_list(kind) else pa.int32()
+    offsets, values = pa.array(np.append(0, ends), number, mask=gaps), array.flatten()
+    if pa.types.is_map(kind):
+        keys, items = values.flatten()
+        keys, items = _plain(keys, kind.key_type), _plain(items, kind.item_type)
+        return pa.MapArray.from_arrays(offsets, keys, items, type=kind)
+    make = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+    return make.from_arrays(offsets, _plain(values, kind.value_type), type=kind)

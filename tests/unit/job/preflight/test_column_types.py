@@ -19,7 +19,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input import chunk_rows
 from airflow_provider_raybatch.job.input import survey as chunks_module
 from airflow_provider_raybatch.job.input.listing import SourceFile
-from airflow_provider_raybatch.job.input.plain_types import as_plain, plain_schema, plain_type
+from airflow_provider_raybatch.job.input.plain_types import as_plain, plain_schema, without_views
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import cut, survey
 from airflow_provider_raybatch.job.parts.part import Part, write_all
@@ -164,32 +164,60 @@ def test_every_type_reaches_the_dataset_or_is_refused(
         assert same(row["x"], value), (column.type, row["x"], value)
 
 
-@pytest.mark.parametrize(
-    ("values", "kind"),
-    [
-        ([["a", None], None, ["c", "d"]], pa.list_(pa.string_view(), 2)),
-        ([[("a", "b")], None, []], pa.map_(pa.string(), pa.string_view())),
-        ([["a"], None, []], pa.list_(pa.string_view())),
-        ([["a"], None, []], pa.large_list(pa.binary_view())),
-        ([["a"], None, []], pa.list_view(pa.string_view())),
-        ([["a"], None, []], pa.large_list_view(pa.string())),
-        ([{"k": [{"l": "a"}]}, None], pa.struct({"k": pa.list_(pa.struct({"l": pa.string_view()}))})),
-        ([["a", "a"], None], pa.list_(pa.dictionary(pa.int32(), pa.string()))),
-        ([{"k": "a"}, None], pa.struct({"k": pa.dictionary(pa.int32(), pa.string())})),
-        ([["a"], None], pa.list_(pa.list_(pa.string_view(), 1), 1)),
-    ],
-    ids=str,
-)
-def test_types_that_arrow_cannot_take_become_plain(values: list[Any], kind: pa.DataType) -> None:
-    if kind == pa.list_(pa.list_(pa.string_view(), 1), 1):
-        values = [[["a"]], None]
-    table = pa.table({"x": pa.array(values, kind)})
-    for part in (table, table.slice(1), table.slice(0, 0), pa.concat_tables([table, table])):
-        plain = as_plain(part)
-        plain.validate(full=True)
-        assert plain.schema == plain_schema(table.schema)
-        assert plain_type(plain.schema.field("x").type) == plain.schema.field("x").type
-        assert plain.take(pa.array(range(len(part)), pa.int64())).to_pylist() == part.to_pylist()
+@st.composite
+def shared_lists(draw: st.DrawFn) -> pa.Array:
+    """Draw lists that share, skip or reorder their values, as only views can, on their own or inside."""
+    values, number = draw(column()), draw(st.sampled_from([pa.int32(), pa.int64()]))
+    place = st.integers(0, len(values))
+    pairs = [sorted(one) for one in draw(st.lists(st.tuples(place, place), max_size=6))]
+    starts, sizes = pa.array([one[0] for one in pairs], number), pa.array([b - a for a, b in pairs], number)
+    gaps = draw(st.lists(st.booleans(), min_size=len(pairs), max_size=len(pairs)))
+    view = pa.ListViewArray if number == pa.int32() else pa.LargeListViewArray
+    lists = view.from_arrays(starts, sizes, values, mask=pa.array(gaps, pa.bool_()))
+    mask = pa.array(gaps[::-1], pa.bool_())
+    ends = pa.array(range(len(lists) + 1), pa.int32())
+    offsets = pa.array(ends, pa.int32(), mask=pa.array([*gaps[::-1], False], pa.bool_()))
+    inside = [
+        lambda: lists,
+        lambda: pa.StructArray.from_arrays([lists], ["a"], mask=mask),
+        lambda: pa.ListArray.from_arrays(offsets, lists),
+        lambda: pa.MapArray.from_arrays(offsets, ends[1:], lists),
+        lambda: pa.FixedSizeListArray.from_arrays(lists, 1, mask=mask),
+        lambda: pa.RunEndEncodedArray.from_arrays(ends[1:], lists),
+        lambda: pa.ListViewArray.from_arrays(ends[:-1][::-1], pa.array([1] * len(lists), pa.int32()), lists),
+    ]
+    return draw(st.sampled_from(inside))()
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(array=column() | shared_lists(), data=st.data())
+def test_plain_types_have_the_same_values(array: pa.Array, data: st.DataObject) -> None:
+    first = data.draw(st.integers(0, len(array)))
+    rows = data.draw(st.integers(0, len(array) - first))
+    for chunks in ([array.slice(first, rows)], [array.slice(first), array, array.slice(0, 0)], []):
+        table = pa.table({"x": pa.chunked_array(chunks, array.type)})
+        for found in (as_plain(table), without_views(table)):
+            found.validate(full=True)
+            for one, other in zip(found["x"], table["x"], strict=True):
+                assert same(stored(one), stored(other)), array.type
+        plain = as_plain(table)
+        assert plain.schema == plain_schema(table.schema) == plain_schema(plain.schema)
+        assert plain.take(pa.array(range(len(plain)), pa.int64())).equals(plain) or "float" in str(
+            plain.schema
+        )
+
+
+def stored(value: Any) -> Any:
+    """Return a scalar's value; plain types have extension types as storage inside of others."""
+    if value is None or not value.is_valid:
+        return None
+    if isinstance(value, (pa.ExtensionScalar, pa.DictionaryScalar, pa.RunEndEncodedScalar)):
+        return stored(value.value)
+    if isinstance(value, pa.StructScalar):
+        return {name: stored(value[place]) for place, name in enumerate(value.type.names)}
+    if isinstance(value, pa.ListScalar):
+        return [stored(one) for one in value.values]
+    return value.as_py()
 
 
 def test_what_cannot_be_carried_is_refused_by_column_and_type() -> None:
