@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import io
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -143,6 +144,15 @@ class _Problem(NamedTuple):
 
 
 _NOT_JSON = _Problem("invalid_json_line", "This line is not parseable as valid JSON.")
+_OTHER_FILES = (
+    (re.compile(rb"\x1f\x8b"), "is compressed by gzip; unpack it first"),
+    (re.compile(rb"\xff\xfe|\xfe\xff|[^\0]?\0"), "is UTF-16 text; save it as UTF-8"),
+    (
+        re.compile(rb"(?!(?:\xef\xbb\xbf)?\s*\{)"),
+        "is not JSON Lines; write one JSON object a line, neither CSV nor one list",
+    ),
+)
+"""How the first request begins in a file that has none, and what is said of the file."""
 
 
 class _FileCheck:
@@ -157,7 +167,11 @@ class _FileCheck:
         self._errors: list[BatchError] = []
 
     def goes_on_after(self, line: bytes) -> bool:
-        """Check the next line; false where a limit is passed, or :data:`MOST_ERRORS` lines are broken."""
+        """Check the next line.
+
+        :returns: false if the file is of another kind, a limit is passed, or :data:`MOST_ERRORS` lines are
+            broken.
+        """
         limits = self._limits
         self._number = number = self._number + 1
         self._bytes += len(line)
@@ -172,6 +186,9 @@ class _FileCheck:
         if is_blank(line):
             return True
         self._requests += 1
+        if self._requests == 1 and (what := next((of for sign, of in _OTHER_FILES if sign.match(line)), "")):
+            self._fault(_Problem("invalid_json_line", f"The file {what}."))
+            return False
         if limits.max_requests is not None and self._requests > limits.max_requests:
             return self._passed("too_many_tasks", "has", limits.max_requests, "request")
         if (problem := self._problem(line, number)) is not None:

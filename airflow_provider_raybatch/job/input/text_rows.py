@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.openai_batch import CUSTOM_ID, LINE_COLUMNS
+from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.json_lines import (
     JsonLineError,
     batch_request,
@@ -40,7 +41,7 @@ def _json_row(line: bytes) -> dict[str, Any] | BadRow:
 def batch_lines(data: bytes) -> list[dict[str, Any] | BadRow]:
     """Lines of an OpenAI batch file as rows of texts; the body is written as JSON, whatever it is.
 
-    What is not a text where one belongs is null, and other fields of a line are left out.
+    A field that is null or an empty text is null, and other fields of a line are left out.
     """
     return [_batch_line(line) for line in io.BytesIO(data) if not is_blank(line)]
 
@@ -50,6 +51,11 @@ def _batch_line(line: bytes) -> dict[str, Any] | BadRow:
         found = batch_request(line)
     except JsonLineError as error:
         return BadRow(str(error), _shown(_named(line)))
+    for name in LINE_COLUMNS:
+        value = found.get(name)
+        if name != "body" and value is not None and not isinstance(value, str):
+            why = f"{name}: it must be a text in quotes, but it is {shown(value)}"
+            return BadRow(why, _shown(_named(line)))
     row: dict[str, Any] = {name: _text(found.get(name)) for name in LINE_COLUMNS}
     if (body := found.get("body")) is not None:
         row["body"] = json.dumps(body, ensure_ascii=False, allow_nan=False)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import tracemalloc
@@ -24,6 +25,7 @@ from airflow_provider_raybatch.contract.json_lines import LONGEST_LINE
 from airflow_provider_raybatch.job.input import csv_records
 from tests.support.openai_lines import chat, completion, line
 
+NO_LINES = "The file is not JSON Lines; write one JSON object a line, neither CSV nor one list."
 Found = list[tuple[str, "str | None", "int | None"]]
 
 
@@ -117,9 +119,26 @@ def test_lines_end_at_line_feeds_alone() -> None:
     assert found(first.replace(b": ", b":\r") + b"\n\r" + second) == []
 
 
-def test_text_in_utf_16_is_not_json() -> None:
-    content = file_of(good()).decode().encode("utf-16")
-    assert found(content)[0] == ("invalid_json_line", None, 1)
+@pytest.mark.parametrize("start", [b"", b"\n\n"])
+@pytest.mark.parametrize(
+    ("written", "sentence"),
+    [
+        (lambda text: text.encode("utf-16"), "The file is UTF-16 text; save it as UTF-8."),
+        (lambda text: text.encode("utf-16-be"), "The file is UTF-16 text; save it as UTF-8."),
+        (lambda text: text.encode("utf-16-le"), "The file is UTF-16 text; save it as UTF-8."),
+        (lambda text: gzip.compress(text.encode()), "The file is compressed by gzip; unpack it first."),
+        (lambda text: b"custom_id,method,url,body\n1,POST,/v1,x\n", NO_LINES),
+        (lambda text: json.dumps(list(map(json.loads, text.split("\n")[:-1])), indent=1).encode(), NO_LINES),
+        (lambda text: b"PK\x03\x04\x14\0\x06\0" + text.encode(), NO_LINES),
+    ],
+)
+def test_a_file_that_is_no_json_lines_has_one_error(written: Any, sentence: str, start: bytes) -> None:
+    """Each of its lines would be an error of its own."""
+    content = start + written(file_of(*map(good, range(9))).decode())
+    for errors in (checked(content).errors, check_start(io.BytesIO(content), endpoint=CHAT).errors):
+        assert [(one.code, one.line, one.message) for one in errors] == [
+            ("invalid_json_line", None, sentence)
+        ]
 
 
 def test_the_first_model_of_a_file_is_that_of_its_lines() -> None:

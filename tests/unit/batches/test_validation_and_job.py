@@ -139,14 +139,18 @@ def job_takes(content: bytes) -> bool:
     return bool(rows)
 
 
-def by_the_book(content: bytes) -> list[tuple[int, str]]:
+def by_the_book(content: bytes) -> list[tuple[int | None, str]]:
     """Return broken lines and their codes, as slowly and plainly as can be."""
-    found, models, ids = [], ["echo"], []
+    found: list[tuple[int | None, str]] = []
+    models, ids, has_begun = ["echo"], [], False
     lines = content.removeprefix(MARK).split(b"\n")
     for number, line in enumerate(lines, 1):
         ended = line + (b"\n" if number < len(lines) else b"")
         if len(ended) <= 16 and not line.strip():
             continue
+        if not has_begun and not line.removeprefix(MARK).lstrip().startswith(b"{"):
+            return [(None, "invalid_json_line")]  # the file is of another kind
+        has_begun = True
         try:
             value = plain(line)
         except (ValueError, RecursionError):

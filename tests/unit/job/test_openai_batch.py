@@ -52,7 +52,7 @@ def test_mixed_lines_are_answered_in_two_files(tmp_path: Path) -> None:
         line("two", chat(n=2, temperature=0.7)),
         line("raw", completion(), COMPLETIONS),
         line("json", chat(response_format={"type": "json_schema", "json_schema": {"schema": SCHEMA}})),
-        {"custom_id": 7, "method": "POST", "url": "/v1/chat/completions", "body": chat()},
+        {"custom_id": 0, "method": "POST", "url": "/v1/chat/completions", "body": chat()},
         line("elsewhere", chat(), "/v1/responses"),
         line("long", chat("word " * 9000)),
         line("broken", chat("please BREAK")),
@@ -84,6 +84,7 @@ def test_mixed_lines_are_answered_in_two_files(tmp_path: Path) -> None:
         (None, 400, None, "invalid_json_line"),
         (None, 400, None, "invalid_json_line"),
     ]
+    assert why[3]["message"] == "custom_id: it must be a text in quotes, but it is 0"
     kinds = {(one["status_code"], one["body"]["error"]["type"]) for one in bad}
     assert kinds == {(400, "invalid_request_error"), (500, "server_error")}
 

@@ -7,10 +7,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_raybatch.contract.arguments.openai_batch import CHAT, COMPLETIONS, EMBEDDINGS
+from airflow_provider_raybatch.contract.arguments.openai_batch import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    LINE_COLUMNS,
+)
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.request.openai_batch.line import request_of
-from airflow_provider_raybatch.job.request.openai_batch.refusal import WRONG_VALUE, LineError
+from airflow_provider_raybatch.job.request.openai_batch.refusal import MISSING, WRONG_VALUE, LineError
 
 _ASKED = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input"}
 _LENGTHS = ("leaves no room", "the model takes")
@@ -42,7 +47,8 @@ def _refusal(
     """Field and code where the line is at fault; ``None`` where the model or its engine is."""
     asked = _ASKED.get(line.get("url") or "")
     if step == "read":
-        return None, "invalid_json_line"
+        name = reason.partition(":")[0]
+        return (name, MISSING) if name in LINE_COLUMNS else (None, "invalid_json_line")
     if step == "media":
         return asked, "invalid_image"
     if step == "template":
