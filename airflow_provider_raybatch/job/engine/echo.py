@@ -37,7 +37,7 @@ from airflow_provider_raybatch.job.engine.echo_reasoning import Reasoning
 from airflow_provider_raybatch.job.engine.echo_tools import EchoTools
 from airflow_provider_raybatch.job.engine.echo_workers import EchoWorkers
 from airflow_provider_raybatch.job.engine.text_chunks import TextChunk, response_of
-from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_names
+from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_values
 from airflow_provider_raybatch.job.request.row_text import shortened
 from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
 
@@ -124,7 +124,7 @@ class EchoEngine:
     def _encode_one(self, request: Request) -> _Encoded | RowFailure:
         try:
             sampling = parsed("sampling", EchoSampling, {**self._sampling, **request.sampling})
-            check_sampling_names(request.sampling)
+            check_sampling_values(request.sampling)
         except RaybatchError as error:
             return RowFailure("engine", str(error))
         if self._pooling is not None:

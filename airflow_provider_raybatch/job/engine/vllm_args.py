@@ -150,14 +150,7 @@ def check_sampling_names(values: Mapping[str, Any], of_schema: str = _OF_SCHEMA)
     for name in values:
         if name in _OURS:
             raise PreflightError(f"sampling: {name!r} is set by {_OURS[name]}; remove it.")
-    try:
-        check_sampling(values)
-    except ValueError as error:
-        raise PreflightError(f"sampling: {error}.") from None
-    try:
-        check_schema(values.get("structured_outputs"))
-    except ValueError as error:
-        raise PreflightError(f"{of_schema} {error}.") from None
+    check_sampling_values(values, of_schema)
     names = vllm_compat.sampling_names()
     if names is None:
         return list(values)
@@ -168,6 +161,22 @@ def check_sampling_names(values: Mapping[str, Any], of_schema: str = _OF_SCHEMA)
         # vLLM itself ignores names in it that it doesn't know.
         _check_names("sampling: structured_outputs", structured, known_inside)
     return []
+
+
+def check_sampling_values(values: Mapping[str, Any], of_schema: str = _OF_SCHEMA) -> None:
+    """Check the values of sampling parameters without vLLM.
+
+    :param of_schema: see :func:`schema_name`.
+    :raises PreflightError: no engine can honour one, or its JSON schema is broken.
+    """
+    try:
+        check_sampling(values)
+    except ValueError as error:
+        raise PreflightError(f"sampling: {error}.") from None
+    try:
+        check_schema(values.get("structured_outputs"))
+    except ValueError as error:
+        raise PreflightError(f"{of_schema} {error}.") from None
 
 
 def _check_names(
