@@ -205,7 +205,7 @@ def _check_s3(uri: str) -> None:
     odd = next((name for name in names if name in {"", ".", ".."}), None)
     if odd is not None:
         shown = "an empty name" if odd == "" else f"the name {odd!r}"
-        meant = f"s3://{bucket}{posixpath.normpath(f'/{key}')}"
+        meant = f"s3://{bucket}{posixpath.normpath('/' + key.lstrip('/'))}"
         raise ValueError(
             f"{uri!r} has {shown} between its slashes, which S3 does not resolve; write {meant!r}"
         )

@@ -31,6 +31,8 @@ _STATUS = re.compile(r"status code: (\d{3} [A-Z][A-Za-z ]*\w)")
 _CODE = re.compile(r"<Code>(\w+)</Code>|\(code: (\w+)\)")
 """The second is obstore's, of a key in a deletion of many."""
 _REGION = re.compile(r"<Region>([\w-]+)</Region>|expecting '([\w-]+)'")
+_KEY = re.compile(r'Path "(.*)"(?: contained|: )', re.DOTALL)
+"""Of obstore, about a key that it can't parse."""
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
 
 
@@ -201,12 +203,17 @@ def _lasting_cause(verb: str, error: Exception) -> Cause | None:
     if isinstance(error, FileNotFoundError) and not may_recover(error):
         return Cause("there is no such object")
     if isinstance(error, exceptions.InvalidPathError):
+        named = _KEY.search(text)
         return Cause(
-            f"a key below it has an empty name between slashes ({answer(text)}); rename that key, or name "
-            "folders or a glob without it"
+            f"the key {named[1] if named else ''!r} has an empty name, '.', '..' or a control character "
+            "between its slashes; rename it, or name folders or a glob without it"
         )
     if cause := _cause_of(text):
         return cause
+    if _code(text) == "InvalidObjectState":
+        return Cause(
+            "it is archived, as in S3 Glacier; restore it, or copy it to a storage class for reading"
+        )
     if is_denied(error):
         said = answer(text)
         needs = f", which needs {_RIGHTS[verb]} there" if said in _LACKS_A_RIGHT else ""

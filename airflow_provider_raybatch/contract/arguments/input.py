@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 import codecs
+import re
 from typing import Literal
 
 from pydantic import Field, field_validator
 
 from airflow_provider_raybatch.contract.base import ContractModel, shown
 from airflow_provider_raybatch.contract.location import SOURCE_SCHEMES, check_location
+from airflow_provider_raybatch.contract.shown_uri import shown_uri
+
+_SEVERAL = re.compile(r"""[,;\s]\s*[a-z0-9]+://|^/.*,\s*/|^\[\s*['"]""")
+"""A list of paths that was written as one text."""
 
 SourceFormat = Literal["parquet", "jsonl", "csv", "arrow", "openai_batch"]
 
@@ -70,5 +75,10 @@ class InputArguments(ContractModel):
     @classmethod
     def _readable_schemes(cls, paths: list[str]) -> list[str]:
         for path in paths:
+            if _SEVERAL.search(path):
+                raise ValueError(
+                    f"{shown_uri(path)!r} has a list in one text; write a list of paths, such as "
+                    "['s3://a/x', 's3://a/y']"
+                )
             check_location(path, SOURCE_SCHEMES)
         return paths

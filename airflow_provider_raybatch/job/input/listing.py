@@ -7,9 +7,11 @@ import contextlib
 import fnmatch
 import json
 import tempfile
+import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from pydantic import SecretStr
@@ -159,7 +161,8 @@ def resolve(
             found = [_behind(path, copies)]
         else:
             with error_prefix("source"):
-                found = _expand(path, wanted.format, (credentials, token), known, left_out)
+                expand = partial(_expand, wanted=wanted.format, secrets=(credentials, token))
+                found = _expand_as_written(path, partial(expand, known=known, left_out=left_out))
         for file in found:
             formats.setdefault(_checked_format(file, wanted), file.shown)
             files.append(file if wanted.csv_options is None else replace(file, csv=wanted.csv_options))
@@ -191,6 +194,30 @@ def _behind(url: str, copies: Copies | None) -> SourceFile:
         raise scratch_error(f"{shown_uri(url)} can't be copied", error) from error
 
 
+def _expand_as_written(path: str, expand: Callable[[str], list[SourceFile]]) -> list[SourceFile]:
+    """The files of a path.
+
+    :raises PreflightError: see :func:`resolve`; names the path in the Unicode form that is there.
+    """
+    try:
+        return expand(path)
+    except PreflightError:
+        for form in ("NFC", "NFD"):  # macOS writes names in NFD, and most else in NFC
+            other = unicodedata.normalize(form, path)
+            if other != path and _is_there(other, expand):
+                raise PreflightError(
+                    f"source: nothing is at {path}, but a name that looks the same is there in Unicode form "
+                    f"{form}; write {other!a}."
+                ) from None
+        raise
+
+
+def _is_there(path: str, expand: Callable[[str], list[SourceFile]]) -> bool:
+    with contextlib.suppress(PreflightError, StorageError):
+        return bool(expand(path))
+    return False
+
+
 def _expand(
     path: str, wanted: SourceFormat | None, secrets: _Secrets, known: Kinds, left_out: list[str]
 ) -> list[SourceFile]:
@@ -202,8 +229,13 @@ def _expand(
     with contextlib.suppress(StorageError if pattern else RefusedError):
         if (single := place.head(as_written)) is not None:
             return [_file(place, single)]
-    entries = [entry for entry in _below(place, inside, pattern) if not _is_marker(place, entry)]
+    below = _below(place, inside, pattern)
+    entries = [entry for entry in below if not _is_marker(place, entry)]
     if not entries:
+        if below:
+            raise PreflightError(
+                f"source: only empty folders are at {path}; write files there, or name others."
+            )
         raise PreflightError(
             f"source: nothing is at {path}; check the path, and that the cluster's nodes can see it."
         )

@@ -70,6 +70,9 @@ def test_a_folder_that_means_another_place_is_refused(uri: str, message: str) ->
         assert message in sentence
 
 
+SEVERAL = "has a list in one text; write a list of paths, such as ['s3://a/x', 's3://a/y']."
+
+
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
@@ -80,6 +83,15 @@ def test_a_folder_that_means_another_place_is_refused(uri: str, message: str) ->
         ("https:///x.csv", "'https:///x.csv' names no host; write it as https://host/path."),
         ("https:/host/x.csv", "write 'https://host/x.csv'."),
         ("s3://bucket/a//x.csv", "write 's3://bucket/a/x.csv'."),
+        ("s3://bucket//x", "write 's3://bucket/x'."),
+        ("s3://bucket//../", "write 's3://bucket/'."),
+        ("s3://a/x.csv,s3://a/y.csv", f"'s3://a/x.csv,s3://a/y.csv' {SEVERAL}"),
+        ("hf://datasets/a/b/x; hf://datasets/a/b/y", SEVERAL),
+        ("https://a/x https://b/y", SEVERAL),
+        ("/a/x.csv, file:///a/y.csv", SEVERAL),
+        ("/a/x.csv,/a/y.csv", SEVERAL),
+        ('["s3://a/x", "s3://a/y"]', SEVERAL),
+        ("['/a/x']", SEVERAL),
         ("hf:/datasets/a/b", "'hf:/datasets/a/b' has too few slashes; write 'hf://datasets/a/b'."),
         ("hf://datasets/squad", f"'hf://datasets/squad' {NO_DATASET}"),
         ("hf://acme/model/x.parquet", NO_DATASET),

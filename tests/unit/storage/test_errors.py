@@ -60,6 +60,7 @@ def refusal(where: Folder, operation: str) -> StorageError:
         (403, "RequestTimeTooSkewed", "", "differs from that of S3 by more than 15 minutes; set it, by NTP"),
         (400, "InvalidToken", "", "the credentials are refused (InvalidToken)"),
         (403, "InvalidAccessKeyId", "", "the credentials are refused ("),
+        (403, "InvalidObjectState", "", "it is archived, as in S3 Glacier; restore it, or copy it to a"),
     ],
 )
 def test_a_refusal_is_told_by_its_cause(

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -212,18 +213,60 @@ def test_objects_that_stand_for_folders_are_not_files(s3_server: S3Server, path:
 
 def test_a_glob_in_s3_lists_only_the_folders_that_it_means(s3_server: S3Server) -> None:
     bucket = s3_server.new_bucket()
-    put_raw(
-        s3_server, bucket, "data1/x.csv", "data2/x.csv", "data2/deep/y.csv", "other//bad.csv", "/lead.csv"
-    )
+    put_raw(s3_server, bucket, "data1/x.csv", "data2/x.csv", "data2/deep/y.csv", "other/x.csv")
     place = S3Folder(bucket, "", s3_server.credentials)
     assert names_of(place, "data*/x.csv") == ["data1/x.csv", "data2/x.csv"]
     assert len(names_of(place, "data*/**/*.csv")) == 3
-    for path in ("other", "**/*.csv"):
+
+
+@pytest.mark.parametrize("key", ["t//bad.csv", "t/a\tb.csv", "t/./x.csv", "t/../x.csv", "t/x/..", 't/"x\x7f'])
+def test_a_key_that_can_not_be_read_is_named(s3_server: S3Server, key: str) -> None:
+    bucket = s3_server.new_bucket()
+    put_raw(s3_server, bucket, "data/x.csv", key)
+    place = S3Folder(bucket, "", s3_server.credentials)
+    assert names_of(place, "d*/*.csv") == ["data/x.csv"]
+    for path in ("t", "**/*.csv"):
         with pytest.raises(StorageError) as caught:
             names_of(place, path)
         assert caught.value.failure_class is FailureClass.USER_ERROR
-        assert "a key below it has an empty name between slashes" in str(caught.value)
-        assert "\n" not in str(caught.value)
+        assert str(caught.value).endswith(
+            f"can't list it, the key {key!r} has an empty name, '.', '..' or a control character between its "
+            "slashes; rename it, or name folders or a glob without it."
+        )
+
+
+@pytest.mark.parametrize("path", ["t", "t/*.csv", ""])
+def test_empty_folders_alone_are_told(s3_server: S3Server, path: str) -> None:
+    bucket = s3_server.new_bucket()
+    put_raw(s3_server, bucket, "t/", "t/a_$folder$")
+    with pytest.raises(PreflightError, match=f"^source: only empty folders are at s3://{bucket}"):
+        names_of(S3Folder(bucket, "", s3_server.credentials), path)
+
+
+@pytest.mark.parametrize("storage", ["GLACIER", "DEEP_ARCHIVE"])
+def test_an_archived_object_is_told(s3_server: S3Server, storage: str) -> None:
+    bucket = s3_server.new_bucket()
+    s3_server.client().put_object(Bucket=bucket, Key="x.csv", Body=b"a\n1\n", StorageClass=storage)
+    place = S3Folder(bucket, "", s3_server.credentials)
+    with pytest.raises(
+        StorageError, match=r"x\.csv: can't read it, it is archived, as in S3 Glacier; restore"
+    ):
+        survey(listed(place, [f"s3://{bucket}/x.csv"]), place.credentials)
+
+
+@pytest.mark.parametrize("path", ["{}.csv", "{}/x.csv", "{}", "day*/{}*.csv"])
+@pytest.mark.parametrize(("asked", "there"), [("NFC", "NFD"), ("NFD", "NFC")])
+def test_a_name_in_another_unicode_form_is_shown(folder: Folder, path: str, asked: str, there: str) -> None:
+    own, other = (path.format(unicodedata.normalize(form, "caf\u00e9")) for form in (asked, there))
+    name = {"{}": f"{other}/x.csv"}.get(path, other.replace("*", "1"))
+    folder.write(name, b"x\n1\n")
+    with pytest.raises(PreflightError) as caught:
+        names_of(folder, own)
+    assert str(caught.value) == (
+        f"source: nothing is at {folder.uri}/{own}, but a name that looks the same is there in Unicode form "
+        f"{there}; write {f'{folder.uri}/{other}'!a}."
+    )
+    assert names_of(folder, other) == [name]
 
 
 def test_glob_lists_no_deeper_than_it_matches(folder: Folder) -> None:
