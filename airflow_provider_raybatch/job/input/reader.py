@@ -22,7 +22,7 @@ from airflow_provider_raybatch.job.input.partitions import partitions
 from airflow_provider_raybatch.job.input.plain_types import as_plain, without_views
 from airflow_provider_raybatch.job.input.prompt_values import mark
 from airflow_provider_raybatch.job.input.survey import Chunk, rows_of_bytes, text_start
-from airflow_provider_raybatch.job.input.text_rows import batch_lines, csv_rows, json_rows
+from airflow_provider_raybatch.job.input.text_rows import batch_lines, columns_in, csv_rows, json_rows
 from airflow_provider_raybatch.storage.checksum import checked_footer
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.ranged_file import RangedFile
@@ -79,17 +79,23 @@ class Reader:
             if table.num_rows < chunk.rows:
                 raise changed(file)
             return table
-        with open_file(file, self._credentials, False) as stream:
-            stream.seek(chunk.start)
-            data = stream.read(chunk.stop - chunk.start)
-            header = self._header(chunk.file, stream) if self._listing.format == "csv" else ()
+        data = self._text(chunk)
         if self._listing.format == "csv":
-            rows = csv_rows(data, header, file.delimiter, file.csv.header is True)
+            rows = csv_rows(data, self._header(chunk.file), file.delimiter, file.csv.header is True)
         else:
             rows = batch_lines(data) if self._listing.format == OPENAI_BATCH else json_rows(data)
         if len(rows) < chunk.rows:
             raise changed(file)
         return rows[: chunk.rows]  # more than that only where `limit` cuts
+
+    def columns_in(self, chunk: Chunk, names: Collection[str]) -> set[str]:
+        """Those of `names` that any row of a chunk of JSONL has; see :meth:`content` for errors."""
+        return columns_in(self._text(chunk), names, chunk.rows)
+
+    def _text(self, chunk: Chunk) -> bytes:
+        with open_file(self._listing.files[chunk.file], self._credentials, False) as stream:
+            stream.seek(chunk.start)
+            return stream.read(chunk.stop - chunk.start)
 
     def rows(self, chunk: Chunk, content: Content, positions: Sequence[int]) -> ChunkRows:
         """Rows of `chunk` as Python values.
@@ -195,12 +201,12 @@ class Reader:
                     return f"column {name!r} of row group {group}"
         return f"row group {group}"
 
-    def _header(self, number: int, stream: BinaryIO) -> tuple[str, ...]:
+    def _header(self, number: int) -> tuple[str, ...]:
         if number not in self._headers:
-            stream.seek(0)
-            buffered = io.BufferedReader(cast(io.RawIOBase, stream), _HEADER_BYTES)
-            self._headers[number], _ = text_start(self._listing.files[number], buffered, True)
-            buffered.detach()
+            with open_file(self._listing.files[number], self._credentials, False) as stream:
+                buffered = io.BufferedReader(cast(io.RawIOBase, stream), _HEADER_BYTES)
+                self._headers[number], _ = text_start(self._listing.files[number], buffered, True)
+                buffered.detach()
         return self._headers[number]
 
 

@@ -96,7 +96,8 @@ class Surveyed:
 class Source:
     """The frozen input.
 
-    :param columns: names of the input columns, in order; for JSONL those of the first rows.
+    :param columns: names of the input columns, in order; for JSONL those of the first rows, and of later
+        rows those that arguments name.
     :param schema: Arrow types, as far as the source or its first rows show them.
     :param rows: rows of the input, `limit` applied.
     :param mixed: columns of JSONL whose values are of several types.

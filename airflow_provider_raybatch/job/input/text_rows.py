@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
+from collections.abc import Collection
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.openai_batch import CUSTOM_ID, LINE_COLUMNS
@@ -22,6 +25,8 @@ from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 
 _LONGEST_SHOWN = 2000
 _NULL = r"\N"
+_ESCAPED = re.compile(r"\W", re.ASCII)
+"""Characters of a key that may be written as escapes."""
 _MARK = "\ufeff"
 """Byte order mark, also inside a file that was joined from several."""
 
@@ -36,6 +41,17 @@ def _json_row(line: bytes) -> dict[str, Any] | BadRow:
         return json_object(line)
     except JsonLineError as error:
         return BadRow(str(error), _shown(line))
+
+
+def columns_in(data: bytes, names: Collection[str], most: int) -> set[str]:
+    """Those of `names` that any of the first `most` rows has. Only lines that may have one are parsed."""
+    marks = {name: f'"{_ESCAPED.split(name)[0]}'.encode() for name in names}
+    found: set[str] = set()
+    for line in islice((line for line in io.BytesIO(data) if not is_blank(line)), most):
+        if left := [name for name, mark in marks.items() if mark in line and name not in found]:
+            row = _json_row(line)
+            found.update(name for name in left if isinstance(row, dict) and name in row)
+    return found
 
 
 def batch_lines(data: bytes) -> list[dict[str, Any] | BadRow]:

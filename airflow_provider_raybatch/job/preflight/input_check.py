@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ from airflow_provider_raybatch.job.input.json_types import NULL, TEXT, Kind, arr
 from airflow_provider_raybatch.job.input.listing import Listing, resolve
 from airflow_provider_raybatch.job.input.partitions import Partition, partitions
 from airflow_provider_raybatch.job.input.reader import Reader
-from airflow_provider_raybatch.job.input.survey import Source, Surveyed, cut, survey
+from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Source, Surveyed, cut, survey
 from airflow_provider_raybatch.job.input.table import kinds_of
 from airflow_provider_raybatch.job.media.allowed import ImageAccess, image_access
 from airflow_provider_raybatch.job.media.image_types import may_hold_images
@@ -40,6 +41,7 @@ from airflow_provider_raybatch.job.request.render import needed_columns, render_
 from airflow_provider_raybatch.job.row import ImageError, Request, RowFailure
 from airflow_provider_raybatch.job.tasks import postprocess
 from airflow_provider_raybatch.job.tasks.registry import task_of
+from airflow_provider_raybatch.storage.in_order import in_order
 
 _SAMPLE_ROWS = 1000
 _SAMPLE_CHUNK = 128
@@ -100,7 +102,8 @@ def read_source(
     rows = surveyed.rows if spec.limit is None else min(spec.limit, surveyed.rows)
     of_files, mixed = _schema(listing, surveyed, credentials)
     schema = _with_partitions(of_files, partitions(listing))
-    return Source(listing, surveyed, list(schema.names), schema, rows, mixed)
+    source = Source(listing, surveyed, list(schema.names), schema, rows, mixed)
+    return _with_late_columns(spec, source, credentials)
 
 
 def source_notes(source: Source) -> list[str]:
@@ -226,6 +229,22 @@ def _schema(
     return pa.schema([(name, arrow_type(kind)) for name, kind in kinds.items()]), mixed
 
 
+def _with_late_columns(
+    spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials | None
+) -> Source:
+    """Add columns of JSONL that arguments name and only later rows have; their type is not known yet."""
+    missing = {name for step in spec.step_specs() for name in _named_columns(step)} - {*source.columns}
+    if source.listing.format != "jsonl" or source.rows <= _SAMPLE_ROWS or not missing:
+        return source
+    reader, late = Reader(source.listing, None, credentials), set[str]()
+    for found in in_order(partial(reader.columns_in, names=missing), source.chunks(ROWS_PER_CHUNK)):
+        late |= found
+        if late == missing:
+            break
+    schema = pa.schema([*source.schema, *((name, pa.null()) for name in sorted(late))])
+    return replace(source, columns=list(schema.names), schema=schema)
+
+
 def _with_partitions(schema: pa.Schema, folders: Sequence[Partition]) -> pa.Schema:
     """Add the partition columns. As in Spark, a column of the files with such a name gets their type."""
     types = dict(zip(schema.names, schema.types, strict=True))
@@ -233,7 +252,8 @@ def _with_partitions(schema: pa.Schema, folders: Sequence[Partition]) -> pa.Sche
     return pa.schema(list(types.items()))
 
 
-def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:
+def _named_columns(spec: BatchInferenceSpec) -> dict[str, str]:
+    """Columns of the source that a step needs, each with the argument that names it."""
     wanted = dict(spec.column_arguments())
     for argument in ("sampling_column", "adapter_column", "id_column"):
         if (column := getattr(spec, argument)) is not None:
@@ -249,8 +269,13 @@ def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:
             wanted.setdefault(condition[0], f"{of_step}when")
         for column in spec.asked_step.earlier_columns:
             wanted.pop(column, None)
+    return wanted
+
+
+def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:
     if not source.rows and not source.columns:
         return
+    wanted = _named_columns(spec)
     # A CSV file that lacks a header has its first row taken for one.
     is_csv, files = source.listing.format == "csv", source.listing.files
     may_be_row = is_csv and any(file.csv.header is True for file in files)

@@ -168,6 +168,38 @@ def test_missing_column_is_reported_under_its_field(
     )
 
 
+STEP = {"name": "late", "prompt": "{row.text}"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"prompt": "{row['größe']}"}, "prompt"),
+        ({"messages_column": "größe"}, "messages_column"),
+        ({"prompt": "{row.text}", "system_prompt": "{row['größe']}"}, "system_prompt"),
+        ({"prompt": "{row.text}", "images": ["größe"]}, "images"),
+        ({"prompt": "{row.text}", "id_column": "größe"}, "id_column"),
+        ({"prompt": "{row.text}", "sampling_column": "größe"}, "sampling_column"),
+        ({"steps": [{**STEP, "when": ["größe", "is not null"]}]}, "steps: late: when"),
+        ({"steps": [{**STEP, "prompt": "{row['größe']}"}]}, "steps: late: prompt"),
+    ],
+)
+def test_a_column_that_begins_late_in_jsonl_is_there(
+    tmp_path: Path, fields: dict[str, Any], field: str
+) -> None:
+    """A dataset carries all keys of JSONL; of types, the first 1,000 rows tell."""
+    early: list[Any] = [{"text": "größe"}] * 1200
+    for late in ({"größe": "a"}, '{"größe": null}\n', '{"gr\\u00F6\\u00dFe": [1]}\n'):
+        source = source_of(jsonl(tmp_path, [*early, late, {}]), **fields)
+        assert (source.columns, source.rows) == (["text", "größe"], 1202)
+    for other in ('{"größe": \n', {"text": {"größe": 1}}, {"x": ["größe"]}, {"Größe": 1}):
+        with pytest.raises(PreflightError, match=f"^{field}: the source .*has no column 'größe'"):
+            source_of(jsonl(tmp_path, [*early, other]), **fields)
+    limited = jsonl(tmp_path, [*early, {"größe": 1}])
+    with pytest.raises(PreflightError, match="has no column"):
+        source_of(limited, **fields, limit=1200)
+
+
 IMAGES = {"images": ["photo"], "prompt": "What is it?"}
 
 

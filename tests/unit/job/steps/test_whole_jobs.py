@@ -90,6 +90,20 @@ def test_a_step_has_an_adapter_of_its_own(place: Place) -> None:
     assert (found[0]["judge_response"], asked) == ("[/adapters/critic] judge [/adapters/writer] draft one", 2)
 
 
+def test_a_late_column_is_asked_about(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows without the column are as rows where it is null."""
+    monkeypatch.setattr(input_check, "_SAMPLE_ROWS", 2)
+    rows = [{"text": "one"}, {"text": "two"}, {"text": "three", "note": "late"}, {"text": "four"}]
+    found, asked = place.run(0, rows, [{**DRAFT, "prompt": "{row.note}", "when": ["note", "is not null"]}])
+    assert [(row["note"], row["draft_response"]) for row in found] == [
+        (None, None),
+        (None, None),
+        ("late", "late"),
+        (None, None),
+    ]
+    assert asked == 1
+
+
 @pytest.mark.parametrize("column", ["judge_response", "Judge_Response", "draft_response"])
 def test_a_late_column_is_not_lost_where_its_step_is_skipped(
     place: Place, column: str, monkeypatch: pytest.MonkeyPatch
