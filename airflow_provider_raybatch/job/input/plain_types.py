@@ -22,11 +22,11 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """`kind` with each dictionary, view and run-end encoding in it replaced by its values' type.
 
-    Only a whole column stays an extension type: Arrow can't build them inside of others.
+    Only a whole column of scalars stays an extension type: Arrow can't build them inside of others, nor make
+    Python values of all tensors.
     """
-    if isinstance(kind, pa.BaseExtensionType) and _inner(kind.storage_type).equals(kind.storage_type):
-        return kind
-    return _inner(kind)
+    is_extension = isinstance(kind, pa.BaseExtensionType) and not pa.types.is_nested(kind.storage_type)
+    return kind if is_extension and _inner(kind.storage_type).equals(kind.storage_type) else _inner(kind)
 
 
 def _inner(kind: pa.DataType) -> pa.DataType:

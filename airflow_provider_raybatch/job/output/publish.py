@@ -301,13 +301,13 @@ def _aligned(tables: list[pa.Table], target: Target) -> list[pa.Table]:
 
     A column of failed rows alone, which the dataset lacks, is kept for the dead letters.
     """
-    kinds: dict[str, pa.DataType] = {}
+    types: dict[str, dict[pa.DataType, None]] = {}
     for table in tables:
         for column in table.schema.field("input").type if "input" in table.schema.names else ():
-            known = kinds.get(column.name, column.type)
-            kinds[column.name] = target.inputs.get(column.name) or common_type(known, column.type)
-    if not kinds:
+            types.setdefault(column.name, {})[target.inputs.get(column.name, column.type)] = None
+    if not types:
         return tables
+    kinds = {name: common_type(*found) for name, found in types.items()}
     aligned = []
     for table in tables:
         inputs, size = _inputs(table), table.num_rows

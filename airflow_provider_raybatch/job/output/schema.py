@@ -70,7 +70,7 @@ def input_types(
     :param outputs: names of the output columns; only failed rows have an input column of such a name.
     """
     taken = {name.lower() for name in outputs}
-    types: dict[str, pa.DataType] = {}
+    types: dict[str, dict[pa.DataType, None]] = {}
     kinds: dict[str, Kind] = {}
     extreme: set[str] = set()
     for footer in found:
@@ -78,10 +78,10 @@ def input_types(
             if column.name in footer.kinds:
                 kinds[column.name] = join(kinds.get(column.name, NULL), footer.kinds[column.name])
             else:
-                types[column.name] = common_type(types.get(column.name, column.type), column.type)
+                types.setdefault(column.name, {})[column.type] = None
         extreme |= footer.extreme
     chosen = {name: source.field(name).type for name in source.names}
-    chosen.update(types)
+    chosen.update({name: common_type(*found) for name, found in types.items()})
     chosen.update({name: arrow_type(kind) for name, kind in kinds.items()})
     return {
         name: pa.string() if _is_unfit(name, kind, () if name in kinds else extreme) else kind
@@ -90,8 +90,17 @@ def input_types(
     }
 
 
-def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The type that holds the values of both, else text."""
+def common_type(first: pa.DataType, *others: pa.DataType) -> pa.DataType:
+    """The type that holds the values of all, else text: also where later ones would make bytes of text."""
+    merged = first
+    for other in others:
+        if (found := _merged(merged, other)) is None:
+            return pa.string()
+        merged = found
+    return merged
+
+
+def _merged(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if one.equals(other):
         return one
     if pa.uint64() in (one, other) and (pa.types.is_signed_integer(one) or pa.types.is_signed_integer(other)):
@@ -99,18 +108,18 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     if pa.types.is_decimal(one) != pa.types.is_decimal(other) and (
         pa.types.is_floating(one) or pa.types.is_floating(other)
     ):
-        return pa.string()  # a double rounds most decimals
+        return None  # a double rounds most decimals
     try:
         merged = pa.unify_schemas(
             [pa.schema([("x", one)]), pa.schema([("x", other)])], promote_options="permissive"
         )
     except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return pa.string()
+        return None
     kind = merged.field("x").type
     known = not (pa.types.is_null(one) or pa.types.is_null(other))
     narrow = pa.types.is_nested(kind) or pa.types.is_duration(kind) or pa.types.is_float16(kind)
     if known and narrow and _fragile(one) != _fragile(other):
-        return pa.string()
+        return None
     if pa.types.is_decimal(kind) and pa.types.is_integer(one) + pa.types.is_integer(other):
         return _decimal_of_integers(kind.scale, kind.precision)
     return kind
@@ -125,10 +134,10 @@ def _fragile(kind: pa.DataType) -> set[pa.DataType]:
     }
 
 
-def _decimal_of_integers(scale: int, precision: int) -> pa.DataType:
+def _decimal_of_integers(scale: int, precision: int) -> pa.DataType | None:
     """With room for each whole number of 64 bits before the point; Arrow leaves less."""
     needed = max(precision, scale + 20)
-    return pa.decimal128(needed, scale) if needed <= 38 else pa.string()
+    return pa.decimal128(needed, scale) if needed <= 38 else None
 
 
 def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -100,7 +100,7 @@ def read_source(
     files = zip(listing.files, surveyed.contents, strict=True)
     listing = replace(listing, files=tuple(replace(file, content=content) for file, content in files))
     rows = surveyed.rows if spec.limit is None else min(spec.limit, surveyed.rows)
-    of_files, mixed = _schema(listing, surveyed, credentials)
+    of_files, mixed = _schema(spec, listing, surveyed, credentials)
     schema = _with_partitions(of_files, partitions(listing))
     source = Source(listing, surveyed, list(schema.names), schema, rows, mixed)
     return _with_late_columns(spec, source, credentials)
@@ -194,13 +194,13 @@ def _allowed(made: Request | RowFailure, access: ImageAccess) -> Request | RowFa
 
 
 def _schema(
-    listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | None
+    spec: BatchInferenceSpec, listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | None
 ) -> tuple[pa.Schema, frozenset[str]]:
     """The columns of the files, and those of JSONL whose values are of several types."""
     if listing.format == OPENAI_BATCH:
         return pa.schema([(name, pa.string()) for name in LINE_COLUMNS]), frozenset()
     if listing.format != "jsonl":
-        check_types(listing.files, surveyed.schemas)
+        check_types(spec, listing.files, surveyed.schemas)
         columns: dict[str, pa.Field] = {}
         for schema in surveyed.schemas:
             for column in schema or ():

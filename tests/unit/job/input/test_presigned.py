@@ -107,7 +107,7 @@ def test_a_file_that_changed_or_has_no_room(web: Web, monkeypatch: pytest.Monkey
 
 def test_a_column_that_no_dataset_holds(web: Web) -> None:
     files = listing_of(presigned(web, "x.jsonl", Answer(b"{}\n"))).files
-    assert_refused(lambda: check_types(files, [pa.schema([("a", pa.month_day_nano_interval())])]))
+    assert_refused(lambda: check_types(spec(), files, [pa.schema([("a", pa.month_day_nano_interval())])]))
 
 
 def test_rows_of_too_many_columns(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

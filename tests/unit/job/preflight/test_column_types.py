@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import datetime
-import io
 import math
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from airflow_provider_raybatch.job.row import RowOutcome
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.publishing import ONE, failure, publish, response, rows_of
 from tests.support.reading import listing_of
+from tests.support.specs import spec
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
@@ -110,19 +110,21 @@ def same(one: Any, other: Any) -> bool:
     return repr(one) == repr(other)
 
 
-def through(column: pa.Array, folder: Path, rows_per_chunk: int = 2) -> tuple[pa.Array, list[dict[str, Any]]]:
-    """Return the column as it is in its file, and the rows as they are in the dataset.
+def through(
+    folder: Path, *columns: pa.Array, rows_per_chunk: int = 2, source: str = "parquet", **fields: Any
+) -> tuple[list[Any], list[dict[str, Any]]]:
+    """Return the values as they are in files of one column each, and the rows as they are in the dataset.
 
     Every chunk is written as four parts: even rows as failures, odd rows, even rows as good ones, and all
     rows once more.
     """
-    path = folder / "in.parquet"
-    pq.write_table(pa.table({"x": column}), path, row_group_size=5)
-    listing = listing_of(path)
+    (folder / "in").mkdir()
+    for number, column in enumerate(columns):
+        write(pa.table({"x": column}), folder / f"in/{number}.{source}")
+    listing, disk = listing_of(folder / "in"), LocalFolder(str(folder / "out"))
     surveyed = survey(listing, None)
-    check_types(listing.files, surveyed.schemas)
+    check_types(spec(**fields), listing.files, surveyed.schemas)
     reader = Reader(listing, None, None)
-    disk = LocalFolder(str(folder / "out"))
     found: list[Part] = []
     for number, chunk in enumerate(cut(surveyed, rows_per_chunk, None)):
         rows = reader.read(chunk)
@@ -138,30 +140,72 @@ def through(column: pa.Array, folder: Path, rows_per_chunk: int = 2) -> tuple[pa
                 ]
                 stem = f"_raybatch/parts/task/run/raybatch-x-0~{version}/{number:08d}"
                 found += write_all(disk, stem, table, outcomes, ONE)
-    manifest = publish(disk, found, len(column))
-    return pq.read_table(path)["x"].combine_chunks(), rows_of(disk, manifest)
+    size = sum(map(len, columns))
+    manifest = publish(disk, found, size, **fields)
+    return [value for column in columns for value in column.to_pylist()], rows_of(disk, manifest)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(column=column())
+def write(table: pa.Table, path: Path) -> None:
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=5)
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table, max_chunksize=5)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    column=column(),
+    others=st.lists(column(), max_size=2),
+    source=st.sampled_from(["parquet", "arrow"]),
+    to=st.sampled_from(["parquet", "jsonl"]),
+)
 def test_every_type_reaches_the_dataset_or_is_refused(
-    column: pa.Array, tmp_path_factory: pytest.TempPathFactory
+    column: pa.Array, others: list[pa.Array], source: str, to: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("types")
     try:
-        pq.write_table(pa.table({"x": column}), io.BytesIO())
-    except (pa.ArrowException, OSError):
-        return  # Parquet has no such type
-    try:
-        in_file, rows = through(column, folder)
-    except PreflightError as error:
-        raise AssertionError(f"{column.type}: {error}") from error
-    assert [row["response"] for row in rows] == [str(place) for place in range(len(column))]
-    if all(value is None for value in in_file.to_pylist()):
-        assert all(row["x"] is None for row in rows)
-        return
-    for row, value in zip(rows, in_file.to_pylist(), strict=True):
-        assert same(row["x"], value), (column.type, row["x"], value)
+        for one in (column, *others):
+            write(pa.table({"x": one}), folder / f"x.{source}")
+            survey(listing_of(folder / f"x.{source}"), None)
+    except (pa.ArrowException, OSError, PreflightError):
+        return  # the format has no such type, or Arrow keeps its dictionaries apart
+    values, rows = through(folder, column, *others, source=source, destination_format=to)
+    assert [row["response"] for row in rows] == [str(place) for place in range(len(values))]
+    assert [row["x"] is None for row in rows] == [value is None for value in values]
+    if (source, to, others) == ("parquet", "parquet", []):
+        for row, value in zip(rows, pq.read_table(folder / "in")["x"].to_pylist(), strict=True):
+            assert same(row["x"], value), (column.type, row["x"], value)
+
+
+TENSOR = pa.fixed_shape_tensor(pa.float32(), [2, 1], permutation=[1, 0])
+
+
+@pytest.mark.parametrize("to", ["parquet", "jsonl"])
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [pa.ExtensionArray.from_storage(TENSOR, pa.array([[1, 2], None, [3, 4]], TENSOR.storage_type))],
+        [pa.array([1, None]), pa.array([b"a", None])],
+        [pa.array([[1]]), pa.array(["a"]), pa.array([b"\xff"]), pa.array([0], pa.time64("us"))],
+    ],
+    ids=["tensor", "numbers and bytes", "lists, text and bytes"],
+)
+def test_what_preflight_takes_is_published(columns: list[pa.Array], to: str, tmp_path: Path) -> None:
+    values, rows = through(tmp_path, *columns, rows_per_chunk=1, destination_format=to)
+    assert [row["x"] is None for row in rows] == [value is None for value in values]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.list_(pa.int8(), 0), pa.binary(0), pa.list_(pa.list_(pa.int8(), 0)), pa.struct([])],
+    ids=str,
+)
+def test_what_publishing_cannot_write_is_refused(kind: pa.DataType, tmp_path: Path) -> None:
+    with pytest.raises(PreflightError) as refused:
+        through(tmp_path, pa.array([1]), pa.nulls(2, kind), source="arrow")
+    start = f"source: column 'x' of {tmp_path}/in/1.arrow has the Arrow type int64 and {kind}, which can't be"
+    assert str(refused.value).startswith(start)
 
 
 @st.composite
@@ -223,7 +267,7 @@ def stored(value: Any) -> Any:
 def test_what_cannot_be_carried_is_refused_by_column_and_type() -> None:
     schema = pa.schema([("fine", pa.int8()), ("odd", pa.month_day_nano_interval())])
     with pytest.raises(PreflightError) as caught:
-        check_types([SourceFile("/in/x.parquet", 1, "v")], [schema])
+        check_types(spec(), [SourceFile("/in/x.parquet", 1, "v")], [schema])
     assert str(caught.value).startswith(
         "source: column 'odd' of /in/x.parquet has the Arrow type month_day_nano_interval, which can't be"
     )
@@ -266,5 +310,5 @@ class TestLargeValues:
     ) -> None:
         monkeypatch.setattr(chunk_rows, "_PORTION_BYTES", 1000)
         values = [f"{number}".ljust(400 if number % 3 else 3000, "x") for number in range(9)]
-        _, rows = through(pa.array(values), tmp_path, rows_per_chunk=9)
+        _, rows = through(tmp_path, pa.array(values), rows_per_chunk=9)
         assert [row["x"] for row in rows] == values
