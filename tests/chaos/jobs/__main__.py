@@ -62,7 +62,7 @@ def main() -> int:
     run(given.seeds, 2.0, given.parallel, None)
     if given.real != "0:0":
         start_ray(4)
-        run(given.real, 10.0, 1, ray.get_runtime_context().gcs_address)
+        run(given.real, 30.0, 1, ray.get_runtime_context().gcs_address)
     lines = read_lines(given.results)
     if given.page is not None:
         given.page.write_text("\n".join(page(lines)) + "\n")
