@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
@@ -167,6 +168,50 @@ def test_a_workers_extension_of_the_user_stays(capsys: pytest.CaptureFixture[str
     llm.workers = [worker()]
     assert list(load(EngineAdapters(), llm, {"acme": "/a"})) == ["acme"]
     assert "may not fit the model" in capsys.readouterr().err
+
+
+def weights(rows: list[int | None] | int, width: int = 8) -> Any:
+    """Of a layer, or of its parts, some of which may have none."""
+    if isinstance(rows, int):
+        return SimpleNamespace(lora_a=np.zeros((2, width)), lora_b=np.zeros((rows, 2)))
+    both = [(None, None) if one is None else (np.zeros((2, width)), np.zeros((one, 2))) for one in rows]
+    return SimpleNamespace(lora_a=[one for one, _ in both], lora_b=[one for _, one in both])
+
+
+@pytest.mark.parametrize(
+    ("parts", "given", "gpus", "fits"),
+    [
+        ([6], weights(6), 1, True),
+        ([6], weights(5), 1, False),
+        ([6], weights(6, width=7), 1, False),
+        ([6, 2, 2], weights([6, None, 2]), 1, True),
+        ([6, 2, 2], weights([6, None, 1]), 1, False),
+        ([6, 2, 2], weights(10), 1, True),
+        ([6, 2, 2], weights(9), 1, False),
+        ([3, 3, 3, 4], weights([9, 4]), 1, True),
+        ([3, 3, 3, 4], weights([9, 3]), 1, False),
+        ([3, 3, 3, 4], weights([9, None]), 1, True),
+        ([3, 1, 1], weights([6, 1, 1]), 2, True),
+        ([3, 1, 1], weights([6, 1, 1], width=9), 2, False),
+    ],
+)
+def test_sizes_of_weights_are_those_of_the_module(
+    parts: list[int], given: Any, gpus: int, fits: bool
+) -> None:
+    """Weights may be for each part of a layer, for some of its parts together, or for the whole one."""
+    buffers = [np.zeros((1, 1, rows, 4)) for rows in parts]
+    layer = SimpleNamespace(base_layer=SimpleNamespace(input_size=8), lora_b_stacked=buffers, tp_size=gpus)
+    manager = SimpleNamespace(
+        modules={"qkv_proj": layer},
+        packed_modules={},
+        get_adapter=lambda number: SimpleNamespace(loras={"qkv_proj": given}),
+        _get_lora_layer_weights=lambda adapter, name: adapter.loras.get(name),
+    )
+    made = vllm_compat_lora.AdapterFit()
+    assert made.raybatch_fit(1) is None  # this worker has another runner
+    made.model_runner = SimpleNamespace(lora_manager=SimpleNamespace(_adapter_manager=manager))
+    found = worker(take=["qkv_proj"], has=["qkv_proj"], size=[] if fits else ["qkv_proj"])
+    assert made.raybatch_fit(1) == found
 
 
 def test_a_copy_of_s3_is_whole_and_shared(
