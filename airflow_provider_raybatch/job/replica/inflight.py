@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -81,6 +82,7 @@ class InflightRequests:
     :param changed: called when a row is answered, or the engine has failed.
     :param begun: records which rows are in the engine.
     :param images: completes the requests of rows with images, those that are next ahead of their turn.
+    :param longest_wait: seconds after which no row begins until the answers that wait are written.
     :ivar has_share: whether the replica has its share of all rows that are left.
     :ivar goes_on: whether another step may ask a row that has landed.
     """
@@ -96,6 +98,7 @@ class InflightRequests:
         changed: Callable[[], None],
         begun: CrashLog,
         images: ImageStage | None = None,
+        longest_wait: float = math.inf,
     ) -> None:
         self._engine = engine
         self._watch = watch
@@ -114,7 +117,9 @@ class InflightRequests:
         self._second = (0.0, 0)
         self._costs = Costs()
         self._level = AdmissionControl()
+        self._longest_wait = longest_wait
         self._since = 0.0
+        self._writing_since: float | None = None
         self._busy_since = 0.0
         self.waiting: deque[Row] = deque()
         self.inside: dict[asyncio.Future[Any], Row] = {}
@@ -163,9 +168,23 @@ class InflightRequests:
         self._report.last_answer = time.time()
 
     def take(self) -> list[Row]:
-        """What has landed since the last time."""
+        """What has landed since the last time, to be written."""
+        if self.landed:
+            self._writing_since = self._since
         taken, self.landed, self.goes_on = self.landed, [], False
         return taken
+
+    def written(self) -> None:
+        """What was taken is written."""
+        self._writing_since = None
+        self._feed()
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether an answer waits for too long to be written: a kill would lose all that follow it, too."""
+        since = self._since if self._writing_since is None else self._writing_since
+        waits = self.landed or self._writing_since is not None
+        return bool(waits) and time.monotonic() - since >= self._longest_wait
 
     def take_back(self, count: int) -> list[Row]:
         """Up to `count` rows that have not begun: the shortest ones."""
@@ -207,7 +226,7 @@ class InflightRequests:
 
     def _fill(self) -> None:
         ahead = len(self.waiting) + len(self._loaded)
-        if not ahead:
+        if not ahead or self._is_behind:
             return
         room = self.at_once
         if room < self._most:

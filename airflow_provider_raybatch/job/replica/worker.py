@@ -37,6 +37,9 @@ _IDLE_CALLS = 1000
 """A second, of all replicas, while the coordinator has no rows to give."""
 _TICK = 1.0
 _STEP_PAUSE = 0.5
+_MOST_INTERVALS = 3
+"""How many times `flush_interval` an answer may wait for its part. Where CPU or storage is slower, the engine
+waits, so that a kill loses few answers."""
 _MANY = 1024
 """Answers that take a tenth of a second to detokenise and to write."""
 _KILLER = RowFailure("engine", "the engine's process dies of this row, and did so with this row alone in it")
@@ -81,6 +84,7 @@ class ReplicaWorker:
             self._wake.set,
             replica.begun,
             RowImages(replica, self._watch) if replica.job.spec.may_have_images else None,
+            _MOST_INTERVALS * self._limits.flush_interval,
         )
         self._prefetcher = Prefetcher(replica, self._inflight, self._watch, self._killer)
         self._rows = self._report.rows
@@ -231,6 +235,8 @@ class ReplicaWorker:
             start = time.monotonic()
             written = await self._replica.thread(self._replica.asker.write, rows)
             self._watch.add("write", start)
+            if not self._ends:
+                self._inflight.written()
             # Not before: another process repeats what is not written, and counts it.
             self._report.rows += written.uncounted
             self._report.killers += sum(row.result is self._killer for row in rows)

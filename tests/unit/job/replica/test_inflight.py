@@ -207,3 +207,50 @@ def test_a_row_that_has_answers_stays_with_its_replica(tmp_path: Path) -> None:
     given, kept = asyncio.run(story())
     assert given == [PLACES + 1, PLACES + 3, PLACES + 5]
     assert kept == [PLACES, PLACES + 2, PLACES + 4]
+
+
+def test_no_row_begins_while_an_answer_waits_too_long_for_its_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it waits for its turn or is being written: a kill would lose the answers after it, too."""
+    now = 0.0
+    monkeypatch.setattr(inflight_module, "time", SimpleNamespace(monotonic=lambda: now, time=lambda: now))
+    engine, begun = Held(), CrashLog(tmp_path / "begun")
+    report = ReplicaProgress("replica", "node", "ready", started=0.0)
+
+    async def story() -> list[int]:
+        nonlocal now
+        inflight = InflightRequests(
+            engine,
+            report,
+            2,
+            False,
+            False,
+            Stopwatch(),
+            lambda: None,
+            begun,
+            longest_wait=3.0,  # type: ignore[arg-type]
+        )
+        inflight.add(Row(number, number, None, None, 0) for number in range(20))  # type: ignore[arg-type]
+        left = []
+
+        async def answer(at: float) -> None:
+            nonlocal now
+            now = at
+            await engine.answer()
+            left.append(len(inflight.waiting))
+
+        await answer(1.0)  # this one waits
+        await answer(3.9)
+        inflight.take()
+        await answer(4.0)  # it is still being written
+        inflight.written()
+        left.append(len(inflight.waiting))
+        await answer(6.9)
+        await answer(7.0)  # the one of 4.0 has waited meanwhile
+        inflight.take()
+        inflight.written()
+        left.append(len(inflight.waiting))
+        return left
+
+    assert asyncio.run(story()) == [17, 16, 16, 15, 14, 14, 13]

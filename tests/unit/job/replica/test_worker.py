@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +17,9 @@ import pytest
 
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.parts.part import Part, listed
+from airflow_provider_raybatch.job.replica import inflight as inflight_module
 from airflow_provider_raybatch.job.replica import replica as replica_module
+from airflow_provider_raybatch.job.replica.row_asker import RowAsker
 from tests.support.replicas import Place, do, meanwhile, until, work, written
 from tests.support.scripted import ProcessEndedError, Scripted
 
@@ -49,6 +54,38 @@ def test_many_answers_are_written_while_the_engine_has_the_rest(place: Place) ->
     early, last = sorted((part.rows for part in parts(place)), reverse=True)
     assert early >= 1024
     assert early + last == 1201
+
+
+def test_the_engine_waits_for_a_slow_writer(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a kill would lose whatever was answered meanwhile."""
+    now, may_write = time.monotonic(), threading.Event()
+    clock = SimpleNamespace(monotonic=lambda: now, time=time.time)
+    monkeypatch.setattr(inflight_module, "time", clock)
+    write, writing = RowAsker.write, threading.Event()
+
+    def slow(asker: RowAsker, rows: Any) -> Any:
+        writing.set()
+        assert may_write.wait(60)
+        return write(asker, rows)
+
+    monkeypatch.setattr(RowAsker, "write", slow)
+    place.write("a", "wait", "b", "c")
+    replica = place.replica(rows_in_flight=1, flush_interval=10)
+
+    async def story() -> None:
+        nonlocal now
+        working = asyncio.ensure_future(work(replica))
+        await until(lambda: "wait" in Scripted.asked)
+        now += 30
+        await until(writing.is_set)
+        Scripted.events["wait"].set()
+        await until(lambda: replica.report.rows == 2)
+        assert Scripted.asked == ["a", "wait"]
+        may_write.set()
+        await working
+
+    asyncio.run(story())
+    assert place.written() == dict.fromkeys(range(4), True)
 
 
 def test_rows_of_many_files_are_one_part(place: Place) -> None:
