@@ -39,7 +39,7 @@ def apart_if_users_code(spec: BatchInferenceSpec, function: Callable[..., T]) ->
                 raise error.cause from None
             raise
         except ray.exceptions.WorkerCrashedError as error:
-            raise _ended_its_process(code) from error
+            raise ended_its_process(code) from error
         return made
 
     return call
@@ -68,7 +68,7 @@ def users_code(**paths: str | None) -> str:
     return " or ".join(f"{argument}: {path!r}" for argument, path in paths.items() if path is not None)
 
 
-def _ended_its_process(code: str) -> RaybatchError:
+def ended_its_process(code: str) -> RaybatchError:
     """The error after Ray has called it again, so the node's loss is not the reason."""
     return RaybatchError(
         f"{code} ended the process that called it, each time (os._exit, a crash of native code, or more "
@@ -132,7 +132,7 @@ def _spread(
         except ray.exceptions.WorkerCrashedError as error:
             if not code:
                 raise
-            raise _ended_its_process(code) from error
+            raise ended_its_process(code) from error
 
     for item in items:
         returned = task.remote(item, given)

@@ -21,6 +21,7 @@ from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.monitor.served_batch import BatchEndedError
 from airflow_provider_raybatch.job.planning.plan import Plan
+from airflow_provider_raybatch.job.run.cpu_tasks import ended_its_process, users_code
 from airflow_provider_raybatch.job.run.pipeline import Pipeline
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.run.replicas import Replicas
@@ -80,7 +81,7 @@ def run(
         return ran
     ran.reports = watch.look() if watch.is_finished else watch.look_once_more()
     if not watch.is_finished and pipeline.error is not None:
-        _raise(pipeline.error, ran.reports)
+        _raise(pipeline.error, ran.reports, job.spec.prompt_function)
     ran.engine = _engine(job, replicas, watch.is_finished)
     progress = tracker.update(ran.reports, ran.flushes, time.time())
     pipeline.show(progress)
@@ -158,9 +159,11 @@ def _drain(replicas: Replicas, error: Exception) -> None:
                 return
 
 
-def _raise(error: BaseException, reports: Sequence[ReplicaProgress]) -> NoReturn:
-    """Raise the failure that a replica reported, else `error`."""
+def _raise(error: BaseException, reports: Sequence[ReplicaProgress], prompt_function: str | None) -> NoReturn:
+    """Raise the failure that a replica reported, else `error`; a task of a stage calls `prompt_function`."""
     failure = next((report.failure for report in reports if report.failure is not None), None)
+    if isinstance(error, ray.exceptions.WorkerCrashedError) and prompt_function is not None:
+        raise ended_its_process(users_code(prompt_function=prompt_function)) from error
     if failure is None:
         raise error
     raise RaybatchError(failure[1], FailureClass(failure[0])) from error

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 import pickle
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,10 +47,26 @@ def check_processor(spec: BatchInferenceSpec) -> None:
 
 def dataset(job: Job, plan: Plan, items: Sequence[WorkItem]) -> ray.data.Dataset:
     """Read, pass through Ray's processor, write. Lazy: nothing runs until it is consumed."""
+    with _bounded_retries(job.spec.max_restarts) as options:
+        return _dataset(job, plan, items, {"num_cpus": _STAGE_CPUS, **options})
+
+
+@contextlib.contextmanager
+def _bounded_retries(most: int) -> Iterator[dict[str, Any]]:
+    """Options of tasks that are repeated `most` times if their process ends; by default, without limit.
+
+    Ray 2.60 deprecates them, and has no successor; a Ray without them keeps its own way.
+    """
+    kinds = [one.kind for one in inspect.signature(ray.data.Dataset.map_batches).parameters.values()]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`ray_remote_args` is deprecated")
+        yield {"max_retries": most} if inspect.Parameter.VAR_KEYWORD in kinds else {}
+
+
+def _dataset(job: Job, plan: Plan, items: Sequence[WorkItem], cpus: dict[str, Any]) -> ray.data.Dataset:
     from ray.data.llm import build_processor
 
     kind = variant(job.spec)
-    cpus: dict[str, Any] = {"num_cpus": _STAGE_CPUS}
     processor = build_processor(
         kind.config(plan),
         preprocess=functools.partial(stages.before, kind=kind.name),
