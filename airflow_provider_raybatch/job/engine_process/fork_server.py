@@ -33,6 +33,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LONGEST_FOLDER = 107 - len("/xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx")
 """A socket's name has at most 107 bytes (unix(7)); vLLM's end with a UUID."""
 
+_starting = threading.Lock()
 _server: int | None = None
 """The server's process id, in its children."""
 
@@ -67,7 +68,7 @@ def start() -> None:
     """
     serve_spawn()
     forkserver.set_forkserver_preload([_PRELOADED])
-    with _server_start():
+    with _starting, _server_start():
         forkserver._forkserver.ensure_running()  # not the function of the module, see _Process.run
 
 

@@ -192,6 +192,32 @@ class EngineProxy:
         _tell([(answered, value, error) for answered, value, error in waiting if answered is not None])
 
 
+def call_apart(
+    of_vllm: bool, seconds: float, function: Callable[..., Any], *arguments: Any
+) -> tuple[Any, Exception | None]:
+    """Call a function in a new process, which ends then.
+
+    :param of_vllm: see :class:`OwnFrontEnd`.
+    :param seconds: after which the process is killed.
+    :returns: what the function returned, or raised.
+    :raises EngineDeadError: the process has ended before.
+    """
+    front_end = OwnFrontEnd(of_vllm)
+    limit = threading.Timer(seconds, front_end.kill)
+    limit.daemon = True
+    limit.start()
+    try:
+        return EngineProxy(front_end).call(function, *arguments), None
+    except EngineDeadError:
+        raise
+    except Exception as error:
+        return None, error
+    finally:
+        limit.cancel()
+        front_end.kill()
+        front_end.death()  # waits for its end
+
+
 def _tell(answers: Sequence[tuple[Future[Any] | asyncio.Future[Any], Any, BaseException | None]]) -> None:
     """Set the results of futures; those of the event loop in one turn of it."""
     waiting = []

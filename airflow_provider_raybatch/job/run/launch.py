@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import SecretStr
 
@@ -24,6 +24,7 @@ from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.run.replicas import Replicas
+from airflow_provider_raybatch.job.warm_engines.source import OWN_ENGINES, EngineSource
 from airflow_provider_raybatch.job.warm_engines.warm_source import engine_source
 from airflow_provider_raybatch.job.work import CheckedModel, Job
 from airflow_provider_raybatch.storage.folder import Folder
@@ -36,6 +37,7 @@ class Launch(AbstractContextManager["Launch"]):
 
     def __init__(self) -> None:
         self._replicas: Replicas | None = None
+        self._source: EngineSource = OWN_ENGINES
         self._cluster = Cluster(())
         self._has_begun = self._starts_soon = False
         self._model: CheckedModel | None = None
@@ -77,18 +79,24 @@ class Launch(AbstractContextManager["Launch"]):
             return
         self._cluster = cluster_view.view()
         sizing = plan.make(spec, rows, self._cluster, workload)
+        self._source = engine_source(spec, environment, sizing)
         is_fixed = sizing.fewest == sizing.replicas and not sizing.spans_nodes
         if is_fixed and fit.assess(sizing, self._cluster, autoscaling=False).verdict == "fits":
-            source = engine_source(spec, environment, sizing)
-            self._starts_soon = cluster_view.has_idle(sizing) or source.has_idle()
+            self._starts_soon = cluster_view.has_idle(sizing) or self._source.has_idle()
             self._replicas = Replicas(spec, environment, folder, sizing)
 
     def ask(self, function: Callable[..., T], *arguments: Any) -> T | None:
-        """Call a function in a replica's process, which has imported its engine.
+        """Call a function in a process that has imported an engine: beside an idle one, or of a replica.
 
-        :returns: what it returned; ``None`` if no replica starts soon.
+        :returns: what it returned; ``None`` if no engine is idle, and no replica starts soon.
         :raises Exception: what the function raises.
         """
+        answer = self._source.ask(function, *arguments)
+        if answer is not None:
+            made, error = answer
+            if error is not None:
+                raise error
+            return cast(T, made)
         if self._replicas is None or not self._starts_soon:
             return None
         returned: T | None = self._replicas.ask(RemoteCall(function, arguments))

@@ -13,8 +13,8 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
 
 import ray
 from pydantic import SecretStr
@@ -23,6 +23,7 @@ from airflow_provider_raybatch.job.control.private_package import set_environmen
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.gpu import GpuMeter, assigned
 from airflow_provider_raybatch.job.engine_process.front_end import OwnFrontEnd
+from airflow_provider_raybatch.job.engine_process.proxy import call_apart
 from airflow_provider_raybatch.job.engine_process.server import GONE
 from airflow_provider_raybatch.job.warm_engines.demand import should_evict
 from airflow_provider_raybatch.job.warm_engines.front_end import REST, SAYS_REST, Heard, post
@@ -63,6 +64,8 @@ class WarmEngineActor:
         """Held while a message of the holder is passed on, so that none comes after the order to rest."""
         self._preparing = threading.Lock()
         """Held while a front end is started or made ready for the holder."""
+        self._asking = threading.Lock()
+        """Held during :meth:`ask`, so that calls that hang block one thread of the actor."""
         self._messages_are: Literal["questions", "the order to open", "calls"] = "questions"
         """What the holder sends next."""
         self._front_end: OwnFrontEnd | None = None
@@ -146,6 +149,24 @@ class WarmEngineActor:
         if ends:
             self.end(at_once=not was_free)  # one that still starts hears of nothing until it has
         return ends
+
+    def ask(
+        self, seconds: float, function: Callable[..., Any], *arguments: Any
+    ) -> tuple[Any, Exception | None] | None:
+        """Call a function for any job in a new process, which has imported what the engine needs.
+
+        It uses neither the engine nor its lease nor the holder's messages.
+
+        :param seconds: after which the process is killed.
+        :returns: what the function returned, or raised; ``None`` while another call runs.
+        :raises EngineDeadError: the process has ended before.
+        """
+        if not self._asking.acquire(blocking=False):
+            return None
+        try:
+            return call_apart(self._of_vllm, seconds, function, *arguments)
+        finally:
+            self._asking.release()
 
     # For its holder.
 

@@ -131,6 +131,13 @@ class EngineSource:
         """Whether a warm engine can be taken now."""
         return False
 
+    def ask(self, function: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None] | None:
+        """Call a function beside an idle warm engine, in a new process that has imported what engines need.
+
+        :returns: what the function returned, or raised; ``None`` if none answers in time.
+        """
+        return None
+
     def coordinator_options(self) -> dict[str, Any]:
         """Ray's options of the coordinator's actor."""
         return {}

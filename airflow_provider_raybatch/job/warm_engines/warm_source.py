@@ -26,6 +26,8 @@ from airflow_provider_raybatch.job.warm_engines.registry import NAMESPACE, WarmE
 from airflow_provider_raybatch.job.warm_engines.source import OWN_ENGINES, EngineAccess, EngineSource
 
 _POLL = 0.05
+_ASK_SECONDS = 30.0
+"""For an answer from beside an idle engine; after it, the job does as without one."""
 _GIVE_BACK_SECONDS = 10.0
 """For replicas that have got no rows to give their engines back."""
 
@@ -110,6 +112,17 @@ class WarmEngineSource(EngineSource):
             states = WarmEngineRegistry(self.key.digest).states().values()
             return any(state is not None and state.is_free for state in states)
         return False
+
+    def ask(self, function: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None] | None:
+        """See :class:`EngineSource`."""
+        registry = WarmEngineRegistry(self.key.digest)
+        with contextlib.suppress(ray.exceptions.RayError):  # it ends, say, or is of another version
+            for name, state in registry.states().items():
+                if state is not None and state.is_free_for(self.maker):
+                    asked = registry.actor(name).ask.remote(_ASK_SECONDS, function, *arguments)
+                    answer: tuple[Any, Exception | None] | None = ray.get(asked, timeout=_ASK_SECONDS)
+                    return answer
+        return None
 
     def coordinator_options(self) -> dict[str, Any]:
         """See :class:`EngineSource`. By its name, engines find out whether their job is gone."""

@@ -10,14 +10,18 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from airflow_provider_raybatch.job.engine_process import fork_server
 from airflow_provider_raybatch.storage.left_files import own_prefix, sweep
 
 # The children ask for spawn, as vLLM does; the grandchild is started by the child.
@@ -135,6 +139,22 @@ def test_children_share_import_and_environment(told: Told, parent: subprocess.Po
     assert child["server"] == grandchild["server"] != parent.pid
     assert child["late"] == grandchild["late"] == "after the server's start"
     assert grandchild["affinity"] == child["affinity"][:1]
+
+
+def test_threads_start_the_server_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each changes the process's environment meanwhile."""
+    monkeypatch.setattr(fork_server, "serve_spawn", lambda: None)
+    both = threading.Barrier(2)
+
+    def meet() -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+            pytest.fail("two threads are in it")
+
+    monkeypatch.setattr(forkserver._forkserver, "ensure_running", meet)
+    with ThreadPoolExecutor(2) as threads:
+        for started in [threads.submit(fork_server.start) for _ in range(2)]:
+            started.result(60)
 
 
 def test_children_can_be_told_apart_by_their_titles(told: Told) -> None:

@@ -21,7 +21,7 @@ from airflow_provider_raybatch.job.run import launch as module
 from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.job.run.replicas import Replicas
 from airflow_provider_raybatch.job.warm_engines.engine_key import EngineKey
-from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineRegistry
+from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineRegistry, WarmEngineState
 from airflow_provider_raybatch.job.warm_engines.warm_source import WarmEngineSource
 from airflow_provider_raybatch.job.work import CheckedModel
 from airflow_provider_raybatch.storage.folder import LocalFolder
@@ -145,6 +145,58 @@ def test_replicas_are_asked_if_they_start_soon(
     monkeypatch.setattr(cluster_view, "has_idle", lambda plan: False)
     started(launch)
     assert launch.ask(len, "four") is None
+
+
+class Answering:
+    """Actor of a warm engine."""
+
+    def __init__(self, answer: Any) -> None:
+        self.ask = SimpleNamespace(remote=lambda seconds, function, *arguments: answer)
+
+
+@pytest.mark.parametrize("fields", [{"replicas": 1}, {"replicas": (1, 4)}], ids=["starts", "starts later"])
+@pytest.mark.parametrize(
+    ("is_free", "maker", "answer", "is_taken"),
+    [
+        pytest.param(True, "", ("beside", None), True, id="idle"),
+        pytest.param(True, "", (None, SpecError("model: 'm' is none.")), True, id="refuses"),
+        pytest.param(False, "", ("beside", None), False, id="in use"),
+        pytest.param(True, "another", ("beside", None), False, id="new and another job's"),
+        pytest.param(True, "", None, False, id="busy"),
+        pytest.param(True, "", ray.exceptions.GetTimeoutError(), False, id="late"),
+        pytest.param(True, "", ray.exceptions.ActorDiedError(), False, id="gone"),
+        pytest.param(True, "", ray.exceptions.RaySystemError("it can't be read"), False, id="unreadable"),
+    ],
+)
+def test_an_idle_engine_is_asked_first(
+    nodes: list[dict[str, float]],
+    monkeypatch: pytest.MonkeyPatch,
+    fields: dict[str, Any],
+    is_free: bool,
+    maker: str,
+    answer: Any,
+    is_taken: bool,
+) -> None:
+    """On any doubt, the job does as without one."""
+
+    def get(reference: Any, timeout: float) -> Any:
+        if isinstance(reference, Exception):
+            raise reference
+        return reference
+
+    state = WarmEngineState("m", is_free, False, 1.0, 9.0, "node", {"GPU": 1.0}, reserved_for=maker)
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(WarmEngineRegistry, "states", lambda self: {"engine": state, "silent": None})
+    monkeypatch.setattr(WarmEngineRegistry, "actor", lambda self, name: Answering(answer))
+    monkeypatch.setattr(module, "engine_source", lambda *_: WARM)
+    launch = Launch()
+    has_started = started(launch, keep_warm=60, **fields) is not None
+    if is_taken and answer[1] is not None:
+        with pytest.raises(SpecError, match="'m' is none"):
+            launch.ask(len, "four")
+    else:
+        otherwise = 4 if has_started else None
+        assert launch.ask(len, "four") == ("beside" if is_taken else otherwise)
 
 
 def test_there_stay_as_many_as_have_started(nodes: list[dict[str, float]]) -> None:

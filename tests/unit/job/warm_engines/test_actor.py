@@ -9,10 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psutil
 import pytest
 
+from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine_process.front_end import OwnFrontEnd
 from airflow_provider_raybatch.job.warm_engines.actor import WarmEngineActor
 from airflow_provider_raybatch.job.warm_engines.lease import GivenAwayError, Holder
@@ -53,6 +55,48 @@ def test_questions_do_not_go_to_the_engine_that_rests(engine: WarmEngineActor) -
     assert asked != pid
     assert open_echo(engine, SECOND) == pid
     eventually(lambda: not psutil.pid_exists(asked))
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_jobs_ask_beside_an_engine_that_rests(engine: WarmEngineActor, is_held: bool) -> None:
+    """In a process of its own, so that neither the engine nor its holder's answers have a part in it."""
+    pid = taken_over(engine) if is_held else rest(engine)
+    ends_in = engine.state().ends_in
+    asked = [engine.ask(60.0, os.getpid) for _ in range(2)]
+    assert len({pid, os.getpid(), *(made for made, _ in filter(None, asked))}) == 4
+    made, error = engine.ask(60.0, int, "four") or (None, None)
+    assert (made, str(error)) == (None, "invalid literal for int() with base 10: 'four'")
+    assert not any(psutil.pid_exists(made) for made, _ in filter(None, asked))
+    assert (engine.state().is_free, engine.state().ends_in) == (not is_held, ends_in)
+    assert engine.take(SECOND)
+    assert pid_of(engine, SECOND) != pid
+    assert open_echo(engine, SECOND) == pid
+
+
+@pytest.mark.parametrize(
+    ("seconds", "function", "arguments"), [(0.5, time.sleep, (600,)), (60.0, os._exit, (3,))]
+)
+def test_answer_that_is_late_or_lost_leaves_the_engine(
+    engine: WarmEngineActor, seconds: float, function: Callable[..., None], arguments: tuple[int]
+) -> None:
+    pid = rest(engine)
+    with pytest.raises(EngineDeadError):
+        engine.ask(seconds, function, *arguments)
+    assert engine.ask(60.0, len, "four") == (4, None)
+    assert engine.take(SECOND)
+    assert open_echo(engine, SECOND) == pid
+
+
+def test_calls_beside_an_engine_come_one_at_a_time(engine: WarmEngineActor, tmp_path: Path) -> None:
+    rest(engine)
+    os.mkfifo(tmp_path / "waits")
+    with ThreadPoolExecutor(1) as other:
+        first = other.submit(engine.ask, 60.0, os.open, tmp_path / "waits", os.O_RDONLY)
+        eventually(engine._asking.locked)
+        assert engine.ask(60.0, len, "four") is None
+        os.close(os.open(tmp_path / "waits", os.O_WRONLY))  # opens both ends
+        assert first.result(60)
+    assert engine.ask(60.0, len, "four") == (4, None)
 
 
 @pytest.mark.parametrize(
