@@ -13,7 +13,7 @@ from airflow_provider_raybatch.contract.submission import OnStaleState
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.operators.cancel_handler import CancelHandler
 from airflow_provider_raybatch.operators.common_arguments import COMMON, DEFERRABLE, converted
-from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
+from airflow_provider_raybatch.operators.rendering import LiteralTextOperator, is_reference
 from airflow_provider_raybatch.places.given import (
     check_lease,
     check_one_cluster,
@@ -85,6 +85,12 @@ class CommonArguments(LiteralTextOperator):
 
     def _convert(self, unknown: Collection[str] = ()) -> None:
         """Give the rendered arguments of all operators their types, or raise ``SpecError``."""
+        for name, value in vars(self).items():
+            if name not in unknown and name[0] != "_" and is_reference(value):
+                raise SpecError(
+                    f"{name}: it is not a template field, so it takes no XCom or DAG parameter; give the "
+                    "value itself, or map the task over it with expand()."
+                )
         if "ray_cluster" not in unknown:
             check_returned(self._cluster_from, self.ray_cluster)
         for name in COMMON:

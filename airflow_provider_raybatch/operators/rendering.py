@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator, ObjectStoragePath
+from airflow.sdk import BaseOperator, ObjectStoragePath, literal
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchFailException
@@ -23,6 +23,7 @@ _OF_LOGICAL_DATE = re.compile(r"'(ds|ds_nodash|ts|ts_nodash|ts_nodash_with_tz|lo
 _STARTS = ("{{", "{%", "{#")
 _NUMBERS = (bool, int, float)
 _PLAIN = (str, bytes, int, float, type(None), os.PathLike)
+_LITERAL = type(literal(""))
 
 
 class LiteralTextOperator(BaseOperator):
@@ -132,8 +133,13 @@ def _changes(value: Any, starts: tuple[str, ...], extensions: tuple[str, ...]) -
     if isinstance(value, (Mapping, list, tuple, set, frozenset)):
         inner = value.values() if isinstance(value, Mapping) else value
         return any(_changes(one, starts, extensions) for one in inner)
-    # An XComArg, a MappedArgument, a DagParam, a literal; or an object with templates of its own.
+    # A literal counts, too, and an object with templates of its own.
     return hasattr(value, "resolve") or hasattr(value, "template_fields")
+
+
+def is_reference(value: Any) -> bool:
+    """Whether it is an XComArg, a MappedArgument or a DagParam, which only template fields may have."""
+    return hasattr(value, "resolve") and not isinstance(value, (*_PLAIN, ObjectStoragePath, _LITERAL))
 
 
 def _sentence(error: jinja2.TemplateError) -> str:

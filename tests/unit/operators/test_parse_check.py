@@ -140,6 +140,37 @@ def test_any_argument_takes_what_is_resolved_later(name: str) -> None:
     assert dag.task_ids == ["group.t"]
 
 
+@pytest.mark.parametrize("name", ["chat_template", "prompt"])
+def test_an_argument_that_is_not_rendered_takes_no_xcom(name: str) -> None:
+    """The object's address would stand in the sentence, or in the serialised DAG."""
+
+    class Unrendered(RayBatchInferenceOperator):
+        template_fields = tuple(one for one in RayBatchInferenceOperator.template_fields if one != name)
+
+    @task
+    def find() -> str:
+        return "{row.x}"
+
+    def made(value: Any = 1) -> None:
+        Unrendered(**{**GOOD, name: value})
+
+    others = {one: GOOD[one] for one in GOOD if one != name}
+    sentence = f"^(Task '[a-z.]+': )?{name}: it is not a template field, so it takes no XCom or DAG param"
+    with DAG("d", schedule=None), pytest.raises(SpecError, match=sentence):
+        made(find())
+    with pytest.raises(SpecError, match=sentence):
+        make_dag(schedule=None)(made)()
+    with DAG("d", schedule=None), pytest.raises(SpecError, match=sentence):
+        task_group(made).expand(value=["x"])
+    with DAG("d", schedule=None):
+        partial = Unrendered.partial(**others, **{name: find()}).expand(limit=[1])
+    with pytest.raises(SpecError, match=sentence):
+        partial.unmap({"limit": 1})._convert()
+    with DAG("d", schedule=None):
+        mapped = Unrendered.partial(**others).expand(**{name: find()})
+    mapped.unmap({name: "{row.x}"})._convert()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
