@@ -8,12 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.coercion import given_mapping
-from airflow_provider_raybatch.contract.arguments.vllm_sampling import unknown_names
 from airflow_provider_raybatch.contract.durations import seconds_of
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.operators.arguments import build_spec
 from airflow_provider_raybatch.operators.handover import has_committed
-from airflow_provider_raybatch.operators.parse_check import check_lease
+from airflow_provider_raybatch.operators.parse_check import check_lease, unknown_names
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun, fingerprint
 from airflow_provider_raybatch.operators.prices import with_prices
 
@@ -57,12 +56,8 @@ def batch_plan(
     }
     spec = given.model_copy(update=filled_in)
     check_lease(spec.orphan_timeout, operator.poll_interval)
-    sampling = {name: value for one in spec.step_specs() for name, value in one.sampling.items()}
-    if spec.has_vllm_sampling and (names := unknown_names(sampling)):
-        operator.log.warning(
-            "sampling: this provider knows no %s; whether vLLM has it, the cluster will say.",
-            " and no ".join(map(repr, names)),
-        )
+    for text in unknown_names(spec):
+        operator.log.warning("%s", text)
     runtime_env = given_mapping(runtime_env, "runtime_env")
     embedded = run.place.embedded
     travels = secrets.for_no_environment() if secrets and embedded else secrets

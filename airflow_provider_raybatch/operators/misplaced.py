@@ -6,13 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from airflow_provider_raybatch.coercion import ENGINE_ARG_TYPES
-from airflow_provider_raybatch.contract.arguments.vllm_sampling import OTHER_SYSTEMS, VLLM_SAMPLING
+from airflow_provider_raybatch.contract.arguments.vllm_names import ENGINE_ARGS, SAMPLING
+from airflow_provider_raybatch.contract.arguments.vllm_sampling import OTHER_SYSTEMS
 from airflow_provider_raybatch.contract.failures import SpecError
 
-_OF_ENGINES = frozenset({
-    *ENGINE_ARG_TYPES, "dtype", "quantization", "max_model_len", "kv_cache_dtype", "tokenizer", "revision",
-    "load_format", "reasoning_parser", "structured_outputs_config", "enable_prefix_caching", "hf_overrides",
-})  # fmt: skip
 _OURS = {
     **dict.fromkeys(("output", "output_path", "output_uri"), "destination"),
     **dict.fromkeys(("input", "input_path", "path", "inputs", "dataset"), "source"),
@@ -42,11 +39,11 @@ def _remedy(name: str, known: Sequence[str]) -> str:
 
     if name in OTHER_SYSTEMS:
         return f"write {OTHER_SYSTEMS[name]}."
-    if name in VLLM_SAMPLING:
+    if name in SAMPLING:
         return f"put it into sampling={{{name!r}: ...}}."
     if name in _OF_STEPS:
         return f"put it into a step, steps=[Step(..., {name}=...)]."
-    if name in _OF_ENGINES:
+    if name in ENGINE_ARGS or name in ENGINE_ARG_TYPES:
         return f"put it into engine_args={{{name!r}: ...}}."
     close = [_OURS[name]] if name in _OURS else difflib.get_close_matches(name, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}."

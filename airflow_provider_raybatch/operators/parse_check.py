@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BATCH
 from airflow_provider_raybatch.contract.arguments.prompt import PAIRS, PROMPTS
 from airflow_provider_raybatch.contract.arguments.task import GENERATE, MODEL_TASKS
+from airflow_provider_raybatch.contract.arguments.vllm_names import ENGINE_ARGS, SAMPLING, VERSIONS
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.location import DESTINATION_SCHEMES, SOURCE_SCHEMES, check_location
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -116,6 +118,24 @@ def _check_starts(name: str, value: Any) -> None:
                     check_location(start, _LOCATIONS[name])
                 except ValueError as error:
                     raise SpecError(f"{name}: {error}.") from None
+
+
+def unknown_names(spec: BatchInferenceSpec) -> list[str]:
+    """A sentence for each name of a sampling parameter or engine argument that only the cluster can judge."""
+    if not spec.has_vllm_sampling:
+        return []
+    given = {"sampling": ({name for one in spec.step_specs() for name in one.sampling}, SAMPLING)}
+    if spec.engine != "echo":
+        given["engine_args"] = (set(spec.engine_args), ENGINE_ARGS)
+    sentences = []
+    for argument, (names, known) in given.items():
+        for name in sorted(names - known):
+            close = difflib.get_close_matches(name, sorted(known), n=1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            sentences.append(
+                f"{argument}: vLLM {VERSIONS} has no {name!r}{hint}; the cluster's version decides."
+            )
+    return sentences
 
 
 def check_lease(orphan_timeout: float, poll_interval: float) -> None:

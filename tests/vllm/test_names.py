@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.contract.arguments import vllm_names
 from airflow_provider_raybatch.job.preflight.adapter_check import MOST_RANK
 
 pytest.importorskip("vllm")
@@ -196,9 +198,9 @@ def test_pooling_has_a_task_always() -> None:
     assert (told.task, told.extra_kwargs) == ("classify", {"compressed_token_type_ids": 0})
 
 
-def test_sampling_parameters_are_read_without_importing_vllm() -> None:
+def test_names_are_read_without_importing_vllm() -> None:
     import vllm
-    from vllm import SamplingParams
+    from vllm import AsyncEngineArgs, SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
     from airflow_provider_raybatch.job.engine import vllm_compat
@@ -208,6 +210,11 @@ def test_sampling_parameters_are_read_without_importing_vllm() -> None:
     public = {name for name in parameters(SamplingParams) if not name.startswith("_")}
     assert names[0] == public
     assert names[1] == {name for name in parameters(StructuredOutputsParams) if not name.startswith("_")}
+    fields = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    arguments = {name for name in fields if not name.startswith("_")}
+    assert vllm_compat.engine_arg_names() == arguments
+    assert arguments <= vllm_names.ENGINE_ARGS
+    assert public <= vllm_names.SAMPLING
     assert vllm_compat.installed_version() == vllm.__version__
 
 

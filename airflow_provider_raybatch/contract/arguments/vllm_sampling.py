@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names and types of vLLM's sampling parameters, known where there is no vLLM: before a Ray job starts.
+"""What vLLM's sampling parameters may be, known where there is no vLLM: before a Ray job starts.
 
 The cluster's vLLM has the last word: a name that only it knows is let through, unless it is nearly a known
 one.
@@ -11,19 +11,8 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_raybatch.contract.arguments.vllm_names import SAMPLING
 from airflow_provider_raybatch.contract.base import shown
-
-VLLM_SAMPLING = frozenset({
-    "allowed_token_ids", "bad_words", "detokenize", "extra_args", "flat_logprobs", "frequency_penalty",
-    "ignore_eos", "include_stop_str_in_output", "logit_bias", "logprob_token_ids", "logprobs", "max_tokens",
-    "min_p", "min_tokens", "n", "output_kind", "presence_penalty", "prompt_logprob_start",
-    "prompt_logprob_token_ids", "prompt_logprobs", "repetition_detection", "repetition_penalty",
-    "routed_experts_prompt_start", "seed", "skip_clone", "skip_reading_prefix_cache", "skip_special_tokens",
-    "spaces_between_special_tokens", "stop", "stop_token_ids", "stream_interval", "structured_outputs",
-    "temperature", "thinking_token_budget", "top_k", "top_p", "trace_decode_token_ids",
-    "truncate_prompt_tokens",
-})  # fmt: skip
-"""Of vLLM 0.26 and newer, https://docs.vllm.ai/en/latest/api/vllm/sampling_params/."""
 
 CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 """What `structured_outputs` may have one of."""
@@ -38,9 +27,9 @@ OTHER_SYSTEMS: Mapping[str, str] = {
     "guided_json_object": _STRUCTURED.format("json_object"),
     "guided_whitespace_pattern": _STRUCTURED.format("whitespace_pattern"),
     "guided_decoding_backend": "engine_args={'structured_outputs_config': {'backend': ...}}",
+    **{kind: _STRUCTURED.format(kind) for kind in CONSTRAINTS},
     "json_schema": _STRUCTURED.format("json"),
     "choices": _STRUCTURED.format("choice"),
-    "regex": _STRUCTURED.format("regex"),
     "ebnf": _STRUCTURED.format("grammar"),
     **dict.fromkeys(
         ("max_completion_tokens", "max_new_tokens", "max_output_tokens", "max_length"),
@@ -70,13 +59,8 @@ def meant(name: str) -> str | None:
     if name in OTHER_SYSTEMS:
         return f"write {OTHER_SYSTEMS[name]}"
     plain = str(name).lower().replace("-", "_")
-    close = difflib.get_close_matches(plain, sorted(VLLM_SAMPLING), n=1, cutoff=_CLOSE)
+    close = difflib.get_close_matches(plain, sorted(SAMPLING), n=1, cutoff=_CLOSE)
     return f"did you mean {close[0]!r}?" if close else None
-
-
-def unknown_names(values: Mapping[str, Any]) -> list[str]:
-    """Names that only the cluster's vLLM can judge."""
-    return [name for name in values if name not in VLLM_SAMPLING]
 
 
 def check_vllm_sampling(values: Mapping[str, Any]) -> None:
@@ -85,7 +69,7 @@ def check_vllm_sampling(values: Mapping[str, Any]) -> None:
     :raises ValueError: one sentence, without the name of the argument.
     """
     for name in values:
-        if name not in VLLM_SAMPLING and (remedy := meant(name)) is not None:
+        if name not in SAMPLING and (remedy := meant(name)) is not None:
             raise ValueError(f"{name}: vLLM has no such sampling parameter; {remedy}")
     structured = values.get("structured_outputs")
     if structured is None:

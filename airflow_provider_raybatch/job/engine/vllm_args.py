@@ -74,6 +74,17 @@ def engine_args(spec: BatchInferenceSpec, spans_nodes: bool = False) -> dict[str
     return {**{name: value for name, value in defaults.items() if name in known}, **spec.engine_args}
 
 
+def check_names(spec: BatchInferenceSpec) -> None:
+    """Check names of engine arguments and sampling parameters, if vLLM is installed here; imports nothing.
+
+    :raises PreflightError: vLLM has no such name, or a value can't be used.
+    """
+    if (known := vllm_compat.engine_arg_names()) is not None:
+        _check_names("engine_args", spec.engine_args, known, "argument")
+        for step in spec.step_specs():
+            check_sampling_names(step.sampling, schema_name(step))
+
+
 def cpu_defaults(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Defaults with which vLLM's CPU build starts beside Ray on an ordinary machine, and is fast there.
 

@@ -21,7 +21,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -203,25 +203,38 @@ def installed_version() -> str:
     return version.group(1) if version else ""
 
 
+SAMPLING = ("sampling_params.py", ("SamplingParams",))
+ENGINE_ARGS = ("engine/arg_utils.py", ("EngineArgs", "AsyncEngineArgs"))
+"""Where vLLM's names are: a file, and the classes whose fields they are."""
+
+
 @functools.cache  # asked once a row
 def sampling_names() -> tuple[frozenset[str], frozenset[str]] | None:
     """Parameters of ``SamplingParams`` and of its ``structured_outputs``; ``None`` where there is no vLLM."""
-    source = source_of("sampling_params.py")
-    if not source:
-        return None
-    fields = {
-        node.name: frozenset(
-            inner.target.id
-            for inner in node.body
-            if isinstance(inner, ast.AnnAssign)
-            and isinstance(inner.target, ast.Name)
-            and not inner.target.id.startswith("_")
-            and "ClassVar" not in ast.unparse(inner.annotation)
-        )
+    source = source_of(SAMPLING[0])
+    return (
+        (fields_of(source, SAMPLING[1]), fields_of(source, ("StructuredOutputsParams",))) if source else None
+    )
+
+
+def engine_arg_names() -> frozenset[str] | None:
+    """Arguments of ``AsyncEngineArgs``; ``None`` where there is no vLLM."""
+    source = source_of(ENGINE_ARGS[0])
+    return fields_of(source, ENGINE_ARGS[1]) if source else None
+
+
+def fields_of(source: str, classes: Collection[str]) -> frozenset[str]:
+    """The public fields of dataclasses and structs, without importing what they import."""
+    return frozenset(
+        inner.target.id
         for node in ast.parse(source).body
-        if isinstance(node, ast.ClassDef)
-    }
-    return fields["SamplingParams"], fields["StructuredOutputsParams"]
+        if isinstance(node, ast.ClassDef) and node.name in classes
+        for inner in node.body
+        if isinstance(inner, ast.AnnAssign)
+        and isinstance(inner.target, ast.Name)
+        and not inner.target.id.startswith("_")
+        and "ClassVar" not in ast.unparse(inner.annotation)
+    )
 
 
 def sampling_objects() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import echo_args, forced
+from airflow_provider_raybatch.job.engine import echo_args, forced, vllm_args
 from airflow_provider_raybatch.job.failures.public_errors import guarded_task
 from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.planning.context_length import MEASURED
@@ -69,6 +69,15 @@ def vllm_is_here() -> bool:
     return importlib.util.find_spec("vllm") is not None
 
 
+def check_names(spec: BatchInferenceSpec) -> None:
+    """Check names of vLLM's arguments, if the driver's node has vLLM.
+
+    :raises PreflightError: vLLM has no such name.
+    """
+    if spec.engine != "echo" and engine_is_here(spec):
+        vllm_args.check_names(spec)
+
+
 def check_engine(
     spec: BatchInferenceSpec, requests: list[Request], environment: Environment, emit: Emit, launch: Launch
 ) -> ModelCheck:
@@ -77,6 +86,7 @@ def check_engine(
     :param launch: replicas that have started may be asked.
     :raises RaybatchError: one sentence about the first problem found.
     """
+    check_names(spec)
     check_decoder(spec, requests)
     if spec.engine == "echo":
         check_echo_images(spec, requests)

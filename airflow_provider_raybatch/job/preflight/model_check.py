@@ -125,6 +125,9 @@ def check_model(
 
     :raises PreflightError: one sentence about the first problem found.
     """
+    from airflow_provider_raybatch.job.engine.vllm_args import check_names, engine_args
+
+    check_names(spec)
     set_environment(environment)
     if is_in_bucket(spec.model):
         check_bucket(spec.model)
@@ -134,8 +137,6 @@ def check_model(
     adapters = check_adapters(spec, environment)
     _check_version()
     lora = lora_arguments(spec, adapters)
-    from airflow_provider_raybatch.job.engine.vllm_args import engine_args
-
     args = engine_args(spec)
     params = None if spec.pools else check_sampling(spec)
     check_loader(args)

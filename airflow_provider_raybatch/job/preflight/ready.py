@@ -37,6 +37,7 @@ from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
 from airflow_provider_raybatch.job.preflight.engine_check import (
     Emit,
     check_engine,
+    check_names,
     checked_model,
     tell_of_choices,
     tell_of_memory,
@@ -161,6 +162,7 @@ def open_destination(context: JobContext, submission: Submission) -> BatchManife
     context.versions = cluster_view.check_versions()
     if spec.engine == ray_data_llm.NAME:
         ray_data_llm.check_processor(spec)
+    check_names(spec)
     take_over, place = spec.on_destination_owned == "take_over", folder(spec.destination, context.secrets.aws)
     context.journal = Journal(place, submission, take_over, spec.fingerprint)
     if (committed := context.journal.committed()) is not None:

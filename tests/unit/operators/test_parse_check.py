@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG, literal, task, task_group
 from airflow.sdk.definitions.dag import dag as make_dag
 
+from airflow_provider_raybatch.contract.arguments.vllm_names import VERSIONS
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.decorators.ray_batch import ray_batch_task
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
@@ -54,6 +57,11 @@ def parsed(**arguments: Any) -> RayBatchInferenceOperator:
         ({"reuse": "answers/{{ ds }}"}, "reuse: 'answers/' is relative"),
         ({"model": None}, "model: a value is needed here"),
         ({"sampling": {"max_token": 7, "top_k": "{{ params.k }}"}}, "sampling: max_token: vLLM has no such"),
+        (
+            {"sampling": {"choice": ["a"]}},
+            "sampling: choice: vLLM has no such sampling parameter; write sampling={'structured_outputs': {",
+        ),
+        ({"sampling": {"json": {}}}, "sampling: json: vLLM has no such sampling parameter; write sampling={"),
         ({"engine_args": {"tensor_parallel_size": 0, "x": "{{ ds }}"}}, "engine_args: tensor_parallel_size"),
         ({"reuse_max_age": 60}, "reuse_max_age: it has no effect without reuse"),
         ({"orphan_timeout": 20}, "orphan_timeout: 20 s is less than 3 times the poll_interval"),
@@ -110,6 +118,40 @@ def test_a_mistake_is_found_while_the_dag_is_parsed(arguments: dict[str, Any], s
 )  # fmt: skip
 def test_what_may_still_be_right_is_let_through(arguments: dict[str, Any]) -> None:
     assert parsed(**arguments).task_id == "t"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            {"engine_args": {"max_modl_len": 9}},
+            "engine_args: vLLM X has no 'max_modl_len' (did you mean 'max_",
+        ),
+        ({"sampling": {"foo": 1}}, "sampling: vLLM X has no 'foo'; the cluster's version decides."),
+        (
+            {"prompt": None, "steps": [Step("a", prompt="{row.x}", sampling={"foo": 1})]},
+            "sampling: vLLM X has no 'foo'; the",
+        ),
+    ],
+)
+def test_a_name_that_no_known_vllm_has_is_a_warning(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.warns(UserWarning, match=re.escape(f"Task 't': {sentence.replace('X', VERSIONS)}")):
+        parsed(**arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"engine_args": {"max_model_len": 9, "seed": 1}, "sampling": {"min_p": 0.1}},
+        {"engine": "echo", "engine_args": {"seconds_per_token": 0.1}},
+        {"engine": "ray_data_llm", "processor": {"config": "SGLangEngineProcessorConfig"},
+         "engine_args": {"mem_fraction_static": 0.8}, "sampling": {"max_new_tokens": 7}},
+    ],
+)  # fmt: skip
+def test_known_names_and_those_of_other_engines_give_no_warning(arguments: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        parsed(**arguments)
 
 
 def test_jinja_delimiters_of_the_dag_make_any_text_a_template() -> None:

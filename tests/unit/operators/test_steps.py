@@ -325,4 +325,4 @@ def test_an_unknown_parameter_of_a_step_is_logged(
 ) -> None:
     operator = batch(prompt=None, steps=[DRAFT, judge(sampling={"vllm_of_tomorrow": 1})])
     left(operator).execute(run.context())
-    assert "this provider knows no 'vllm_of_tomorrow'" in capsys.readouterr().out
+    assert "has no 'vllm_of_tomorrow'; the cluster's version decides." in capsys.readouterr().out

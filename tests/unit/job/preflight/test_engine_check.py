@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine_process.opening import identity
 from airflow_provider_raybatch.job.planning.plan import Cluster
@@ -34,6 +35,37 @@ def test_the_engine_loads_the_revision_that_was_checked() -> None:
     compact = {"backend": "xgrammar", "disable_any_whitespace": True}
     loaded = engine_check.as_checked(asked, ModelCheck(structured_outputs_config=compact))
     assert loaded.engine_args == {**asked.engine_args, "structured_outputs_config": compact}
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (
+            {"engine_args": {"max_modl_len": 9}},
+            r"^engine_args: vLLM .*'max_modl_len'; did you mean 'max_model_len'",
+        ),
+        ({"sampling": {"foo": 1}}, "^sampling: vLLM .* has no parameter 'foo'"),
+    ],
+)
+def test_names_are_checked_before_anything_else(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], sentence: str
+) -> None:
+    """There is neither a Ray, a destination nor the model."""
+    ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
+    model_check = pytest.importorskip("airflow_provider_raybatch.job.preflight.model_check")
+    compat = engine_check.vllm_args.vllm_compat
+    monkeypatch.setattr(compat, "engine_arg_names", lambda: frozenset({"max_model_len"}))
+    monkeypatch.setattr(compat, "sampling_names", lambda: (frozenset({"seed", "n"}), frozenset({"choice"})))
+    monkeypatch.setattr(engine_check.cluster_view, "check_versions", dict)
+    job = spec(engine="vllm", model="/no/such/model", destination="s3://no-such-bucket", **fields)
+    context = ready.JobContext(job, Secrets(), lambda _: None)
+    for check in (
+        lambda: ready.open_destination(context, None),
+        lambda: engine_check.check_engine(job, [], {}, lambda _: None, None),
+        lambda: model_check.check_model(job, [], {}),
+    ):
+        with pytest.raises(PreflightError, match=sentence):
+            check()
 
 
 def test_a_kept_check_is_looked_up_for_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
