@@ -38,6 +38,7 @@ from airflow_provider_raybatch.job.preflight.column_types import check_types
 from airflow_provider_raybatch.job.preflight.condition_check import check_conditions
 from airflow_provider_raybatch.job.preflight.tool_check import check_tools
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
+from airflow_provider_raybatch.job.request.row_text import is_blank
 from airflow_provider_raybatch.job.row import ImageError, Request, RowFailure
 from airflow_provider_raybatch.job.tasks import postprocess
 from airflow_provider_raybatch.job.tasks.registry import task_of
@@ -150,6 +151,12 @@ def check_rows(
         become = "error lines" if spec.answers_lines else "dead letters"
         why = counted(failures, shows_rows=spec.shows_rows)
         text = f"{len(failures):,} of the first {rows} will be {become}: {why}."
+        emit(Notice(level="warning", message=text))
+    if blank := sum(map(is_blank, sampled.requests)):
+        text = (
+            f"prompt: {blank:,} of the first {rows} have only blank text for it and are asked all the same; "
+            "remove them from the source if they need no answer."
+        )
         emit(Notice(level="warning", message=text))
     return sampled
 

@@ -36,6 +36,16 @@ def not_blank(text: str, what: str) -> str:
     return text
 
 
+def is_blank(request: Request) -> bool:
+    """Whether all that comes from the row is blank; ``False`` for images, and where nothing comes from it."""
+    if request.images:
+        return False
+    values = [value for text in texts_of(request) for value in _values(text)]
+    if request.messages is None and not isinstance(request.prompt, FilledTemplate):
+        values = [request.prompt or ""]
+    return bool(values) and not any(value.strip() for value in values)
+
+
 def with_texts(request: Request, change: Callable[[str], str]) -> Request:
     """The request with `change` applied to each text."""
     if request.messages is None:

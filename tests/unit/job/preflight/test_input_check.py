@@ -40,6 +40,23 @@ def jsonl(folder: Path, rows: list[Any], name: str = "x.jsonl") -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": "Name {row.text} {row.b}", "system_prompt": "Be brief."},
+        {"prompt": None, "prompt_column": "text"},
+        {"prompt": None, "messages": [{"role": "user", "content": "Name {row.text}{row.b}"}]},
+    ],
+)
+def test_prompts_of_blank_cells_alone_are_counted(tmp_path: Path, fields: dict[str, Any]) -> None:
+    rows = [{"text": text, "b": " "} for text in ("a", " ", " \t\n", "c")]
+    requests, notices = sampled(jsonl(tmp_path, rows), **fields)
+    assert len(requests) == 4
+    (message,) = (notice.message for notice in notices)
+    assert message.startswith("prompt: 2 of the first 4 rows have only blank text for it and are asked all")
+    assert sampled(jsonl(tmp_path, [rows[0], rows[3]]), **fields)[1] == []
+
+
 def test_rows_columns_and_types_are_known(tmp_path: Path) -> None:
     source = source_of(jsonl(tmp_path, [{"text": "a", "n": 1}, {"text": "b", "x": [1.5]}] * 300))
     assert source.rows == 600
