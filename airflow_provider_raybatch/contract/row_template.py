@@ -20,8 +20,8 @@ _PLACEHOLDER = re.compile(r"\{row(?:\.([A-Za-z_]\w*)|\['([^']+)'\]|\[\"([^\"]+)\
 _ESCAPED = re.compile(r"\{'(\{[^{}'\n]+\})'\}")
 _DOUBLE = re.compile(r"\{\{(?=\s|[^{}\n]*\s\}\})\s*(row\s*[.\[][^{}\n]{0,80}?)\s*\}\}")
 _BRACED = re.compile(r"\{+[ \t]*([^{}\n]+?)[ \t]*\}+")
-_LOOKALIKE = re.compile(r"\{+\s*row\s*[.\[][^{}\n]{0,80}\}")
-_OF_ROW = re.compile(r"row\s*(?:\.\s*(.+)|\[\s*(['\"]?)(.+?)\2\s*\])")
+_LOOKALIKE = re.compile(r"\{+\s*rows?\s*[.\[](?:[^{}\n]{0,80}\}|[\w'\"]*\]?)", re.IGNORECASE)
+_OF_ROW = re.compile(r"rows?\s*(?:\.\s*(.+)|\[\s*['\"]?(.+?)['\"]?\s*\]?)", re.IGNORECASE)
 
 
 class RowTemplateError(ValueError):
@@ -79,7 +79,7 @@ class RowTemplate:
 
     @property
     def lookalikes(self) -> list[str]:
-        """Text that resembles a placeholder but is none, such as ``{row.a.b}``: worth a warning, no error."""
+        """Text that resembles a placeholder but is none, such as ``{row.a.b}`` or ``{Row.a}``."""
         return list(dict.fromkeys(_LOOKALIKE.findall(self._rest)))
 
     @property
@@ -94,7 +94,7 @@ class RowTemplate:
         found = {}
         for braces in _BRACED.finditer(self._rest):
             of_row = _OF_ROW.fullmatch(braces[1])
-            found[braces[0]] = (of_row[1] or of_row[3]) if of_row else braces[1]
+            found[braces[0]] = (of_row[1] or of_row[2]) if of_row else braces[1]
         return found
 
     @property

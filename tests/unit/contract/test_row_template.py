@@ -89,8 +89,23 @@ def test_columns_once_each_in_order_of_appearance() -> None:
     assert RowTemplate("{row.b}{row.a}{row['b']}").columns == ["b", "a"]
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("{Row.a} b", "{Row.a}"),
+        ("{rows['a']} b", "{rows['a']}"),
+        ("{row['a} b", "{row['a}"),
+        ("Name {row.a and b", "{row.a"),
+        ("Name {row['a'] and b", "{row['a']"),
+        ("Name {row.a\nand {row.b}", "{row.a"),
+    ],
+)
+def test_placeholders_that_are_misspelt_or_open_are_found(text: str, found: str) -> None:
+    assert RowTemplate(text).lookalikes == [found]
+
+
 def test_only_lookalikes_of_placeholders_are_found() -> None:
     template = RowTemplate(
-        "{row.a} { row.b } {row.c.d} {{row.e}} {row[0]} {rows.f} {\"row\": 1} {'{row.g h}'}"
+        "{row.a} { row.b } {row.c.d} {{row.e}} {row[0]} {arrow.f} {\"row\": 1} {'{row.g h}'}"
     )
     assert template.lookalikes == ["{ row.b }", "{row.c.d}", "{row[0]}"]
