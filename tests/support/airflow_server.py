@@ -20,7 +20,7 @@ _SETTINGS = {
     "AIRFLOW_VAR_RAYBATCH_INSTALLATION_ID": "this-airflow",
 }
 
-_ROLES = {"admin": "admin", "ann": "user", "bob": "user"}
+_ROLES = {"admin": "admin", "ann": "user", "bob": "user", "cat": "user"}
 
 
 class Server:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from airflow.api_fastapi.app import get_auth_manager
-from fastapi import Request
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import requires_access_dag
+from fastapi import HTTPException, Request
 from jwt import InvalidTokenError
 from sqlalchemy.exc import NoResultFound
 
@@ -29,12 +31,14 @@ class Caller:
     :param id: as Airflow's auth manager has it; owns files and batches.
     :param roles: as far as the auth manager tells them; with others than Airflow's own and FAB's, none.
     :param token: of this request, for calls of Airflow's API in the caller's name.
+    :param user: the auth manager's own object.
     """
 
     id: str
     name: str
     roles: frozenset[str]
     token: str = field(repr=False)
+    user: Any = field(default=None, repr=False, compare=False)
 
 
 class _Model(Protocol):
@@ -44,6 +48,19 @@ class _Model(Protocol):
 def may_use(caller: Caller, model: _Model) -> bool:
     """Whether the configuration lets a user name a model, by id or by the name that Airflow shows."""
     return model.is_for(caller.id, caller.roles) or model.is_for(caller.name, caller.roles)
+
+
+def may_run(user: Any, dag_id: str) -> bool:
+    """Whether Airflow lets a user start runs of a DAG. Called in threads, since it may ask the database.
+
+    :param user: the auth manager's own object.
+    """
+    permission = requires_access_dag("POST", DagAccessEntity.RUN, param_dag_id=dag_id)
+    try:
+        permission(cast(Request, None), user)  # it takes the DAG from the request only without the id
+    except HTTPException:
+        return False
+    return True
 
 
 async def authenticated(request: Request) -> Caller:
@@ -62,7 +79,7 @@ async def authenticated(request: Request) -> Caller:
         raise _refused(f"The token is not valid, or it has ended, as tokens do: {_REMEDY}.") from None
     if getattr(user, "is_active", True) is False:
         raise _refused("The user of this token is not active; ask the admin of Airflow.")
-    return Caller(str(user.get_id()), str(user.get_name()), _roles(user), token)
+    return Caller(str(user.get_id()), str(user.get_name()), _roles(user), token, user)
 
 
 def _roles(user: Any) -> frozenset[str]:

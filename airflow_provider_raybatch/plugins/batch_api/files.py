@@ -22,6 +22,7 @@ from airflow_provider_raybatch.plugins.batch_api.auth import Caller
 from airflow_provider_raybatch.plugins.batch_api.download import download
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.limits import free_bytes
+from airflow_provider_raybatch.plugins.batch_api.models import usable_models
 from airflow_provider_raybatch.plugins.batch_api.objects import deleted_file, file_object, listing
 from airflow_provider_raybatch.plugins.batch_api.paging import PageRequest
 from airflow_provider_raybatch.plugins.batch_api.service import (
@@ -49,7 +50,7 @@ router = APIRouter()
 @router.post("/files")
 async def create_file(request: Request, caller: CallerDep, service: ServiceDep) -> dict[str, Any]:
     """Store an upload; its content comes first and its record last, so that a listed file is whole."""
-    free = await service.call(_free, caller.id, service)
+    free = await service.call(_free, caller, service)
     most = min((one for one in (free, service.limits.max_file_bytes) if one is not None), default=None)
     file_id, store = new_file_id(), await service.call(lambda store: store)
     content = f"{layout.file_folder(file_id)}/{layout.CONTENT}"
@@ -152,8 +153,13 @@ def _deletion(caller: Caller, file_id: str | None) -> str:
     return f"{owner_digest(caller.id)}/{file_id}"
 
 
-def _free(store: BatchStore, owner: str, service: BatchService) -> int | None:
-    free = free_bytes(store.files(owner), service.limits, time.time())
+def _free(store: BatchStore, caller: Caller, service: BatchService) -> int | None:
+    if next(usable_models(caller), None) is None:
+        raise OpenAiError(
+            403,
+            "Airflow does not let you run batches of any model, so you can't upload files; ask its admin.",
+        )
+    free = free_bytes(store.files(caller.id), service.limits, time.time())
     if free is not None and free <= 0:
         raise _no_room(service)
     return free

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import APIRouter
 
 from airflow_provider_raybatch.batches.models import ServedModel, served_models
-from airflow_provider_raybatch.plugins.batch_api.auth import Caller, may_use
+from airflow_provider_raybatch.plugins.batch_api.auth import Caller, may_run, may_use
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.objects import model_object
 from airflow_provider_raybatch.plugins.batch_api.service import CallerDep, ServiceDep
@@ -19,14 +20,15 @@ router = APIRouter()
 @router.get("/models")
 async def list_models(caller: CallerDep, service: ServiceDep) -> dict[str, Any]:
     """All of them, in the order of the configuration."""
-    found = await service.call(_usable, caller)
-    return {"object": "list", "data": [model_object(one.name, one.created) for one in found.values()]}
+    found = await service.call(lambda _: list(usable_models(caller)))
+    return {"object": "list", "data": [model_object(one.name, one.created) for one in found]}
 
 
 @router.get("/models/{name:path}")
 async def retrieve_model(name: str, caller: CallerDep, service: ServiceDep) -> dict[str, Any]:
     """One; a name may have slashes."""
-    found = (await service.call(_usable, caller)).get(name)
+    usable = await service.call(lambda _: list(usable_models(caller)))
+    found = next((one for one in usable if one.name == name), None)
     if found is None:
         raise OpenAiError(
             404,
@@ -37,5 +39,7 @@ async def retrieve_model(name: str, caller: CallerDep, service: ServiceDep) -> d
     return model_object(found.name, found.created)
 
 
-def _usable(store: object, caller: Caller) -> dict[str, ServedModel]:
-    return {name: model for name, model in served_models().items() if may_use(caller, model)}
+def usable_models(caller: Caller) -> Iterator[ServedModel]:
+    """The models whose batches a user may run, by the configuration and by Airflow. Called in threads."""
+    models = served_models().values()
+    return (one for one in models if may_use(caller, one) and may_run(caller.user, one.dag_id))

@@ -12,16 +12,14 @@ import logging
 from collections.abc import Coroutine
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from datetime import datetime
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 import httpx
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import requires_access_dag
-from fastapi import HTTPException, Request
 from jwt import InvalidTokenError
 
 from airflow_provider_raybatch.plugins.airflow_api import airflow_client, api_path
+from airflow_provider_raybatch.plugins.batch_api.auth import may_run
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 
 T = TypeVar("T")
@@ -76,11 +74,8 @@ class AirflowRuns:
             user = self._wait(get_auth_manager().get_user_from_token(self._token))
         except InvalidTokenError:
             raise _ended_token() from None
-        permission = requires_access_dag("POST", DagAccessEntity.RUN, param_dag_id=dag_id)
-        try:
-            permission(cast(Request, None), user)  # it takes the DAG from the request only without the id
-        except HTTPException:
-            raise _forbidden(model) from None
+        if not may_run(user, dag_id):
+            raise _forbidden(model)
         answer = self._ask("GET", "dags", dag_id)
         if answer.status_code == 403:
             return  # who may trigger a DAG need not be able to read it

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
@@ -18,62 +18,95 @@ _AGAIN = 5
 
 
 class _User:
-    """Transfers of one user, under way or waiting."""
+    """Transfers of one user: under way, and asked for, which adds those that wait."""
 
-    def __init__(self, at_once: int) -> None:
-        self.begun = asyncio.Semaphore(at_once)
-        self.asked = 0
+    begun = asked = 0
 
 
 class TransferSlots:
     """Slots for transfers of one direction at this process. Used in the event loop alone.
 
+    A user's first transfer takes any free slot. Further ones begin only while more than half of the slots are
+    free, so that a few users can't keep others out.
+
     :param what: plural, for refusals.
-    :param at_once: transfers of all users, and `of_user` those of one, so that no user takes all slots.
+    :param at_once: transfers of all users, and `of_user` those of one.
     :param waiting: transfers of one user that may wait for a slot; their bodies are not read meanwhile.
     :param seconds: that each may wait.
+    :param longest: seconds that each may take once it has begun.
     """
 
     def __init__(
-        self, what: str, at_once: int, of_user: int, waiting: int = 32, seconds: float = 60.0
+        self,
+        what: str,
+        at_once: int,
+        of_user: int,
+        waiting: int = 32,
+        seconds: float = 60.0,
+        longest: float = 3600.0,
     ) -> None:
-        self._what, self._of_user, self._seconds = what, of_user, seconds
+        self._what, self._at_once, self._of_user = what, at_once, of_user
         self._most_asked = of_user + waiting
-        self._all = asyncio.Semaphore(at_once)
+        self._seconds, self._longest = seconds, longest
+        self._free = at_once
+        self._changed = asyncio.Event()
         self._users: dict[str, _User] = {}
 
     @asynccontextmanager
     async def slot(self, owner: str) -> AsyncIterator[None]:
         """A slot for the time of the block.
 
-        :raises OpenAiError: 429, the user has too many transfers; 503, the server has.
+        :raises OpenAiError: 429, the user has too many transfers; 503, the server has; 408, the block takes
+            too long.
         """
-        user = self._users.setdefault(owner, _User(self._of_user))
+        user = self._users.setdefault(owner, _User())
         if user.asked >= self._most_asked:
             raise self._refused_user()
         user.asked += 1
-        async with AsyncExitStack() as held:
-            held.callback(self._ended, owner, user)
-            try:
-                async with asyncio.timeout(self._seconds):
-                    await held.enter_async_context(user.begun)
-                    await held.enter_async_context(self._all)
-            except TimeoutError:
-                if user.begun.locked():
-                    raise self._refused_user() from None
-                raise OpenAiError(
-                    503, f"The server has too many {self._what}; try again.", headers={"Retry-After": "5"}
-                ) from None
+        try:
+            async with self._begun(user), asyncio.timeout(self._longest) as bound:
+                yield
+        except TimeoutError:
+            if not bound.expired():
+                raise
+            raise OpenAiError(
+                408,
+                f"The server ends {self._what} after {self._longest / 60:g} minutes; split the file, or use "
+                "a faster connection.",
+            ) from None
+        finally:
+            user.asked -= 1
+            if not user.asked:
+                self._users.pop(owner, None)
+
+    @asynccontextmanager
+    async def _begun(self, user: _User) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self._seconds):
+                while not self._may_begin(user):
+                    await self._changed.wait()
+        except TimeoutError:
+            if user.begun:
+                raise self._refused_user() from None
+            raise OpenAiError(
+                503, f"The server has too many {self._what}; try again.", headers={"Retry-After": "5"}
+            ) from None
+        user.begun += 1
+        self._free -= 1
+        try:
             yield
+        finally:
+            user.begun -= 1
+            self._free += 1
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    def _may_begin(self, user: _User) -> bool:
+        return user.begun < self._of_user and self._free > (self._at_once / 2 if user.begun else 0)
 
     def _refused_user(self) -> OpenAiError:
-        text = f"You have too many {self._what} at once, and {self._of_user} are served; wait for some."
+        text = f"The server takes no more {self._what} of yours just now; wait for one of them to end."
         return too_many(text, _AGAIN)
-
-    def _ended(self, owner: str, user: _User) -> None:
-        user.asked -= 1
-        if not user.asked:
-            self._users.pop(owner, None)
 
 
 class InSlot(Response):

@@ -196,7 +196,7 @@ def test_the_official_client_of_two_users(on_disk: BatchServer) -> None:
         openai.OpenAI(
             api_key=token_of(user), base_url="http://server", http_client=on_disk.client, max_retries=0
         )
-        for user in ("viewer", "guest")
+        for user in ("ann", "bob")
     )
     expires: Any = {"anchor": "created_at", "seconds": 3600}
     file = ann.files.create(file=("a.jsonl", LINE), purpose="batch", expires_after=expires)
@@ -213,7 +213,7 @@ def test_the_official_client_of_two_users(on_disk: BatchServer) -> None:
             call(file.id)
         assert refusal.value.request_id.startswith("req_")
     assert ann.files.delete(file.id).deleted
-    assert [one.id for one in ann.models.list()] == []
+    assert [one.id for one in ann.models.list()] == ["small"]
     nobody = ann.with_options(api_key="sk-nonsense")
     with pytest.raises(openai.AuthenticationError, match="POST /auth/token"):
         nobody.files.list()

@@ -30,7 +30,7 @@ def ids(answer: Any) -> list[str]:
     return [one["id"] for one in answer.json()["data"]]
 
 
-def output(folder: Folder, pieces: dict[str, bytes], owner: str = "viewer", **fields: Any) -> FileRecord:
+def output(folder: Folder, pieces: dict[str, bytes], owner: str = "ann", **fields: Any) -> FileRecord:
     """A file as a batch makes it, of parts of its dataset."""
     for path, content in pieces.items():
         folder.write(path, content)
@@ -81,7 +81,7 @@ def test_files_of_others_are_not_there(api: BatchServer) -> None:
     """Not for an admin either: whose words are the same as about an id that never was."""
     file = api.file()
     path, unknown = f"/files/{file['id']}", f"/files/{new_file_id()}"
-    for user in ("guest", "admin"):
+    for user in ("bob", "admin"):
         for method, below in (("GET", ""), ("GET", "/content"), ("DELETE", "")):
             answer, other = api.ask(method, path + below, user), api.ask(method, unknown + below, user)
             assert answer.status_code == other.status_code == 404
@@ -95,7 +95,7 @@ def test_expired_files_are_gone_before_they_are_deleted(api: BatchServer, folder
     now = time.time()
     output(folder, {"batches/b/old": b"x"}, created_at=now - DAY, expires_at=now - 1)
     left = output(folder, {"batches/b/new": b"x"})
-    [gone] = [one.id for one in store_of_server().files("viewer") if one.id != left.id]
+    [gone] = [one.id for one in store_of_server().files("ann") if one.id != left.id]
     assert ids(api.get("/files")) == [left.id]
     for method, path in (("GET", ""), ("GET", "/content"), ("DELETE", "")):
         assert api.ask(method, f"/files/{gone}{path}").status_code == 404
@@ -131,7 +131,7 @@ def test_a_client_that_deletes_what_it_lists_sees_all(on_disk: BatchServer) -> N
             on_disk.delete(f"/files/{one['id']}")
         page = on_disk.get(f"/files?limit=2&after={seen[-1]}").json()
     assert seen == uploads[::-1]
-    assert on_disk.get(f"/files?after={seen[-1]}", "guest").status_code == 400
+    assert on_disk.get(f"/files?after={seen[-1]}", "bob").status_code == 400
 
 
 def test_an_output_file_is_its_parts_in_order(api: BatchServer, folder: Folder) -> None:
@@ -196,7 +196,7 @@ def test_a_forged_key_shows_no_foreign_file(on_disk: BatchServer, disk: Folder) 
     """Whoever may write to the bucket still can't list a file of another user as one's own."""
     on_disk.file(user="admin")
     [key] = disk.list(layout.user_index(owner_digest("admin"), layout.FILES))
-    mine = layout.user_index(owner_digest("viewer"), layout.FILES)
+    mine = layout.user_index(owner_digest("ann"), layout.FILES)
     disk.write(f"{mine}/{key.path.rpartition('/')[2]}", b"x")
     disk.write(f"{mine}/nonsense", b"x")
     assert ids(on_disk.get("/files")) == []
@@ -225,7 +225,7 @@ def test_a_user_without_room_is_refused(small: BatchServer, disk: Folder) -> Non
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "storage_limit_exceeded")
     small.file(b"x" * 500)
     assert small.upload(b"x").status_code == 413
-    small.file(b"x", user="guest")
+    small.file(b"x", user="bob")
     small.delete(f"/files/{first['id']}")
     small.file(b"x" * 1000)
     stored = [entry for entry in disk.list(layout.FILES) if entry.path.endswith(layout.CONTENT)]
@@ -258,7 +258,7 @@ def test_a_user_who_asks_too_often_waits(
     answers = [api.get("/files") for _ in range(3)]
     assert [one.status_code for one in answers] == [200, 200, 429]
     assert int(answers[2].headers["retry-after"]) >= 1
-    assert api.get("/files", "guest").status_code == 200
+    assert api.get("/files", "bob").status_code == 200
 
 
 def test_uploads_and_downloads_have_slots(on_disk: BatchServer) -> None:
@@ -330,13 +330,13 @@ def test_the_next_page_after_a_file_that_has_expired(on_disk: BatchServer, monke
 
 def test_users_are_told_apart_in_what_was_deleted(on_disk: BatchServer) -> None:
     service = on_disk.app.state.service
-    service.deleted_files.keep("viewer/x/file", 1.0)  # of a user "viewer/x"
+    service.deleted_files.keep("ann/x/file", 1.0)  # of a user "ann/x"
     assert on_disk.get("/files?after=x/file").status_code == 400
 
 
 async def test_the_text_of_a_listing_is_made_in_a_thread(on_disk: BatchServer) -> None:
     """A page may have 10,000 files, and the event loop is that of Airflow's own pages."""
-    service, caller = on_disk.app.state.service, Caller("viewer", "viewer", frozenset(), "token")
+    service, caller = on_disk.app.state.service, Caller("ann", "ann", frozenset(), "token")
     loop, rendered = threading.get_ident(), list[int]()
 
     class Noticed(JSONResponse):
