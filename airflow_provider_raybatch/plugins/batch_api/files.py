@@ -102,8 +102,11 @@ async def retrieve_file(file_id: str, caller: CallerDep, service: ServiceDep) ->
 
 
 @router.get("/files/{file_id}/content")
-async def file_content(file_id: str, caller: CallerDep, service: ServiceDep) -> Response:
-    """The content of one of the caller's files, in pieces as they are read."""
+async def file_content(request: Request, file_id: str, caller: CallerDep, service: ServiceDep) -> Response:
+    """The content of one of the caller's files or a range of it, in pieces as they are read."""
+    tag = f'"{file_id}"'  # a file never changes
+    is_whole = request.headers.get("if-range", tag) != tag
+    asked = "" if is_whole else request.headers.get("range", "")
 
     def checked(store: BatchStore) -> tuple[BatchStore, FileRecord]:
         record = own_file(store, caller, file_id)
@@ -114,11 +117,12 @@ async def file_content(file_id: str, caller: CallerDep, service: ServiceDep) -> 
 
     async def begun() -> Response:
         try:
-            answer = await download(store.root, [(piece.path, piece.bytes) for piece in record.content])
+            files = [(piece.path, piece.bytes) for piece in record.content]
+            answer = await download(store.root, files, asked)
         except StorageError:
             await service.call(own_file, caller, file_id)  # deleted meanwhile
             raise
-        answer.headers["Content-Disposition"] = _attachment(record)
+        answer.headers.update({"Content-Disposition": _attachment(record), "ETag": tag})
         return answer
 
     return InSlot(service.downloads.slot(caller.id), begun)

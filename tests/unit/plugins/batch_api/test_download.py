@@ -45,8 +45,17 @@ async def test_files_are_one_body(folder: Folder) -> None:
     assert answer.headers["content-type"] == "application/octet-stream"
 
 
+@pytest.mark.parametrize("start", [0, 1, MIB, 2 * MIB + 1, sum(SIZES) - 3, sum(SIZES) - 1])
+@pytest.mark.parametrize("length", [1, MIB, MIB + 2, sum(SIZES)])
+async def test_a_range_is_that_of_the_body(disk: LocalFolder, start: int, length: int) -> None:
+    part = b"".join(CONTENTS)[start : start + length]
+    answer = await answer_of(await download(disk, written(disk), f"bytes={start}-{start + length - 1}"))
+    assert (answer.status_code, answer.content) == (206, part)
+    assert answer.headers["content-range"] == f"bytes {start}-{start + len(part) - 1}/{sum(SIZES)}"
+
+
 async def test_pieces_are_small(disk: LocalFolder) -> None:
-    pieces = [piece async for piece in read_pieces(disk, written(disk))]
+    pieces = [piece async for piece in read_pieces(disk, written(disk), range(sum(SIZES)))]
     assert b"".join(pieces) == b"".join(CONTENTS)
     assert max(map(len, pieces)) == MIB
 
@@ -73,7 +82,7 @@ async def test_a_missing_file_ends_the_body_with_an_error(folder: Folder) -> Non
     files = [*written(folder), ("nothing", 1), ("part-3", MIB)]
     read = 0
     with pytest.raises(StorageError):  # noqa: PT012
-        async for piece in read_pieces(folder, files):
+        async for piece in read_pieces(folder, files, range(sum(SIZES) + 1 + MIB)):
             read += len(piece)
     assert read == sum(SIZES)
 
@@ -90,7 +99,7 @@ async def test_few_pieces_are_read_ahead(disk: LocalFolder) -> None:
             return super().read_range(path, start, length)
 
     files = written(disk)
-    pieces = read_pieces(Counted(disk.root), files)
+    pieces = read_pieces(Counted(disk.root), files, range(sum(SIZES)))
     for taken in range(1, 4):
         await anext(pieces)
         await asyncio.sleep(0.05)

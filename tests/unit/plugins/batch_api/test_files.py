@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import JSONResponse
 
 from airflow_provider_raybatch.contract import layout
@@ -142,6 +143,47 @@ def test_an_output_file_is_its_parts_in_order(api: BatchServer, folder: Folder) 
     assert answer.headers["content-length"] == str(file.bytes)
     assert api.delete(f"/files/{file.id}").status_code == 200
     assert [entry.path for entry in folder.list("batches")] == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "part"),
+    [
+        ("bytes=0-0", slice(1)), ("bytes=0-", slice(None)), ("bytes=1-9", slice(1, 10)),
+        ("bytes=99990-", slice(99_990, None)), ("bytes=-7", slice(-7, None)), (" BYTES=5-5 ", slice(5, 6)),
+        ("bytes=49999-150000", slice(49_999, 150_001)), ("bytes=-300000", slice(None)),
+        ("bytes=100000-99999999", slice(100_000, None)),
+        ("bytes=0-1,5-6", None), ("rows=0-1", None), ("bytes=-", None), ("bytes=a-b", None), ("0-1", None),
+    ],
+)  # fmt: skip
+def test_a_range_of_a_file(on_disk: BatchServer, disk: Folder, asked: str, part: slice | None) -> None:
+    """Of a file in parts, through the middleware of Airflow that compresses for those who take it."""
+    parts = {f"batches/b/part-{number}": b"%d" % number * 50_000 for number in range(4)}
+    file, content = output(disk, parts), b"".join(parts.values())
+    compressed = BatchServer(GZipMiddleware(on_disk.app, minimum_size=1024, compresslevel=5))
+    answer = compressed.get(f"/files/{file.id}/content", headers={"Range": asked, "Accept-Encoding": "gzip"})
+    wanted = content if part is None else content[part]
+    assert (answer.status_code, answer.content) == (200 if part is None else 206, wanted)
+    start, stop, _ = (part or slice(None)).indices(len(content))
+    assert answer.headers.get("content-range") == (part and f"bytes {start}-{stop - 1}/{len(content)}")
+    names = ("content-length", "content-encoding", "accept-ranges", "etag")
+    assert [answer.headers[name] for name in names] == [
+        str(len(wanted)), "identity", "bytes", f'"{file.id}"',
+    ]  # fmt: skip
+
+
+def test_a_range_of_another_version_is_the_whole(on_disk: BatchServer) -> None:
+    path = f"/files/{on_disk.file()['id']}/content"
+    tag = on_disk.get(path).headers["etag"]
+    for given, status in ((tag, 206), ('"other"', 200), ("Sun, 06 Nov 1994 08:49:37 GMT", 200)):
+        answer = on_disk.get(path, headers={"Range": "bytes=0-0", "If-Range": given})
+        assert answer.status_code == status
+
+
+@pytest.mark.parametrize("asked", [f"bytes={len(LINE)}-", "bytes=-0", "bytes=4-3"])
+def test_a_range_of_no_byte_is_refused(on_disk: BatchServer, asked: str) -> None:
+    answer = on_disk.get(f"/files/{on_disk.file()['id']}/content", headers={"Range": asked})
+    assert (answer.status_code, answer.headers["content-range"]) == (416, f"bytes */{len(LINE)}")
+    assert answer.json()["error"]["param"] == "Range"
 
 
 def test_a_deleted_file_is_gone_at_another_server(api: BatchServer) -> None:
