@@ -22,7 +22,7 @@ from airflow_provider_raybatch.batches.settings import SECTION
 from airflow_provider_raybatch.contract.arguments.openai_batch import ENDPOINTS, OPENAI_BATCH
 from airflow_provider_raybatch.contract.base import ContractModel, parse, shown
 from airflow_provider_raybatch.contract.failures import SpecError
-from airflow_provider_raybatch.contract.json_lines import LONGEST_LINE
+from airflow_provider_raybatch.contract.json_lines import LONGEST_LINE, RepeatedKeyError, object_of
 from airflow_provider_raybatch.contract.names import ascii_name
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 
@@ -139,10 +139,12 @@ def _models_of_file(path: Path, mtime_ns: int, _size: int) -> dict[str, ServedMo
 @lru_cache(maxsize=4)
 def _models(text: str, created: int) -> dict[str, ServedModel]:
     try:
-        found = json.loads(text, object_pairs_hook=_without_repeats)
+        found = json.loads(text, object_pairs_hook=object_of)
+    except RepeatedKeyError as error:
+        raise SpecError(
+            f"{_SETTING}: {shown(error.key)} is there twice in one object; remove one of them."
+        ) from None
     except (ValueError, RecursionError) as error:
-        if isinstance(error, SpecError):
-            raise
         raise SpecError(f"{_SETTING}: it is not JSON ({error}); correct it.") from None
     if not isinstance(found, dict):
         raise SpecError(f"{_SETTING}: it must be a JSON object of models by name, but it is {shown(found)}.")
@@ -161,15 +163,6 @@ def _models(text: str, created: int) -> dict[str, ServedModel]:
         by_dag[model.dag_id] = name
         models[name] = model
     return models
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise SpecError(f"{_SETTING}: {shown(twice)} is there twice in one object; remove one of them.")
-    return found
 
 
 def _model(name: str, given: Any, created: int) -> ServedModel:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import heapq
 import io
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from airflow_provider_raybatch.batches.seen_ids import SeenIds
@@ -41,9 +42,9 @@ MOST_ERRORS = 100
 """Errors of a file that are kept; the check stops at so many broken lines."""
 _SURELY_SHORT = 4 * 1024 * 1024
 """Bytes of a line that a server reads whatever is in it."""
-_MOST_MARKS = 1024 * 1024
-"""Brackets and commas of a longer line: its values then take no more memory than those of a short one. A
-picture in Base64 has a comma."""
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.?+[^"\\]*+)*+("|\Z)(?P<colon>\s*+:)?|[][{}]', re.DOTALL)
+_MOST_TOKENS = 1024 * 1024
+"""Texts and brackets of a longer line in which its model is looked for; they take a second."""
 _FIRST_LINES = 10_000
 _BLOCK = 1024 * 1024
 _URLS = frozenset(chain.from_iterable(ENDPOINTS.values()))
@@ -111,7 +112,7 @@ def validate(
 def check_start(content: BinaryIO, *, endpoint: str, most: int = LONGEST_SERVED_LINE) -> Checked:
     """Check a file up to the first line that names a model, in bounded time and memory, for a server.
 
-    A line of more than 4 MiB must be text for the most part, as one with pictures is.
+    Of a line that is cut or has more than 4 MiB only the model is looked up; the job's check reads it.
 
     :param content: read from its current position on.
     :param endpoint: of the batch.
@@ -126,12 +127,12 @@ def check_start(content: BinaryIO, *, endpoint: str, most: int = LONGEST_SERVED_
             at_end = not line
             lines, left = lines + 1, left - len(line)
             is_cut = not left and not line.endswith(b"\n")
-            if at_end or is_cut or _takes_much_memory(line) or not check.goes_on_after(line):
+            if at_end or not check.goes_on_after(line, whole=not is_cut and len(line) <= _SURELY_SHORT):
                 break
     found = check.ended(at_end)
     if found.model is None and not found.errors:
         read = count_of(most - left, "byte")
-        why = f"The first {read} of the file hold no whole request; put a short one first."
+        why = f"The first {read} of the file name no model; write body.model before longer fields."
         error = BatchError(code="missing_required_parameter", message=why, param="body.model")
         return replace(found, errors=[error])
     return found
@@ -166,9 +167,10 @@ class _FileCheck:
         self._ids = SeenIds()
         self._errors: list[BatchError] = []
 
-    def goes_on_after(self, line: bytes) -> bool:
+    def goes_on_after(self, line: bytes, *, whole: bool = True) -> bool:
         """Check the next line.
 
+        :param whole: else only the model of the batch is taken from it.
         :returns: false if the file is of another kind, a limit is passed, or :data:`MOST_ERRORS` lines are
             broken.
         """
@@ -191,7 +193,9 @@ class _FileCheck:
             return False
         if limits.max_requests is not None and self._requests > limits.max_requests:
             return self._passed("too_many_tasks", "has", limits.max_requests, "request")
-        if (problem := self._problem(line, number)) is not None:
+        if not whole:
+            self.model = self.model or _model_before_the_end(line)
+        elif (problem := self._problem(line, number)) is not None:
             self._fault(problem, number)
         if limits.max_inputs is not None and self._inputs > limits.max_inputs:
             return self._passed("too_many_tasks", "asks for", limits.max_inputs, "text")
@@ -231,8 +235,10 @@ class _FileCheck:
     def _problem(self, line: bytes, number: int) -> _Problem | None:
         try:
             request = batch_request(line)
-        except JsonLineError:
-            return _NOT_JSON
+        except JsonLineError as error:
+            if not error.unquoted:
+                return _NOT_JSON
+            return _Problem("invalid_json_line", f"This line can't be used: {error.unquoted}.")
         custom_id = request.get(CUSTOM_ID)
         if isinstance(custom_id, str) and custom_id:
             self._ids.add(custom_id, number)
@@ -269,8 +275,28 @@ class _FileCheck:
         return None
 
 
-def _takes_much_memory(line: bytes) -> bool:
-    return len(line) > _SURELY_SHORT and sum(map(line.count, (b"[", b"{", b","))) > _MOST_MARKS
+def _model_before_the_end(line: bytes) -> str | None:
+    """The model in the body of a line, which may be cut; none of its other values comes into memory."""
+    level, key, in_body = 0, b"", False
+    for token in islice(_TOKEN.finditer(line), _MOST_TOKENS):
+        start, end = token.span()
+        match line[start : start + 1]:
+            case b"{" | b"[" as bracket:
+                level += 1
+                in_body = in_body or (level, key, bracket) == (2, b'"body"', b"{")
+            case b"]" | b"}":
+                level -= 1
+                in_body = in_body and level > 1
+            case _ if level > 2 or not (level == 1 or in_body):
+                pass
+            case _ if token["colon"] is not None:
+                key = line[start : token.start("colon")]
+            case _ if in_body and key == b'"model"':
+                try:
+                    return _model_in({"model": json.loads(line[start:end])})
+                except ValueError:
+                    return None
+    return None
 
 
 def _model_in(body: Any) -> str | None:

@@ -23,11 +23,34 @@ fewer where the stack is deeper, as that of a publisher."""
 
 _KINDS = {list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
 _SPACE = " \t\r\n"
+_NOT_TAKEN: dict[type, str] = {
+    UnicodeEncodeError: "a text in the line has half of a surrogate pair",
+    OverflowError: "a number in the line is too large",
+    RecursionError: "the line has too many lists and objects in each other",
+}
+"""Reasons not to take what the grammar of JSON allows."""
 _HALF_OF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class JsonLineError(ValueError):
-    """A line is not what it must be. The text says why, and may quote the line."""
+    """A line is not what it must be. The text says why, and may quote the line.
+
+    :param unquoted: the reason without a quote, for a line that is JSON; empty for one that is not.
+    """
+
+    def __init__(self, text: str, unquoted: str = "") -> None:
+        super().__init__(text)
+        self.unquoted = unquoted
+
+
+class RepeatedKeyError(JsonLineError):
+    """An object has a key twice."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"an object in the line has the key {key!r} twice", "an object in the line has a key twice"
+        )
+        self.key = key
 
 
 def is_blank(line: bytes) -> bool:
@@ -68,11 +91,12 @@ def _read(line: bytes, decoder: json.JSONDecoder) -> dict[str, Any]:
             json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is not text
     except JsonLineError:
         raise
-    except (ValueError, RecursionError) as error:
-        raise JsonLineError(f"the line is not JSON ({error})") from None
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise JsonLineError(f"the line is not JSON ({error})", _NOT_TAKEN.get(type(error), "")) from None
     if isinstance(value, dict):
         return value
-    raise JsonLineError(f"the line is JSON, but {_KINDS.get(type(value), 'a number')} instead of an object")
+    why = f"the line is JSON, but {_KINDS.get(type(value), 'a number')} instead of an object"
+    raise JsonLineError(why, why)
 
 
 def _check_levels(line: dict[str, Any]) -> None:
@@ -81,23 +105,26 @@ def _check_levels(line: dict[str, Any]) -> None:
     while inner := [one for one in inner if isinstance(one, (dict, list))]:
         level += 1
         if level > MOST_LEVELS:
-            raise JsonLineError(f"a field has more than {MOST_LEVELS} lists and objects in each other")
+            why = f"a field has more than {MOST_LEVELS} lists and objects in each other"
+            raise JsonLineError(why, why)
         inner = [one for some in inner for one in (some.values() if isinstance(some, dict) else some)]
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON's reader would silently keep the last value of a key."""
+def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of `pairs`; JSON's reader would silently keep the last value of a key.
+
+    :raises RepeatedKeyError: a key is there twice.
+    """
     found = dict(pairs)
     if len(found) < len(pairs):
-        key = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise JsonLineError(f"an object in the line has the key {key!r} twice")
+        raise RepeatedKeyError(Counter(name for name, _ in pairs).most_common(1)[0][0])
     return found
 
 
 def _finite(number: str) -> float:
     found = float(number)
     if found - found:  # of an infinite number it is NaN
-        raise ValueError("a number is larger than JSON's readers take")
+        raise OverflowError("a number is larger than JSON's readers take")
     return found
 
 
@@ -105,5 +132,5 @@ def _no_number(name: str) -> Any:
     raise ValueError(f"{name} is not a number in JSON")
 
 
-_LENIENT = json.JSONDecoder(object_pairs_hook=_object)
-_STRICT = json.JSONDecoder(object_pairs_hook=_object, parse_float=_finite, parse_constant=_no_number)
+_LENIENT = json.JSONDecoder(object_pairs_hook=object_of)
+_STRICT = json.JSONDecoder(object_pairs_hook=object_of, parse_float=_finite, parse_constant=_no_number)

@@ -10,6 +10,8 @@ from typing import Any
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
+from airflow_provider_raybatch.contract.base import shown
+from airflow_provider_raybatch.contract.json_lines import RepeatedKeyError, object_of
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 
 _MOST = 256 * 1024
@@ -22,7 +24,7 @@ async def json_object(request: Request, most: int = _MOST) -> dict[str, Any]:
     """The object; an empty body is an empty one, as for calls without parameters.
 
     :param most: bytes.
-    :raises OpenAiError: it is too large or too slow, not JSON, or not an object.
+    :raises OpenAiError: it is too large or too slow, not JSON, not an object, or has a key twice.
     """
     content = bytearray()
     try:
@@ -39,8 +41,15 @@ async def json_object(request: Request, most: int = _MOST) -> dict[str, Any]:
     if not content.strip():
         return {}
     try:
-        found = json.loads(content, parse_constant=_refused_number)
-    except (ValueError, RecursionError):
+        found = json.loads(content, parse_constant=_refused_number, object_pairs_hook=object_of)
+    except RepeatedKeyError as error:
+        name = shown(error.key)[1:-1]
+        raise OpenAiError(
+            400, f"{name}: the body has it twice in one object; send it once.", param=name
+        ) from None
+    except RecursionError:
+        raise OpenAiError(400, "The body has too many lists and objects in each other; send fewer.") from None
+    except ValueError:
         raise OpenAiError(400, "The body is not JSON; send a JSON object in UTF-8.") from None
     if not isinstance(found, dict):
         raise OpenAiError(400, f"The body is a JSON {type(found).__name__}; send a JSON object.")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.batches import validation
 from airflow_provider_raybatch.batches.validation import (
     LONGEST_SERVED_LINE,
     MOST_ERRORS,
@@ -87,6 +88,27 @@ def test_a_broken_line_is_named(broken: Any, code: str, param: str | None) -> No
 def test_a_line_that_is_not_json_has_the_words_of_openai() -> None:
     [error] = checked(file_of(b"{")).errors
     assert error.message == "This line is not parseable as valid JSON."
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("[" * 201 + "]" * 201, "a field has more than 200 lists and objects in each other"),
+        ("[" * 9000 + "]" * 9000, "the line has too many lists and objects in each other"),
+        ('{"secret": 1, "secret": 2}', "an object in the line has a key twice"),
+        ("1e999", "a number in the line is too large"),
+        ('"\\ud800"', "a text in the line has half of a surrogate pair"),
+    ],
+)
+def test_json_that_is_no_request_has_another_reason(value: str, why: str) -> None:
+    [error] = checked(b'{"body": %s}\n' % value.encode()).errors
+    assert (error.code, error.line) == ("invalid_json_line", 1)
+    assert error.message == f"This line can't be used: {why}."
+
+
+def test_a_line_that_is_no_object_says_so() -> None:
+    [_, error] = checked(file_of({}, [1])).errors
+    assert error.message == "This line can't be used: the line is JSON, but a list instead of an object."
 
 
 def test_ids_that_are_there_twice_name_their_first_line() -> None:
@@ -322,24 +344,33 @@ class TestStart:
         limits = FileLimits(max_line_bytes=LONGEST_SERVED_LINE)
         assert checked(content, limits) == Checked(1, "echo", [])
 
-    @pytest.mark.parametrize("value", ["[],", '{"a":1},', '"ab",'])
-    def test_a_first_line_of_many_values_takes_little_memory(self, value: str) -> None:
-        many = value * (LONGEST_SERVED_LINE // len(value) - 100)
-        content = b'{"body": {"model": "echo", "messages": [%s 0]}}\n' % many.encode()
-        stream = io.BytesIO(content)
-        tracemalloc.start()
-        try:
-            [error] = check_start(stream, endpoint=CHAT).errors
-            _, most = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert most < 2 * len(content)
-        assert error.message.endswith("of the file hold no whole request; put a short one first.")
+    @pytest.mark.parametrize("megabytes", [10, 17])
+    @pytest.mark.parametrize("value", ["[],", '"\\"",', '{"model": "x"},', "a"])
+    def test_a_long_first_line_names_its_model(
+        self, value: str, megabytes: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Cut or not, of many values or of one, and valid or not: the job's check says that."""
+        monkeypatch.setattr(validation, "_MOST_TOKENS", 10_000)
+        many = value * (megabytes * 2**20 // len(value))
+        names = '"x": {"model": "y"}, "model": "\\u00e4", "messages"'
+        for start, model in ((names, "ä"), ('"model": ["b"], "messages"', None)):
+            content = f'{{"model": "z", "body": {{{start}: [{many}'.encode()
+            tracemalloc.start()
+            try:
+                found_ = check_start(io.BytesIO(content), endpoint=CHAT)
+                _, most = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert (found_.model, most < 3 * len(content)) == (model, True)
+        [error] = found_.errors
+        read = f"The first {min(len(content), LONGEST_SERVED_LINE):,} bytes of the file"
+        assert error.message == f"{read} name no model; write body.model before longer fields."
 
-    def test_a_request_that_is_too_long_for_it_is_said(self) -> None:
-        content = file_of(good())
-        [error] = check_start(io.BytesIO(content), endpoint=CHAT, most=100).errors
-        assert (
-            error.message == "The first 100 bytes of the file hold no whole request; put a short one first."
-        )
-        assert check_start(io.BytesIO(content), endpoint=CHAT, most=len(content)).errors == []
+    def test_a_later_line_may_name_the_model(self) -> None:
+        long = b'{"body": {"messages": "%s"}}' % (b"x" * 5_000_000)
+        assert check_start(io.BytesIO(file_of(long, good())), endpoint=CHAT) == Checked(2, "echo", [])
+
+    def test_a_long_line_of_another_kind_is_still_told(self) -> None:
+        content = b"[" + b",".join([file_of(good(), end=b"")] * 200_000)
+        [error] = check_start(io.BytesIO(content), endpoint=CHAT).errors
+        assert error.message == NO_LINES

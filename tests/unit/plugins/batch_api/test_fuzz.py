@@ -118,6 +118,10 @@ async def test_a_body_is_a_bounded_json_object() -> None:
         with pytest.raises(OpenAiError, match="The body is") as refusal:
             await read(content)
         assert refusal.value.status == 400
+    for content in (b'{"a": 1, "a": 2}', b'{"b": [{"c": {}, "a": 1, "\\u0061": 1}]}'):
+        with pytest.raises(OpenAiError, match=r"^a: the body has it twice in one object") as refusal:
+            await read(content)
+        assert (refusal.value.status, refusal.value.param) == (400, "a")
     with pytest.raises(OpenAiError) as refusal:
         await read(b'{"a": "', b"x" * 1000)
     assert refusal.value.status == 413
