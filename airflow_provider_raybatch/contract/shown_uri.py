@@ -32,6 +32,6 @@ def without_queries(text: str) -> str:
 
 
 def _without_query(found: re.Match[str]) -> str:
-    place, mark, query = found[2].partition("?")
+    place, *query = re.split("[?#]", found[2], maxsplit=1)
     place = _LOGIN.sub(r"\1\2", found[1] + place)
-    return place + (query[len(query.rstrip(_BEHIND)) :] if mark else "")
+    return place + "".join(one[len(one.rstrip(_BEHIND)) :] for one in query)

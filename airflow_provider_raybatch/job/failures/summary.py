@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
+from airflow_provider_raybatch.contract.shown_uri import without_queries
 from airflow_provider_raybatch.job.failures.public_reasons import public_reason
 from airflow_provider_raybatch.job.row import RowFailure
 
@@ -62,5 +63,5 @@ def kind_of_reason(reason: str) -> str:
 
 
 def _short(reason: str) -> str:
-    flat = " ".join(reason.split()).rstrip(".")
+    flat = " ".join(without_queries(reason).split()).rstrip(".")
     return flat if len(flat) <= _LONGEST_REASON else flat[: _LONGEST_REASON - 3] + "..."

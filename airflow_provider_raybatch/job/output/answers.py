@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raybatch.contract.report import Answer
+from airflow_provider_raybatch.contract.shown_uri import without_queries
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import storable
 from airflow_provider_raybatch.job.tasks.base import Task
@@ -48,7 +49,7 @@ class Answers:
             return
         for one in found:
             if one["values"] is not None:
-                self.counts[storable(str(one["values"]).strip())] += int(str(one["counts"]))
+                self.counts[without_queries(storable(str(one["values"]).strip()))] += int(str(one["counts"]))
         if len(self.counts) > MOST:
             self.counts = None
 

@@ -8,7 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_raybatch.contract.text import all_storable, count_of, cut_to, storable
+from airflow_provider_raybatch.contract.shown_uri import without_queries
+from airflow_provider_raybatch.contract.text import count_of, cut_to, storable
 from airflow_provider_raybatch.job.input.table import as_text
 from airflow_provider_raybatch.job.row import Request
 
@@ -32,7 +33,7 @@ def row_text(row: Mapping[str, Any], columns: int) -> str:
         size += len(name) + len(json.dumps(short, ensure_ascii=False)) + 6
         if shown and size > LONGEST:
             break
-        shown[cut_to(_VALUE, storable(name))] = short
+        shown[fit_to(_VALUE, name)] = short
     if columns > len(shown):
         shown[_MORE] = f"and {count_of(columns - len(shown), 'more column')}"
     return json.dumps(shown, ensure_ascii=False)
@@ -72,7 +73,15 @@ def response_text(value: Any, calls: Sequence[Mapping[str, Any]] | None = None) 
 
 def text_of(text: str) -> str:
     """`text`, cut, as a database and a page take it."""
-    return cut_to(LONGEST, storable(text))
+    return fit_to(LONGEST, text)
+
+
+def fit_to(longest: int, text: str) -> str:
+    """The same, cut to so many characters: no text of a row reaches a report past here.
+
+    URLs lose their logins and queries before the cut, which may hide the end of a login.
+    """
+    return cut_to(longest, without_queries(storable(text)))
 
 
 def _content(content: Any) -> str:
@@ -92,7 +101,7 @@ def _part(part: Any) -> str:
 def _short(value: Any, depth: int) -> Any:
     """`value` as JSON has it, without what makes it long."""
     if isinstance(value, str):
-        return cut_to(_VALUE, storable(value))
+        return fit_to(_VALUE, value)
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):
@@ -104,13 +113,13 @@ def _short(value: Any, depth: int) -> Any:
             else as_text(value)
         )
     if isinstance(value, Mapping):
-        inner = {str(name): _inside(one, depth) for name, one in list(value.items())[:_ITEMS]}
+        inner = {fit_to(_VALUE, str(name)): _inside(one, depth) for name, one in list(value.items())[:_ITEMS]}
         more = {_MORE: f"{len(value) - _ITEMS:,} more"} if len(value) > _ITEMS else {}
-        return all_storable(inner) | more
+        return inner | more
     if isinstance(value, (list, tuple)):
         items = [_inside(one, depth) for one in value[:_ITEMS]]
         return items + ([f"{_MORE} {len(value) - _ITEMS:,} more"] if len(value) > _ITEMS else [])
-    return cut_to(_VALUE, storable(str(as_text(value))))
+    return fit_to(_VALUE, str(as_text(value)))
 
 
 def _inside(value: Any, depth: int) -> Any:

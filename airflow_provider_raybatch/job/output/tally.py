@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 
 from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN
 from airflow_provider_raybatch.contract.report import FailedExample, Sample
-from airflow_provider_raybatch.contract.text import cut_to, storable
 from airflow_provider_raybatch.job.failures.causes import public_text
 from airflow_provider_raybatch.job.failures.summary import kind_of_reason
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
@@ -31,6 +30,7 @@ from airflow_provider_raybatch.job.output.lengths import Lengths
 from airflow_provider_raybatch.job.output.row_texts import (
     MOST_COLUMNS,
     failed_request_text,
+    fit_to,
     request_text,
     response_text,
     row_text,
@@ -123,7 +123,7 @@ def tally_of(good: pa.Table, bad: pa.Table, task: Task, wanted: Wanted) -> Tally
 
 
 def _flaw(error: Exception, wanted: Wanted) -> str:
-    return f"{type(error).__name__}: {error}"[:500] if wanted.samples else public_text(error)
+    return fit_to(500, f"{type(error).__name__}: {error}") if wanted.samples else public_text(error)
 
 
 def _count(made: Tally, good: pa.Table, task: Task, wanted: Wanted) -> None:
@@ -233,7 +233,7 @@ def examples_of(bad: pa.Table, steps: Iterable[str] | None = None) -> dict[str, 
 
 
 def _id(value: str | None) -> str | None:
-    return None if value is None else cut_to(_LONGEST_ID, storable(value))
+    return None if value is None else fit_to(_LONGEST_ID, value)
 
 
 def _row_texts(rows: pa.Table, task: Task | None) -> list[str | None]:

@@ -215,6 +215,7 @@ def test_what_may_be_a_secret_of_a_uri_is_not_shown(uri: str, shown: str) -> Non
         ("(see 'http://b/?c=s3cret;s3cret').", "(see 'http://b/')."),
         ('["https://a","https://me:s3c@ret@b"]', '["https://a","https://b"]'),
         ("['https://a/b?s3cret', 'az://c/d?s3cret']", "['https://a/b', 'az://c/d']"),
+        ("see https://a/b#s3cret?s3cret, https://c/#s3cret.", "see https://a/b, https://c/."),
         ('{"uri": "https://a/b?s3cret"}', '{"uri": "https://a/b"}'),
         (
             "read https://me:s3cret@host:1/a.csv or abfss://c@b/d?s3cret, ftp://s3cret@b/d.",

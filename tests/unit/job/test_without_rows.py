@@ -12,10 +12,12 @@ import pytest
 
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.report import parse_report
 from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.output.unfinished import report_of_run
 from airflow_provider_raybatch.job.phases import publishing
+from airflow_provider_raybatch.report.card import dataset_card
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.openai_lines import IN_AND_OUT, chat, line
 from tests.support.row_canaries import (
@@ -289,6 +291,30 @@ def test_with_samples_rows_are_quoted(job: Job, is_lines: bool, where: str) -> N
     rows = canary_lines() if is_lines else canary_rows()
     job.run(rows, **given, max_error_fraction=1.0, report_samples=10)
     assert {one.partition(":")[0] for one in found_in(job.shown())} >= {"report.json", where}
+
+
+@pytest.mark.parametrize("given", [{"max_error_fraction": 1.0}, {"max_errors": 1}])
+@pytest.mark.parametrize("asked", [{}, {"response_format": "json_object"}])
+@pytest.mark.parametrize("is_in_steps", [False, True])
+def test_what_opens_the_file_of_a_url_is_shown_nowhere(
+    job: Job, given: dict[str, Any], asked: dict[str, Any], is_in_steps: bool
+) -> None:
+    url = f"https://me:{canary('login')}@host.example/a/cat.png?X-Amz-Signature={canary('query')}"
+    texts = ["x", "y " * 986, "y " * 236, "BREAK", "BREAK " + "y " * 980]  # cut within the login, too
+    rows = [
+        {"id": f"{text[:5]} {number} {url}", "text": f"{text}{url}", "all": {url: [url, {"a": url}]}}
+        for number, text in enumerate([*texts, *["x"] * 3])
+    ]
+    steps = [{"name": "draft", "prompt": "{row.text}"}, {"name": "end", "prompt": "{row.text}", **asked}]
+    one = {"steps": steps} if is_in_steps else {"prompt": "{row.text}", **asked}
+    torn = f'{{"text": "{url}'
+    engine = {"fail_pattern": "BREAK"}
+    job.run([*rows, torn], **one, **given, id_column="id", engine_args=engine, report_samples=20)
+    shown = job.shown()
+    place = next(where for where, _ in shown if where.endswith("report.json"))
+    assert "https://host.example/a/cat.png" in dict(shown)[place]
+    card = dataset_card(parse_report(job.out.read(place), place))
+    assert found_in([*shown, ("card", card)]) == []
 
 
 def test_what_a_killed_job_left_is_reported_without_rows(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
