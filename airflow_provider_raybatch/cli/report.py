@@ -22,6 +22,7 @@ from airflow_provider_raybatch.contract.text import count_of, cut_to
 from airflow_provider_raybatch.report.card import dataset_card
 from airflow_provider_raybatch.report.comparison import Figure, column_changes, figures
 from airflow_provider_raybatch.report.page import report_page
+from airflow_provider_raybatch.report.sections.steps import step_rows
 from airflow_provider_raybatch.report.summary import ending, moment
 
 STDOUT = "-"
@@ -95,7 +96,7 @@ def _print(report: Report) -> None:
     print(steady(" ".join(text for text in ending(report) if text)))
     print()
     print_table(_numbers(report))
-    for line in (*_failures(report), *_schema(report), *_answers(report), *_samples(report)):
+    for line in (*_steps(report), *_failures(report), *_schema(report), *_answers(report), *_samples(report)):
         print(steady(line))
     print()
     for name, uri in (("dataset", report.uri), ("failed rows", report.dead_letter_uri)):
@@ -116,6 +117,12 @@ def _row(figure: Figure, has_last: bool) -> Row:
     row = {"": figure.name, "this run": figure.now}
     last = {"last dataset": figure.last or "", "change": f"{figure.change} {figure.meaning}".strip()}
     return {**row, **last} if has_last else row
+
+
+def _steps(report: Report) -> Iterator[str]:
+    for step, *counts in (row.items() for row in step_rows(report)):
+        told = ", ".join(f"{count} {head.lower()}" for head, count in counts if count != "0")
+        yield f"Step {cell(step[1])}: {told}"
 
 
 def _failures(report: Report) -> Iterator[str]:
@@ -139,17 +146,20 @@ def _schema(report: Report) -> Iterator[str]:
 
 
 def _answers(report: Report) -> Iterator[str]:
-    if report.answers:
-        yield ""
-        yield "Answers"
-    for one in (report.answers or ())[:_MOST_ANSWERS]:
-        yield f"  {one.rows:>12,}  {cell(one.text)}"
+    for told in report.told:
+        if told.answers:
+            yield ""
+            yield "Answers" if told.step is None else f"Answers of {cell(told.step)}"
+        for one in (told.answers or ())[:_MOST_ANSWERS]:
+            yield f"  {one.rows:>12,}  {cell(one.text)}"
 
 
 def _samples(report: Report) -> Iterator[str]:
     for one in report.samples[:_MOST_SAMPLES]:
         yield ""
         yield f"Row {one.ordinal:,}"
-        for name, text in (("prompt", one.request), ("answer", one.response)):
-            if text is not None:
-                yield f"  {name}: {cell(cut_to(_LONGEST_TEXT, text))}"
+        for answer in one.answers:
+            of = "" if answer.step is None else f"{cell(answer.step)}: "
+            for name, text in (("prompt", answer.request), ("answer", answer.response)):
+                if text is not None:
+                    yield f"  {of}{name}: {cell(cut_to(_LONGEST_TEXT, text))}"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -41,21 +42,38 @@ class FailureGroup(ContractModel):
     examples: list[FailedExample] = Field(default_factory=list)
 
 
-class Sample(ContractModel):
-    """A good row: what was asked and what came. Texts are cut.
+class SampleAnswer(ContractModel):
+    """What was asked about a row and what came. Texts are cut.
 
-    :param row: input columns as JSON text.
+    :param step: its name; ``None`` where the task asked one question.
     :param request: what was asked as a person reads it, before the chat template.
     """
 
-    ordinal: int
-    id: str | None = None
-    row: str | None = None
+    step: str | None = None
     request: str | None = None
     response: str | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
     finish_reason: str | None = None
+
+
+class Sample(SampleAnswer):
+    """A good row.
+
+    :param row: input columns as JSON text.
+    :param steps: what each step asked and got, without those that left the row out; the sample's own request
+        and response are ``None`` then.
+    """
+
+    ordinal: int
+    id: str | None = None
+    row: str | None = None
+    steps: list[SampleAnswer] = Field(default_factory=list)
+
+    @property
+    def answers(self) -> Sequence[SampleAnswer]:
+        """Each question with its answer, in the order of the steps."""
+        return self.steps or ([self] if self.request is not None or self.response is not None else [])
 
 
 class Answer(ContractModel):
@@ -73,6 +91,16 @@ class Bin(ContractModel):
     rows: int
 
 
+class StepAnswers(ContractModel):
+    """What is told of the answers to one step; see :class:`Report`."""
+
+    step: str | None = None
+    finish_reasons: dict[str, int] = Field(default_factory=dict)
+    prompt_tokens: list[Bin] = Field(default_factory=list)
+    output_tokens: list[Bin] = Field(default_factory=list)
+    answers: list[Answer] | None = None
+
+
 class Report(ContractModel):
     """A job after its end.
 
@@ -87,6 +115,8 @@ class Report(ContractModel):
         question, or where it is not known.
     :param prompt_tokens: lengths of prompts, and `output_tokens` of answers.
     :param answers: the most frequent first, where they are few; ``None`` where they are not.
+    :param answers_by_step: the same of each of `steps`; the report itself has the finish reasons of all then,
+        and neither lengths nor answers.
     :param course: rates over time; empty where no request was made.
     :param arguments: what was asked for, as far as it explains the result: model, engine, prompt, sampling.
     :param plan: the job's sizes, each as `value` and `reason`, as in the manifest.
@@ -121,6 +151,7 @@ class Report(ContractModel):
     prompt_tokens: list[Bin] = Field(default_factory=list)
     output_tokens: list[Bin] = Field(default_factory=list)
     answers: list[Answer] | None = None
+    answers_by_step: list[StepAnswers] = Field(default_factory=list)
     samples: list[Sample] = Field(default_factory=list)
     content: bool = True
     timing: Timing = Field(default_factory=Timing)
@@ -140,6 +171,12 @@ class Report(ContractModel):
     manifest_uri: str | None = None
     dead_letter_uri: str | None = None
 
+    @property
+    def told(self) -> Sequence[StepAnswers]:
+        """What is told of the answers to each question, in the order of the steps."""
+        own = {name: getattr(self, name) for name in StepAnswers.model_fields if name != "step"}
+        return self.answers_by_step or [StepAnswers(**own)]
+
     def without_content(self) -> Report:
         """The same without what rows hold: samples, examples, answers, and what reasons quote."""
         failures = [
@@ -152,6 +189,7 @@ class Report(ContractModel):
                 "failures": failures,
                 "failure": failure,
                 "answers": None,
+                "answers_by_step": [one.model_copy(update={"answers": None}) for one in self.answers_by_step],
                 "samples": [],
                 "content": False,
             }

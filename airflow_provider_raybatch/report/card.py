@@ -189,6 +189,8 @@ def _samples(report: Report) -> Iterator[str]:
 
 def _sample(one: Sample) -> Iterator[str]:
     yield from ("", f"### Row {one.ordinal:,}")
-    for title, text in (("Prompt", one.request), ("Answer", one.response)):
-        if text is not None:
-            yield from ("", f"{title}:", "", fenced(text, _LONGEST_TEXT))
+    for answer in one.answers:
+        of = "" if answer.step is None else f" of {line(answer.step)}"
+        for title, text in (("Prompt", answer.request), ("Answer", answer.response)):
+            if text is not None:
+                yield from ("", f"{title}{of}:", "", fenced(text, _LONGEST_TEXT))

@@ -19,6 +19,8 @@ from airflow_provider_raybatch.contract.report import (
     FailureGroup,
     Report,
     Sample,
+    SampleAnswer,
+    StepAnswers,
 )
 from airflow_provider_raybatch.contract.step_counts import StepCounts
 from airflow_provider_raybatch.contract.submission import TaskKey
@@ -194,7 +196,23 @@ def in_steps() -> Report:
     ]
     arguments = {"model": ARGUMENTS["model"], "engine": "vllm", "steps": asked}
     failures = [FailureGroup(step="draft.tokenize", rows=150, reason=_TOO_LONG)]
-    return changed(steps=steps, arguments=arguments, failures=failures)
+    told = [
+        StepAnswers(step="draft", finish_reasons={"stop": 9_800, "length": 50},
+                    prompt_tokens=[Bin(first=80, last=99, rows=9_850)],
+                    output_tokens=[Bin(first=10, last=14, rows=9_850)]),
+        StepAnswers(step="repair", output_tokens=[Bin(first=20, last=39, rows=450)]),
+        StepAnswers(step="judge", finish_reasons={"stop": 9_850},
+                    answers=[Answer(text="good", rows=9_000), Answer(text="bad", rows=850)]),
+    ]  # fmt: skip
+    asked_of = [
+        SampleAnswer(step="draft", request="Describe Ann.", response="Ann bakes.", output_tokens=3),
+        SampleAnswer(step="judge", request="Judge Ann bakes.", response="good"),
+    ]
+    return changed(
+        steps=steps, arguments=arguments, failures=failures, prompt_tokens=[], output_tokens=[], answers=None,
+        answers_by_step=told, finish_reasons={"stop": 19_650, "length": 50},
+        samples=[Sample(ordinal=3, steps=asked_of), Sample(ordinal=9, row='{"id": 9}')],
+    )  # fmt: skip
 
 
 def refused() -> Report:

@@ -21,9 +21,13 @@ _FIRST, _AT_ONCE = 1000, 50_000
 
 
 class Answers:
-    """Counts answers. `counts` is ``None`` once they are too many or too long."""
+    """Counts answers. `counts` is ``None`` once they are too many or too long.
 
-    def __init__(self) -> None:
+    :param are_chosen: whether they come from a list, so that each is telling.
+    """
+
+    def __init__(self, are_chosen: bool = False) -> None:
+        self._are_chosen = are_chosen
         self.counts: Counter[str] | None = Counter()
 
     def add(self, answers: pa.ChunkedArray | None) -> None:
@@ -53,11 +57,12 @@ class Answers:
         if len(self.counts) > MOST:
             self.counts = None
 
-    def few(self, spec: BatchInferenceSpec) -> list[Answer] | None:
+    @property
+    def few(self) -> list[Answer] | None:
         """The most frequent first; ``None`` where texts are as many as rows, which tells nothing."""
         if not self.counts:
             return None
-        if not _is_chosen(spec) and 2 * len(self.counts) > self.counts.total():
+        if not self._are_chosen and 2 * len(self.counts) > self.counts.total():
             return None
         return [Answer(text=text, rows=rows) for text, rows in self.counts.most_common()]
 
@@ -72,7 +77,7 @@ def answers_in(good: pa.Table, task: Task) -> pa.ChunkedArray | None:
     return pc.struct_field(good["output"], [0]) if pa.types.is_string(response.type) else None
 
 
-def _is_chosen(spec: BatchInferenceSpec) -> bool:
-    """Whether answers come from a list, so that each is telling."""
+def are_chosen(spec: BatchInferenceSpec) -> bool:
+    """Whether answers come from a list."""
     outputs = spec.sampling.get("structured_outputs")
     return spec.model_task == "classify" or (isinstance(outputs, dict) and "choice" in outputs)

@@ -173,7 +173,7 @@ def publish(range_: Range, target: Target) -> PublishedRange:
         table = with_added(table, target.folder, target.postprocess, range_.number)
     good, bad = table.filter(table["ok"]), table.filter(pc.invert(table["ok"]))
     result = PublishedRange(None, 0, good.num_rows, bad.num_rows)
-    result.tally = tally_of(good, bad, target.task, target.shown)
+    result.tally = tally_of(good, bad, [*(step.task for step in range_.answers), target.task], target.shown)
     old = [old_answers(target.folder, step) for step in range_.answers]
     result.answered = answered(target.task.spec.asked_step, good, bad, old)
     if good.num_rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -128,9 +129,7 @@ def report_of(
             "content": True,
             "attempts": attempts,
             "failures": failures,
-            "prompt_tokens": tally.prompts.bins,
-            "output_tokens": tally.outputs.bins,
-            "answers": tally.answers.few(spec),
+            **_told(tally),
             "samples": tally.samples,
             "course": list(course),
             "last_run": manifest.last_run or spec.last_run,
@@ -140,8 +139,18 @@ def report_of(
     return report if spec.shows_rows else report.without_content()
 
 
+def _told(tally: Tally) -> dict[str, Any]:
+    """What the report tells of answers: of one question in its own fields."""
+    told = [one.told for one in tally.steps]
+    if told and told[0].step is None:
+        return {name: getattr(told[0], name) for name in ("prompt_tokens", "output_tokens", "answers")}
+    reasons: Counter[str] = sum((Counter(one.finish_reasons) for one in told), Counter())
+    return {"answers_by_step": told, "finish_reasons": dict(reasons)} if told else {}
+
+
 def explaining(spec: BatchInferenceSpec) -> dict[str, Any]:
     """The arguments that explain a result, as they were given; without defaults and secrets."""
+    spec = spec.step_specs()[-1]
     names = {name for group in _EXPLAIN for name in group.model_fields} - NOT_ARGUMENTS
     given = spec.model_dump(mode="json", include=names, exclude_defaults=True)
     if spec.asked_step is not None:  # of the last of several

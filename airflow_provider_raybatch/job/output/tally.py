@@ -8,6 +8,7 @@ ratio, so any stretch of rows has low ranks, evenly spread: the choice needs no 
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -18,14 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN
-from airflow_provider_raybatch.contract.report import FailedExample, Sample
+from airflow_provider_raybatch.contract.report import FailedExample, Sample, SampleAnswer, StepAnswers
 from airflow_provider_raybatch.job.failures.causes import public_text
 from airflow_provider_raybatch.job.failures.summary import kind_of_reason
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.prompt_values import mark
 from airflow_provider_raybatch.job.input.reader import parquet_rows
 from airflow_provider_raybatch.job.input.table import members
-from airflow_provider_raybatch.job.output.answers import Answers, answers_in
+from airflow_provider_raybatch.job.output.answers import Answers, answers_in, are_chosen
 from airflow_provider_raybatch.job.output.lengths import Lengths
 from airflow_provider_raybatch.job.output.row_texts import (
     MOST_COLUMNS,
@@ -39,6 +40,7 @@ from airflow_provider_raybatch.job.output.row_texts import (
 from airflow_provider_raybatch.job.output.row_values import row_values
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
 from airflow_provider_raybatch.job.row import Request
+from airflow_provider_raybatch.job.steps.columns import rows_of_step
 from airflow_provider_raybatch.job.tasks.base import Task
 
 EXAMPLES = 3
@@ -69,18 +71,64 @@ class Wanted:
 
 
 @dataclass
+class Counted:
+    """What was counted of the answers to one step; a job that asks one question has one, without a name."""
+
+    step: str | None
+    answers: Answers
+    prompts: Lengths = field(default_factory=Lengths)
+    outputs: Lengths = field(default_factory=Lengths)
+    finish_reasons: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, task: Task) -> Counted:
+        """Nothing yet of a step."""
+        return cls(_step(task), Answers(are_chosen(task.spec)))
+
+    def add(self, good: pa.Table, task: Task, has_content: bool) -> None:
+        """Count good rows; those that the step left out have no output."""
+        if good["output"].null_count:
+            good = good.filter(good["output"].is_valid())
+        if not good.num_rows:
+            return
+        for lengths, name in ((self.prompts, "input_tokens"), (self.outputs, "output_tokens")):
+            if _has(task, name):
+                column = pc.fill_null(pc.struct_field(good["output"], name), 0)
+                lengths.add(column.to_numpy().astype(np.int64))
+        self.answers.add(answers_in(good, task) if has_content else None)
+        if self.step is not None:  # the manifest has those of one question
+            self.finish_reasons.update(task.totals(good["output"]).finish_reasons)
+
+    def merge(self, other: Counted) -> None:
+        """Add what `other` has counted of the same step."""
+        self.prompts.merge(other.prompts)
+        self.outputs.merge(other.outputs)
+        self.answers.merge(other.answers)
+        self.finish_reasons += other.finish_reasons
+
+    @property
+    def told(self) -> StepAnswers:
+        """The same as the report has it."""
+        return StepAnswers(
+            step=self.step,
+            finish_reasons=dict(self.finish_reasons),
+            prompt_tokens=self.prompts.bins,
+            output_tokens=self.outputs.bins,
+            answers=self.answers.few,
+        )
+
+
+@dataclass
 class Tally:
     """What was counted in one range, or in many.
 
-    :param answers: of good rows.
+    :param steps: of good rows, by step.
     :param examples: of failed rows, by step.
     :param values: rows of samples whose request only a user's function makes, by ordinal.
     :param flaw: why something of it is missing.
     """
 
-    prompts: Lengths = field(default_factory=Lengths)
-    outputs: Lengths = field(default_factory=Lengths)
-    answers: Answers = field(default_factory=Answers)
+    steps: list[Counted] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     examples: dict[str, list[FailedExample]] = field(default_factory=dict)
     values: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -95,9 +143,9 @@ class Tally:
 
     def _take(self, other: Tally, wanted: Wanted) -> None:
         self.flaw = self.flaw or other.flaw
-        self.prompts.merge(other.prompts)
-        self.outputs.merge(other.outputs)
-        self.answers.merge(other.answers)
+        for mine, theirs in zip(self.steps, other.steps, strict=False):  # one may have a flaw
+            mine.merge(theirs)
+        self.steps = self.steps or other.steps
         self.samples = lowest([*self.samples, *other.samples], wanted.samples)
         self.values |= other.values
         kept = {one.ordinal for one in self.samples}
@@ -106,16 +154,19 @@ class Tally:
             self.examples[step] = telling([*self.examples.get(step, []), *found])
 
 
-def tally_of(good: pa.Table, bad: pa.Table, task: Task, wanted: Wanted) -> Tally:
+def tally_of(good: pa.Table, bad: pa.Table, tasks: Sequence[Task], wanted: Wanted) -> Tally:
     """Count rows of parts.
 
     :param good: those of the dataset, and `bad` the failed ones.
+    :param tasks: of all steps; rows are those of the last one.
     """
-    made = Tally()
+    made = Tally([Counted.of(task) for task in tasks])
     try:
-        _count(made, good, task, wanted)
+        if good.num_rows:
+            for counted, task, rows in zip(made.steps, tasks, _by_step(good, tasks), strict=True):
+                counted.add(rows, task, has_content=bool(wanted.samples))
         if wanted.samples:
-            made.samples = samples_of(good, task, wanted.of_range, made.values)
+            made.samples = samples_of(good, tasks, wanted.of_range, made.values)
             made.examples = examples_of(bad)
     except Exception as error:  # the dataset matters more
         made.flaw = _flaw(error, wanted)
@@ -126,14 +177,13 @@ def _flaw(error: Exception, wanted: Wanted) -> str:
     return fit_to(500, f"{type(error).__name__}: {error}") if wanted.samples else public_text(error)
 
 
-def _count(made: Tally, good: pa.Table, task: Task, wanted: Wanted) -> None:
-    if not good.num_rows:
-        return
-    for lengths, name in ((made.prompts, "input_tokens"), (made.outputs, "output_tokens")):
-        if _has(task, name):
-            column = pc.fill_null(pc.struct_field(good["output"], name), 0)
-            lengths.add(column.to_numpy().astype(np.int64))
-    made.answers.add(answers_in(good, task) if wanted.samples else None)
+def _step(task: Task) -> str | None:
+    asked = task.spec.asked_step
+    return None if asked is None else asked.step.name
+
+
+def _by_step(good: pa.Table, tasks: Sequence[Task]) -> list[pa.Table]:
+    return [*(rows_of_step(task, good) for task in tasks[:-1]), good]
 
 
 def _ranks(ordinals: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
@@ -167,12 +217,26 @@ def _lowest_rows(table: pa.Table, most: int) -> pa.Table:
     return table.take(pa.array(np.sort(places)))
 
 
-def samples_of(good: pa.Table, task: Task, most: int, values: dict[int, dict[str, Any]]) -> list[Sample]:
-    """A few good rows; `values` gets the rows that a user's function must see."""
+def samples_of(
+    good: pa.Table, tasks: Sequence[Task], most: int, values: dict[int, dict[str, Any]]
+) -> list[Sample]:
+    """A few good rows; `values` gets the rows that a user's function must see. See :func:`tally_of`."""
     if not good.num_rows:
         return []
     rows = _lowest_rows(good, most)
-    shown, requests = _row_texts(rows, task), _requests(rows, task, values)
+    by_step = [_answers(one, task, values) for one, task in zip(_by_step(rows, tasks), tasks, strict=True)]
+    keys = zip(rows["ordinal"].to_pylist(), rows["id"].to_pylist(), _row_texts(rows, tasks[-1]), strict=True)
+    made = []
+    for (ordinal, row_id, row), answers in zip(keys, zip(*by_step, strict=True), strict=True):
+        asked = [one for one in answers if one is not None]
+        own = {"steps": asked} if _step(tasks[-1]) is not None or not asked else vars(asked[0])
+        made.append(Sample(ordinal=ordinal, id=_id(row_id), row=row, **own))
+    return made
+
+
+def _answers(rows: pa.Table, task: Task, values: dict[int, dict[str, Any]]) -> list[SampleAnswer | None]:
+    """What each row was asked and got; ``None`` where its step has left it out."""
+    requests = _requests(rows, task, values)
     outputs = rows["output"]
     # The vectors of a row with several texts are one list, of no fixed size.
     has_several = task.chunk_index or task.spec.asks_by_lines
@@ -180,21 +244,13 @@ def samples_of(good: pa.Table, task: Task, most: int, values: dict[int, dict[str
     names = [name for name in (*task.sample_fields, TOOL_CALLS_COLUMN) if _has(task, name)]
     rest = pa.table({name: pc.struct_field(outputs, name) for name in names}).to_pylist() if names else None
     responses = row_values(pa.table({"first": first}))
-    ordinals, ids = rows["ordinal"].to_pylist(), rows["id"].to_pylist()
-    made = []
-    for place, ordinal in enumerate(ordinals):
+    made: list[SampleAnswer | None] = []
+    for place, is_asked in enumerate(outputs.is_valid().to_pylist()):
         more = dict(rest[place]) if rest else {}
         calls = more.pop(TOOL_CALLS_COLUMN, None)
-        made.append(
-            Sample(
-                ordinal=ordinal,
-                id=_id(ids[place]),
-                row=shown[place],
-                request=requests[place],
-                response=response_text(responses[place]["first"], calls),
-                **more,
-            )
-        )
+        response = response_text(responses[place]["first"], calls)
+        answer = SampleAnswer(step=_step(task), request=requests[place], response=response, **more)
+        made.append(answer if is_asked else None)
     return made
 
 

@@ -284,8 +284,9 @@ def _samples(folder: Folder, parts: Sequence[Part], spec: BatchInferenceSpec) ->
         with suppress(Exception):  # some rows less
             table = read_columns(folder, part, (*_COLUMNS, "output"))
             rows = table.filter(table["ok"])
-            task = task_of(spec).measured([rows["output"]])
-            found |= {one.ordinal: one for one in samples_of(rows, task, spec.report_samples, {})}
+            *earlier, last = map(task_of, spec.step_specs())
+            tasks = [*earlier, last.measured([rows["output"]])]
+            found |= {one.ordinal: one for one in samples_of(rows, tasks, spec.report_samples, {})}
     return lowest(list(found.values()), spec.report_samples)
 
 

@@ -99,7 +99,7 @@ def _answers(context: JobContext) -> list[StepParts]:
         found[number].append(part)
     run = context.journal.submission.run_id
     return [
-        StepParts(parts, step.part_folder, run)
+        StepParts(step.task, parts, step.part_folder, run)
         for parts, step in zip(found, context.job.earlier_steps, strict=True)
     ]
 

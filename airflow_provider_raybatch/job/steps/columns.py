@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from airflow_provider_raybatch.job.input.table import members
 from airflow_provider_raybatch.job.parts.part import FAILURE
 from airflow_provider_raybatch.job.tasks.base import Task
-from airflow_provider_raybatch.job.work import Job
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.job.work import Job  # which imports Ray
 
 
 def schema_of(task: Task) -> pa.Schema:
@@ -34,6 +37,23 @@ def columns_of(task: Task, outputs: pa.ChunkedArray) -> pa.Table:
         derived = task.with_derived(pa.table({**rows, "output": outputs}))["derived"]
         columns += [pa.chunked_array([column]) for column in members(derived).values()]
     return pa.table(columns, schema=schema_of(task))
+
+
+def rows_of_step(task: Task, rows: pa.Table) -> pa.Table:
+    """Good rows of parts of a later step as if they were of this one; null outputs where it did not ask.
+
+    :param rows: with `input`, which has the columns of the step.
+    """
+    inputs = members(rows["input"])
+    outputs = {column.name: inputs[task.names[column.name]] for column in task.published_type}
+    left_out = outputs["input_tokens"].is_null()
+    made = rows.select(["ordinal", "id", "input"]).append_column(
+        "output", pa.StructArray.from_arrays(list(outputs.values()), names=list(outputs), mask=left_out)
+    )
+    if not task.derived:
+        return made
+    derived = [inputs[name] for name in task.derived]
+    return made.append_column("derived", pa.StructArray.from_arrays(derived, names=list(task.derived)))
 
 
 def null_columns(task: Task, rows: int) -> pa.Table:

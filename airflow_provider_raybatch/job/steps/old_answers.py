@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_provider_raybatch.job.parts.part import Part, outcomes, read_columns
+from airflow_provider_raybatch.job.tasks.base import Task
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder
 
@@ -23,10 +24,12 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 class StepParts:
     """The parts of one step.
 
+    :param task: what it asks and yields.
     :param own: folder of those that the job has written, relative to the destination.
     :param run: the job's, see :attr:`Submission.run_id`.
     """
 
+    task: Task
     parts: Sequence[Part]
     own: str
     run: str

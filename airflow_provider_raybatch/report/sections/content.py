@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element
 
-from airflow_provider_raybatch.contract.report import Bin, Report, Sample
+from airflow_provider_raybatch.contract.last_run import LastRun
+from airflow_provider_raybatch.contract.report import Bin, Report, Sample, SampleAnswer, StepAnswers
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.report.comparison import figure
 from airflow_provider_raybatch.report.elements import (
@@ -30,14 +31,17 @@ _FINISHED = {
 
 def content(report: Report) -> Element | None:
     """The section, ``None`` where there are no answers."""
-    tables = [one for one in (_answers(report), _finish_reasons(report)) if one is not None]
     parts: list[Content] = [
         node("p", "Content of rows is left out of this report.")
         if report.rows and not report.content
-        else None,
-        side_by_side(tables) if tables else None,
-        _lengths(report),
+        else None
     ]
+    for one in report.told:
+        tables = [part for part in (_answers(one), _finish_reasons(one, report.last_run)) if part is not None]
+        about = [side_by_side(tables) if tables else None, _lengths(one)]
+        if one.step is not None and any(part is not None for part in about):
+            parts.append(node("h3", "Step ", words_of(one.step)))
+        parts += about
     if report.samples:
         many = len(report.samples)
         parts.append(node("h3", "One sample" if many == 1 else f"{many} samples"))
@@ -47,22 +51,22 @@ def content(report: Report) -> Element | None:
     return section("answers", "How do the answers look?", parts)
 
 
-def _answers(report: Report) -> Element | None:
-    if not report.answers:
+def _answers(told: StepAnswers) -> Element | None:
+    if not told.answers:
         return None
     rows: list[tuple[Content, float]] = [
         (words_of(one.text, 200) if one.text.strip() else node("em", "empty"), one.rows)
-        for one in report.answers[:_MOST_ANSWERS]
+        for one in told.answers[:_MOST_ANSWERS]
     ]
-    left = report.answers[_MOST_ANSWERS:]
+    left = told.answers[_MOST_ANSWERS:]
     if left:
         rows.append((f"{len(left):,} other answers", sum(one.rows for one in left)))
     return bars("Answers", ("Answer", "Rows"), rows)
 
 
-def _finish_reasons(report: Report) -> Element | None:
-    now, last = report.finish_reasons, report.last_run
-    before = last.finish_reasons if last is not None else {}
+def _finish_reasons(told: StepAnswers, last: LastRun | None) -> Element | None:
+    now = told.finish_reasons
+    before = last.finish_reasons if last is not None and told.step is None else {}
     names = sorted({*now, *before}, key=lambda name: -now.get(name, 0))
     if not now:
         return None
@@ -80,8 +84,8 @@ def _finish_reasons(report: Report) -> Element | None:
     return figure_table("Why answers ended (finish reason)", picked)
 
 
-def _lengths(report: Report) -> Element | None:
-    found = [("Length of prompts", report.prompt_tokens), ("Length of answers", report.output_tokens)]
+def _lengths(told: StepAnswers) -> Element | None:
+    found = [("Length of prompts", told.prompt_tokens), ("Length of answers", told.output_tokens)]
     shown = [histogram(title, "rows by tokens", list(map(_as_bar, bins))) for title, bins in found if bins]
     return node("div", shown, class_="plots") if shown else None
 
@@ -91,17 +95,25 @@ def _as_bar(one: Bin) -> tuple[float, float, float]:
 
 
 def _sample(one: Sample) -> Element:
+    return node(
+        "article",
+        node("h4", f"Row {one.ordinal:,}", [", id ", words_of(one.id)] if one.id is not None else None),
+        [_answer(answer) for answer in one.answers],
+        None if one.answers else node("p", "No step asked about this row.", class_="dim"),
+        input_row(one.row),
+        class_="sample",
+    )
+
+
+def _answer(one: SampleAnswer) -> list[Content]:
     facts = [
         count_of(one.input_tokens, "prompt token") if one.input_tokens is not None else None,
         count_of(one.output_tokens, "generated token") if one.output_tokens is not None else None,
         f"finish reason {one.finish_reason}" if one.finish_reason else None,
     ]
     said = ", ".join(fact for fact in facts if fact)
-    return node(
-        "article",
-        node("h4", f"Row {one.ordinal:,}", [", id ", words_of(one.id)] if one.id is not None else None),
-        node("p", words_of(said), class_="dim") if said else None,
+    named = [] if one.step is None else [node("strong", words_of(f"Step {one.step}")), ": " if said else None]
+    return [
+        node("p", named, words_of(said), class_="dim") if named or said else None,
         side_by_side(labelled("Prompt", one.request), labelled("Answer", one.response)),
-        input_row(one.row),
-        class_="sample",
-    )
+    ]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from airflow_provider_raybatch.contract.report import Report
-from airflow_provider_raybatch.contract.step_counts import StepCounts
 from airflow_provider_raybatch.report import words
 from airflow_provider_raybatch.report.elements import Content, node, number, table, words_of
 
@@ -32,11 +31,16 @@ def steps(report: Report) -> list[Content] | None:
     """The table; ``None`` where one question was asked."""
     if not report.steps:
         return None
-    names = [name for name in _COLUMNS if name in _ALWAYS or any(getattr(one, name) for one in report.steps)]
-    heads = ["Step", *(_COLUMNS[name] for name in names)]
-    whole = table("Steps", heads, [_row(one, names) for one in report.steps])
-    return [whole, node("p", _MEANING, class_="dim")]
+    rows = step_rows(report)
+    cells = [[words_of(step), *map(number, counts)] for step, *counts in (row.values() for row in rows)]
+    return [table("Steps", rows[0], cells), node("p", _MEANING, class_="dim")]
 
 
-def _row(one: StepCounts, names: list[str]) -> list[Content]:
-    return [words_of(one.name), *(number(words.count(getattr(one, name))) for name in names)]
+def step_rows(report: Report) -> list[dict[str, str]]:
+    """What each step did, by the heads of the table's columns."""
+    found = report.steps or []
+    names = [name for name in _COLUMNS if name in _ALWAYS or any(getattr(one, name) for one in found)]
+    return [
+        {"Step": one.name, **{_COLUMNS[name]: words.count(getattr(one, name)) for name in names}}
+        for one in found
+    ]

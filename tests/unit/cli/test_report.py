@@ -117,6 +117,17 @@ def test_numbers_stand_beside_the_last_ones(tmp_path: Path, show: Show) -> None:
     assert "  score: int64 -> double" in lines
 
 
+def test_steps_are_told_apart(tmp_path: Path, show: Show) -> None:
+    (tmp_path / REPORT_DATA).write_text(written(reports.in_steps()))
+    text = show(tmp_path / REPORT_DATA)
+    assert "Step judge: 9,850 asked, 9,850 good, 1,124,330 prompt tokens, 40,000 generated tokens\n" in text
+    assert "Answers of judge\n         9,000  good\n" in text
+    draft = "draft: prompt: Describe Ann.\n  draft: answer: Ann bakes."
+    assert f"Row 3\n  {draft}\n  judge: prompt: Judge Ann bakes.\n  judge: answer: good\n" in text
+    bare = json.loads(show(tmp_path / REPORT_DATA, "--without-content", "--json"))
+    assert [one["answers"] for one in bare["answers_by_step"]] == [None] * 3
+
+
 def test_content_is_left_out_where_asked(place: Folder, show: Show) -> None:
     for words in ((), ("--json",), ("--card",), ("--output", "-")):
         assert SECRET not in show(place.uri, "--without-content", *words)

@@ -119,6 +119,11 @@ def test_steps_are_shown_as_one_table() -> None:
     assert "150 rows failed: draft.tokenize (could not be tokenised)" in text
     assert "repair 450 9,400 450 0 0 40 80,000 11,500" in text
     assert "Skipped rows did not fulfil" not in page("good").text
+    assert "Step draft Why answers ended (finish reason) This run stop" in text
+    assert "Step repair Length of answers" in text
+    assert "Step judge Answers Answer Rows good 9,000 bad 850" in text
+    first = "Row 3 Step draft: 3 generated tokens Prompt Describe Ann. Answer Ann bakes."
+    assert f"{first} Step judge Prompt Judge Ann bakes. Answer good Row 9 No step asked" in text
 
 
 def test_texts_of_rows_are_whole_and_escaped() -> None:

@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.input.table import table_of
-from airflow_provider_raybatch.job.output.answers import Answers
+from airflow_provider_raybatch.job.output.answers import Answers, are_chosen
 from airflow_provider_raybatch.job.output.commit import prepare
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.lengths import Lengths
@@ -106,14 +106,13 @@ def test_answers_are_counted_as_long_as_few_differ(disk: LocalFolder) -> None:
 def test_answers_that_tell_nothing_are_dropped(texts: list[str]) -> None:
     answers = Answers()
     answers.add(pa.chunked_array([pa.array(texts)]))
-    assert answers.few(submitted()) is None
+    assert answers.few is None
 
 
 def test_a_choice_is_counted_even_if_each_came_once() -> None:
-    answers = Answers()
+    answers = Answers(are_chosen(submitted(sampling={"structured_outputs": {"choice": ["a", "b"]}})))
     answers.add(pa.chunked_array([pa.array(["a", None, "b"])]))
-    spec = submitted(sampling={"structured_outputs": {"choice": ["a", "b"]}})
-    assert [one.text for one in answers.few(spec) or ()] == ["a", "b"]
+    assert [one.text for one in answers.few or ()] == ["a", "b"]
 
 
 ODD = {

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.contract.report import parse_report
+from airflow_provider_raybatch.job.phases import publishing
 from airflow_provider_raybatch.job.preflight import input_check
 
 from .place import Place
 
 DRAFT: dict[str, Any] = {"name": "draft", "prompt": "draft {row.text}"}
+TYPED = {"type": "object", "properties": {"of": {"type": "string"}}, "required": ["of"]}
 JUDGE: dict[str, Any] = {"name": "judge", "prompt": "judge {row.draft_response}"}
 
 
@@ -102,6 +106,69 @@ def test_a_late_column_is_asked_about(place: Place, monkeypatch: pytest.MonkeyPa
         (None, None),
     ]
     assert asked == 1
+
+
+LABELS = {"sampling": {"structured_outputs": {"choice": ["one", "two"]}}}
+REPORTED: list[dict[str, Any]] = [
+    {"name": "label", "prompt": "{row.text}", **LABELS},
+    {"name": "typed", "prompt": "type {row.text}", "response_format": TYPED},
+    {"name": "vote", "prompt": "{row.text}", "sampling": {"temperature": 1, "n": 2}},
+    {"name": "end", "system_prompt": "Be brief.", "prompt": "a b {row.label_response}"},
+]
+"""Whose last step leaves out rows, as may those before it."""
+
+
+@pytest.mark.parametrize("published", [True, False])
+@pytest.mark.parametrize("skipped", [["end"], ["typed", "end"], [step["name"] for step in REPORTED]])
+def test_a_report_tells_of_each_step(
+    place: Place, skipped: list[str], published: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"text": ["one", "two"][n % 2], "asks": n < 2} for n in range(8)]
+    names = [step["name"] for step in REPORTED]
+    when = {"when": ["asks", "==", True]}
+    steps = [{**step, **(when if step["name"] in skipped else {})} for step in REPORTED]
+    data: list[dict[str, Any]] = []
+    if published:
+        data = place.rows(place.job(0, rows, steps=steps))
+        report = parse_report(place.folder.read("report.json"), "report.json")
+    else:
+        monkeypatch.setattr(publishing, "prepare", lambda *_: 1 / 0)
+        with pytest.raises(RaybatchError):
+            place.job(0, rows, steps=steps)
+        (file,) = (one.path for one in place.folder.list("_raybatch") if one.path.endswith("report.json"))
+        report = parse_report(place.folder.read(file), file)
+        assert [step["name"] for step in report.arguments["steps"]] == names
+    for sample in report.samples:
+        asked = [name for name in names if sample.ordinal < 2 or name not in skipped]
+        assert [one.step for one in sample.steps] == asked
+        text = rows[sample.ordinal]["text"]
+        told = {str(one.step): one for one in sample.steps}
+        label = told["label"].response if "label" in told else ""
+        requests = (text, f"type {text}", text, f"system: Be brief.\n\nuser: a b {label}")
+        assert {(name, one.request) for name, one in told.items()} <= set(zip(names, requests, strict=True))
+        for row in data[sample.ordinal : sample.ordinal + 1]:
+            assert {name: row[f"{name}_response"] for name in told} == {
+                name: one.response for name, one in told.items()
+            }
+        assert all(one.input_tokens and one.output_tokens for one in sample.steps)
+        assert (sample.request, sample.response) == (None, None)
+    assert [one.ordinal for one in report.samples] == list(range(8))
+    if not published:
+        return
+    assert (report.prompt_tokens, report.output_tokens, report.answers) == ([], [], None)
+    counts = [2 if name in skipped else 8 for name in names]
+    told_of = report.answers_by_step
+    assert [one.step for one in told_of] == names
+    for of in ("prompt_tokens", "output_tokens"):
+        assert [sum(one.rows for one in getattr(step, of)) for step in told_of] == counts
+        assert all(one.first for step in told_of for one in getattr(step, of))
+    labels = Counter(row["label_response"] for row in data if row["label_response"] is not None)
+    assert {one.text: one.rows for one in told_of[0].answers or ()} == labels
+    typed = told_of[1].answers
+    assert typed is None or sum(one.rows for one in typed) == counts[1]
+    completions = [count * (1 + (name == "vote")) for name, count in zip(names, counts, strict=True)]
+    assert [step.finish_reasons for step in told_of] == [{"stop": count} for count in completions]
+    assert report.finish_reasons == {"stop": sum(completions)}
 
 
 @pytest.mark.parametrize("column", ["judge_response", "Judge_Response", "draft_response"])
