@@ -216,7 +216,8 @@ class BatchManifest(ContractModel):
         last clear, as far as these could note it; a driver that is killed may lose its last minute.
     :param gpu_seconds_by_type: the same by Ray's accelerator type, ``""`` where the type is not known.
     :param gpu_hour_price: of one GPU, by accelerator type; types without a price are left out.
-    :param cost: of all GPUs held: `gpu_seconds_by_type` times `gpu_hour_price`; ``None`` unless each has one.
+    :param cost: of all GPUs held: `gpu_seconds_by_type` times `gpu_hour_price`; 0 without GPUs, ``None``
+        unless each has a price.
     :param currency: of `gpu_hour_price` and `cost`, in ISO 4217.
     :param savings: what the run would have paid for without resume, reuse and the like: `tokens_saved`,
         what earlier attempts had asked, and forced tokens.

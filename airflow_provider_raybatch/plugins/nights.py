@@ -31,7 +31,7 @@ class Numbers:
 
     rows: float | None = None
     errors: float | None = None
-    tokens: float | None = None
+    tokens_paid: float | None = None
     seconds: float | None = None
     gpu_seconds: float | None = None
     cost: float | None = None
@@ -88,13 +88,11 @@ def numbers_of(result: Any) -> Numbers:
     """The numbers in what a task returned."""
     if not isinstance(result, Mapping):
         return Numbers()
-    given = result.get("tokens")
-    tokens = given if isinstance(given, Mapping) else {}
     currency = result.get("currency")
     return Numbers(
         rows=number_of(result.get("rows")),
         errors=number_of(result.get("errors")),
-        tokens=_sum([number_of(tokens.get("input")), number_of(tokens.get("output"))]),
+        tokens_paid=number_of(result.get("tokens_paid")),
         seconds=number_of(result.get("seconds")),
         gpu_seconds=number_of(result.get("gpu_seconds")),
         cost=number_of(result.get("cost")),
@@ -127,10 +125,10 @@ def nights_of(instances: Sequence[Instance], cut: bool = False) -> list[Night]:
 
 def _night(run_id: str, instances: Sequence[Instance]) -> Night:
     numbers = [one.numbers for one in instances]
-    currencies = {one.currency for one in numbers if one.cost is not None}
+    currencies = {one.currency for one in numbers if one.cost}
     states = {one.state for one in instances}
     # Amounts in several currencies have no sum, nor have some without those of other GPUs.
-    has_cost = len(currencies) == 1 and all(one.cost is not None for one in numbers if one.gpu_seconds)
+    has_cost = len(currencies) <= 1 and all(one.cost is not None for one in numbers if one.gpu_seconds)
     return Night(
         run_id=run_id,
         at=instances[0].at,
@@ -139,10 +137,10 @@ def _night(run_id: str, instances: Sequence[Instance]) -> Night:
         numbers=Numbers(
             rows=_sum([one.rows for one in numbers]),
             errors=_sum([one.errors for one in numbers]),
-            tokens=_sum([one.tokens for one in numbers]),
+            tokens_paid=_sum([one.tokens_paid for one in numbers]),
             gpu_seconds=_sum([one.gpu_seconds for one in numbers]),
             cost=_sum([one.cost for one in numbers]) if has_cost else None,
-            currency=next(iter(currencies)) if has_cost else None,
+            currency=next(iter(currencies), None) if has_cost else None,
         ),
         instances=sorted(instances, key=lambda one: one.ti.map_index),
     )

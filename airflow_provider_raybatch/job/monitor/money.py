@@ -44,7 +44,7 @@ class Money:
 
     @property
     def cost(self) -> float | None:
-        """So far; ``None`` without prices, or where a type has none."""
+        """So far; ``None`` where a type of GPUs has no price."""
         return cost_of(self.gpu_seconds_by_type, self.prices)
 
     @property
@@ -70,9 +70,7 @@ class Money:
 
 
 def cost_of(gpu_seconds_by_type: Mapping[str, float], prices: CostArguments) -> float | None:
-    """What GPU seconds cost; ``None`` without prices, or where a type has none."""
-    if not prices.gpu_hour_price:
-        return None
+    """What GPU seconds cost; ``None`` where a type has no price."""
     total = 0.0
     for kind, seconds in gpu_seconds_by_type.items():
         price = prices.price_of(kind)

@@ -87,7 +87,7 @@ def _costs(states: Sequence[BatchState]) -> str:
     """What is known of the cost, by currency."""
     sums: dict[str | None, float] = {}
     for state in states:
-        if state.ended is not None and state.ended.cost is not None:
+        if state.ended is not None and state.ended.cost:
             sums[state.ended.currency] = sums.get(state.ended.currency, 0.0) + state.ended.cost
     return " and ".join(words.money(cost, currency) for currency, cost in sums.items())
 

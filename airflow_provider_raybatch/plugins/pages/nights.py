@@ -22,7 +22,7 @@ from airflow_provider_raybatch.report.elements import (
 )
 from airflow_provider_raybatch.report.plots import line_plot
 
-_HEADS = ("Night", "State", "Good rows", "Failed rows", "Tokens", "Time", "GPU time", "Cost")
+_HEADS = ("Night", "State", "Good rows", "Failed rows", "Tokens paid", "Time", "GPU time", "Cost")
 _MOST_MAPPED = 10
 """Instances of a mapped task that a night links to."""
 
@@ -66,7 +66,7 @@ def _row(night: Night, frame: Frame) -> tuple[Content, ...]:
         node("span", night.state.replace("_", " "), class_=_class(night.state)),
         number(_count(found.rows)),
         number(_count(found.errors), "bad" if found.errors else ""),
-        number(_count(found.tokens)),
+        number(_count(found.tokens_paid)),
         number("" if night.seconds is None else words.seconds(night.seconds)),
         number("" if found.gpu_seconds is None else words.hours(found.gpu_seconds)),
         number("" if found.cost is None else words.money(found.cost, found.currency)),
@@ -96,11 +96,11 @@ def _path(ti: TaskInstance) -> str:
 
 
 def _plots(nights: Sequence[Night]) -> list[Content]:
-    currencies = {night.numbers.currency for night in nights if night.numbers.cost is not None}
+    currencies = {night.numbers.currency for night in nights if night.numbers.cost}
     wanted: list[tuple[str, str, Callable[[Night], float | None]]] = [
         ("Good rows", "rows", lambda night: night.numbers.rows),
         ("Failed rows", "rows", lambda night: night.numbers.errors),
-        ("Tokens", "input and output", lambda night: night.numbers.tokens),
+        ("Tokens paid", "input and output", lambda night: night.numbers.tokens_paid),
         ("Time", "s", lambda night: night.seconds),
     ]
     if len(currencies) == 1:

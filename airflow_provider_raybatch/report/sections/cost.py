@@ -54,7 +54,7 @@ def _money(report: Report, shown: Figures) -> Element:
 
 
 def _no_price(report: Report) -> Element | None:
-    if report.cost is not None:
+    if report.cost is not None and report.gpu_seconds != 0:
         return None
     without = [kind for kind in report.gpu_seconds_by_type if kind not in report.gpu_hour_price]
     if not report.gpu_seconds and not without:
@@ -110,5 +110,5 @@ def _savings(savings: Savings, currency: str | None) -> Element:
     if not rows:
         return node("p", "No tokens were saved: each row was asked and paid for.", class_="dim")
     total = count_of(int(sum(value for _, value in rows)), "token")
-    worth = "" if savings.cost is None else f", worth about {words.money(savings.cost, currency)}"
+    worth = "" if not savings.cost else f", worth about {words.money(savings.cost, currency)}"
     return bars(f"Saved: {total}{worth}", ("Why", "Tokens"), rows, "d")

@@ -13,7 +13,7 @@ from airflow_provider_raybatch.plugins.pages.frame import Frame
 from airflow_provider_raybatch.plugins.pages.nights import nights_page
 
 RESULT = {
-    "rows": 3, "errors": 1, "tokens": {"input": 5, "output": 6, "cached": 2}, "seconds": 7.5,
+    "rows": 3, "errors": 1, "tokens": {"input": 5, "output": 6}, "tokens_paid": 4, "seconds": 7.5,
     "gpu_seconds": 8.0, "cost": 1.5, "currency": "EUR",
 }  # fmt: skip
 
@@ -33,7 +33,9 @@ def instance(*args: Any, numbers: Numbers | None = None, **fields: Any) -> Insta
 
 
 def test_numbers_of_a_result() -> None:
-    expected = Numbers(rows=3, errors=1, tokens=11, seconds=7.5, gpu_seconds=8.0, cost=1.5, currency="EUR")
+    expected = Numbers(
+        rows=3, errors=1, tokens_paid=4, seconds=7.5, gpu_seconds=8.0, cost=1.5, currency="EUR"
+    )
     assert numbers_of(RESULT) == expected
 
 
@@ -46,9 +48,10 @@ def test_numbers_of_a_result() -> None:
 )  # fmt: skip
 def test_a_value_that_is_no_number_of_rows(value: Any) -> None:
     """Whoever may edit XComs puts nothing but numbers onto the page."""
-    given = dict.fromkeys(("rows", "errors", "seconds", "gpu_seconds", "cost", "currency"), value)
-    assert numbers_of({**given, "tokens": {"input": value, "output": value}}) == Numbers()
-    assert numbers_of({**given, "tokens": value}) == Numbers()
+    given = dict.fromkeys(
+        ("rows", "errors", "tokens_paid", "seconds", "gpu_seconds", "cost", "currency"), value
+    )
+    assert numbers_of(given) == Numbers()
     assert numbers_of(value) == Numbers()
 
 
@@ -66,7 +69,7 @@ def test_a_mapped_task_is_summed() -> None:
     ])
     assert [night.run_id for night in found] == ["r1", "r0"]
     assert found[0].numbers == Numbers(
-        rows=6, errors=2, tokens=22, gpu_seconds=16.0, cost=3.0, currency="EUR"
+        rows=6, errors=2, tokens_paid=8, gpu_seconds=16.0, cost=3.0, currency="EUR"
     )
     assert found[0].seconds == 9
     assert found[0].state == "failed"
@@ -82,10 +85,10 @@ def test_amounts_in_two_currencies_have_no_sum() -> None:
     assert found[0].numbers.cost is None
 
 
-@pytest.mark.parametrize(("gpu_seconds", "cost"), [(8.0, None), (0.0, 1.5)])
-def test_a_sum_of_costs_has_all_gpus(gpu_seconds: float, cost: float | None) -> None:
+@pytest.mark.parametrize(("gpu_seconds", "own", "cost"), [(8.0, None, None), (0.0, None, 1.5), (0, 0.0, 1.5)])
+def test_a_sum_of_costs_has_all_gpus(gpu_seconds: float, own: float | None, cost: float | None) -> None:
     """One instance ran where a GPU has no price: what the others cost is not what the night did."""
-    unknown = numbers_of({**RESULT, "gpu_seconds": gpu_seconds, "cost": None})
+    unknown = numbers_of({**RESULT, "gpu_seconds": gpu_seconds, "cost": own, "currency": None})
     found = nights_of([
         instance(map_index=0, numbers=numbers_of(RESULT)),
         instance(map_index=1, numbers=unknown),
@@ -122,6 +125,8 @@ def test_a_page_of_failed_and_good_nights() -> None:
     ])
     page = nights_page("d", "t", nights, Frame())
     assert "1.50 EUR" in page
+    assert '<th scope="col" class="number">Tokens paid</th>' in page
+    assert '<td class="number">4</td>' in page
     assert 'href="/raybatch/dags/d/runs/r2/tasks/t/-1"' in page
     assert '<span class="bad">failed</span>' in page
     assert page.count("<figure>") == 1  # of the time, which two nights have

@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 
 from airflow_provider_raybatch.contract.last_run import LastRun
+from airflow_provider_raybatch.contract.manifest import Savings
 from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.report.page import report_page
 from tests.support import reports
@@ -173,8 +174,11 @@ def test_what_is_not_known_is_unknown() -> None:
 
 def test_a_job_without_gpus_says_why_it_has_no_cost() -> None:
     found = {"cost": None, "gpu_seconds_by_type": {}, "gpu_hour_price": {}}
-    without = Page(report_page(reports.changed(**found, gpu_seconds=0.0))).text
-    assert "No GPU was held; only GPUs have a price." in without
+    for cost in (None, 0.0):
+        without = shown(reports.changed(**{**found, "cost": cost, "currency": None}, gpu_seconds=0.0))
+        assert "No GPU was held; only GPUs have a price." in without
+        assert "worth about" not in shown(reports.changed(cost=cost, savings=Savings(reused=4, cost=cost)))
+    assert "Cost 0.00" in without
     unknown = Page(report_page(reports.changed(**found, gpu_seconds=None))).text
     assert "How long GPUs were held is not known, nor is the cost." in unknown
 

@@ -50,7 +50,8 @@ def test_one_type_without_a_price_leaves_the_cost_unknown() -> None:
 
 
 def test_a_job_on_cpus_costs_nothing() -> None:
-    assert (Money(PRICES).cost, Money(PRICES).expected(100)) == (0.0, 0.0)
+    for one in (Money(PRICES), Money()):
+        assert (one.cost, one.expected(100)) == (0.0, 0.0)
 
 
 def test_expected_is_what_is_held_for_the_time_that_is_left() -> None:
@@ -65,7 +66,7 @@ def test_progress_tells_the_money() -> None:
     done = [ReplicaProgress("a", "a", rows=10, written=10, seen=NOW, placed=NOW - 100)]
     found = tracker.update(done, 1, NOW)
     assert (found.cost, found.expected_cost, found.currency) == (0.216666667, 0.216666667, "EUR")
-    plain = Tracker(10, 0, NOW).update(done, 1, NOW)
+    plain = Tracker(10, 0, NOW, money=money(CostArguments())).update(done, 1, NOW)
     assert (plain.cost, plain.expected_cost, plain.currency) == (None, None, None)
 
 
