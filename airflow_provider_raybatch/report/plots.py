@@ -40,7 +40,7 @@ def histogram(title: str, unit: str, bars: Sequence[tuple[float, float, float]])
     :param bars: first and last length of each, and how many.
     """
     bars = [bar for bar in bars if all(map(words.known, bar))][:_MOST_BARS]
-    across = number_axis(max((last + 1 for _, last, _ in bars), default=0), 5, exact=True)
+    across = number_axis(max((last + 1 for _, last, _ in bars), default=0), 5, whole=True, exact=True)
     up = number_axis(max((rows for *_, rows in bars), default=0), whole=True)
     shapes = []
     for first, last, rows in bars:

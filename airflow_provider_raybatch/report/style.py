@@ -40,11 +40,12 @@ nav a { color: var(--a); margin-right: 1rem; display: inline-block; padding: .15
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; min-width: min(100%, 30rem); }
 caption { text-align: left; font-weight: 600; padding: .25rem 0; }
 th, td { text-align: left; vertical-align: top; padding: .3rem 1rem .3rem 0; border-bottom: 1px solid
-  var(--line); overflow-wrap: anywhere; }
+  var(--line); overflow-wrap: break-word; }
+td { min-width: 6rem; }
 th { font-weight: 500; }
 thead th { color: var(--dim); font-size: .875rem; white-space: nowrap; }
 tbody th { min-width: 8rem; max-width: 22rem; }
-.number { text-align: right; white-space: nowrap; }
+.number { text-align: right; white-space: nowrap; min-width: 0; }
 td.change { white-space: normal; min-width: 5rem; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); gap: 0
   2.5rem; align-items: start; }
@@ -99,7 +100,7 @@ svg.swatch { width: .8rem; height: .8rem; margin-right: .4rem; vertical-align: b
 @media (max-width: 30rem) { main { padding: 1rem .75rem 3rem; } h1 { font-size: 1.4rem; } .tiles {
   grid-template-columns: repeat(2, minmax(0, 1fr)); } .tile { padding: .55rem .65rem; } .tile
   dd:first-of-type { font-size: 1.15rem; } th, td { padding-right: .5rem; } tbody th { min-width: 6.5rem;
-  } td { min-width: 4.5rem; } table { font-size: .9375rem; } }
+  } td { min-width: 5.5rem; } table { font-size: .9375rem; } }
 @media print { :root { --paper: #ffffff; --card: #ffffff; --ink: #000000; --dim: #333333; --line: #999999;
   } main { max-width: none; padding: 0; } nav { display: none; } .text { max-height: none; overflow:
   visible; } .wide { overflow: visible; } .sample, figure, .tile, tr { break-inside: avoid; } h2, h3 {

@@ -77,7 +77,8 @@ def _row(state: BatchState, frame: Frame) -> tuple[Content, ...]:
 
 
 def _state(state: BatchState) -> Content:
-    said = node("span", state.status.replace("_", " "), class_=_CLASSES.get(state.status, "dim"))
+    word = "queued" if state.status == "validating" else state.status.replace("_", " ")
+    said = node("span", word, class_=_CLASSES.get(state.status, "dim"))
     decided = state.ended or state.outcome
     errors = decided.errors if decided is not None else []
     return [said, ": ", words_of(errors[0].message)] if errors else said

@@ -73,6 +73,13 @@ def test_states_counts_and_cost_are_shown(server: Server, store: BatchStore) -> 
     assert text.index(going.id) < text.index(done.id)
 
 
+def test_a_batch_that_has_not_begun_is_queued(server: Server, store: BatchStore) -> None:
+    add(store)
+    text = server.by_cookie(PAGE, "viewer").text
+    assert ">queued<" in text
+    assert "validating" not in text
+
+
 def test_a_failed_batch_says_why(server: Server, store: BatchStore) -> None:
     error = BatchError(code="invalid_json_line", message="Line 2 is <b>not</b> JSON.", line=2)
     end(store, add(store), "failed", errors=[error])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_raybatch.report.elements import document, table, words_of
 from airflow_provider_raybatch.report.page import report_page
 from tests.support.browser import Chromium
 from tests.support.reports import GALLERY
@@ -27,6 +28,34 @@ def test_page_is_static_and_fits_the_window(browser: Chromium, tmp_path: Path, n
         visitor.page.set_viewport_size({"width": NARROW, "height": 800})
         assert visitor.page.evaluate(WIDER) == 0
         visitor.assert_static()
+
+
+WORDS = """() => {
+  const broken = [], range = document.createRange();
+  for (const cell of document.querySelectorAll("td, th")) {
+    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    for (let text = texts.nextNode(); text; text = texts.nextNode())
+      for (const word of text.data.matchAll(/[^ \\n]{1,9}(?![^ \\n])(?<![^ \\n]{10})/g)) {
+        range.setStart(text, word.index);
+        range.setEnd(text, word.index + word[0].length);
+        if (new Set([...range.getClientRects()].map(one => one.top)).size > 1) broken.push(word[0]);
+      }
+  }
+  return broken;
+}"""
+
+
+@pytest.mark.parametrize("width", [NARROW, 900])
+def test_short_words_of_a_table_are_whole(browser: Chromium, tmp_path: Path, width: int) -> None:
+    heads = ["Created", "Batch", "State", "Model"]
+    row = ["2026-11-27", words_of("batch_" + "a" * 60), "completed", words_of("699008")]
+    wide = [*row, *(words_of("llama " + "b" * 200) for _ in range(4))]
+    file = tmp_path / "page.html"
+    file.write_text(document("t", table("Batches", [*heads, *"wxyz"], [wide])), "utf-8")
+    with browser.visitor(width=width) as visitor:
+        visitor.open_file(file)
+        assert visitor.page.evaluate(WIDER) == 0
+        assert visitor.page.evaluate(WORDS) == []
 
 
 def test_page_is_legible_in_the_dark(browser: Chromium, tmp_path: Path) -> None:

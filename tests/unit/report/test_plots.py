@@ -24,6 +24,12 @@ SERIES: dict[str, list[tuple[float, float | None]]] = {
 }
 
 
+@pytest.mark.parametrize("longest", [1, 2, 3, 6, 11])
+def test_lengths_have_whole_marks(longest: int) -> None:
+    drawn = histogram("Length of answers", "rows by tokens", [(n, n, 3) for n in range(longest)])
+    assert not [one.text for one in drawn.iter("text") if "." in str(one.text)]
+
+
 def numbers(drawn: Element) -> list[float]:
     """Every number that says where something is."""
     names = ("x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "width", "height")
