@@ -128,6 +128,7 @@ class OwnPlace(Place):
             secret_of=secret_of,
             window=window,
             pre_running_deadline=pre_running,
+            idle=_SUBMIT_MARGIN,
             on_stale_state=order.on_stale_state,
             finished=finished,
             end_job=end_job,

@@ -113,6 +113,7 @@ async def _claimed(api: KubernetesClient, kubernetes: Kubernetes, order: SharedO
         secret_of=secret_of,
         window=window_of(order.lease),
         pre_running_deadline=first_deadline(wait, order.lease),
+        idle=window_of(order.lease),
         on_stale_state=order.on_stale_state,
     )
     claimed = await claim_cluster(api, order.key, plan)

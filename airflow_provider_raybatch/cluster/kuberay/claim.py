@@ -74,6 +74,7 @@ class ClusterPlan:
     :param finished: whether the result of the job of an ended RayJob stands; by default, none does.
     :param window: seconds that a cluster may live without a look of a follower, for :func:`renew`.
     :param pre_running_deadline: the one in the manifest, in seconds; an adopted cluster gets it again.
+    :param idle: seconds that a ready cluster may wait for its job after it was adopted.
     :param end_job: stops the Ray job of a cluster that is to be replaced, so that it keeps its rows; bounded.
     """
 
@@ -82,6 +83,7 @@ class ClusterPlan:
     secret_of: Callable[[ClusterClaim], Manifest]
     window: float
     pre_running_deadline: int
+    idle: float
     on_stale_state: OnStaleState = "replace"
     finished: Callable[[RayJobState], Awaitable[bool]] | None = None
     end_job: Callable[[RayJobState], Awaitable[None]] | None = None
@@ -177,7 +179,13 @@ async def _adopted(
         return latest
     await _ensure_secret(api, plan, latest)
     # A kill in doubt may have shortened both deadlines.
-    return await renew(api, claim_of(api, latest), plan.window, pre_running=plan.pre_running_deadline)
+    return await renew(
+        api,
+        claim_of(api, latest),
+        plan.window,
+        pre_running=plan.pre_running_deadline,
+        idle=plan.idle,
+    )
 
 
 async def _created(

@@ -55,6 +55,7 @@ async def renew(
     submission_id: str | None = None,
     *,
     pre_running: int = 0,
+    idle: float | None = None,
 ) -> RayJobState | None:
     """Extend the cluster's deadlines while a follower looks; one GET, and seldom a PATCH.
 
@@ -62,12 +63,13 @@ async def renew(
         deadline where it has one.
     :param submission_id: the Ray job, which is attached if an earlier try has failed.
     :param pre_running: `preRunningDeadlineSeconds` that the RayJob has at least.
+    :param idle: seconds that a ready cluster may live from now on without a job; by default `window`.
     :return: the RayJob, ``None`` if it is gone.
     """
     now_is = await state(api, claim)
     if now_is is None or not now_is.living:
         return now_is
-    change: dict[str, Any] = extension(now_is, api.now(), window)
+    change: dict[str, Any] = extension(now_is, api.now(), window, idle)
     if not now_is.job_id and (now_is.pre_running_deadline or 0) < pre_running:
         change.setdefault("preRunningDeadlineSeconds", pre_running)
     if submission_id is not None and not now_is.job_id:
@@ -75,12 +77,13 @@ async def renew(
     return await _patched(api, claim, change) if change else now_is
 
 
-def extension(rayjob: RayJobState, now: float, window: float) -> dict[str, int]:
+def extension(rayjob: RayJobState, now: float, window: float, idle: float | None = None) -> dict[str, int]:
     """The deadlines to patch: none while at least two thirds of the window are left. Pure.
 
     KubeRay checks `preRunningDeadlineSeconds` also while a cluster that is ready waits for its job.
 
     :param now: epoch seconds by the server's clock.
+    :param idle: see :func:`renew`.
     """
     if rayjob.suspended:  # the next start begins both deadlines anew
         longest = _whole_seconds(window)
@@ -88,14 +91,14 @@ def extension(rayjob: RayJobState, now: float, window: float) -> dict[str, int]:
     if rayjob.started is None:
         return {}
     spent = now - rayjob.started
-    deadlines = {"activeDeadlineSeconds": rayjob.active_deadline}
+    deadlines = {"activeDeadlineSeconds": (rayjob.active_deadline, window)}
     if rayjob.deployment_status == "Waiting":
-        deadlines["preRunningDeadlineSeconds"] = rayjob.pre_running_deadline
-    extended = _whole_seconds(spent + window)
+        most = window if idle is None or rayjob.job_id else idle
+        deadlines["preRunningDeadlineSeconds"] = (rayjob.pre_running_deadline, most)
     return {
-        field: extended
-        for field, seconds in deadlines.items()
-        if seconds is None or seconds - spent < window * LEFT_AFTER_A_LOOK
+        field: _whole_seconds(spent + most)
+        for field, (seconds, most) in deadlines.items()
+        if seconds is None or seconds - spent < most * LEFT_AFTER_A_LOOK
     }
 
 

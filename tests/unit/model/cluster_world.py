@@ -36,7 +36,7 @@ from .exploring import STRIDE, Choose
 from .kuberay import GRACE, TTL, Kubernetes
 from .process import Wrong
 
-PRE_RUNNING, WINDOW, POLL, BOUND = 60, 60, 10.0, 5
+PRE_RUNNING, WINDOW, IDLE, POLL, BOUND = 60, 60, 30, 10.0, 5
 MOST_ATTEMPTS = 9
 OWNER = TaskKey(dag_id="d", run_id="r", task_id="t")
 CLOCK = SimpleNamespace()
@@ -104,7 +104,7 @@ class World:
                 return False
             return info is not None and info.status is JobStatus.SUCCEEDED
 
-        return ClusterPlan("f", manifest_of, secret_of, WINDOW, PRE_RUNNING, finished=finished)
+        return ClusterPlan("f", manifest_of, secret_of, WINDOW, PRE_RUNNING, IDLE, finished=finished)
 
     def _check_current(self, process: Process) -> None:
         if process.token != self.token or self.over:

@@ -67,7 +67,7 @@ class Task:
 
         labels = run_labels(self.key)
         secret_of = lambda claim: secret_manifest(claim, TOKEN, labels)  # noqa: E731
-        return ClusterPlan("f", manifest_of, secret_of, 3600.0, 120)
+        return ClusterPlan("f", manifest_of, secret_of, 3600.0, 120, 120)
 
     async def sleep(self, seconds: float) -> None:
         self.kubernetes.server.clock.advance(seconds)

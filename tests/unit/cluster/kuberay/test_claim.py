@@ -19,10 +19,10 @@ from airflow_provider_raybatch.cluster.kuberay.errors import (
 )
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import bound
 from airflow_provider_raybatch.cluster.kuberay.names import rayjob_name
-from airflow_provider_raybatch.cluster.kuberay.rayjob import RUN_TOKEN, RayJobState
+from airflow_provider_raybatch.cluster.kuberay.rayjob import FOR_EVER, RUN_TOKEN, RayJobState
 from airflow_provider_raybatch.contract.failures import FailureClass
 
-from .conftest import KEY, PRE_RUNNING, WINDOW, Kubernetes, plan
+from .conftest import IDLE, KEY, PRE_RUNNING, WINDOW, Kubernetes, plan
 
 NAMES = [rayjob_name(KEY, number) for number in range(5)]
 
@@ -205,6 +205,21 @@ async def test_an_adopted_cluster_gets_its_deadlines_back(kubernetes: Kubernetes
     assert (shortened.active_deadline, shortened.pre_running_deadline) == (160, 160)
     adopted = await claim_cluster(kubernetes.api, KEY, plan())
     assert (adopted.state.active_deadline, adopted.state.pre_running_deadline) == (100 + WINDOW, PRE_RUNNING)
+
+
+@pytest.mark.parametrize(("spent", "deadline"), [(100, PRE_RUNNING), (1000, 1000 + IDLE)])
+@pytest.mark.parametrize("window", [WINDOW, 35_100, FOR_EVER])
+async def test_an_adopted_cluster_without_a_job_stays_idle_briefly(
+    kubernetes: Kubernetes, window: float, spent: int, deadline: int
+) -> None:
+    """Its task may be killed for good before it submits, and `Waiting` has no other deadline."""
+    await claim_cluster(kubernetes.api, KEY, plan(window=window))
+    kubernetes.status(NAMES[0], "Initializing")
+    kubernetes.status(NAMES[0], "Waiting")
+    kubernetes.clock.advance(spent)
+    for _ in range(3):
+        adopted = await claim_cluster(kubernetes.api, KEY, plan(window=window))
+    assert adopted.state.pre_running_deadline == deadline
 
 
 async def test_a_cancelled_claim_returns_once_its_rayjob_exists(kubernetes: Kubernetes) -> None:

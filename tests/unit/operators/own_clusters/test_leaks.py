@@ -55,6 +55,20 @@ def test_no_deadline_comes_before_orphan_timeout(
     assert "activeDeadlineSeconds" in extension(replace(rayjob, deployment_status="Running"), late, window)
 
 
+def test_kill_before_the_job_leaves_the_first_deadline(
+    kubernetes: World, run: Run, own: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubernetes.runtime.script = lasting(60)
+    given = {"deferrable": True, "orphan_timeout": 6 * 3600}
+    resumed = fired(deferral(own(**given), run))
+    first = only_rayjob(kubernetes).pre_running_deadline
+    monkeypatch.setattr(submission, "post", die)
+    with pytest.raises(Died):
+        deferral(own(**given), run, resumed)
+    left = only_rayjob(kubernetes)
+    assert (left.deployment_status, left.pre_running_deadline) == ("Waiting", first)
+
+
 @pytest.mark.parametrize("gone", GONE.values(), ids=GONE)
 def test_lost_trigger_of_a_wait_leaves_it_to_the_worker(
     kubernetes: World, run: Run, own: Batch, gone: tuple[str, Any]
