@@ -51,8 +51,8 @@ _POD_EVENTS = {
 _HEAD = re.compile(r"-head(?:-\w+)?$")
 _DELETED = re.compile(
     r"Deleted (head|worker) [Pp]od [^/\s]+/([^;\s]+); [Pp]od status: (\w+);.*"
-    r"terminated status: &ContainerStateTerminated\{ExitCode:(-?\d+),"
-    r".*?Reason:([^,]*),Message:(.*?),StartedAt:"
+    r"terminated status: (?:nil|&ContainerStateTerminated\{ExitCode:(-?\d+),"
+    r".*?Reason:([^,]*),Message:(.*?),StartedAt:)"
 )
 """KubeRay's event of a pod that it has deleted."""
 
@@ -107,9 +107,7 @@ def pod_end(pod: Pod, events: Sequence[PodEvent] = ()) -> Diagnosis | None:
         return _disrupted(*pod.disrupted, pod.message)
     if pod.reason == "Evicted":
         return _evicted(pod.message)
-    if pod.reason in _NODE_REASONS or pod.reason.startswith("OutOf") or pod.phase == "Unknown":
-        told = _NODE_REASONS.get(pod.reason, "its node has too little left for it")
-        told = _NODE_GONE if pod.phase == "Unknown" and not pod.reason else told
+    if told := _node_reason(pod.reason) or (_NODE_GONE if pod.phase == "Unknown" else ""):
         return _lost(pod.reason or "Unknown", told, pod.message)
     told_by = [event for event in events if pod.is_meant_by(event) and event.reason in _POD_EVENTS]
     if told_by and (pod.deleting or pod.phase == "Failed"):
@@ -128,6 +126,10 @@ def pod_end(pod: Pod, events: Sequence[PodEvent] = ()) -> Diagnosis | None:
             FailureClass.INTERNAL, _joined(f"{pod.phase}: Ray ended without an error", pod.message)
         )
     return None
+
+
+def _node_reason(reason: str) -> str:
+    return _NODE_REASONS.get(reason) or ("its node has too little left for it" if "OutOf" in reason else "")
 
 
 def _disrupted(reason: str, message: str, of_pod: str) -> Diagnosis:
@@ -157,7 +159,7 @@ def _lost(reason: str, told: str, message: str = "") -> Diagnosis:
 def _by_event(event: PodEvent) -> Diagnosis:
     if event.reason == "Evicted" and "low on resource" in event.message:
         return _evicted(event.message)
-    return _lost(event.reason, _POD_EVENTS[event.reason], event.message)
+    return _lost(event.reason, _POD_EVENTS.get(event.reason) or _node_reason(event.reason), event.message)
 
 
 def container_end(container: Container, ended: Ended | None, restarted: bool = False) -> Diagnosis | None:
@@ -198,20 +200,28 @@ def _with_probe(found: Diagnosis, pod: Pod, events: Sequence[PodEvent]) -> Diagn
 def _gone(events: Iterable[PodEvent], image: str = "") -> list[tuple[bool, str, Diagnosis]]:
     """Of pods that KubeRay has deleted after their end, and of those that an event says went."""
     found: dict[str, tuple[bool, str, Diagnosis]] = {}
-    probed = set()
+    probed, explained = set(), set()
     for event in events:
-        if event.kind == "Pod" and event.reason in _POD_EVENTS:
+        if event.kind == "Pod" and (event.reason in _POD_EVENTS or _node_reason(event.reason)):
             head = _HEAD.search(event.name) is not None
             role = "head" if head else "worker"
             found[event.name] = head, f"{role} pod {event.name}", _by_event(event)
+            explained.add(event.name)
         elif event.reason == "Killing" and "liveness probe" in event.message:
             probed.add(event.name)
         elif told := _DELETED.search(event.message):
-            role, name, _, code, reason, message = told.groups()
+            role, name, phase, code, reason, message = told.groups()
+            if name in explained:
+                explained.remove(name)  # a new head has the name of the last one
+                continue
             container = Container(f"ray-{role}", image, "", "", None, None, "")
-            end = _deleted_end(container, Ended(reason, int(code), text_of(message)), name in probed)
+            if code is None:
+                end: Diagnosis | None = _lost(phase, "ended without its container, as by its node")
+            else:
+                ended = Ended(reason, int(code), text_of(message))
+                end = _deleted_end(container, ended, name in probed)
             if end is not None:
-                found.setdefault(name, (role == "head", f"{role} pod {name}", end))
+                found[name] = role == "head", f"{role} pod {name}", end
     return list(found.values())
 
 

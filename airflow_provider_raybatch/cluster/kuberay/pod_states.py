@@ -130,12 +130,9 @@ def pod_of(manifest: Mapping[str, Any]) -> Pod:
     )
 
 
-def events_of(manifests: Iterable[Mapping[str, Any]], uids: Iterable[str] = ()) -> list[PodEvent]:
-    """Events, the oldest first; with `uids` only those of these objects, as names are used again."""
-    wanted = frozenset(uids)
-    events = [_event(manifest) for manifest in manifests]
-    found = [event for event in events if not wanted or not event.uid or event.uid in wanted]
-    return sorted(found, key=lambda event: event.at)
+def events_of(manifests: Iterable[Mapping[str, Any]]) -> list[PodEvent]:
+    """Events, the oldest first."""
+    return sorted(map(_event, manifests), key=lambda event: event.at)
 
 
 def text_of(text: object) -> str:

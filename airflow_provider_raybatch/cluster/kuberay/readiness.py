@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from airflow_provider_raybatch.cluster.follow.failure_reason import Diagnosis
 from airflow_provider_raybatch.cluster.kuberay.api import Manifest
 from airflow_provider_raybatch.cluster.kuberay.creation import creation_failure
 from airflow_provider_raybatch.cluster.kuberay.kueue import admission
@@ -58,11 +59,13 @@ class WaitingState:
     """What is kept from one look to the next.
 
     :param told: reasons that the log has already.
-    :param failed_heads: uids of head pods that ended before the cluster was ready.
+    :param heads: uids of the head pods of the last look.
+    :param failed_heads: uids of head pods that ended, or were replaced, before the cluster was ready.
     :param latest: why it waits: what `cluster_wait` ends with.
     """
 
     told: frozenset[str] = frozenset()
+    heads: frozenset[str] = frozenset()
     failed_heads: frozenset[str] = frozenset()
     latest: str = "nothing is known of it"
 
@@ -102,12 +105,18 @@ def judge_waiting(seen: ClusterSeen, state: WaitingState) -> Readiness:
     for subject, reason in found:
         if reason.hopeless:
             return Readiness("fails", lines, state, reason.sentence(subject), reason.hopeless)
-    failed = frozenset(pod.uid for pod in seen.pods if pod.head and pod_end(pod, seen.events) is not None)
-    state = replace(state, failed_heads=state.failed_heads | failed)
+    heads = frozenset(pod.uid for pod in seen.pods if pod.head)
+    failed = {pod.uid for pod in seen.pods if pod.head and pod_end(pod, seen.events) is not None}
+    # KubeRay replaces a head that has ended within a second, so that each look may find a young one.
+    replaced = state.heads - heads if heads else frozenset[str]()
+    state = replace(state, heads=heads or state.heads, failed_heads=state.failed_heads | failed | replaced)
     if len(state.failed_heads) >= _MOST_FAILED_HEADS:
+        shown, end = _ended_head(seen) or ("", None)
         count = count_of(len(state.failed_heads), "head pod")
-        message = f"The cluster's head does not start: {count} ended, and then {state.latest}"
-        return Readiness("fails", lines, state, message, FailureClass.INTERNAL)
+        why = state.latest if end is None else ended_reason(end).sentence(shown)
+        failure_class = FailureClass.INTERNAL if end is None else end.failure_class
+        message = f"The cluster's head does not start: {count} ended, and then {why}"
+        return Readiness("fails", lines, state, message, failure_class)
     return Readiness("waiting", lines, state)
 
 
@@ -152,12 +161,14 @@ def _reasons(job: RayJobState, seen: ClusterSeen) -> Iterable[tuple[str, Reason]
         yield of_cluster, refused
     elif seen.ray_cluster is None:
         yield of_job, _without_cluster(job, seen.now)
-    elif not heads:
-        yield _without_head(of_cluster, seen)
+    elif not heads and _ended_head(seen) is None:
+        yield of_cluster, Reason("no head", "waits for KubeRay to create the head pod")
     for pod in heads:
         reason = pod_reason(pod, seen.events, job.secret)
         if reason is not None or pod.ready:
             yield pod.shown, reason or Reason("ready", "is ready")
+    if not any(pod.ready for pod in heads) and (ended := _ended_head(seen)) is not None:
+        yield ended[0], ended_reason(ended[1])
     yield from _of_workers(job, seen)
 
 
@@ -168,15 +179,14 @@ def _without_cluster(job: RayJobState, now: float) -> Reason:
     return Reason("no cluster", "waits for KubeRay to create its cluster")
 
 
-def _without_head(of_cluster: str, seen: ClusterSeen) -> tuple[str, Reason]:
-    # KubeRay deletes a head that has ended within seconds, so that a look may miss each.
+def _ended_head(seen: ClusterSeen) -> tuple[str, Diagnosis] | None:
+    """Name and end of the latest head pod that has ended, as its own status or KubeRay's event says."""
+    for pod in seen.pods:
+        if pod.head and (end := pod_end(pod, seen.events)) is not None:
+            return pod.shown, end
     head = ((seen.ray_cluster or {}).get("spec") or {}).get("headGroupSpec") or {}
     containers = ((head.get("template") or {}).get("spec") or {}).get("containers") or [{}]
-    gone = gone_head(seen.events, containers[0].get("image") or "")
-    if gone is None:
-        return of_cluster, Reason("no head", "waits for KubeRay to create the head pod")
-    shown, end = gone
-    return shown, ended_reason(end)
+    return gone_head(seen.events, containers[0].get("image") or "")
 
 
 def _of_workers(job: RayJobState, seen: ClusterSeen) -> Iterable[tuple[str, Reason]]:

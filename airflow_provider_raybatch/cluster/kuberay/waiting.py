@@ -101,15 +101,15 @@ async def observe(api: KubernetesApi, claim: ClusterClaim) -> ClusterSeen:
         return ClusterSeen(None, now=api.now())
     job = rayjob_state(rayjob)
     if job.suspended:
-        events = await _events(api, [job.name], [])
+        events = await _events(api, [job.name])
         workloads, of_workload = await _workloads(api, job, events)
         return ClusterSeen(rayjob, None, (), [*events, *of_workload], workloads, api.now())
     ray_cluster = await api.get("RayCluster", job.ray_cluster) if job.ray_cluster else None
     if ray_cluster is None:
-        return ClusterSeen(rayjob, events=await _events(api, [job.name], []), now=api.now())
+        return ClusterSeen(rayjob, events=await _events(api, [job.name]), now=api.now())
     pods = await cluster_pods(api, job.ray_cluster)
-    names = [] if any(pod.head for pod in pods) else [job.ray_cluster]
-    events = await _events(api, names, _not_ready(pods))
+    names = [] if any(pod.head and pod.ready for pod in pods) else [job.ray_cluster]
+    events = await _events(api, [*names, *_not_ready(pods)])
     return ClusterSeen(rayjob, ray_cluster, pods, events, now=api.now())
 
 
@@ -125,39 +125,31 @@ async def read_last_words(api: KubernetesApi, ray_cluster: str) -> LastWords:
     :raises ClusterError: Kubernetes gives no answer, or refuses.
     """
     pods = await cluster_pods(api, ray_cluster)
-    events = await _events(api, [ray_cluster], [])
+    events = await _events(api, [ray_cluster])
     ended = [pod.name for pod in pods if not pod.ready or pod.deleting][:_MOST_POD_EVENTS]
     heads = [found[1] for event in events if (found := _HEAD.search(event.message))]
     there = {pod.name for pod in pods}
     made = [found[1] for event in events if (found := _WORKER.search(event.message))]
     gone = [name for name in dict.fromkeys(made) if name not in there][-_MOST_GONE_WORKERS:]
     names = dict.fromkeys([*heads[-2:], *ended, *gone])
-    return last_words(pods, [*events, *await _events(api, names, [])])
+    return last_words(pods, [*events, *await _events(api, names)])
 
 
-def _not_ready(pods: Iterable[Pod]) -> list[Pod]:
-    """The pods that are not ready: the head, and one of each group of workers."""
-    found: dict[tuple[bool, str], Pod] = {}
+def _not_ready(pods: Iterable[Pod]) -> list[str]:
+    """Names of the pods that are not ready: the head, and one of each group of workers."""
+    found: dict[tuple[bool, str], str] = {}
     for pod in pods:
         if not pod.ready and not pod.deleting:
-            found.setdefault((pod.head, pod.group), pod)
+            found.setdefault((pod.head, pod.group), pod.name)
     return list(found.values())[:_MOST_POD_EVENTS]
 
 
-async def _events(api: KubernetesApi, names: Iterable[str], pods: Iterable[Pod]) -> list[PodEvent]:
-    """Events of objects by name, and of these very pods."""
-    of_pods = list(pods)
-    asked = [*names, *(pod.name for pod in of_pods)]
+async def _events(api: KubernetesApi, names: Iterable[str]) -> list[PodEvent]:
+    """Events of objects by name, also of earlier ones: a new head may have the name of the last one."""
     answers = await asyncio.gather(
-        *(api.list("Event", fields=f"involvedObject.name={name}") for name in asked)
+        *(api.list("Event", fields=f"involvedObject.name={name}") for name in names)
     )
-    uids = {pod.name: pod.uid for pod in of_pods}
-    found = [
-        event
-        for name, manifests in zip(asked, answers, strict=True)
-        for event in events_of(manifests, [uids[name]] if name in uids else ())
-    ]
-    return sorted(found, key=lambda event: event.at)
+    return events_of(event for manifests in answers for event in manifests)
 
 
 async def _workloads(
@@ -168,7 +160,7 @@ async def _workloads(
         return await api.list("Workload", labels=f"{JOB_LABEL}={job.uid}"), []
     except (ForbiddenError, NoSuchKindError):
         names = [found[1] for event in events if (found := _WORKLOAD.search(event.message))]
-        return None, await _events(api, names[-1:], [])
+        return None, await _events(api, names[-1:])
 
 
 def _later(state: WaitingState, why: str, tell: Callable[[str], None]) -> WaitingState:

@@ -20,12 +20,14 @@ class FastHeads:
     :param script: what the jobs of each head do.
     :ivar heads: the fake Jobs APIs so far by the pod's uid, ended ones included, in their order.
     :ivar slow: names of groups whose pods start, and don't get ready.
+    :ivar broken: exit codes of images whose containers end at once.
     """
 
     def __init__(self, script: Jobs = committing) -> None:
         self.script = script
         self.heads: dict[str, FakeRay] = {}
         self.slow: set[str] = set()
+        self.broken: dict[str, int] = {}
         self._running: dict[str, ExitStack] = {}
 
     def start(self, pod: Manifest, env: Mapping[str, str]) -> None:
@@ -38,7 +40,8 @@ class FastHeads:
 
     def look(self, pod: Manifest) -> Running:
         group = pod["metadata"]["labels"].get("ray.io/group")
-        return Running(ready=group not in self.slow)
+        image = pod["spec"]["containers"][0].get("image", "")
+        return Running(ready=group not in self.slow, exit_code=self.broken.get(image))
 
     def stop(self, pod: Manifest, *, killed: bool = False) -> bool:
         if (stack := self._running.pop(pod["metadata"]["uid"], None)) is not None:

@@ -49,24 +49,29 @@ class Kubelet:
     """The kubelets of all nodes.
 
     :ivar bad_images: what the registry says of an image that can't be pulled, by image.
+    :ivar refusals: reason and message with which a node refuses each pod, by node.
     """
 
     def __init__(self, store: Store, runtime: Runtime) -> None:
         self._store = store
         self._runtime = runtime
         self.bad_images: dict[str, str] = {}
+        self.refusals: dict[str, tuple[str, str]] = {}
         self._started: set[str] = set()
 
     def step(self) -> None:
         """Look once at each pod on a node."""
+        self.end_deleted()
         for pod in self._store.all("Pod"):
-            if not pod["spec"].get("nodeName"):
+            if not pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
                 continue
             uid, phase = pod["metadata"]["uid"], pod["status"].get("phase")
-            if pod["metadata"].get("deletionTimestamp"):
-                self._end(pod)
-            elif phase in {"Failed", "Succeeded"}:
+            if phase in {"Failed", "Succeeded"}:
                 continue
+            elif (refusal := self.refusals.get(pod["spec"]["nodeName"])) is not None:
+                reason, message = refusal
+                record(self._store, pod, reason, message, source="kubelet", warning=True)
+                self.fail(pod, "", message, phase_reason=reason)
             elif uid in self._started:
                 self._watch(pod)
             elif (waiting := self._hindrance(pod)) is not None:
@@ -75,6 +80,12 @@ class Kubelet:
                 self._start(pod)
         known = {pod["metadata"]["uid"] for pod in self._store.peek("Pod")}
         self._started &= known
+
+    def end_deleted(self) -> None:
+        """End the pods on nodes that were deleted."""
+        for pod in self._store.all("Pod"):
+            if pod["spec"].get("nodeName") and pod["metadata"].get("deletionTimestamp"):
+                self._end(pod)
 
     def fail(
         self, pod: Manifest, reason: str, message: str, *, exit_code: int = 137, phase_reason: str = ""

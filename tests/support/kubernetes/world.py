@@ -70,9 +70,11 @@ class World:
 
     def step(self) -> None:
         """Let each component look once at everything."""
-        parts = [self.scheduler.step, self.kubelet.step, self._serve, self._collect]
-        if not self.kuberay_down:
-            parts = [self._rayjobs.step, self._rayclusters.step, *parts]
+        parts = [self.scheduler.step, self.kubelet.step]
+        if not self.kuberay_down:  # a pod that has ended is replaced within the step, as within a second
+            again = [self._rayclusters.step, self.kubelet.end_deleted, self._rayclusters.step]
+            parts = [self._rayjobs.step, self._rayclusters.step, *parts, *again]
+        parts += [self._serve, self._collect]
         if self._has_kueue:
             parts.insert(0, self.kueue.step)
         with self._turn:

@@ -114,6 +114,22 @@ async def test_a_head_waits_for_its_secret(kubernetes: World, api: MemoryKuberne
     assert state(kubernetes) == ("Waiting", None)
 
 
+async def test_a_young_head_stands_for_each_that_ended(kubernetes: World, api: MemoryKubernetes) -> None:
+    kubernetes.runtime.broken["ray:2.60"] = 127
+    await api.create(token())
+    await api.create(rayjob())
+    kubernetes.settle(2)
+    seen = []
+    for _ in range(8):
+        kubernetes.step()
+        (head,) = await api.list("Pod")
+        assert head["status"].get("phase") in {"Pending", "Running"}
+        seen.append(head["metadata"]["uid"])
+    assert len(set(seen)) >= 4
+    deleted = [one for one in await api.list("Event") if one["reason"] == "DeletedHeadPod"]
+    assert all("ExitCode:127" in one["message"] for one in deleted)
+
+
 async def test_only_one_deadline_holds_while_waiting(kubernetes: World, api: MemoryKubernetes) -> None:
     await api.create(rayjob())
     await api.create(token())

@@ -54,14 +54,16 @@ def judged(
     return judge_waiting(seen, state or WaitingState())
 
 
-def test_head_that_no_look_meets_is_known_by_its_event() -> None:
-    """KubeRay deletes a head that has ended within seconds, and each look may come in between."""
+@pytest.mark.parametrize("there", [(), (pod(node="n1", waiting=("ContainerCreating", "")),)])
+def test_head_that_no_look_meets_is_known_by_its_event(there: Sequence[Mapping[str, Any]]) -> None:
+    """KubeRay replaces a head that has ended within seconds, and each look may come in between."""
     said = (
         f"Deleted head Pod ml/{HEAD}; Pod status: Failed; Pod restart policy: Never; Ray container "
         "terminated status: &ContainerStateTerminated{ExitCode:127,Signal:0,Reason:Error,Message:,StartedAt:}"
     )
     head = {"template": {"spec": {"containers": [{"name": "ray-head", "image": IMAGE}]}}}
     found = judged(
+        *there,
         events=[event("DeletedHeadPod", said, CLUSTER, "RayCluster")],
         cluster={**A_CLUSTER, "spec": {"headGroupSpec": head}},
     )
@@ -70,7 +72,7 @@ def test_head_that_no_look_meets_is_known_by_its_event() -> None:
         f"head pod {HEAD}: has ended: container ray-head found no Ray (exit code 127); use an image that has "
         f"Ray; it is {IMAGE}."
     )
-    lost = judged(events=[event("DeletedHeadPod", said.replace("127", "137"), CLUSTER, "RayCluster")])
+    lost = judged(*there, events=[event("DeletedHeadPod", said.replace("127", "137"), CLUSTER, "RayCluster")])
     assert lost.verdict == "waiting"
 
 
@@ -567,6 +569,40 @@ def test_head_that_ends_again_and_again() -> None:
     assert found.message == (
         "The cluster's head does not start: 3 head pods ended, and then head pod head-2: has ended: Error: "
         "container ray-head ended with exit code 1."
+    )
+
+
+REFUSED = ("OutOfcpu", "Node didn't have enough resource: cpu, requested: 2000, used: 0, capacity: 1000")
+
+
+@pytest.mark.parametrize(
+    ("status", "of_pod", "failure_class", "why"),
+    [
+        ("&ContainerStateTerminated{ExitCode:1,Signal:0,Reason:Error,Message:,StartedAt:}", None,
+         FailureClass.INTERNAL, "Error: container ray-head ended with exit code 1."),
+        ("nil", REFUSED, FailureClass.NODE_LOST,
+         f"OutOfcpu: its node has too little left for it ({REFUSED[1]})."),
+        ("nil", None, FailureClass.NODE_LOST, "Failed: ended without its container, as by its node."),
+    ],
+)  # fmt: skip
+def test_heads_that_each_look_finds_replaced(
+    status: str, of_pod: tuple[str, str] | None, failure_class: FailureClass, why: str
+) -> None:
+    """KubeRay makes the next head within a second, with the name of the last one."""
+    said = f"Deleted head Pod ml/{HEAD}; Pod status: Failed; Pod restart policy: Never; Ray container "
+    events, state = [], WaitingState()
+    for number in range(4):
+        young = pod(node="n1", waiting=("ContainerCreating", ""))
+        young["metadata"]["uid"] = f"uid-{number}"
+        found = judged(young, events=events, state=state)
+        state = found.state
+        events += [event(*of_pod, at=number)] if of_pod else []
+        told = f"{said}terminated status: {status}"
+        events += [event("DeletedHeadPod", told, CLUSTER, "RayCluster", at=number + 0.5)]
+        assert (found.verdict == "fails") is (number == 3)
+    assert found.failure_class is failure_class
+    assert found.message == (
+        f"The cluster's head does not start: 3 head pods ended, and then head pod {HEAD}: has ended: {why}"
     )
 
 

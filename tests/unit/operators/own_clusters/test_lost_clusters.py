@@ -40,6 +40,33 @@ def at_the_first_poll(kubernetes: World, what: Callable[[], object]) -> None:
     kubernetes.runtime.script = script
 
 
+def break_image(kubernetes: World) -> None:
+    kubernetes.runtime.broken["rayproject/ray:2.60.0"] = 127
+
+
+def refuse_pods(kubernetes: World) -> None:
+    said = "Node didn't have enough resource: cpu, requested: 2000, used: 0, capacity: 1000"
+    kubernetes.kubelet.refusals["node-1"] = ("OutOfcpu", said)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "failure_class", "why"),
+    [
+        (break_image, FailureClass.USER_ERROR, "container ray-head found no Ray .exit code 127."),
+        (refuse_pods, FailureClass.NODE_LOST, "OutOfcpu: its node has too little left for it"),
+    ],
+)
+def test_head_that_can_not_start_ends_the_wait(
+    kubernetes: World, run: Run, own: Batch, breaks: Any, failure_class: FailureClass, why: str
+) -> None:
+    """KubeRay replaces it for ever, so that a young pod stands there at each look."""
+    breaks(kubernetes)
+    with pytest.raises(RayBatchException, match=why) as caught:
+        own(cluster_wait=30).execute(run.context())
+    assert caught.value.failure_class is failure_class
+    assert objects(kubernetes) == []
+
+
 def test_retry_releases_what_a_dead_attempt_left(
     kubernetes: World, run: Run, own: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
