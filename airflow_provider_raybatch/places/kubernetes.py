@@ -54,6 +54,14 @@ class Kubernetes:
             return None
         return cluster_address(self.server, dashboard_of(found), token, self.definition.dashboard_address)
 
+    async def check_rights(self, api: KubernetesClient, *only: str) -> None:
+        """See :func:`~airflow_provider_raybatch.cluster.kuberay.role.check_rights`."""
+        from airflow_provider_raybatch.cluster.kuberay import reach, role
+
+        if reach.way_to(self.server, self.definition.dashboard_address) == reach.PROXY:
+            only = (*only, role.PROXY)
+        await role.check_rights(api, self.server.credentials, *only)
+
     def page(self, address: ClusterAddress) -> str | None:
         """The dashboard for people: at the address that a template has made; else there is none."""
         return address.url if "://" in self.definition.dashboard_address else None

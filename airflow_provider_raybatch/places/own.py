@@ -132,6 +132,7 @@ class OwnPlace(Place):
             on_stale_state=order.on_stale_state,
             finished=finished,
             end_job=end_job,
+            check=lambda: self.kubernetes.check_rights(api),
         )
 
     def _wait(self, order: Order) -> float:

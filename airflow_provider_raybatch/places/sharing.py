@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
 from airflow_provider_raybatch.cluster.kuberay.claim import Claimed, ClusterPlan, claim_cluster
-from airflow_provider_raybatch.cluster.kuberay.errors import ForbiddenError
 from airflow_provider_raybatch.cluster.kuberay.existing import read_token
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import (
     RELEASE_TIMEOUT,
@@ -24,7 +23,7 @@ from airflow_provider_raybatch.cluster.kuberay.manifest import secret_manifest
 from airflow_provider_raybatch.cluster.kuberay.names import run_labels
 from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim
 from airflow_provider_raybatch.cluster.kuberay.readiness import READY
-from airflow_provider_raybatch.cluster.kuberay.role import ROLE_FILE
+from airflow_provider_raybatch.cluster.kuberay.role import SHARED_CLUSTERS
 from airflow_provider_raybatch.cluster.kuberay.shared import (
     SharedRayCluster,
     begin_lease,
@@ -115,6 +114,7 @@ async def _claimed(api: KubernetesClient, kubernetes: Kubernetes, order: SharedO
         pre_running_deadline=first_deadline(wait, order.lease),
         idle=window_of(order.lease),
         on_stale_state=order.on_stale_state,
+        check=lambda: kubernetes.check_rights(api, SHARED_CLUSTERS),
     )
     claimed = await claim_cluster(api, order.key, plan)
     verb = "Found" if claimed.adopted else "Created"
@@ -146,15 +146,8 @@ async def _ready(
 
 
 async def _token(api: KubernetesClient, claim: ClusterClaim) -> str:
-    """The token, as the tasks read it: a missing right is found before the wait for nodes."""
-    try:
-        token = await read_token(api, claim.secret)
-    except ForbiddenError as error:
-        await delete(api, claim)
-        raise ForbiddenError(
-            f"ray_cluster: tasks that share a cluster read its token from the Secret {claim.secret!r}, which "
-            f"may not be read; allow `get` of secrets, as in {ROLE_FILE} ({error})"
-        ) from None
+    """The token, as the tasks read it."""
+    token = await read_token(api, claim.secret)
     if not token:
         lost = f"The Secret {claim.secret} of RayJob {claim.name} has no token; was it deleted?"
         raise ClusterError(lost, FailureClass.CLUSTER_LOST)

@@ -58,5 +58,12 @@ class KubernetesApi(Protocol):
         :raises ConflictError: the object of this name has another `uid`.
         """
 
+    async def may(self, verb: str, resource: str, group: str) -> bool:
+        """Whether these credentials have a right in the namespace, by a `SelfSubjectAccessReview`.
+
+        :param resource: may have a subresource, such as ``services/proxy``.
+        :return: true, too, where the server reviews no access.
+        """
+
     def now(self) -> float:
         """Epoch seconds by the server's clock, from its latest answer; this machine's clock may be off."""

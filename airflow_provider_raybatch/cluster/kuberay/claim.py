@@ -75,6 +75,7 @@ class ClusterPlan:
     :param window: seconds that a cluster may live without a look of a follower, for :func:`renew`.
     :param pre_running_deadline: the one in the manifest, in seconds; an adopted cluster gets it again.
     :param idle: seconds that a ready cluster may wait for its job after it was adopted.
+    :param check: called before a cluster is created; raises where this Airflow may not handle it.
     :param end_job: stops the Ray job of a cluster that is to be replaced, so that it keeps its rows; bounded.
     """
 
@@ -87,6 +88,7 @@ class ClusterPlan:
     on_stale_state: OnStaleState = "replace"
     finished: Callable[[RayJobState], Awaitable[bool]] | None = None
     end_job: Callable[[RayJobState], Awaitable[None]] | None = None
+    check: Callable[[], Awaitable[None]] | None = None
 
 
 async def claim_cluster(
@@ -192,6 +194,8 @@ async def _created(
     api: KubernetesApi, key: SubmissionKey, plan: ClusterPlan, number: int, seconds: float
 ) -> RayJobState | None:
     """Create a RayJob; ``None`` if another process was first, or has gone on to a higher number."""
+    if plan.check is not None:
+        await plan.check()
     manifest = plan.manifest_of(number)
     try:
         made = rayjob_state(await seen_to_its_end(api.create(manifest)))

@@ -28,6 +28,7 @@ _RESOURCES: dict[str, tuple[str, str]] = {
     "Service": (_CORE, "services"),
     "Workload": ("/apis/kueue.x-k8s.io/v1beta1", "workloads"),
 }
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _PAGE = 250
 _LISTINGS = 3
 """How often a list is begun: its pages expire while many objects change (410)."""
@@ -141,6 +142,22 @@ class KubernetesClient:
         # Without a uid, a repeated request may find the name's next object.
         call = Call("DELETE", self._path(kind, name), asked, body=options, repeat=uid is not None)
         return await self._named(call) is not None
+
+    async def may(self, verb: str, resource: str, group: str) -> bool:
+        """See :class:`~airflow_provider_raybatch.cluster.kuberay.api.KubernetesApi`."""
+        plural, _, subresource = resource.partition("/")
+        attributes = {"namespace": self.namespace, "verb": verb, "group": group, "resource": plural}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {**attributes, "subresource": subresource}},
+        }
+        asked = Asked("create", "SelfSubjectAccessReview", "", self.namespace)
+        try:
+            answer = await self._session.send(Call("POST", _REVIEWS, asked, body=review))
+        except RefusedError:
+            return True
+        return bool((answer.get("status") or {}).get("allowed"))
 
     def now(self) -> float:
         """See :class:`~airflow_provider_raybatch.cluster.kuberay.api.KubernetesApi`."""

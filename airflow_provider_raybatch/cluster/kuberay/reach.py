@@ -74,9 +74,7 @@ def cluster_address(
         ``{namespace}``, ``{cluster}`` and ``{service}``.
     :raises SpecError: it is not a url.
     """
-    way = dashboard_address
-    if way == AUTO:
-        way = SERVICE if server.inside else PROXY
+    way = way_to(server, dashboard_address)
     if way == SERVICE:
         url = f"http://{dashboard.service}.{dashboard.namespace}.svc:{dashboard.port}"
         return ClusterAddress(url, token=token, token_remedy=_TOKEN_REMEDY)
@@ -92,6 +90,13 @@ def cluster_address(
     # A gateway may have a use of its own for `Authorization`.
     url = way.format(namespace=dashboard.namespace, cluster=dashboard.cluster, service=dashboard.service)
     return ClusterAddress(url, token=token, headers=_ray_header(token), token_remedy=_TOKEN_REMEDY)
+
+
+def way_to(server: ApiServer, dashboard_address: str) -> str:
+    """`dashboard_address` with :data:`AUTO` decided."""
+    if dashboard_address != AUTO:
+        return dashboard_address
+    return SERVICE if server.inside else PROXY
 
 
 def token_of(address: ClusterAddress) -> str | None:

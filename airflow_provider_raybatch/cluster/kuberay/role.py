@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
+
+from airflow_provider_raybatch.cluster.kuberay.api import KubernetesApi
+from airflow_provider_raybatch.cluster.kuberay.errors import ForbiddenError
 
 ROLE_FILE = "docs/kubernetes_role.yaml"
 
@@ -58,6 +62,23 @@ OPERATIONS = (
     Operation("list", "workloads", "kueue.x-k8s.io", "why Kueue does not admit a cluster", KUEUE),
 )
 """Everything that is asked of an API server."""
+
+
+async def check_rights(api: KubernetesApi, credentials: str, *only: str) -> None:
+    """Check the rights that a cluster needs until it is deleted, before it is created.
+
+    :param credentials: where the credentials come from.
+    :param only: as for :func:`role_rules`.
+    :raises ForbiddenError: the Role lacks a verb.
+    """
+    needed = [one for one in OPERATIONS if not one.only or one.only in only]
+    allowed = await asyncio.gather(*(api.may(one.verb, one.resource, one.group) for one in needed))
+    missing = [f"{one.verb} {one.resource}" for one, may in zip(needed, allowed, strict=True) if not may]
+    if missing:
+        raise ForbiddenError(
+            f"{credentials[:1].upper()}{credentials[1:]} may not {', '.join(missing)} in namespace "
+            f"{api.namespace!r}; bind it to the Role in {ROLE_FILE}, or correct the namespace."
+        )
 
 
 def role_rules(*only: str, secret: str = "") -> list[dict[str, Any]]:

@@ -85,15 +85,21 @@ class Access:
     ) -> None:
         """Raise 403 unless a rule allows the request."""
         plural = f"{resource.plural}/{subresource}" if subresource else resource.plural
-        if user.rules is None:
-            return
-        if user.namespace in {"", namespace} and any(
-            _allows(rule, verb, resource.group, plural, name) for rule in user.rules
-        ):
+        if self.allows(user, verb, resource.group, plural, namespace, name):
             return
         where = f' in the namespace "{namespace}"' if namespace else " at the cluster scope"
         why = f'User "{user.name}" cannot {verb} resource "{plural}" in API group "{resource.group}"{where}'
         raise refusals.forbidden(resource, "" if verb in {"create", "list", "watch"} else name, why)
+
+    def allows(self, user: User, verb: str, group: str, plural: str, namespace: str, name: str = "") -> bool:
+        """Whether a rule allows a request, as a `SelfSubjectAccessReview` asks.
+
+        :param plural: with the subresource.
+        """
+        return user.rules is None or (
+            user.namespace in {"", namespace}
+            and any(_allows(rule, verb, group, plural, name) for rule in user.rules)
+        )
 
     def admit(
         self, verb: str, resource: Resource, manifest: Manifest, there: Sequence[Manifest] = ()

@@ -93,6 +93,9 @@ class MemoryKubernetes:
 
         return self._found(ask) is not None
 
+    async def may(self, verb: str, resource: str, group: str) -> bool:
+        return self._server.access.allows(self._user, verb, group, resource, self.namespace)
+
     def now(self) -> float:
         return self._server.clock.now()
 

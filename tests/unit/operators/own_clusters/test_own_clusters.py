@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.cluster.kuberay.role import PROXY, role_rules
+from airflow_provider_raybatch.cluster.kuberay.role import OPERATIONS, PROXY, Operation, role_rules
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
@@ -62,6 +62,32 @@ def test_the_token_is_in_nothing_but_the_triggers_arguments(
         [result, resumed[1], run.xcoms, run.store.values, run.outlet_events.__dict__], default=str
     )
     assert token not in told + caplog.text
+
+
+@pytest.mark.parametrize(
+    "lacking",
+    [
+        one
+        for one in OPERATIONS
+        if one.only in {"", PROXY} and (one.verb, one.resource) != ("list", "rayjobs")
+    ],
+    ids=lambda one: f"{one.verb} {one.resource}",
+)
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_missing_right_is_said_before_the_cluster_is_made(
+    kubernetes: World, run: Run, own: Batch, lacking: Operation, deferrable: bool
+) -> None:
+    rules = [
+        {**rule, "verbs": [verb for verb in rule["verbs"] if verb != lacking.verb]}
+        if rule["resources"] == [lacking.resource] else rule
+        for rule in role_rules(PROXY)
+    ]  # fmt: skip
+    kubernetes.server.access.grant("airflow", rules, namespace="default", token="of-airflow")
+    said = f"may not {lacking.verb} {lacking.resource} in namespace 'default'; bind it to the Role"
+    with pytest.raises(RayBatchException, match=said) as caught:
+        own(deferrable=deferrable).execute(run.context())
+    assert caught.value.failure_class is FailureClass.USER_ERROR
+    assert claims(kubernetes) == []
 
 
 @pytest.mark.parametrize("step", ["_follow", "_end"])
