@@ -91,7 +91,7 @@ def is_over(outcome: Outcome, *, stopped_at_deadline: bool) -> bool:
 
 def deferral(
     waiting: NotReadyYet, run: TaskRun, *, cancel_on_kill: bool
-) -> tuple[RayClusterTrigger, timedelta]:
+) -> tuple[RayClusterTrigger, timedelta | None]:
     """The trigger that waits for a cluster, and how long Airflow waits for it."""
     from airflow_provider_raybatch.triggers.ray_cluster import RayClusterTrigger
 
@@ -99,6 +99,7 @@ def deferral(
         ray_cluster=waiting.cluster.for_trigger() or {},
         submission_id=waiting.submission_id,
         cluster_wait=waiting.cluster_wait,
+        queue_wait=waiting.queue_wait,
         cancel_on_kill=cancel_on_kill,
         handle={
             "submission_id": waiting.submission_id,
@@ -106,4 +107,4 @@ def deferral(
             "ray_cluster": waiting.cluster.facts,
         },
     )
-    return trigger, timedelta(seconds=waiting.cluster_wait + DEFERRAL_GRACE)
+    return trigger, waiting.timeout(DEFERRAL_GRACE)

@@ -202,11 +202,11 @@ class CreateRayCluster(LiteralTextOperator):
             ray_cluster=waiting.cluster.for_trigger() or {},
             submission_id="",
             cluster_wait=waiting.cluster_wait,
+            queue_wait=waiting.queue_wait,
             cancel_on_kill=self.cancel_on_kill,
             handle={"uid": waiting.cluster.uid},
         )
-        timeout = timedelta(seconds=waiting.cluster_wait + DEFERRAL_GRACE)
-        self.defer(trigger=trigger, method_name="execute_on_cluster", timeout=timeout)
+        self.defer(trigger=trigger, method_name="execute_on_cluster", timeout=waiting.timeout(DEFERRAL_GRACE))
 
     def _kubernetes(self) -> Kubernetes:
         from airflow_provider_raybatch.places.kubernetes import kubernetes_of

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_provider_raybatch.contract.durations import seconds_of
 from airflow_provider_raybatch.hooks.kubernetes import KubernetesServerHook
 
 if TYPE_CHECKING:
@@ -61,6 +62,12 @@ class Kubernetes:
         if reach.way_to(self.server, self.definition.dashboard_address) == reach.PROXY:
             only = (*only, role.PROXY)
         await role.check_rights(api, self.server.credentials, *only)
+
+    @property
+    def queue_wait(self) -> float | None:
+        """Seconds that a cluster may wait in a queue; ``None`` for ever."""
+        given = self.definition.queue_wait
+        return None if given is None else seconds_of(given)
 
     def page(self, address: ClusterAddress) -> str | None:
         """The dashboard for people: at the address that a template has made; else there is none."""

@@ -165,14 +165,16 @@ class OwnPlace(Place):
             cluster.has_succeeded = True
             raise _JobEnded(claimed)
         if not rayjob.terminal:
-            wait = self._wait(order)
+            wait, queue_wait = self._wait(order), self.kubernetes.queue_wait
             if order.deadline is not None:
                 left = order.deadline - time.time()  # while `wait` counts from the RayJob's creation
-                wait = max(1.0, min(wait, left + api.now() - rayjob.created))
+                left = max(1.0, left + api.now() - rayjob.created)
+                wait, queue_wait = min(wait, left), min(left, queue_wait or left)
             if order.leave_waiting and rayjob.deployment_status not in READY:
-                raise NotReadyYet(cluster, cluster.submission_id, wait)
+                queued = queue_wait if rayjob.suspended else 0.0
+                raise NotReadyYet(cluster, cluster.submission_id, wait, queued)
             try:
-                await wait_until_ready(api, cluster, wait, order.log)
+                await wait_until_ready(api, cluster, wait, order.log, queue_wait)
             except ClusterNotReadyError:
                 now_is = await state(api, cluster.claim)
                 has_ended = now_is is not None and now_is.deployment_status == "Complete"

@@ -6,6 +6,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -71,11 +72,21 @@ class NotReadyYet(Exception):  # noqa: N818 - no error
     :param cluster: which will take it.
     :param submission_id: of the job.
     :param cluster_wait: seconds that it may take, since it was begun.
+    :param queue_wait: seconds that it may wait in a queue before; ``None`` for ever.
     """
 
-    def __init__(self, cluster: Cluster, submission_id: str, cluster_wait: float) -> None:
+    def __init__(
+        self, cluster: Cluster, submission_id: str, cluster_wait: float, queue_wait: float | None = 0.0
+    ) -> None:
         super().__init__()
-        self.cluster, self.submission_id, self.cluster_wait = cluster, submission_id, cluster_wait
+        self.cluster, self.submission_id = cluster, submission_id
+        self.cluster_wait, self.queue_wait = cluster_wait, queue_wait
+
+    def timeout(self, grace: float) -> timedelta | None:
+        """How long Airflow waits for a trigger: `grace` seconds longer than that waits; ``None`` for ever."""
+        if self.queue_wait is None:
+            return None
+        return timedelta(seconds=self.queue_wait + self.cluster_wait + grace)
 
 
 class Cluster:

@@ -18,10 +18,16 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.places.own_cluster import OwnCluster
 
 
-async def wait_until_ready(api: KubernetesClient, cluster: OwnCluster, cluster_wait: float, log: Log) -> None:
+async def wait_until_ready(
+    api: KubernetesClient,
+    cluster: OwnCluster,
+    cluster_wait: float,
+    log: Log,
+    queue_wait: float | None = None,
+) -> None:
     """Wait until the Jobs API of a claimed cluster answers, and give the cluster its address.
 
-    :param cluster_wait: seconds from the RayJob's creation.
+    :param cluster_wait: see :func:`wait_for_cluster`, as is `queue_wait`.
     :raises ClusterNotReadyError: it can't become ready, was not in time, or runs another Ray than it says.
     """
 
@@ -41,4 +47,6 @@ async def wait_until_ready(api: KubernetesClient, cluster: OwnCluster, cluster_w
     def tell(line: str) -> None:
         log.info("%s", clean(line))
 
-    await wait_for_cluster(api, cluster.claim, cluster_wait=cluster_wait, tell=tell, answers=answers)
+    await wait_for_cluster(
+        api, cluster.claim, cluster_wait=cluster_wait, queue_wait=queue_wait, tell=tell, answers=answers
+    )

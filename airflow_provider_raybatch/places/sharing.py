@@ -137,8 +137,8 @@ async def _ready(
     if rayjob.deployment_status in READY:
         wait += max(0.0, api.now() - rayjob.created)  # it came long ago, and its head may be restarting
     elif order.leave_waiting:
-        raise NotReadyYet(cluster, "", wait)
-    await wait_until_ready(api, cluster, wait, order.log)
+        raise NotReadyYet(cluster, "", wait, kubernetes.queue_wait if rayjob.suspended else 0.0)
+    await wait_until_ready(api, cluster, wait, order.log, kubernetes.queue_wait)
     await begin_lease(api, claimed.claim, order.lease)
     return SharedRayCluster.of(
         kubernetes.definition, claimed.claim, cluster.ray_cluster, order.lease, order.key.task.task_id

@@ -24,7 +24,8 @@ class RayClusterTrigger(KillableTrigger):
     :param ray_cluster: where the cluster is, with the secrets to reach it. Airflow encrypts a trigger's
         arguments in its database and leaves them out of its API.
     :param submission_id: of the job that the cluster is made for.
-    :param cluster_wait: seconds from the RayJob's creation.
+    :param cluster_wait: seconds from the RayJob's creation, or its admission by Kueue.
+    :param queue_wait: seconds from its creation until then; ``None`` for ever.
     :param cancel_on_kill: delete the cluster when a user marks or clears the deferred task; default yes.
     :param handle: plain data that the operator gets back with the event.
     """
@@ -35,13 +36,14 @@ class RayClusterTrigger(KillableTrigger):
         ray_cluster: Mapping[str, Any],
         submission_id: str,
         cluster_wait: float,
+        queue_wait: float | None = None,
         cancel_on_kill: bool = True,
         handle: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ray_cluster = dict(ray_cluster)
         self.submission_id = submission_id
-        self.cluster_wait = cluster_wait
+        self.cluster_wait, self.queue_wait = cluster_wait, queue_wait
         self.cancel_on_kill = cancel_on_kill
         self.handle = dict(handle or {})
 
@@ -53,6 +55,7 @@ class RayClusterTrigger(KillableTrigger):
                 "ray_cluster": self.ray_cluster,
                 "submission_id": self.submission_id,
                 "cluster_wait": self.cluster_wait,
+                "queue_wait": self.queue_wait,
                 "cancel_on_kill": self.cancel_on_kill,
                 "handle": self.handle,
             },
@@ -84,7 +87,7 @@ class RayClusterTrigger(KillableTrigger):
         for secret in cluster.secrets:
             await amask_secret(secret)
         async with cluster.kubernetes.api() as api:
-            await wait_until_ready(api, cluster, self.cluster_wait, self.log)
+            await wait_until_ready(api, cluster, self.cluster_wait, self.log, self.queue_wait or None)
 
     @property
     def followed(self) -> str:

@@ -213,6 +213,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "dashboard_address": _address,
     "idle_timeout": _duration,
     "cluster_wait": _duration,
+    "queue_wait": _duration,
     "ttl_after_finished": _duration_or_none,
 }
 _BY_ITEM = ("labels", "annotations", "node_selector", "env")

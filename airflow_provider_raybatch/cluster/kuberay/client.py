@@ -18,6 +18,8 @@ from airflow_provider_raybatch.cluster.kuberay.refusals import Asked, refusal_er
 from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
 from airflow_provider_raybatch.cluster.kuberay.session import RETRIES, Call, RefusedError, Session
 
+_OLDER, _NEWER = "v1beta1", "v1beta2"
+"""Versions of Kueue's API: servers have the first, the second, or both."""
 _CORE, _RAY = "/api/v1", "/apis/ray.io/v1"
 _RESOURCES: dict[str, tuple[str, str]] = {
     "RayJob": (_RAY, "rayjobs"),
@@ -26,7 +28,7 @@ _RESOURCES: dict[str, tuple[str, str]] = {
     "Pod": (_CORE, "pods"),
     "Event": (_CORE, "events"),
     "Service": (_CORE, "services"),
-    "Workload": ("/apis/kueue.x-k8s.io/v1beta1", "workloads"),
+    "Workload": (f"/apis/kueue.x-k8s.io/{_OLDER}", "workloads"),
 }
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _PAGE = 250
@@ -102,11 +104,14 @@ class KubernetesClient:
         selectors = {"labelSelector": labels, "fieldSelector": fields}
         params = {name: text for name, text in selectors.items() if text} | {"limit": str(_PAGE)}
         asked = Asked("list", kind, "", self.namespace)
+        path = self._path(kind)
         for _ in range(_LISTINGS):
             try:
-                return await self._pages(kind, asked, params)
+                return await self._pages(path, asked, params)
             except RefusedError as refused:
-                if refused.refusal.code != 410:
+                if refused.refusal.code == 404 and _OLDER in path:
+                    path = path.replace(_OLDER, _NEWER)
+                elif refused.refusal.code != 410:
                     raise refusal_error(self.server, asked, refused.refusal) from None
         raise KubernetesUnreachableError(
             f"The Kubernetes API server at {self.server.shown} could not {asked}: its pages expired "
@@ -171,12 +176,12 @@ class KubernetesClient:
                 return None
             raise refusal_error(self.server, call.asked, refused.refusal) from None
 
-    async def _pages(self, kind: Kind, asked: Asked, params: dict[str, str]) -> builtins.list[Manifest]:
+    async def _pages(self, path: str, asked: Asked, params: dict[str, str]) -> builtins.list[Manifest]:
         found: builtins.list[Manifest] = []
         after = ""
         while True:
             more = params | ({"continue": after} if after else {})
-            page = await self._session.send(Call("GET", self._path(kind), asked, more))
+            page = await self._session.send(Call("GET", path, asked, more))
             found += page.get("items") or []
             after = (page.get("metadata") or {}).get("continue") or ""
             if not after:

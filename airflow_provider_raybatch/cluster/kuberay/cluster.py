@@ -60,6 +60,8 @@ class KubeRayCluster:
         ``{namespace}``, ``{cluster}`` or ``{service}``, or ``auto`` for one of the first two.
     :param idle_timeout: seconds or a timedelta after which the autoscaler removes a worker without work.
     :param cluster_wait: seconds or a timedelta to wait for the cluster.
+    :param queue_wait: seconds or a timedelta to wait for Kueue to admit the cluster; by default until the
+        task's deadline.
     :param ttl_after_finished: seconds or a timedelta after which KubeRay deletes an ended cluster, should
         Airflow not have done so.
     :raises SpecError: the first mistake that no template decides.
@@ -100,6 +102,7 @@ class KubeRayCluster:
     dashboard_address: str = "auto"
     idle_timeout: float | timedelta | str = 60.0
     cluster_wait: float | timedelta | str = 1800.0
+    queue_wait: float | timedelta | str | None = None
     ttl_after_finished: float | timedelta | str = 600.0
 
     def __new__(cls, *_: Any, **arguments: Any) -> KubeRayCluster:

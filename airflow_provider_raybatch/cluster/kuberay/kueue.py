@@ -20,14 +20,11 @@ CREATED = "CreatedWorkload"
 _TAKEN_UP = 60.0
 """Seconds after which Kueue should have made a Workload."""
 _NO_QUEUE = re.compile(r"(?:LocalQueue|ClusterQueue) (\S*) ?doesn't exist")
-_WAITING_EVENTS = frozenset({
-    "Pending",
-    "QuotaReserved",
-    "Preempted",
-    "EvictedDueToPreempted",
-    "Stopped",
-    "Suspended",
-})
+_HOPELESS = frozenset({"ExceedsMaxQuota", "NoMatchingFlavor"})
+"""Reasons of a Workload that the queue can't admit, however empty it is."""
+_TOO_LARGE = re.compile(r"> maximum capacity \(")
+_MAY_FIT = "insufficient unused quota"
+"""Kueue's words for a flavor that is large enough, but in use."""
 
 
 def admission(
@@ -45,9 +42,10 @@ def admission(
     queue = ((rayjob.get("metadata") or {}).get("labels") or {}).get(QUEUE_LABEL) or ""
     if not queue:
         return Reason("suspended", "is suspended (spec.suspend), and starts once that is undone")
-    told = _of_workload(workloads) if workloads else None
-    if told is None and (latest := [event for event in events if event.reason in _WAITING_EVENTS]):
-        told = latest[-1].message
+    why, told = _of_workload(workloads) if workloads else ("", "")
+    latest = [one for one in events if one.kind == "Workload" or one.reason in {"Stopped", "Suspended"}]
+    if not told and latest:
+        why, told = latest[-1].reason, latest[-1].message
     where = f"waits for Kueue to admit it from the queue {queue!r}"
     if not told and not workloads and age > _TAKEN_UP and not any(one.reason == CREATED for one in events):
         text = f"{where}, and Kueue has not taken it up"
@@ -61,15 +59,20 @@ def admission(
         return Reason(
             told, text, "correct kueue_queue, or create the queue in the namespace", FailureClass.USER_ERROR
         )
-    return Reason(told, f"{where}: {told.rstrip('.')}", "ask for less, or have the queue's quota raised")
+    remedy = "ask for less, or have the queue's quota raised"
+    if why in _HOPELESS or (_TOO_LARGE.search(told) and _MAY_FIT not in told):
+        text = f"can never be admitted by Kueue from the queue {queue!r}: {told.rstrip('.')}"
+        return Reason(told, text, remedy, FailureClass.USER_ERROR)
+    return Reason(told, f"{where}: {told.rstrip('.')}", remedy)
 
 
-def _of_workload(workloads: Sequence[Mapping[str, Any]]) -> str | None:
+def _of_workload(workloads: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Kueue's reason and message."""
     status = workloads[-1].get("status") or {}
     for check in status.get("admissionChecks") or ():
         if check.get("state") in {"Pending", "Retry", "Rejected"} and check.get("message"):
-            return text_of(f"{check.get('name')}: {check['message']}")
+            return "", text_of(f"{check.get('name')}: {check['message']}")
     for condition in status.get("conditions") or ():
         if condition.get("type") == "QuotaReserved" and condition.get("status") == "False":
-            return text_of(condition.get("message"))
-    return None
+            return str(condition.get("reason") or ""), text_of(condition.get("message"))
+    return "", ""

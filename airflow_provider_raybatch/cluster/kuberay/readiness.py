@@ -17,6 +17,7 @@ from airflow_provider_raybatch.cluster.kuberay.pod_reasons import ended_reason, 
 from airflow_provider_raybatch.cluster.kuberay.pod_states import Pod, PodEvent
 from airflow_provider_raybatch.cluster.kuberay.rayjob import RayJobState, rayjob_state
 from airflow_provider_raybatch.cluster.kuberay.reasons import Reason
+from airflow_provider_raybatch.cluster.kuberay.role import ROLE_FILE
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.text import count_of
 
@@ -153,6 +154,8 @@ def _reasons(job: RayJobState, seen: ClusterSeen) -> Iterable[tuple[str, Reason]
     of_job = f"RayJob {job.name}"
     if job.suspended and seen.rayjob is not None:
         yield of_job, admission(seen.rayjob, seen.workloads, seen.events, seen.now - job.created)
+        if seen.workloads is None:
+            yield of_job, Reason("unread", f"its Workload can't be read, so events say why; see {ROLE_FILE}")
         return
     heads = [pod for pod in seen.pods if pod.head]
     of_cluster = f"RayCluster {job.ray_cluster}" if job.ray_cluster else of_job

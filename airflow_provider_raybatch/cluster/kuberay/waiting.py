@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import re
 import time
@@ -13,7 +14,7 @@ from dataclasses import replace
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError, ClusterUnreachableError
 from airflow_provider_raybatch.cluster.kuberay.api import KubernetesApi, Manifest
 from airflow_provider_raybatch.cluster.kuberay.errors import ForbiddenError, NoSuchKindError
-from airflow_provider_raybatch.cluster.kuberay.kueue import JOB_LABEL
+from airflow_provider_raybatch.cluster.kuberay.kueue import JOB_LABEL, QUEUE_LABEL
 from airflow_provider_raybatch.cluster.kuberay.last_words import LastWords, last_words
 from airflow_provider_raybatch.cluster.kuberay.pod_states import (
     CLUSTER_LABEL,
@@ -49,6 +50,7 @@ async def wait_for_cluster(
     claim: ClusterClaim,
     *,
     cluster_wait: float,
+    queue_wait: float | None = None,
     tell: Callable[[str], None],
     answers: Callable[[RayJobState], Awaitable[str | None]] | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -56,7 +58,9 @@ async def wait_for_cluster(
 ) -> RayJobState:
     """Wait until a claimed cluster is ready. Nothing is created or deleted: release the claim after an error.
 
-    :param cluster_wait: seconds from the RayJob's creation, by the server's clock.
+    :param cluster_wait: seconds from the RayJob's creation, or from its admission by Kueue, by the server's
+        clock.
+    :param queue_wait: seconds from its creation that it may wait for its admission; by default, for ever.
     :param tell: called with each line for the log.
     :param answers: asked once KubeRay says that the cluster is there: ``None`` if it answers, else why
         it does not yet. It may raise :class:`ClusterUnreachableError` for the latter, too.
@@ -64,13 +68,18 @@ async def wait_for_cluster(
     :raises ClusterError: Kubernetes refuses a request, or `answers` raised another one.
     """
     state, deadline, pause = WaitingState(), clock() + cluster_wait, _POLL
-    known_age = False
+    field, suspended = "cluster_wait", 0.0
     while True:
         try:
             seen = await observe(api, claim)
-            if seen.rayjob is not None and not known_age:
-                age = max(0.0, seen.now - rayjob_state(seen.rayjob).created)
-                deadline, known_age = clock() + cluster_wait - age, True
+            if seen.rayjob is not None:
+                job, most = rayjob_state(seen.rayjob), cluster_wait
+                field, begun = "cluster_wait", job.created
+                if job.suspended:
+                    field, most, suspended = "queue_wait", _no_end(queue_wait), seen.now
+                elif QUEUE_LABEL in (seen.rayjob["metadata"].get("labels") or {}):
+                    begun = max(begun, job.started or 0.0, suspended)
+                deadline = clock() + most - max(0.0, seen.now - begun)
             found = judge_waiting(seen, state)
             state = found.state
             for line in found.lines:
@@ -78,7 +87,6 @@ async def wait_for_cluster(
             if found.verdict == "fails":
                 raise ClusterNotReadyError(found.message, found.failure_class)
             if found.verdict == "ready" and seen.rayjob is not None:
-                job = rayjob_state(seen.rayjob)
                 not_yet = None if answers is None else await answers(job)
                 if not_yet is None:
                     return job
@@ -88,10 +96,15 @@ async def wait_for_cluster(
         left = deadline - clock()
         if left <= 0:
             raise ClusterNotReadyError(
-                f"cluster_wait: the cluster was not ready within {in_words(cluster_wait)}; {state.latest}"
+                f"{field}: the cluster was not {'admitted' if field == 'queue_wait' else 'ready'} within "
+                f"{in_words(_no_end(queue_wait) if field == 'queue_wait' else cluster_wait)}; {state.latest}"
             )
         await sleep(max(0.1, min(left, pause * random.uniform(0.8, 1.2))))
         pause = min(_SLOWEST_POLL, pause * _SLOWER)
+
+
+def _no_end(seconds: float | None) -> float:
+    return math.inf if seconds is None else seconds
 
 
 async def observe(api: KubernetesApi, claim: ClusterClaim) -> ClusterSeen:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from airflow_provider_raybatch.cluster.kuberay.service_account import pod_server
 from tests.support.kubernetes.access import Webhook
 from tests.support.kubernetes.clock import Clock
 from tests.support.kubernetes.credentials import tls_for, write_service_account
+from tests.support.kubernetes.kinds import RESOURCES
 from tests.support.kubernetes.memory import MemoryKubernetes
 from tests.support.kubernetes.server import ApiServer
 from tests.support.kubernetes.web import WebServer, serving
@@ -66,6 +68,17 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
 async def api(pod: Pod, request: pytest.FixtureRequest) -> AsyncIterator[KubernetesApi]:
     async with pod.api(request.param) as entered:
         yield entered
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+async def test_workloads_are_listed_in_the_version_that_is_there(
+    api: KubernetesApi, pod: Pod, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(errors.NoSuchKindError):
+        await api.list("Workload")
+    pod.kubernetes.served.add("Workload")
+    monkeypatch.setitem(RESOURCES, "Workload", replace(RESOURCES["Workload"], version=version))
+    assert await api.list("Workload") == []
 
 
 async def test_the_first_to_create_has_it(api: KubernetesApi) -> None:

@@ -462,9 +462,50 @@ def test_queue_without_quota() -> None:
     assert found.lines == (f"RayJob {JOB}: waits for Kueue to admit it from the queue 'gpus': {NO_QUOTA}.",)
 
 
-def test_queue_without_quota_by_events_alone() -> None:
-    found = judged(job=suspended(), events=[event("Pending", NO_QUOTA, "w", "Workload")], cluster=None)
-    assert found.lines == (f"RayJob {JOB}: waits for Kueue to admit it from the queue 'gpus': {NO_QUOTA}.",)
+@pytest.mark.parametrize(
+    "reason",
+    ["Pending", "WaitingForQuota", "WaitingForPreemptedWorkloads", "TopologyPlacementFailed"],
+)
+def test_queue_without_quota_by_events_alone(reason: str) -> None:
+    found = judged(job=suspended(), events=[event(reason, NO_QUOTA, "w", "Workload")], cluster=None)
+    assert found.lines == (
+        f"RayJob {JOB}: waits for Kueue to admit it from the queue 'gpus': {NO_QUOTA}.",
+        f"RayJob {JOB}: its Workload can't be read, so events say why; see docs/kubernetes_role.yaml.",
+    )
+
+
+TOO_MUCH = (
+    "couldn't assign flavors to pod set head: insufficient quota for nvidia.com/gpu in flavor h100, "
+    "previously considered podsets requests (0) + current podset request (8) > maximum capacity (4)"
+)
+
+
+@pytest.mark.parametrize(
+    ("reason", "said", "verdict"),
+    [
+        ("Pending", TOO_MUCH, "fails"),
+        ("ExceedsMaxQuota", NO_QUOTA, "fails"),
+        ("NoMatchingFlavor", "flavor h100 doesn't match node affinity", "fails"),
+        ("Pending", f"{TOO_MUCH}, {NO_QUOTA}", "waiting"),
+    ],
+)
+@pytest.mark.parametrize("readable", [True, False])
+def test_what_never_fits_the_quota_fails_at_once(
+    reason: str, said: str, verdict: str, readable: bool
+) -> None:
+    found = judged(
+        job=suspended(),
+        workloads=[workload(said, reason)] if readable else None,
+        events=[event(reason, said, "w", "Workload")],
+        cluster=None,
+    )
+    assert found.verdict == verdict
+    if verdict == "fails":
+        assert found.failure_class is USER
+        assert found.message == (
+            f"RayJob {JOB}: can never be admitted by Kueue from the queue 'gpus': {said}; ask for less, or "
+            "have the queue's quota raised."
+        )
 
 
 @pytest.mark.parametrize("reason", ["Inadmissible", "Misconfigured"])

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.cluster.kuberay.waiting import (
     wait_for_cluster,
 )
 from airflow_provider_raybatch.contract.failures import FailureClass
-from tests.support.kubernetes.clock import Clock
+from tests.support.kubernetes.clock import Clock, timestamp
 from tests.support.kubernetes.memory import MemoryKubernetes, set_status
 from tests.support.kubernetes.seen import CLUSTER, HEAD, JOB, NO_GPU, START, event, pod, unschedulable
 from tests.support.kubernetes.server import ApiServer
@@ -228,6 +228,31 @@ def test_queue_is_told_without_a_right_to_workloads() -> None:
     assert (
         f"RayJob {JOB}: waits for Kueue to admit it from the queue 'gpus': no quota is left." in scene.lines
     )
+
+
+def idle(scene: Scene) -> None:
+    """Let half an hour pass."""
+    scene.server.clock.advance(1800)
+
+
+def admit(scene: Scene) -> None:
+    started = timestamp(scene.server.clock.now())
+    set_status(scene.server, "RayJob", JOB, {"jobDeploymentStatus": "Initializing", "startTime": started})
+
+
+def test_time_in_a_queue_is_not_that_of_the_cluster() -> None:
+    scene = Scene(suspend, idle, idle, admit, initialize, ready, queue="gpus")
+    assert scene.run(cluster_wait=600.0).deployment_status == "Waiting"
+    scene = Scene(suspend, idle, idle, admit, initialize, queue="gpus")
+    with pytest.raises(ClusterNotReadyError, match="cluster_wait: the cluster was not ready within 10 min"):
+        scene.run(cluster_wait=600.0)
+    assert 600 <= scene.slept <= 700
+
+
+def test_time_in_a_queue_has_a_bound_of_its_own() -> None:
+    scene = Scene(suspend, idle, idle, queue="gpus")
+    with pytest.raises(ClusterNotReadyError, match=r"queue_wait: the cluster was not admitted within 45 min"):
+        scene.run(cluster_wait=600.0, queue_wait=2700.0)
 
 
 def test_last_words_of_a_cluster() -> None:

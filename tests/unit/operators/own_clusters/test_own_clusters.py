@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import logging
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.role import OPERATIONS, PROXY, Operation, role_rules
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException
@@ -46,6 +48,25 @@ def test_deferred_batch_waits_and_follows_in_the_triggerer(kubernetes: World, ru
     result = go_on(own(deferrable=True), run, fired(follows))
     assert result["rows"] == 2
     assert objects(kubernetes) == []
+
+
+@pytest.mark.parametrize(
+    ("left", "queue_wait", "queued"),
+    [(None, None, None), (None, 600, 600), (7200, None, 7200), (7200, 600, 600)],
+)
+def test_time_in_a_queue_is_bounded_by_the_deadline(
+    kubernetes: World, run: Run, own: Batch, left: Any, queue_wait: Any, queued: float | None
+) -> None:
+    made = KubeRayCluster(
+        image="rayproject/ray:2.60.0", gpus_per_worker=0, kueue_queue="gpus", queue_wait=queue_wait
+    )
+    deadline = None if left is None else datetime.now(UTC) + timedelta(seconds=left)
+    waits = deferral(own(deferrable=True, ray_cluster=made, deadline=deadline), run)
+    if queued is None:
+        assert waits.trigger.queue_wait is waits.timeout is None
+    else:
+        assert queued - 60 < waits.trigger.queue_wait <= queued
+        assert waits.timeout.total_seconds() > waits.trigger.queue_wait + 1800
 
 
 def test_the_token_is_in_nothing_but_the_triggers_arguments(
