@@ -10,7 +10,7 @@ from typing import Any
 from airflow_provider_raybatch.cluster.kuberay import kube_names
 from airflow_provider_raybatch.cluster.kuberay.kueue import QUEUE_LABEL
 from airflow_provider_raybatch.cluster.kuberay.node_labels import CLOUDS, gpu_node_labels
-from airflow_provider_raybatch.cluster.kuberay.plain_secrets import check_manifest
+from airflow_provider_raybatch.cluster.kuberay.plain_secrets import check_manifest, check_texts
 from airflow_provider_raybatch.cluster.kuberay.pod_checks import (
     check_environment,
     check_gpus,
@@ -125,6 +125,7 @@ def _annotations(name: str, value: Any) -> None:
         _key(name, key)
         if not isinstance(text, str):
             raise SpecError(f"{name}: {key}: {shown(text)} is not text; give it as text.")
+    check_texts(name, value)
 
 
 def _key(name: str, key: Any) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.cluster.kuberay.api import Manifest
-from airflow_provider_raybatch.cluster.kuberay.plain_secrets import check_manifest
+from airflow_provider_raybatch.cluster.kuberay.plain_secrets import check_manifest, check_texts
 from airflow_provider_raybatch.cluster.kuberay.versions import ray_version
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
@@ -20,6 +20,9 @@ from airflow_provider_raybatch.contract.failures import SpecError
 _KINDS = ("RayCluster", "RayJob")
 _KEPT_OF_RAYJOB = frozenset({"rayClusterSpec"})
 _OF_CLUSTER = ("headGroupSpec", "rayVersion", "workerGroupSpecs")
+
+
+_LEAST = {"replicas": 0, "minReplicas": 0, "maxReplicas": 0, "numOfHosts": 1}
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,7 @@ def _checked(given: GivenSpec) -> GivenSpec:
     check_plain({"spec": given.spec, "metadata": [given.labels, given.annotations]}, "spec")
     check_shape(given.spec, "spec")
     check_manifest("spec", given.spec)
+    check_texts("spec: metadata", {"annotations": given.annotations})
     return given
 
 
@@ -197,6 +201,13 @@ def check_shape(spec: Mapping[str, Any], where: str) -> None:
                 f"{place}: groupName: {shown(name)} must be a name that no other group has; change it."
             )
         names.add(name)
+        for field_name, least in _LEAST.items():
+            number_of = group.get(field_name)
+            if number_of is not None and (type(number_of) is not int or number_of < least):
+                raise SpecError(
+                    f"{place}: {field_name}: {shown(number_of)} is not a whole number of at least {least}; "
+                    "correct it."
+                )
         fewest, most = group.get("minReplicas"), group.get("maxReplicas")
         if isinstance(fewest, int) and isinstance(most, int) and fewest > most:
             raise SpecError(f"{place}: minReplicas: {fewest} is more than maxReplicas {most}; lower it.")

@@ -97,7 +97,13 @@ def _made(cluster: KubeRayCluster, counts: WorkerCounts, may_scale: bool) -> Man
 
 def _queue(cluster: KubeRayCluster, given: GivenSpec) -> str | None:
     """Kueue's queue, by argument or by label."""
-    return cluster.kueue_queue or {**given.labels, **(cluster.labels or {})}.get(QUEUE_LABEL)
+    labelled = [(labels or {}).get(QUEUE_LABEL) for labels in (cluster.labels, given.labels)]
+    queues = list(dict.fromkeys(one for one in (cluster.kueue_queue, *labelled) if one))
+    if len(queues) > 1:
+        raise SpecError(
+            f"kueue_queue: it is {queues[0]!r}, and labels have the queue {queues[1]!r}; keep one."
+        )
+    return queues[0] if queues else None
 
 
 def _is_elastic(cluster: KubeRayCluster, given: GivenSpec) -> bool:

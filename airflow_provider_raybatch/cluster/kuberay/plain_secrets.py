@@ -53,6 +53,30 @@ def check_manifest(field: str, content: Any) -> None:
             raise SpecError(f"{field}: {name} is set for each cluster; remove it.")
         if isinstance(name, str) and "value" in variable:
             check_variable_value(field, name, variable["value"])
+    check_texts(field, content)
+
+
+def check_texts(field: str, content: Any, parent: str = "") -> None:
+    """Refuse a plain secret in any field of a manifest, such as an annotation or `redis-password`.
+
+    :param field: path of `content`.
+    :param parent: name of the field that `content` is the value of.
+    """
+    if isinstance(content, (list, tuple)):
+        for number, value in enumerate(content):
+            check_texts(f"{field}[{number}]", value)
+    if not isinstance(content, Mapping):
+        return
+    for key, value in content.items():
+        name = parent if key == "value" else str(key)
+        if "/" in name:  # annotations of injectors name files and switches in the middle
+            name = re.split(r"[^A-Za-z0-9]", name)[-1]
+        if isinstance(value, str) and value not in {"", "true", "false"} and looks_secret(name, value):
+            raise SpecError(
+                f"{field}: {key}: it looks like a secret, and a RayJob can be read by many; put it into a "
+                "Secret."
+            )
+        check_texts(f"{field}: {key}", value, str(key))
 
 
 def _variables(content: Any) -> Iterator[Mapping[str, Any]]:

@@ -57,6 +57,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"labels": "team"}, "labels: it must be a dictionary, but it is 'team'."),
     ({"annotations": {"a": 1}}, "annotations: a: 1 is not text; give it as text."),
+    ({"annotations": {"note": "hf_" + "a" * 30}}, "annotations: note: it looks like a secret, and a RayJob"),
     ({"workers": (3, 1)}, "workers: the fewest, 3, are more than the most, 1; exchange them."),
     ({"workers": -1}, "workers: it must be at least 0, but it is -1."),
     ({"workers": (0, 1, 2)}, "workers: (0, 1, 2) is not (fewest, most); give two numbers, or one."),
@@ -206,6 +207,7 @@ def test_secrets_are_told_by_name_and_value(name: str, value: str, secret: bool)
     [
         {"image": "{{ params.image }}"},
         {"image": IMAGE, "workers": "{{ params.most }}"},
+        {"image": IMAGE, "annotations": {"vault.hashicorp.com/agent-inject-secret-db": "kv/db"}},
         {"image": IMAGE, "labels": {"team": "{{ dag.owner }}"}},
         {"image": IMAGE, "env": {"A": "{{ ds }}", "HF_TOKEN": {"secretKeyRef": {"name": "n", "key": "k"}}}},
         {"name": "{{ params.cluster }}"},

@@ -15,6 +15,7 @@ import yaml
 
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.counts import worker_counts
+from airflow_provider_raybatch.cluster.kuberay.kueue import QUEUE_LABEL
 from airflow_provider_raybatch.cluster.kuberay.manifest import ray_cluster_spec, rayjob_manifest
 from airflow_provider_raybatch.contract.failures import SpecError
 
@@ -90,7 +91,17 @@ def test_patch_of_a_spec_is_checked() -> None:
     cluster = KubeRayCluster(
         spec={"rayVersion": "2.60.0", "headGroupSpec": HEAD}, patch={"workerGroupSpecs": [{"groupName": "a"}]}
     )
-    with pytest.raises(SpecError, match=r"^patch: workerGroupSpecs\[0\]: template\.spec\.containers: Ray's"):
+    with pytest.raises(SpecError, match=r"^patch\.workerGroupSpecs\[0\]: groupName: 'a' is not a group, as "):
+        ray_cluster_spec(cluster, worker_counts(None, cluster))
+
+
+@pytest.mark.parametrize("given", [{"kueue_queue": "a"}, {"labels": {QUEUE_LABEL: "a"}}])
+def test_two_queues_are_refused(given: dict[str, Any]) -> None:
+    labelled = {**manifest(**with_cluster()), "metadata": {"labels": {QUEUE_LABEL: "b"}}}
+    cluster = KubeRayCluster(spec=labelled, **given)
+    with pytest.raises(
+        SpecError, match=r"^kueue_queue: it is 'a', and labels have the queue 'b'; keep one\.$"
+    ):
         ray_cluster_spec(cluster, worker_counts(None, cluster))
 
 
@@ -158,6 +169,30 @@ MISTAKES: list[tuple[Any, str]] = [
     (
         with_cluster(workerGroupSpecs=[{**GROUP, "minReplicas": 3, "maxReplicas": 1}]),
         "spec: workerGroupSpecs[0]: minReplicas: 3 is more than maxReplicas 1; lower it.",
+    ),
+    *(
+        (
+            with_cluster(workerGroupSpecs=[{**GROUP, name: value}]),
+            f"spec: workerGroupSpecs[0]: {name}: {value!r} is not a whole number of at least {least}",
+        )
+        for name, value, least in [
+            ("replicas", -1, 0),
+            ("minReplicas", -2, 0),
+            ("maxReplicas", "3", 0),
+            ("numOfHosts", 0, 1),
+        ]
+    ),
+    (
+        with_cluster(headGroupSpec={**HEAD, "rayStartParams": {"redis-password": "geheim"}}),
+        "spec: headGroupSpec: rayStartParams: redis-password: it looks like a secret, and a RayJob",
+    ),
+    (
+        with_cluster(gcsFaultToleranceOptions={"redisPassword": {"value": "geheim"}}),
+        "spec: gcsFaultToleranceOptions: redisPassword: value: it looks like a secret",
+    ),
+    (
+        {**manifest(**with_cluster()), "metadata": {"annotations": {"x.example/api-token": "geheim"}}},
+        "spec: metadata: annotations: x.example/api-token: it looks like a secret",
     ),
     (
         with_cluster(upgradeStrategy={"type": "None"}),
