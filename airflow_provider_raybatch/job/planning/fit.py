@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from airflow_provider_raybatch.contract.arguments.accelerators import close_types
+from airflow_provider_raybatch.contract.arguments.accelerators import close_types, knows
 from airflow_provider_raybatch.job.planning.node_groups import ACCELERATOR, request, shown
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 
@@ -88,7 +88,7 @@ def _missing_type(wanted: str | None, cluster: Cluster) -> str:
     if wanted is None or wanted in present:
         return ""
     found = f"they have {', '.join(present)}" if present else "they have none"
-    close = ", ".join(map(repr, close_types(wanted, present)))
+    close = "" if knows(wanted) else ", ".join(map(repr, close_types(wanted, present)))
     near = f"; close to it: {close}" if close else ""
     return f"; no node has accelerator_type {wanted!r} ({found}{near})"
 

@@ -44,6 +44,13 @@ class TestFit:
                 "never",
                 "; no node has accelerator_type 'H200-141GB' (they have H200; close to it: 'H200'",
             ),
+            (
+                Cluster((HEAD, H200)),
+                {"accelerator_type": "H100"},
+                False,
+                "never",
+                "; no node has accelerator_type 'H100' (they have H200); ",
+            ),
             # A range fits where its fewest do.
             (Cluster((DGX,)), {"replicas": (2, 20)}, False, "fits", "holds 8 of 20 replicas of 1 CPU and 1"),
             (Cluster((HEAD, H200)), {"replicas": (2, 4)}, False, "never", "the job asks for 2 to 4 replicas"),
