@@ -60,7 +60,7 @@ def submit(
         verb = "Found finished job" if ended else "Re-attached to running job"
     reason = submitted.reason
     if reason == FIRST_JOB and run.record.earlier != ():
-        reason = "a new run began, as after each clear"
+        reason = "the first job of a new run"
     where = cluster.job_page(submitted.submission_id) or cluster.shown
     log.info("%s %s: %s (%s).", verb, submitted.submission_id, where, reason)
     cancel_handler.end_if_killed(log)

@@ -72,6 +72,8 @@ class Keeper:
 
     async def _explained(self, api: KubernetesClient, verdict: Verdict) -> Verdict:
         words = await why_silent(api, self._claim, self._ray_cluster())
+        if words.cause is not None and is_silent(verdict):
+            verdict = replace(verdict, lines=())  # they say that the follower waits for it
         verdict = self._with(verdict, words.lines)
         if words.cause is not None:
             why = words.cause

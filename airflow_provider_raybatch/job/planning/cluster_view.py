@@ -152,7 +152,7 @@ def wait_for(
         if time.monotonic() - began > seconds:
             raise PreflightError(
                 f"cluster_wait: {seconds:g} s are over and {verdict.situation}; raise cluster_wait, ask "
-                "for fewer replicas or smaller ones, or add nodes.",
+                "for fewer replicas or smaller ones, or add nodes or quota.",
                 FailureClass.STALLED,
             )
         check()

@@ -35,7 +35,7 @@ def test_says_why_a_job_was_submitted(ray: FakeRay, run: Run, capsys: pytest.Cap
     assert " (the first job of this run)." in capsys.readouterr().out
     run.clear()
     defer(run)
-    assert " (a new run began, as after each clear)." in capsys.readouterr().out
+    assert " (the first job of a new run)." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("errors", [0, 1])

@@ -79,7 +79,9 @@ def test_retry_releases_what_a_dead_attempt_left(
     assert objects(kubernetes) == []
 
 
-def test_replaced_cluster_ends_the_attempt_at_once(kubernetes: World, run: Run, own: Batch) -> None:
+def test_replaced_cluster_ends_the_attempt_at_once(
+    kubernetes: World, run: Run, own: Batch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def evict() -> None:
         job = only(kubernetes, "RayJob")
         before = job["status"]["rayClusterName"]
@@ -94,6 +96,7 @@ def test_replaced_cluster_ends_the_attempt_at_once(kubernetes: World, run: Run, 
     with pytest.raises(RayBatchException, match="was replaced") as caught:
         own().execute(run.context())
     assert caught.value.failure_class is FailureClass.NODE_LOST
+    assert "Waiting up to" not in capsys.readouterr().out
     assert objects(kubernetes) == []
 
 
