@@ -18,7 +18,7 @@ def asserts(test: ast.AST) -> bool:
         if isinstance(node, ast.Call):
             called = node.func
             name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-            if name.startswith("assert_") or name in {"raises", "fail"}:
+            if name.startswith("assert_") or name in {"raises", "warns", "fail"}:
                 return True
     return False
 

@@ -73,7 +73,7 @@ def _adapters(chance: random.Random, root: Path) -> Work:
 
 
 def _pictures(chance: random.Random, root: Path, in_steps: bool = False) -> Work:
-    """Rows about pictures by reference, some of which can't be read, or change meanwhile.
+    """Rows about pictures by reference; some can't be read, and some change meanwhile.
 
     :param in_steps: whether a second step shows the picture again.
     """

@@ -36,7 +36,7 @@ MUTANTS = by_file({
             *_TESTS,
         ),
         "lost-answers-are-paid-for-by-each-row": (
-            "        if job.spec.deduplicate:\n            self._share(lost)\n",
+            "        if job.spec.deduplicate:\n            self._follow(lost)\n",
             "",
             "Where the store's data was deleted, each of 500 rows that ask the same is paid for.",
             *_TESTS,
@@ -48,8 +48,8 @@ MUTANTS = by_file({
             *_TESTS,
         ),
         "failures-before-answers": (
-            "for failures in (False, True):",
-            "for failures in (True, False):",
+            "for failures in (False, True))",
+            "for failures in (True, False))",
             "Equal rows share a failure although one of them has an answer.",
             "job/reuse/test_fan_out.py::test_an_answer_counts_more_than_an_earlier_failure",
         ),

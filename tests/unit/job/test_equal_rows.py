@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole jobs over equal rows, one of which is asked for all: it may fail, or ask something else by then."""
+"""Whole jobs over equal rows: the one that is asked for all may fail, or ask something else by then."""
 
 from __future__ import annotations
 
@@ -101,20 +101,20 @@ def said(**pictures: Picture) -> list[tuple[str, str]]:
     return sorted((name, pictures[name].said) for name in ROWS if name in pictures)
 
 
-def test_they_share_the_failure_of_a_broken_picture(world: World) -> None:
+def test_a_broken_picture_fails_all_equal_rows(world: World) -> None:
     world.cut("a", "copy")
     summary = world.run()
     assert (summary.rows, summary.errors, world.asked) == (2, 3, 1)
     assert world.answers(summary) == said(b=OTHER)
 
 
-def test_they_share_the_failure_of_a_prompt_that_is_too_long(world: World) -> None:
+def test_too_long_a_prompt_fails_all_equal_rows(world: World) -> None:
     """It is found before the picture is read, so the row has no key."""
     summary = world.run(prompt="What is that? " * 300, engine_args={"max_model_len": 64})
     assert (summary.rows, summary.errors, world.asked) == (0, 5, 0)
 
 
-def test_they_share_the_failure_of_a_picture_that_takes_too_long(world: World) -> None:
+def test_too_slow_a_picture_fails_all_equal_rows(world: World) -> None:
     def too_long(content: bytes, _: int) -> Any:
         if content == ONE.content():
             raise ImageError("it took too long")

@@ -68,7 +68,10 @@ UNKNOWN = "vLLM has no such sampling parameter; write"
         ({"structured_outputs": {}}, "structured_outputs: no constraint is given; give one of json, regex,"),
         ({"structured_outputs": {"chioce": ["a"]}}, "structured_outputs: there is no 'chioce'; did you mean"),
         ({"structured_outputs": {"choice": "yes"}}, "structured_outputs: choice: it must be a list of at"),
-        ({"structured_outputs": {"choice": []}}, "structured_outputs: choice: it must be a list of at least"),
+        (
+            {"structured_outputs": {"choice": []}},
+            "structured_outputs has an empty list of choices; give at least one",
+        ),
         ({"structured_outputs": {"choice": [1, 2]}}, "structured_outputs: choice: it must be a list of at"),
         ({"structured_outputs": {"json": [1]}}, "structured_outputs: json: it must be a JSON schema, an obj"),
         ({"structured_outputs": {"json": "{'type"}}, "structured_outputs: json: the text is not JSON"),

@@ -171,7 +171,7 @@ def test_a_workers_extension_of_the_user_stays(capsys: pytest.CaptureFixture[str
 
 
 def weights(rows: list[int | None] | int, width: int = 8) -> Any:
-    """Of a layer, or of its parts, some of which may have none."""
+    """Return weights of a layer, or of its parts; some parts may have none."""
     if isinstance(rows, int):
         return SimpleNamespace(lora_a=np.zeros((2, width)), lora_b=np.zeros((rows, 2)))
     both = [(None, None) if one is None else (np.zeros((2, width)), np.zeros((one, 2))) for one in rows]

@@ -90,7 +90,7 @@ class TestMaxCost:
         assert (budget.gpu_hours, budget.money.cost) == (0, 0)
 
 
-def test_what_earlier_submissions_paid_is_in_their_parts_and_notes(tmp_path: Path) -> None:
+def test_what_earlier_submissions_paid_is_in_parts_and_notes(tmp_path: Path) -> None:
     disk = LocalFolder(str(tmp_path))
     cut_off = RowFailure("length", "cut off", input_tokens=3, output_tokens=20)
     part(disk, [{}] * 4, [response("two words"), failure(), response("one"), cut_off])

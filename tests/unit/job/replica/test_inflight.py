@@ -209,7 +209,7 @@ def test_a_row_that_has_answers_stays_with_its_replica(tmp_path: Path) -> None:
     assert kept == [PLACES, PLACES + 2, PLACES + 4]
 
 
-def test_no_row_begins_while_an_answer_waits_too_long_for_its_part(
+def test_no_row_begins_while_an_answer_waits_too_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether it waits for its turn or is being written: a kill would lose the answers after it, too."""
