@@ -124,7 +124,8 @@ class EchoEngine:
     def _encode_one(self, request: Request) -> _Encoded | RowFailure:
         try:
             sampling = parsed("sampling", EchoSampling, {**self._sampling, **request.sampling})
-            check_sampling_values(request.sampling)
+            if request.sampling:
+                check_sampling_values(request.sampling)
         except RaybatchError as error:
             return RowFailure("engine", str(error))
         if self._pooling is not None:
