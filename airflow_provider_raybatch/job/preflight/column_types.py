@@ -105,7 +105,7 @@ class _Inputs(Task):
 
     @property
     def output_type(self) -> pa.StructType:
-        return pa.struct([("response", pa.string())])
+        return pa.struct([("x", pa.string())])
 
     def output(self, response: Response) -> dict[str, Any]:
         return {}
