@@ -75,9 +75,10 @@ async def wait_for_cluster(
             if seen.rayjob is not None:
                 job, most = rayjob_state(seen.rayjob), cluster_wait
                 field, begun = "cluster_wait", job.created
-                if job.suspended:
+                is_queued = QUEUE_LABEL in (seen.rayjob["metadata"].get("labels") or {})
+                if is_queued and job.suspended:
                     field, most, suspended = "queue_wait", _no_end(queue_wait), seen.now
-                elif QUEUE_LABEL in (seen.rayjob["metadata"].get("labels") or {}):
+                elif is_queued:
                     begun = max(begun, job.started or 0.0, suspended)
                 deadline = clock() + most - max(0.0, seen.now - begun)
             found = judge_waiting(seen, state)

@@ -255,6 +255,12 @@ def test_time_in_a_queue_has_a_bound_of_its_own() -> None:
         scene.run(cluster_wait=600.0, queue_wait=2700.0)
 
 
+def test_a_cluster_suspended_in_no_queue_has_the_usual_bound() -> None:
+    scene = Scene(suspend, idle, idle)
+    with pytest.raises(ClusterNotReadyError, match="cluster_wait: the cluster was not ready within 10 min"):
+        scene.run(cluster_wait=600.0, queue_wait=2700.0)
+
+
 def test_last_words_of_a_cluster() -> None:
     scene = Scene()
     dead = pod(phase="Failed", node="n1", ended={"exitCode": 137, "reason": "OOMKilled"})
