@@ -44,7 +44,7 @@ th, td { text-align: left; vertical-align: top; padding: .3rem 1rem .3rem 0; bor
 td { min-width: 6rem; }
 th { font-weight: 500; }
 thead th { color: var(--dim); font-size: .875rem; white-space: nowrap; }
-tbody th { min-width: 8rem; max-width: 22rem; }
+tbody th { min-width: 12.5rem; max-width: 22rem; }
 .number { text-align: right; white-space: nowrap; min-width: 0; }
 td.change { white-space: normal; min-width: 5rem; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); gap: 0

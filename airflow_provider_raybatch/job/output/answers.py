@@ -14,7 +14,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import storable
 from airflow_provider_raybatch.job.tasks.base import Task
 
-MOST, LONGEST = 50, 200
+MOST, LONGEST = 50, 60
 """Different answers, and characters of one; with more, nothing is counted any more."""
 _FIRST, _AT_ONCE = 1000, 50_000
 """Answers that are looked at together: texts are given up after the first ones."""
