@@ -90,12 +90,11 @@ class RowTemplate:
 
     @property
     def braced(self) -> dict[str, str]:
-        """Text in braces, such as ``{name}`` or ``{row.a b}``, each with the column that may be meant."""
-        found = {}
-        for braces in _BRACED.finditer(self._rest):
-            of_row = _OF_ROW.fullmatch(braces[1])
-            found[braces[0]] = (of_row[1] or of_row[2]) if of_row else braces[1]
-        return found
+        """Text such as ``{name}``, ``{row.a b}`` and an open ``{row.a``, each with the column it may mean."""
+        inside = {braces[0]: braces[1] for braces in _BRACED.finditer(self._rest)}
+        inside |= {text: text.strip("{ \t") for text in self.lookalikes if "}" not in text}
+        of_row = {text: _OF_ROW.fullmatch(name) for text, name in inside.items()}
+        return {text: (found[1] or found[2]) if (found := of_row[text]) else inside[text] for text in inside}
 
     @property
     def _rest(self) -> str:

@@ -22,6 +22,10 @@ NO_COLUMN = "names no column, so each row would pay for the same request; "
             f"prompt: 'T {{subject}}' {NO_COLUMN}write {{subject}} as {{row.subject}} if it is a column.",
         ),
         (
+            {"prompt": "T {row.a or"},
+            f"prompt: 'T {{row.a or' {NO_COLUMN}write {{row.a as {{row.a}} if it is a column.",
+        ),
+        (
             {"prompt": "T", "system_prompt": '{"a": 1} {row} {row.Ticket ID}'},
             f"prompt: 'T' {NO_COLUMN}write {{row.Ticket ID}} as {{row['Ticket ID']}} if it is a column.",
         ),
