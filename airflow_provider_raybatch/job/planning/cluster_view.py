@@ -116,6 +116,17 @@ def check_versions() -> dict[str, str]:
     }
 
 
+def refuse_never(plan: Plan, cluster: Cluster, seconds: float) -> fit.Fit:
+    """Whether the cluster holds the plan, now or within `seconds`.
+
+    :raises PreflightError: it never can.
+    """
+    verdict = fit.assess(plan, cluster, cluster.autoscaler is not None or seconds > 0)
+    if verdict.verdict == "never":
+        raise PreflightError(verdict.sentence, FailureClass.UNSCHEDULABLE)
+    return verdict
+
+
 def wait_for(
     plan: Plan,
     cluster_wait: float | None,
@@ -136,14 +147,11 @@ def wait_for(
     """
     began, announced = time.monotonic(), False
     cluster = view()
-    autoscales = cluster.autoscaler is not None
+    seconds = fit.longest_wait(cluster_wait, cluster.autoscaler is not None, held_before)
     while True:
-        seconds = fit.longest_wait(cluster_wait, autoscales, held_before)
-        verdict = fit.assess(plan, cluster, autoscales or seconds > 0)
+        verdict = refuse_never(plan, cluster, seconds)
         if verdict.verdict == "fits":
             return cluster
-        if verdict.verdict == "never":
-            raise PreflightError(verdict.sentence, FailureClass.UNSCHEDULABLE)
         if not announced:
             emit(Phase(phase="waiting", message=verdict.sentence))
             announced = True

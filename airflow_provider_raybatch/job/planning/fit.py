@@ -65,13 +65,15 @@ def assess(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
     missing = wanted - placed
     largest = max(cluster.nodes, key=lambda node: (node.get("GPU", 0.0), node.get("CPU", 0.0)), default={})
     where = "over any nodes" if plan.spans_nodes else "on one node each"
+    field, remedy = "replicas", "ask for fewer replicas or smaller ones, or add nodes"
+    if plan.gpus and not cluster.has_gpus:
+        field, remedy = _asks_for_gpus(plan), "add nodes with GPUs, or leave out what asks for them"
     room = {name: largest.get(name, 0.0) for name in asked}
     situation = (
-        f"replicas: the job asks for {plan.number_of_replicas} {_noun(plan)} of {shown(asked)} {where}, and "
+        f"{field}: the job asks for {plan.number_of_replicas} {_noun(plan)} of {shown(asked)} {where}, and "
         f"the cluster has room for {placed} (largest node: {shown(room)})"
     )
     situation += _missing_type(plan.accelerator_type, cluster)
-    remedy = "ask for fewer replicas or smaller ones, or add nodes"
     if not autoscaling:
         return Fit("never", situation, f"{remedy}, or set cluster_wait if they are about to join")
     if cluster.autoscaler is not None and (most := cluster.may_hold(asked, plan.spans_nodes)) < wanted:
@@ -79,6 +81,12 @@ def assess(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
         groups = cluster.autoscaler.sentence(asked)
         return Fit("never", f"{situation}; {added}: {groups}", f"{remedy}, or change the node groups")
     return Fit("wait", situation, f"waiting for {missing} more from the autoscaler")
+
+
+def _asks_for_gpus(plan: Plan) -> str:
+    if plan.gpus > 1:
+        return "engine_args"
+    return "num_gpus" if plan.accelerator_type is None else "accelerator_type"
 
 
 def _missing_type(wanted: str | None, cluster: Cluster) -> str:

@@ -116,6 +116,12 @@ class Cluster:
         """Replicas that fit on the nodes."""
         return replicas_on([(node, 1) for node in self.nodes], asked, spans_nodes)
 
+    @property
+    def has_gpus(self) -> bool:
+        """Whether a node has a GPU, or the autoscaler may add one."""
+        groups = self.autoscaler is not None and self.autoscaler.names("GPU")
+        return groups or any(node.get("GPU") for node in self.nodes)
+
     def gpus_of_a_node(self, accelerator_type: str | None) -> int:
         """GPUs, of this type, of the largest node, including those that the autoscaler may add."""
         gpu = {name: amount for name, amount in request(1.0, 1.0, accelerator_type).items() if name != "CPU"}
@@ -209,8 +215,7 @@ def _gpus(spec: BatchInferenceSpec, cluster: Cluster) -> tuple[float, str]:
     if spec.engine == "echo" and not spec.has_parallel_sizes:
         return 0, "the echo engine has no model"
     if (
-        not any(node.get("GPU") for node in cluster.nodes)
-        and not (cluster.autoscaler and cluster.autoscaler.names("GPU"))
+        not cluster.has_gpus
         and spec.accelerator_type is None
         and spec.gpus_per_replica == 1
         and spec.num_gpus is None

@@ -20,6 +20,7 @@ from airflow_provider_raybatch.job.engine import echo_args, forced, vllm_args
 from airflow_provider_raybatch.job.failures.public_errors import guarded_task
 from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.planning.context_length import MEASURED
+from airflow_provider_raybatch.job.planning.fit import longest_wait
 from airflow_provider_raybatch.job.preflight import known_models
 from airflow_provider_raybatch.job.preflight.adapter_check import as_located, notes_of
 from airflow_provider_raybatch.job.preflight.image_check import (
@@ -51,17 +52,23 @@ Environment = dict[str, SecretStr]
 def wait_for_engine_node(
     spec: BatchInferenceSpec, held_before: bool, emit: Emit, check: Callable[[], None] = lambda: None
 ) -> None:
-    """Wait for a node with room for a replica, if the driver's node has no vLLM.
+    """Wait for a node with room for a replica; if the driver's node has vLLM, only refuse what never fits.
 
     :param check: see :func:`~airflow_provider_raybatch.job.planning.cluster_view.wait_for`.
     :raises PreflightError: the cluster can't add such a node, or did not in time.
     """
-    if spec.engine == "echo" or not engine_is_here(spec) or vllm_is_here():
+    if spec.engine == "echo" or not engine_is_here(spec):
         return
-    one = replace(plan.make(spec, 1, cluster_view.view()), replicas=1, fewest_replicas=None)
-    if one.gpus and cluster_view.gpu_node(spec.accelerator_type) is None:
-        with ExitStack() as held:
-            cluster_view.wait_for(one, spec.cluster_wait, held_before, emit, held, check)
+    cluster = cluster_view.view()
+    one = replace(plan.make(spec, 1, cluster), replicas=1, fewest_replicas=None)
+    if not one.gpus or cluster_view.gpu_node(spec.accelerator_type) is not None:
+        return
+    if vllm_is_here():
+        seconds = longest_wait(spec.cluster_wait, cluster.autoscaler is not None, held_before)
+        cluster_view.refuse_never(one, cluster, seconds)
+        return
+    with ExitStack() as held:
+        cluster_view.wait_for(one, spec.cluster_wait, held_before, emit, held, check)
 
 
 def vllm_is_here() -> bool:

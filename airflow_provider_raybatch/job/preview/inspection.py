@@ -261,12 +261,10 @@ def _why_unseen(spec: BatchInferenceSpec) -> str:
     cluster = cluster_view.view()
     one = plan.make(spec, 1, cluster)
     seconds = fit.longest_wait(spec.cluster_wait, cluster.autoscaler is not None, False)
-    if not one.gpus or fit.assess(one, cluster, seconds > 0).verdict != "wait":
+    if not one.gpus:
         return ""
-    return (
-        "the model was not checked and tokens are not counted: no node that runs now has vLLM; the job would "
-        "wait for one"
-    )
+    outlook = "; the job would wait for one" * (fit.assess(one, cluster, seconds > 0).verdict == "wait")
+    return "the model was not checked and tokens are not counted: no node that runs now has vLLM" + outlook
 
 
 def _look_back(found: Inspected, journal: Journal, refusals: Refusals) -> None:

@@ -51,6 +51,18 @@ class TestFit:
                 "never",
                 "; no node has accelerator_type 'H100' (they have H200); ",
             ),
+            # The argument that asks for GPUs is named where no node has one.
+            (
+                LAPTOP,
+                {"num_gpus": 1},
+                False,
+                "never",
+                "num_gpus: the job asks for 1 replica of 1 CPU and 1 GPU on one node each, and the cluster "
+                "has room for 0 (largest node: 2 CPU and 0 GPU); add nodes with GPUs, or leave out what asks",
+            ),
+            (LAPTOP, BY_FOUR, False, "never", "engine_args: the job asks for 1 replica of 1 CPU and 4 GPU"),
+            (LAPTOP, OF_H200, False, "never", "accelerator_type: the job asks for 1 replica of 1 CPU and 1"),
+            (autoscaled(HEAD, groups=[(SMALL, 1)]), {"replicas": 9}, True, "never", "replicas: the job asks"),
             # A range fits where its fewest do.
             (Cluster((DGX,)), {"replicas": (2, 20)}, False, "fits", "holds 8 of 20 replicas of 1 CPU and 1"),
             (Cluster((HEAD, H200)), {"replicas": (2, 4)}, False, "never", "the job asks for 2 to 4 replicas"),

@@ -21,7 +21,7 @@ from airflow_provider_raybatch.job.preflight.input_check import Sample
 from airflow_provider_raybatch.job.preflight.memory_check import model_sizes
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.storage.folder import Folder, folder
-from tests.support.clusters import DGX
+from tests.support.clusters import DGX, HEAD
 from tests.support.model_configs import SHAPES
 from tests.support.specs import spec, submitted
 
@@ -70,6 +70,19 @@ def test_no_engine_starts_for_a_model_that_no_gpu_holds(
         ready._check_model(context, job, Sample([], [], 0))
     assert context.launch.loads == loads
     assert [notice.message[:8] for notice in notices] == (["memory: "] if shape == "8B" else [])
+
+
+@pytest.mark.parametrize("has_vllm", [True, False])
+def test_missing_gpus_are_refused_before_the_model(monkeypatch: pytest.MonkeyPatch, has_vllm: bool) -> None:
+    monkeypatch.setattr(engine_check, "vllm_is_here", lambda: has_vllm)
+    monkeypatch.setattr(engine_check.cluster_view, "view", lambda: Cluster((HEAD,)))
+    monkeypatch.setattr(engine_check.cluster_view, "gpu_node", lambda _: None)
+    job = spec(engine="vllm", model="/no/such/model", num_gpus=1)
+    context = ready.JobContext(job, Secrets(), lambda _: None, launch=LaunchLog())
+    context.source = SimpleNamespace(rows=5)
+    context.journal = SimpleNamespace(folder=None, began_before=lambda: False)
+    with pytest.raises(PreflightError, match=r"^num_gpus: the job asks for 1 replica"):
+        ready._check_model(context, job, Sample([], [], 0))
 
 
 def claimed_the_day_before(destination: Folder, at: float) -> None:

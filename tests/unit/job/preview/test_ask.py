@@ -184,6 +184,9 @@ def test_a_node_with_vllm_is_waited_for(
     place = LocalFolder(str(tmp_path / "out"))
     _, end = report_of(place, source, **fields)
     assert any("no node that runs now has vLLM" in notice for notice in end.notices)
+    _, end = report_of(place, source, **{**fields, "cluster_wait": 0})
+    assert [one.partition(":")[0] for one in end.refusals] == ["accelerator_type"]
+    assert any(notice.endswith("no node that runs now has vLLM") for notice in end.notices)
     assert came == []
     report_of(place, source, ask=1, **fields)
     assert came == ["node-1"]
