@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.text import nearest
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 
 _DEPTH = "AIRFLOW__CORE__DAGBAG_IMPORT_ERROR_TRACEBACK_DEPTH"
@@ -49,7 +50,10 @@ def find_task(file: str, task_id: str | None) -> Any:
 def _dags(file: str) -> list[Any]:
     path = Path(file).absolute()
     if not path.is_file():
-        raise SpecError(f"dag: {file} is not a file; name a DAG file.")
+        near = nearest(path.name, (one.name for one in path.parent.glob("*.py")))
+        raise SpecError(
+            f"dag: {file} is not a file; {f'did you mean {near!r}?' if near else 'name a DAG file.'}"
+        )
     from airflow.dag_processing.dagbag import DagBag
 
     # What a DAG file prints is not part of a verb's output.

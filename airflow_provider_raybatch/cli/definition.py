@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_provider_raybatch import __version__
 from airflow_provider_raybatch.cli.verbs import PROGRAM, SUMMARY, VERBS
@@ -16,9 +17,22 @@ if TYPE_CHECKING:
     from airflow.cli.cli_config import CLICommand
 
 
+class _Parser(argparse.ArgumentParser):
+    """Suggests the verb or value that a misspelt one is most like."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with the message."""
+        import difflib
+
+        if found := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
+            close = difflib.get_close_matches(found[1], re.findall(r"[\w.-]+", found[2]), n=1)
+            message += f"; did you mean {close[0]!r}?" if close else ""
+        super().error(message)
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of ``raybatch``."""
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog=PROGRAM,
         description=f"{SUMMARY}.",
         epilog=f"Begin with: {PROGRAM} init FILE. Examples of each verb: {PROGRAM} VERB --help.",

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
@@ -59,6 +61,13 @@ def cut_to(longest: int, text: str) -> str:
 def count_of(count: int, noun: str, plural: str | None = None) -> str:
     """A count and its noun: "1 row", "1,200 rows"; `plural` is by default the noun with an "s"."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` most likely misspells, whatever its case."""
+    plain = {one.lower(): one for one in sorted(known) if one != name}
+    close = difflib.get_close_matches(name.lower(), plain, n=1)
+    return plain[close[0]] if close else None
 
 
 def write_utf8() -> None:

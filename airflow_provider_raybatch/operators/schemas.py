@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from airflow_provider_raybatch.contract.arguments.response_schema import schema_problem
 from airflow_provider_raybatch.contract.arguments.sampling import schema_of
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -43,7 +44,7 @@ def _problem(schema: Mapping[str, Any]) -> str:
             # Without formats: Python does not know all patterns that grammars do.
             draft.check_schema(schema, format_checker=None)
         except SchemaError as error:
-            first = first or f"{error.json_path}: {error.message}"
+            first = first or schema_problem(error)
         else:
             return ""
     return first

@@ -138,6 +138,11 @@ class LocalFolder:
             found = [self._entry(start)] if start.is_file() else self._entries(start, depth)
         return sorted(found, key=lambda entry: entry.path)
 
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """Names of the folders directly below `prefix`."""
+        with local_errors("list", self._path(prefix)):
+            return sorted(path.name for path in self._path(prefix).iterdir() if path.is_dir())
+
     def holds(self, prefix: str) -> bool:
         with local_errors("list", self._path(prefix)):
             return next(_files(self._path(prefix), through_links=False), None) is not None

@@ -12,6 +12,7 @@ import jsonschema
 import pyarrow as pa
 from jsonschema.exceptions import best_match
 
+from airflow_provider_raybatch.contract.arguments.response_schema import schema_problem
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.sift import Checked, Drop, text_column, with_column
@@ -50,7 +51,7 @@ class SchemaCheck:
             kind.check_schema(schema)
         except jsonschema.SchemaError as error:
             raise WorkflowError(
-                f"schema: it is not a JSON schema ({error.message} at {error.json_path}); correct it."
+                f"schema: it is not a JSON schema ({schema_problem(error)}); correct it."
             ) from error
         self._validator = kind(schema)
         self._properties = dict(schema.get("properties", {})) if extract else {}

@@ -15,12 +15,30 @@ from urllib.parse import unquote
 from airflow_provider_raybatch.contract.arguments.vllm_sampling import CONSTRAINTS
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.names import checked_column_name
-from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.contract.text import count_of, nearest
 
 _KINDS = {"integer": "a number", "number": "a number", "boolean": "true or false", "string": "text"}
 """What a property of a JSON schema holds, by its type."""
+_TYPES = (*_KINDS, "array", "null", "object")
 MOST_PROPERTIES = 2000
 """As many columns as `postprocess` may add."""
+
+
+def schema_problem(error: Any) -> str:
+    """What is wrong with a JSON schema, with the keyword's path; of jsonschema's ``SchemaError``."""
+    path = [None, None, *error.absolute_path]
+    values = error.instance if isinstance(error.instance, list) else [error.instance]
+    unknown = next((one for one in values if isinstance(one, str) and one not in _TYPES), None)
+    of_type = path[-1] == "type" and path[-2] not in ("properties", "$defs", "definitions")
+    if unknown is not None and (of_type or path[-2] == "type"):
+        return f"{error.json_path}: {_not_a_type(unknown)}"
+    return f"{error.json_path}: {error.message}"
+
+
+def _not_a_type(name: str) -> str:
+    near = nearest(name, _TYPES)
+    hint = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(_TYPES))}"
+    return f"{name!r} is not a type of JSON; {hint}"
 
 
 def unwrapped(value: Mapping[str, Any]) -> Any:
@@ -89,6 +107,8 @@ def properties_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(top, Mapping):
         raise ValueError(f"'$ref' at the top of {shown(dict(schema))} leads to no schema in it; correct it")
     kind, properties = top.get("type", "object"), top.get("properties")
+    if isinstance(kind, str) and kind not in _TYPES:
+        raise ValueError(f"the schema has at its top $.type: {_not_a_type(kind)}")
     if kind != "object" or ("type" not in top and properties is None):
         allowed = f"'type': {kind!r}" if "type" in top else shown(dict(top))
         raise ValueError(

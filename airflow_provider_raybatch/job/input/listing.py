@@ -26,7 +26,7 @@ from airflow_provider_raybatch.contract.location import WILDCARDS, local_path, s
 from airflow_provider_raybatch.contract.manifest import parse_manifest
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.shown_uri import shown_uri
-from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.contract.text import count_of, nearest
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.copies import Copies, scratch_error
 from airflow_provider_raybatch.job.input.data_files import data_paths
@@ -35,7 +35,7 @@ from airflow_provider_raybatch.job.input.saved_datasets import saved_files
 from airflow_provider_raybatch.job.input.tables import Kinds, refuse_tables
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import RefusedError, StorageError, error_prefix
-from airflow_provider_raybatch.storage.folder import ReadableFolder, folder
+from airflow_provider_raybatch.storage.folder import LocalFolder, ReadableFolder, folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 _EXTENSIONS: dict[str, SourceFormat] = {
@@ -236,9 +236,11 @@ def _expand(
             raise PreflightError(
                 f"source: only empty folders are at {path}; write files there, or name others."
             )
-        raise PreflightError(
-            f"source: nothing is at {path}; check the path, and that the cluster's nodes can see it."
+        near = _nearest(place, inside)
+        remedy = (
+            f"did you mean {near!r}?" if near else "check the path, and that the cluster's nodes can see it."
         )
+        raise PreflightError(f"source: nothing is at {path}; {remedy}")
     if pattern is None and (published := _published(place, inside, entries)) is not None:
         return published
     if pattern is None and (saved := saved_files(place, inside, entries)) is not None:
@@ -264,6 +266,16 @@ def _expand(
     listed = inside if pattern is None or pattern.startswith("**/") else None
     refuse_tables(path, place, [entry.path for entry in entries], [e.path for e in found], listed, known)
     return [_file(place, entry) for entry in found]
+
+
+def _nearest(place: ReadableFolder, inside: str) -> str | None:
+    """The name of a file or folder beside a missing one that is most like its own."""
+    parent, _, name = inside.rpartition("/")
+    beside: list[str] = []
+    with contextlib.suppress(StorageError):
+        beside = [entry.path.rpartition("/")[2] for entry in place.list(parent, 1)]
+        beside += place.folders(parent) if isinstance(place, (LocalFolder, S3Folder)) else []
+    return nearest(name, beside)
 
 
 def _below(place: ReadableFolder, inside: str, pattern: str | None) -> Sequence[Entry]:

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.contract.text import count_of, nearest
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles, files_of
 from airflow_provider_raybatch.job.preflight.model_version import hub_token
 
@@ -59,10 +59,14 @@ def refuse_missing(model: str) -> None:
 
     :raises PreflightError: nothing has this path.
     """
-    if model.startswith("/") and not Path(model).exists():
+    path = Path(model)
+    if model.startswith("/") and not path.exists():
+        near = None
+        with contextlib.suppress(OSError):
+            near = nearest(path.name, (one.name for one in path.parent.iterdir()))
+        meant = f"did you mean {near!r}, or is the folder" if near else "correct the path, or make the folder"
         raise PreflightError(
-            f"model: nothing is at {model!r} on the node that checks it; correct the path, or make the "
-            "folder readable on every node."
+            f"model: nothing is at {model!r} on the node that checks it; {meant} readable on every node."
         )
 
 

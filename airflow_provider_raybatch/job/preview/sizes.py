@@ -65,7 +65,8 @@ def _counted(found: Inspected, request: PreviewRequest, refusals: Refusals) -> P
     picked = picked_runs(chunks, None if request.all_rows else MOST_COUNTED, request.seed or _SEED)
     made = tokens.ask(Question(found.asked(), picked))
     if made.problem:
-        refusals.refuse(made.problem)
+        if found.checked is not None:  # else the check of the model says why
+            refusals.refuse(made.problem)
         return None
     is_sample = len(picked) < len(chunks)
     if not is_sample:

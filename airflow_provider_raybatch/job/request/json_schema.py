@@ -15,7 +15,7 @@ from decimal import Decimal
 from itertools import product
 from typing import Any
 
-from airflow_provider_raybatch.contract.arguments.response_schema import target_of
+from airflow_provider_raybatch.contract.arguments.response_schema import schema_problem, target_of
 from airflow_provider_raybatch.contract.arguments.sampling import schema_of
 
 _DATA = frozenset({"default", "examples", "const", "enum"})
@@ -109,18 +109,16 @@ def _validator(text: str) -> Any:
     kinds = [validators.validator_for(schema, default=newest)]
     if "$schema" not in schema:  # older drafts write lists of items and exclusive bounds in another way
         kinds += [validators.Draft7Validator, validators.Draft4Validator]
-    refused: SchemaError | None = None
+    refused = ""
     for kind in kinds:
         try:
             kind.check_schema(schema, format_checker=None)
         except SchemaError as error:
-            refused = refused or error
+            refused = refused or schema_problem(error)
             continue
         tolerant = validators.extend(kind, {"pattern": _pattern, "multipleOf": _multiple_of})
         return tolerant(schema, registry=Registry())  # which gets nothing from the network
-    raise ValueError(
-        f"is not a JSON schema ({refused.json_path}: {refused.message}); correct it"  # type: ignore[union-attr]
-    )
+    raise ValueError(f"is not a JSON schema ({refused}); correct it")
 
 
 def _pattern(validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[Any]:

@@ -231,6 +231,13 @@ def test_options_that_cannot_be_used(words: tuple[str, ...], said: str) -> None:
     assert said in refused(*words)
 
 
+def test_a_misspelt_dag_file_names_the_nearest(dag_file: Callable[[str], str]) -> None:
+    file = Path(dag_file("batch()"))
+    near = str(file.with_name(f"{file.stem}x.py"))
+    assert refused("--dag", near).startswith(f"dag: {near} is not a file; did you mean {file.name!r}?")
+    assert "did you mean" not in refused("--dag", str(file.parent))
+
+
 def test_secrets_are_masked(dag_file: Callable[[str], str]) -> None:
     from airflow.sdk.log import mask_secret
 

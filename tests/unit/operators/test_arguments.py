@@ -110,7 +110,8 @@ def test_broken_schema_of_tools_is_refused_while_parsing() -> None:
     with pytest.raises(SpecError) as refused:
         spec(tools=[*TOOLS, broken], tool_call_parser="hermes")
     assert str(refused.value).startswith(
-        "tools: 1: function: parameters is not a JSON schema ($.properties.a.type: 'int' is not valid"
+        "tools: 1: function: parameters is not a JSON schema ($.properties.a.type: 'int' is not a type of "
+        "JSON; did you mean 'integer'?); correct it"
     )
     old = {"function": {"name": "add", "parameters": {"properties": {"a": {"items": [{"type": "string"}]}}}}}
     assert len(spec(tools=[old], tool_call_parser="hermes").tools) == 1  # as older drafts write it
@@ -132,8 +133,8 @@ def test_broken_schema_of_responses_is_refused_while_parsing(fields: dict[str, A
     with pytest.raises(SpecError) as refused:
         spec(**fields)
     assert str(refused.value) == (
-        f"{name} is not a JSON schema ($.properties.total.type: 'integr' is not valid under any of the given "
-        "schemas); correct it."
+        f"{name} is not a JSON schema ($.properties.total.type: 'integr' is not a type of JSON; did you mean "
+        "'integer'?); correct it."
     )
 
 

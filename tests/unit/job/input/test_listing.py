@@ -110,6 +110,13 @@ def test_a_format_that_is_set_wins(lake: Folder) -> None:
             ["nowhere"],
             "source: nothing is at {lake}/nowhere; check the path, and that the cluster's nodes can see it.",
         ),
+        (["rws.csv"], "source: nothing is at {lake}/rws.csv; did you mean 'rows.csv'?"),
+        (
+            ["day1/Part-1.parquet"],
+            "source: nothing is at {lake}/day1/Part-1.parquet; did you mean 'part-1.pa",
+        ),
+        (["dayl"], "source: nothing is at {lake}/dayl; did you mean 'day"),
+        (["dayl/*.csv"], "source: nothing is at {lake}/dayl/*.csv; did you mean 'day"),
         (["nowhere/*.csv"], "source: nothing is at {lake}/nowhere/*.csv; check the path"),
         (
             ["day1/*.csv"],

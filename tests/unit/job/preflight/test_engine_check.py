@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,6 +80,12 @@ def test_a_kept_check_is_looked_up_for_the_token(monkeypatch: pytest.MonkeyPatch
     )
     job = spec(engine="vllm", model="acme/tiny")
     assert engine_check._checked_model(job, [], environment, launch=None) == found["hf_job"]
+
+
+def test_a_misspelt_folder_names_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "Llama-3.1-8B").mkdir()
+    with pytest.raises(PreflightError, match=r"checks it; did you mean 'Llama-3\.1-8B', or is the folder"):
+        engine_check.refuse_missing(str(tmp_path / "Lama-3.1-8B"))
 
 
 def node(name: str, *, alive: bool = True, **resources: float) -> dict[str, Any]:

@@ -17,8 +17,8 @@ BAD_TYPE = {"type": "strin"}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         BAD_TYPE,
-        "the schema is not a JSON schema ($.properties.total.type: 'strin' is not valid under any of the "
-        "given schemas); correct it.",
+        "the schema is not a JSON schema ($.properties.total.type: 'strin' is not a type of JSON; did "
+        "you mean 'string'?); correct it.",
     ),
     (
         {"type": "integer", "multipleOf": 0},

@@ -22,7 +22,7 @@ CHAT = [Request(messages=[{"role": "user", "content": "x"}])]
     [
         (
             {"properties": {"a": {"type": "int"}}},
-            "tools: 1: function: parameters is not a JSON schema ($.properties.a.type: 'int' is not valid",
+            "tools: 1: function: parameters is not a JSON schema ($.properties.a.type: 'int' is not a type",
         ),
         (
             {"properties": {"a": {"$ref": "https://schemas.example/a.json"}}},

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.contract import layout
+from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Cluster
@@ -163,6 +164,28 @@ def test_each_size_has_its_reason(tmp_path: Path, report_of: ReportOf) -> None:
     assert sizes["gpus_per_replica"] == ("0", "the echo engine has no model")
     assert all(reason for _, reason in sizes.values())
     assert (report.rows, report.files, report.bytes) == (50, 1, Path(source).stat().st_size)
+
+
+@pytest.mark.parametrize("verb", ["preview", "plan"])
+def test_a_missing_model_is_one_sentence(
+    tmp_path: Path, report_of: ReportOf, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """What counts tokens would say it once more, in the words of the hub's client."""
+
+    def refuse(*_: object) -> ModelCheck:
+        raise PreflightError("model: nothing is at '/no/such/model'.")
+
+    def cannot_load(*_: object) -> tuple[object, int, dict[str, object]]:
+        raise PreflightError("model: '/no/such/model' can't be loaded (Repo id must be in the form).")
+
+    monkeypatch.setattr(inspection, "check_engine", refuse)
+    monkeypatch.setattr(inspection, "vllm_is_here", lambda: True)
+    monkeypatch.setattr(tokens, "prompt_encoder", cannot_load)
+    source = numbered(tmp_path / "in.jsonl", 5)
+    fields = {"engine": "vllm", "model": "/no/such/model"}
+    found = report_of(LocalFolder(str(tmp_path / "out")), source, verb, **fields)
+    end = found if verb == "plan" else found[1]
+    assert end.refusals == ("model: nothing is at '/no/such/model'.",)
 
 
 def test_a_model_that_no_gpu_holds_is_refused(

@@ -83,7 +83,22 @@ def test_any_object_is_an_object() -> None:
 @pytest.mark.parametrize(
     ("schema", "sentence"),
     [
-        ({"type": "strin"}, "is not a JSON schema ($.type: 'strin' is not valid"),
+        (
+            {"type": "strin"},
+            "is not a JSON schema ($.type: 'strin' is not a type of JSON; did you mean 'string'",
+        ),
+        (
+            {"items": {"type": ["string", "nul"]}},
+            "is not a JSON schema ($.items.type: 'nul' is not a type of JSON; did you mean 'null'?)",
+        ),
+        (
+            {"properties": {"type": "objekt"}},
+            "is not a JSON schema ($.properties.type: 'objekt' is not of type 'object', 'boolean')",
+        ),
+        (
+            {"type": "float"},
+            "is not a JSON schema ($.type: 'float' is not a type of JSON; known are array, bo",
+        ),
         ({"$ref": "https://example.org/a.json"}, "refers to 'https://example.org/a.json'"),
         ({"type": "array", "items": {"anyOf": [{"$ref": "a.json"}]}}, "refers to 'a.json'"),
         (
