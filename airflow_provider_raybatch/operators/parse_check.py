@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
+import warnings
 from collections.abc import Callable, Collection, Mapping
+from types import FrameType
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BATCH
@@ -46,7 +49,7 @@ _TOGETHER = {
     "adapter_column": ("engine", "adapter", "adapters", "model_task"),
 }
 """Arguments that can't be judged while one of the others is unknown."""
-_BY_ITEM = ("sampling", "engine_args")
+_BY_ITEM = ("sampling", "engine_args", "pooling")
 """Dictionaries whose known items are judged without the others."""
 _LOCATIONS = {"source": SOURCE_SCHEMES, "destination": DESTINATION_SCHEMES, "reuse": DESTINATION_SCHEMES}
 _EXPRESSION = re.compile(r"\{[{%#]")
@@ -136,6 +139,20 @@ def unknown_names(spec: BatchInferenceSpec) -> list[str]:
                 f"{argument}: vLLM {VERSIONS} has no {name!r}{hint}; the cluster's version decides."
             )
     return sentences
+
+
+def warn_of_dag(text: str) -> None:
+    """Warn with the line of the DAG file, below the frames of Airflow and of this package."""
+    frame = sys._getframe()
+    while frame.f_back is not None and _not_of_user(frame):
+        frame = frame.f_back
+    place, names = frame.f_code.co_filename, frame.f_globals
+    registry = names.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(text, UserWarning, place, frame.f_lineno, names.get("__name__"), registry)
+
+
+def _not_of_user(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith(("airflow.", "airflow_provider_raybatch."))
 
 
 def check_lease(orphan_timeout: float, poll_interval: float) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from inspect import signature
@@ -24,7 +23,12 @@ from airflow_provider_raybatch.operators.batch_plan import batch_plan
 from airflow_provider_raybatch.operators.closing_line import closing_line_of, failed_by_itself, failed_rows
 from airflow_provider_raybatch.operators.handover import publish_asset_events, result_of
 from airflow_provider_raybatch.operators.misplaced import check_names
-from airflow_provider_raybatch.operators.parse_check import check_lease, spec_of_known, unknown_names
+from airflow_provider_raybatch.operators.parse_check import (
+    check_lease,
+    spec_of_known,
+    unknown_names,
+    warn_of_dag,
+)
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.prices import check_has_price
 from airflow_provider_raybatch.operators.retry_pause import longest_pause
@@ -417,7 +421,7 @@ class RayBatchInferenceOperator(RayOperator):
         unknown = {*unknown, *self._given_later(given)}
         spec = spec_of_known(given, unknown, self.depends_on_run)
         for text in unknown_names(spec):
-            warnings.warn(f"Task {self.task_id!r}: {text}", stacklevel=2)
+            warn_of_dag(f"Task {self.task_id!r}: {text}")
         if not {"orphan_timeout", "poll_interval"}.intersection(unknown):
             check_lease(spec.orphan_timeout, self.poll_interval)
         if "gpu_hour_price" not in unknown:

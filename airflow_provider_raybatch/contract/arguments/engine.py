@@ -67,6 +67,10 @@ class EngineArguments(ContractModel):
     @field_validator("engine_args")
     @classmethod
     def _whole_parallel_sizes(cls, args: dict[str, Any]) -> dict[str, Any]:
+        if "model" in args:
+            raise ValueError(
+                "model: the operator has an argument for it; write model=..., and remove it here"
+            )
         for name in _GPU_SIZES:
             size = args.get(name, 1)
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:

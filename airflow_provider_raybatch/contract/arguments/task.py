@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from airflow_provider_raybatch.contract.arguments.images import ImageArguments, ImageLimits
 from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS
 from airflow_provider_raybatch.contract.base import ContractModel, shown
+from airflow_provider_raybatch.contract.text import nearest
 
 GENERATE = "generate"
 _OF_GENERATION = (
@@ -137,7 +138,7 @@ class TaskArguments(ContractModel):
         known = MODEL_TASKS[self.model_task].pooling
         for name, value in self.pooling.items():
             if name not in known:
-                meant = _OTHER_NAMES.get(name)
+                meant = _OTHER_NAMES.get(name) or nearest(name, known)
                 remedy = f"write {meant!r}" if meant in known else f"it has {' and '.join(map(repr, known))}"
                 raise ValueError(
                     f"pooling: model_task {self.model_task!r} has no parameter {name!r}; {remedy}"

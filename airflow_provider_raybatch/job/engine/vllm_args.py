@@ -47,8 +47,6 @@ def engine_args(spec: BatchInferenceSpec, spans_nodes: bool = False) -> dict[str
     from vllm import AsyncEngineArgs
 
     known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
-    if "model" in spec.engine_args:
-        raise PreflightError("engine_args: 'model' is set by the operator's argument model; remove it here.")
     _check_names("engine_args", spec.engine_args, known, "argument")
     defaults: dict[str, Any] = {
         "model": spec.model,

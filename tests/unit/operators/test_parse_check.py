@@ -63,6 +63,14 @@ def parsed(**arguments: Any) -> RayBatchInferenceOperator:
         ),
         ({"sampling": {"json": {}}}, "sampling: json: vLLM has no such sampling parameter; write sampling={"),
         ({"engine_args": {"tensor_parallel_size": 0, "x": "{{ ds }}"}}, "engine_args: tensor_parallel_size"),
+        (
+            {"engine_args": {"model": "acme/x"}},
+            "engine_args: model: the operator has an argument for it; write",
+        ),
+        (
+            {"model_task": "embed", "pooling": {"use_activaton": True, "dimensions": "{{ params.d }}"}},
+            "pooling: model_task 'embed' has no parameter 'use_activaton'; write 'use_activation'",
+        ),
         ({"reuse_max_age": 60}, "reuse_max_age: it has no effect without reuse"),
         ({"orphan_timeout": 20}, "orphan_timeout: 20 s is less than 3 times the poll_interval"),
         ({"runtime_env": "pip"}, "runtime_env: it must be a dictionary, but it is 'pip'."),
@@ -135,8 +143,9 @@ def test_what_may_still_be_right_is_let_through(arguments: dict[str, Any]) -> No
     ],
 )
 def test_a_name_that_no_known_vllm_has_is_a_warning(arguments: dict[str, Any], sentence: str) -> None:
-    with pytest.warns(UserWarning, match=re.escape(f"Task 't': {sentence.replace('X', VERSIONS)}")):
+    with pytest.warns(UserWarning, match=re.escape(f"Task 't': {sentence.replace('X', VERSIONS)}")) as told:
         parsed(**arguments)
+    assert [one.filename for one in told] == [__file__]
 
 
 @pytest.mark.parametrize(

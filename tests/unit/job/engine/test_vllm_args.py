@@ -43,7 +43,6 @@ def vllm(args: dict[str, Any] | None = None, **fields: Any) -> Any:
             "has no argument 'tensor_paralel_size'; did you mean 'tensor_parallel_size'.",
         ),
         ({"xyzzy": 1}, "has no argument 'xyzzy'; see vLLM's documentation for its names."),
-        ({"model": "x"}, "engine_args: 'model' is set by the operator's argument model; remove it here."),
     ],
 )
 def test_engine_arguments_that_vllm_does_not_know(
