@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.places.kubernetes import Kubernetes
 
 
+_LACKS_NODES = frozenset({FailureClass.STALLED, FailureClass.UNSCHEDULABLE})
+
+
 class Keeper:
     """The :class:`~airflow_provider_raybatch.cluster.follow.host.Host` of one job.
 
@@ -50,10 +53,13 @@ class Keeper:
 
     async def looked(self, verdict: Verdict) -> Verdict:
         """See :meth:`Host.looked`."""
-        if not self._looks.due(verdict):
+        lacks_nodes = verdict.outcome is not None and verdict.outcome.failure_class in _LACKS_NODES
+        if not (lacks_nodes or self._looks.due(verdict)):
             return verdict
         try:
             async with asyncio.timeout(PATIENCE), self._kubernetes.api() as api:
+                if lacks_nodes:
+                    return await self._with_reason(api, verdict)
                 if is_silent(verdict) or verdict.outcome is not None:
                     return await self._explained(api, verdict)
                 return await self._kept(api, verdict)
@@ -69,6 +75,14 @@ class Keeper:
         news = await cluster_news(api, self._claim, self._waiting)
         self._waiting = news.state
         return self._with(verdict, news.lines)
+
+    async def _with_reason(self, api: KubernetesClient, verdict: Verdict) -> Verdict:
+        """Add why workers are missing to the end of a job that says only that it lacks nodes."""
+        why = (await cluster_news(api, self._claim, WaitingState(latest=""))).state.latest
+        if not why or verdict.outcome is None:
+            return verdict
+        message = f"{verdict.outcome.message} {clean(why)}"
+        return replace(verdict, outcome=replace(verdict.outcome, message=message))
 
     async def _explained(self, api: KubernetesClient, verdict: Verdict) -> Verdict:
         words = await why_silent(api, self._claim, self._ray_cluster())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,13 @@ def objects(kubernetes: World) -> list[str]:
     """Return what is left of clusters and their tokens."""
     kinds = ("RayJob", "RayCluster", "Secret", "Pod")
     return [f"{kind} {one['metadata']['name']}" for kind in kinds for one in kubernetes.store.all(kind)]
+
+
+def until(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def heads(kubernetes: World) -> list[FakeRay]:

@@ -94,6 +94,8 @@ def judge_waiting(seen: ClusterSeen, state: WaitingState) -> Readiness:
     job = rayjob_state(seen.rayjob)
     if job.terminal:
         failure_class, message = rayjob_end(job)
+        if seen.ray_cluster is not None:  # it may outlive its job, and say why workers were missing
+            _, state = _told(list(_reasons(job, seen)), state)
         return Readiness("fails", (), state, message, failure_class)
     if job.deployment_status == "Waiting" and job.ray_cluster and seen.ray_cluster is None:
         # In other states KubeRay makes another one.

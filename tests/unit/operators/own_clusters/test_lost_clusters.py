@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,19 +16,12 @@ from tests.support.airflow_tasks import Run
 from tests.support.batches import Died, die
 from tests.support.fake_ray import lasting
 from tests.support.kubernetes.world import World
-from tests.support.own_clusters import Batch, heads, objects
+from tests.support.own_clusters import Batch, heads, objects, until
 
 
 def only(kubernetes: World, kind: str) -> Any:
     (found,) = kubernetes.store.all(kind)  # type: ignore[arg-type]
     return found
-
-
-def until(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def at_the_first_poll(kubernetes: World, what: Callable[[], object]) -> None:

@@ -19,7 +19,7 @@ from tests.support.airflow_tasks import Run
 from tests.support.batches import Died, die, failing, spec_of_job
 from tests.support.fake_ray import lasting
 from tests.support.kubernetes.world import World
-from tests.support.own_clusters import Batch, claims, deferral, fired, go_on, heads, objects
+from tests.support.own_clusters import Batch, claims, deferral, fired, go_on, heads, objects, until
 
 
 def test_blocking_batch_leaves_nothing(kubernetes: World, run: Run, own: Batch) -> None:
@@ -65,7 +65,7 @@ def test_time_in_a_queue_is_bounded_by_the_deadline(
     if queued is None:
         assert waits.trigger.queue_wait is waits.timeout is None
     else:
-        assert queued - 60 < waits.trigger.queue_wait <= queued
+        assert abs(waits.trigger.queue_wait - queued) < 60
         assert waits.timeout.total_seconds() > waits.trigger.queue_wait + 1800
 
 
@@ -177,6 +177,31 @@ def test_a_job_that_fails_leaves_nothing(kubernetes: World, run: Run, own: Batch
     with pytest.raises(RayBatchException, match="The prompt is wrong"):
         own().execute(run.context())
     assert objects(kubernetes) == []
+
+
+@pytest.mark.parametrize("failure_class", [FailureClass.STALLED, FailureClass.UNSCHEDULABLE])
+def test_a_quota_that_forbids_workers_is_in_the_last_sentence(
+    kubernetes: World, run: Run, own: Batch, failure_class: FailureClass
+) -> None:
+    """The driver knows of no quota, and asks for nodes."""
+    kubernetes.server.access.quotas["default", "count/pods"] = 1
+    told = "cluster_wait: 900 s are over; add nodes."
+
+    def refused() -> bool:
+        (cluster,) = kubernetes.store.all("RayCluster")
+        return "ReplicaFailure" in {one["type"] for one in cluster["status"]["conditions"]}
+
+    def script(ray: Any, body: Any) -> Any:
+        (cluster,) = kubernetes.store.all("RayCluster")
+        cluster["spec"]["workerGroupSpecs"][0]["replicas"] = 1
+        kubernetes.store.replace(cluster)
+        until(refused)
+        return failing(failure_class, told)(ray, body)
+
+    kubernetes.runtime.script = script
+    growing = KubeRayCluster(image="rayproject/ray:2.60.0", gpus_per_worker=0, cpu_workers=(0, 2))
+    with pytest.raises(RayBatchException, match=r"add nodes\. RayCluster .* a ResourceQuota of the name"):
+        own(ray_cluster=growing).execute(run.context())
 
 
 def test_a_wrong_argument_creates_nothing(kubernetes: World, run: Run, own: Batch) -> None:
