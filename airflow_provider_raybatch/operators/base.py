@@ -38,7 +38,7 @@ from airflow_provider_raybatch.operators.own_clusters import (
 )
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.resuming import latest_handle, outcome_without_trigger
-from airflow_provider_raybatch.operators.retry_pause import longest_pause
+from airflow_provider_raybatch.operators.retry_pause import longest_pause, next_attempt
 from airflow_provider_raybatch.operators.run_record import record_result, recorded_run
 from airflow_provider_raybatch.operators.submitting import submit
 from airflow_provider_raybatch.places.connected import ConnectedPlace
@@ -315,6 +315,8 @@ class RayOperator(CommonArguments):
         if outcome.failure_class is not None:
             message = f"Job {handle['submission_id']} {outcome.state}: {outcome.message}"
             error = self._failure(context, outcome.failure_class, message)
+            if follows := self.next_attempt(context, error):
+                error = type(error)(f"{error} {follows}", error.failure_class)
             if is_over(outcome, stopped_at_deadline=self.cancel_on_timeout):
                 self._release(context, handle)
             elif outcome.state == "unreachable":
@@ -323,6 +325,13 @@ class RayOperator(CommonArguments):
         result = self._succeeded(context, handle, self.hand_over(outcome, handle))
         self.log_end(context, result, outcome)
         return result
+
+    def next_attempt(self, context: Context, error: RaybatchError) -> str:
+        """A sentence on whether an attempt follows a failure that a retry may mend; else empty."""
+        if isinstance(error, RayBatchFailException):
+            return ""
+        is_last = self._attempt(context).ends_with(error, self.retry_policy)
+        return next_attempt(self, context["ti"], is_last=is_last)
 
     def _recheck(self, context: Context, known: Outcome, submission_id: str) -> Outcome:
         """The job's outcome; `known`, the trigger's, if the cluster doesn't answer."""

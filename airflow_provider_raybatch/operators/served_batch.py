@@ -125,6 +125,10 @@ class ServedBatchOperator(RayBatchInferenceOperator):
             end = batch.end(result.get("manifest_uri"))
         return {**result, **self._ended(batch, end)}
 
+    def next_attempt(self, context: Context, error: RaybatchError) -> str:
+        """Nothing: whether an attempt follows depends on the batch."""
+        return ""
+
     def _without_result(self, context: Context, batch: RunningBatch, error: Exception) -> Any:
         """End a batch that gets no other job, and raise what Airflow is to know.
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import traceback
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -30,6 +31,28 @@ def test_class_decides_about_a_retry(ray: FakeRay, run: Run, failure_class: Fail
         batch().execute(run.context())
     assert caught.value.failure_class is failure_class
     assert isinstance(caught.value, AirflowFailException) is not failure_class.retryable
+
+
+@pytest.mark.parametrize(
+    ("attempt", "failure_class", "follows"),
+    [
+        (1, FailureClass.OUT_OF_MEMORY, "it went wrong. Airflow begins attempt 2 of 3 within 90 s."),
+        (
+            3,
+            FailureClass.OUT_OF_MEMORY,
+            "it went wrong. No attempt follows; raise retries, or clear it.",
+        ),
+        (1, FailureClass.USER_ERROR, "it went wrong."),
+    ],
+)
+def test_a_failure_says_which_attempt_follows(
+    ray: FakeRay, run: Run, attempt: int, failure_class: FailureClass, follows: str
+) -> None:
+    ray.script = failing(failure_class, "it went wrong.")
+    run.try_number = attempt
+    with pytest.raises(RayBatchException) as caught:
+        batch(retries=2, retry_delay=timedelta(seconds=90)).execute(run.context())
+    assert str(caught.value).endswith(f" failed: {follows}")
 
 
 def test_one_root_catches_what_hook_and_operator_raise(
