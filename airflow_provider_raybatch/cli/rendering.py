@@ -18,7 +18,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import RaybatchError, SpecError
-from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.contract.text import count_of, plain_reason
 from airflow_provider_raybatch.hooks.lookup import server_lookup
 
 if TYPE_CHECKING:
@@ -219,5 +219,4 @@ def _one_line(error: BaseException) -> str:
         return str(error)
     if isinstance(error, AirflowRuntimeError) and (message := (error.error.detail or {}).get("message")):
         return f"it can't be rendered here ({message}); create that in Airflow."
-    text = " ".join(str(error).split())
-    return f"it can't be rendered here ({type(error).__name__}{': ' if text else ''}{text}); correct it."
+    return f"it can't be rendered here ({plain_reason(error)}); correct it."

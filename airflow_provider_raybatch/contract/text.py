@@ -63,6 +63,19 @@ def count_of(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
+def plain_reason(error: BaseException) -> str:
+    """What a foreign exception says, on one line and without the name of its class."""
+    return in_words(type(error).__name__, str(error))
+
+
+def in_words(kind: str, text: str) -> str:
+    """See :func:`plain_reason`; of an exception whose class and text alone are known."""
+    flat, plain = " ".join(text.split()), kind.rpartition(".")[2]
+    if flat and plain == "KeyError":
+        return f"there is no {flat}"
+    return flat or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", plain).lower()
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that `name` most likely misspells, whatever its case."""
     plain = {one.lower(): one for one in sorted(known) if one != name}

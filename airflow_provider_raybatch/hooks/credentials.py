@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.coercion import is_absent
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
+from airflow_provider_raybatch.contract.text import plain_reason
 from airflow_provider_raybatch.exceptions import RayBatchUnavailableException, RayConnectionError
 from airflow_provider_raybatch.hooks.lookup import server_lookup
 from airflow_provider_raybatch.hooks.s3_options import s3_options
@@ -131,7 +132,7 @@ def _one_sentence(aws_conn_id: str) -> Iterator[None]:
         ) from error
     except (exceptions.BotoCoreError, exceptions.ClientError, *_OF_BAD_EXTRAS) as error:
         raise RayConnectionError(
-            f"Connection {aws_conn_id!r}: AWS gives it no credentials ({type(error).__name__}: {error}); "
+            f"Connection {aws_conn_id!r}: AWS gives it no credentials ({plain_reason(error)}); "
             f"{_remedy(str(error))}."
         ) from error
 

@@ -11,6 +11,7 @@ from typing import NoReturn, TypeVar
 
 from airflow.sdk import Variable
 
+from airflow_provider_raybatch.contract.text import plain_reason
 from airflow_provider_raybatch.exceptions import RayBatchUnavailableException
 from airflow_provider_raybatch.hooks.lookup import server_lookup
 
@@ -101,7 +102,7 @@ def _asked(name: str, what: str, call: Callable[[], Value]) -> Value:
     try:
         return call()
     except Exception as error:
-        _fail(name, what, f"{type(error).__name__}: {error}", error)
+        _fail(name, what, plain_reason(error), error)
 
 
 def _fail(name: str, what: str, why: str, cause: Exception | None = None) -> NoReturn:

@@ -18,6 +18,7 @@ from airflow_provider_raybatch.contract.base import ContractModel, parse
 from airflow_provider_raybatch.contract.control import new_run_key
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.contract.run_token import new_run_token
+from airflow_provider_raybatch.contract.text import plain_reason
 from airflow_provider_raybatch.exceptions import (
     RayBatchException,
     RayBatchFailException,
@@ -201,7 +202,7 @@ def _asked(call: Callable[[], Value]) -> Value:
     try:
         return call()
     except Exception as error:
-        raise _unreachable(f"{type(error).__name__}: {error}") from error
+        raise _unreachable(plain_reason(error)) from error
 
 
 def _unreachable(why: str) -> RayBatchException:

@@ -11,7 +11,7 @@ from airflow.sdk.log import amask_secret
 from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.text import all_storable, clean
+from airflow_provider_raybatch.contract.text import all_storable, clean, plain_reason
 from airflow_provider_raybatch.places.finding import acluster_of
 from airflow_provider_raybatch.triggers.killable import KillableTrigger
 
@@ -74,7 +74,7 @@ class RayClusterTrigger(KillableTrigger):
         except Exception as error:
             # Airflow would store the traceback as it is.
             self.log.error("%s", clean(traceback.format_exc()))
-            message = f"The trigger that waited for the cluster failed ({type(error).__name__}: {error})."
+            message = f"The trigger that waited for the cluster failed ({plain_reason(error)})."
             return {"failure_class": FailureClass.INTERNAL.value, "message": clean(message)}
         return None
 

@@ -18,7 +18,7 @@ from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 from airflow_provider_raybatch.cluster.follow.poll import Followed
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
-from airflow_provider_raybatch.contract.text import all_storable, clean
+from airflow_provider_raybatch.contract.text import all_storable, clean, plain_reason
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.places.finding import acluster_of
 from airflow_provider_raybatch.triggers.killable import KillableTrigger
@@ -164,7 +164,7 @@ class RayJobTrigger(KillableTrigger):
             # Airflow would store the traceback as it is. Text that its database refuses ends the triggerer,
             # at each start again.
             self.log.error("%s", clean(traceback.format_exc()))
-            why = clean(f"{type(error).__name__}: {error}")
+            why = clean(plain_reason(error))
             message = f"The trigger that followed the job failed ({why})."
             return Outcome("unreachable", FailureClass.INTERNAL, message)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.text import all_storable, clean
+from airflow_provider_raybatch.contract.text import all_storable, clean, plain_reason
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome
@@ -43,7 +43,7 @@ class RayJobStatusTrigger(BaseTrigger):
             outcome = await self._wait()
         except Exception as error:
             # Airflow would store the traceback as it is.
-            message = clean(f"The trigger that waited for the job failed ({type(error).__name__}: {error}).")
+            message = clean(f"The trigger that waited for the job failed ({plain_reason(error)}).")
             outcome = Outcome("unreachable", FailureClass.CLUSTER_UNREACHABLE, message)
         yield TriggerEvent(all_storable({"outcome": outcome.to_json()}))  # type: ignore[no-untyped-call]
 

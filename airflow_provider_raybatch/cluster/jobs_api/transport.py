@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import (
     TlsError,
 )
 from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.text import plain_reason
 
 Result = TypeVar("Result")
 
@@ -35,6 +37,7 @@ _LITTLE = 64 * 1024
 """Bytes that are parsed at once in the event loop."""
 
 _LONGEST_EXCERPT = 300
+_DEAD = re.compile(r"\b(?:dead|died|not alive|terminated)\b", re.IGNORECASE)
 _WHOLE_ANSWER = 10
 """How many request timeouts an answer may take from its first byte to its last."""
 
@@ -208,7 +211,7 @@ class Transport:
             return NotARayDashboardError(
                 f"{url} redirects in a loop or to another server ({error}); correct the url."
             )
-        what = str(error) or type(error).__name__
+        what = plain_reason(error)
         return ClusterUnreachableError(
             f"The Ray cluster at {url} gave no answer ({what}); check that its dashboard runs and can be "
             "reached from here."
@@ -240,9 +243,11 @@ class Transport:
         # Ray's head turns a refusal of its own agent, a 400, into a 500 (``job_head.py``).
         refused_inside = "status code 400" in response.text
         if code in {408, 425, 429} or (code >= 500 and not refused_inside):
+            state = "it may be starting, draining or overloaded"
+            if _DEAD.search(told):
+                state = "a node of it is dead, or its head restarts"
             return ClusterUnreachableError(
-                f"The Ray cluster at {url} could not answer {asked} ({code}: {told}); it may be "
-                "starting, draining or overloaded."
+                f"The Ray cluster at {url} could not answer {asked} ({code}: {told}); {state}."
             )
         if code < 400 or code in {404, 405}:
             return NotARayDashboardError(

@@ -21,7 +21,7 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError, User
 from airflow_provider_raybatch.cluster.jobs_api.tls import ClientCertificate
 from airflow_provider_raybatch.cluster.kuberay.errors import KubernetesLoginError
 from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
-from airflow_provider_raybatch.contract.text import cut_to
+from airflow_provider_raybatch.contract.text import cut_to, plain_reason
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration
@@ -247,7 +247,7 @@ def _load_again(loader: KubeConfigLoader) -> float:
 
 
 def _unusable(kubeconfig: Kubeconfig, error: Exception) -> ClusterError:
-    cause = cut_to(_LONGEST_CAUSE, " ".join(str(error).split()))
+    cause = cut_to(_LONGEST_CAUSE, plain_reason(error))
     if cause.startswith("exec:"):
         return KubernetesLoginError(
             f"{kubeconfig.shown}: its exec plugin fails ({cause}); run its command by hand where this task "
@@ -255,7 +255,7 @@ def _unusable(kubeconfig: Kubeconfig, error: Exception) -> ClusterError:
         )
     context = f"context {kubeconfig.context!r} of " if kubeconfig.context else ""
     return UserClusterError(
-        f"{kubeconfig.shown}: {context}the kubeconfig can't be used ({cause or type(error).__name__}); "
+        f"{kubeconfig.shown}: {context}the kubeconfig can't be used ({cause}); "
         "correct it, or try it with `kubectl get pods`."
     )
 

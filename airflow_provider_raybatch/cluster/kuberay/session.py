@@ -25,6 +25,7 @@ from airflow_provider_raybatch.cluster.kuberay.errors import KubernetesUnreachab
 from airflow_provider_raybatch.cluster.kuberay.refusals import Asked, Refusal, refusal_error
 from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
 from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.text import plain_reason
 
 _MOST_AT_ONCE = 32
 _LARGEST_ANSWER = 64 * 2**20
@@ -197,7 +198,7 @@ class Session:
                 f"TLS with the Kubernetes API server at {url} failed ({cause.reason or cause}); correct its "
                 f"address and the client certificate in {self._server.credentials}."
             )
-        what = str(error) or type(error).__name__
+        what = plain_reason(error)
         return KubernetesUnreachableError(
             f"The Kubernetes API server at {url} gave no answer when asked to {asked} ({what}); check that "
             "it can be reached from here."

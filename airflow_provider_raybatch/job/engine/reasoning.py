@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_provider_raybatch.contract.text import plain_reason
 from airflow_provider_raybatch.job.engine.detokenize import special_texts
 from airflow_provider_raybatch.job.row import Response
 
@@ -74,7 +75,7 @@ class ReasoningSplitter:
         try:
             reasoning, answer = self._parts(text, prompt)
         except Exception as error:  # parsers are many, and the user's own may be among them
-            return Split(text, problem=f"fails at the response ({type(error).__name__}: {error})")
+            return Split(text, problem=f"fails at the response ({plain_reason(error)})")
         if reasoning is None and (tag := _tag_in(answer)):
             return Split(answer, problem=f"leaves {tag!r} in the response, so it is not this model's")
         in_text = self._special.keys() & set(ids[:-1] if is_ended else ids)

@@ -8,6 +8,7 @@ import re
 from pydantic import ValidationError
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.text import in_words
 from airflow_provider_raybatch.job.failures.causes import chain, own_error, public_text
 
 _LONGEST = 600
@@ -92,6 +93,7 @@ _NOISE = re.compile(
 )
 
 _OWN = re.compile(r"^airflow_provider_raybatch\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
+_CLASS = re.compile(r"(?:\w+\.)*([A-Z]\w*(?:Error|Exception|Exit|Timeout|Died))(?:\(\w+\))?(?::\s*|$)")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -142,7 +144,7 @@ def reason_of(error: BaseException) -> str:
 def short(error: BaseException) -> str:
     """The beginning of :func:`reason_of`, on one line, for a part of a sentence."""
     text = " ".join(reason_of(error).split())
-    return (text or type(error).__name__)[: _LONGEST // 2].rstrip(".")
+    return (text or in_words(type(error).__name__, ""))[: _LONGEST // 2].rstrip(".")
 
 
 def without_traceback(text: str) -> str:
@@ -168,7 +170,12 @@ def _telling(text: str, mark: str | None) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip() and not _NOISE.match(line)]
     if mark is not None:
         lines = [line for line in lines if mark in line] or lines
-    return _one_line(lines[-1] if lines else text).rstrip(".")
+    named = [
+        (found[1], line[found.end() :]) if (found := _CLASS.match(line)) else ("", line) for line in lines
+    ]
+    # An exception without a text, such as the end of a stream, says less than those around it.
+    kind, said = next((one for one in reversed(named) if one[1]), named[-1] if named else ("", text))
+    return _one_line(in_words(kind, said)).rstrip(".")
 
 
 def _one_line(text: str) -> str:

@@ -23,7 +23,7 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.shown_uri import shown_uri
-from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.contract.text import count_of, in_words
 from airflow_provider_raybatch.job.input.guarded_http import GuardedRequest, build_opener
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.retry import RETRY_LIMITS
@@ -91,7 +91,7 @@ def get(url: str, token: SecretStr | None, span: tuple[int, int] | None = None) 
             cause: Exception = error
         except (http.client.HTTPException, OSError) as error:
             _check_certificate(url, error)
-            said, cause = str(getattr(error, "reason", error)) or type(error).__name__, error
+            said, cause = in_words(type(error).__name__, str(getattr(error, "reason", error))), error
         tried, pause = time.monotonic() - began, max(wait, pause * random.uniform(0.5, 1))
         if tried + pause > _LONGEST:
             raise StorageError(

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.text import plain_reason
 from airflow_provider_raybatch.job.row import ImageError
 
 if TYPE_CHECKING:
@@ -95,9 +96,7 @@ def _too_many(most: int) -> ImageError:
 
 
 def _damaged(error: Exception) -> ImageError:
-    return ImageError(
-        f"the image is damaged or cut off ({str(error) or type(error).__name__}); write it again"
-    )
+    return ImageError(f"the image is damaged or cut off ({plain_reason(error)}); write it again")
 
 
 def _what(content: bytes) -> str:

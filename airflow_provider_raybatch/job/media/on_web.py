@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from urllib.error import HTTPError, URLError
 
 from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.text import plain_reason
 from airflow_provider_raybatch.job.input.guarded_http import (
     Bounds,
     GuardedRequest,
@@ -84,7 +85,7 @@ def _read(url: str, access: ImageAccess, deadline: float) -> bytes:
     except TimeoutError as error:
         raise too_slow(name, access) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        said = str(error) or type(error).__name__
+        said = plain_reason(error)
         raise ImageError(f"{name} can't be read ({said}); check the URL and its server") from error
 
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN
 from airflow_provider_raybatch.contract.report import FailedExample, Sample, SampleAnswer, StepAnswers
+from airflow_provider_raybatch.contract.text import plain_reason
 from airflow_provider_raybatch.job.failures.causes import public_text
 from airflow_provider_raybatch.job.failures.summary import kind_of_reason
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
@@ -174,7 +175,7 @@ def tally_of(good: pa.Table, bad: pa.Table, tasks: Sequence[Task], wanted: Wante
 
 
 def _flaw(error: Exception, wanted: Wanted) -> str:
-    return fit_to(500, f"{type(error).__name__}: {error}") if wanted.samples else public_text(error)
+    return fit_to(500, plain_reason(error)) if wanted.samples else public_text(error)
 
 
 def _step(task: Task) -> str | None:

@@ -129,7 +129,7 @@ def _sentence(error: Exception, shows_rows: bool) -> str:
     why = said(error, shows_rows)
     if isinstance(error, StorageError):
         return why
-    return f"reuse: {type(error).__name__}: {why}." if shows_rows else f"reuse: {why}."
+    return f"reuse: {why}."
 
 
 def _generated(place: Folder, found: Sequence[Part], task: Task, emit: Emit) -> Iterator[pa.Table]:

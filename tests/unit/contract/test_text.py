@@ -11,9 +11,29 @@ from airflow_provider_raybatch.contract.text import (
     count_of,
     cut_to,
     money_of,
+    nearest,
+    plain_reason,
     storable,
 )
 from tests.support.refused import HOSTILE, refused, unfit_for_logs
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("no room\n  in it"), "no room in it"),
+        (KeyError("role_arn"), "there is no 'role_arn'"),
+        (TimeoutError(), "timeout error"),
+        (type("ReadTimeout", (Exception,), {})(" "), "read timeout"),
+    ],
+)
+def test_a_foreign_exception_is_said_without_its_class(error: Exception, said: str) -> None:
+    assert plain_reason(error) == said
+
+
+def test_the_nearest_name_ignores_case_and_is_another() -> None:
+    assert nearest("LAMA", ["Llama", "Gemma"]) == "Llama"
+    assert nearest("Llama", ["Llama"]) is None
 
 
 @pytest.mark.parametrize(

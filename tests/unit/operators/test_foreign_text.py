@@ -141,4 +141,4 @@ async def test_a_failure_of_the_trigger_itself(ray: FakeRay, monkeypatch: pytest
     (event,) = [event async for event in trigger.run()]
     assert unfit_for_logs(event.payload) == []
     assert event.payload["outcome"]["state"] == "unreachable"
-    assert "KeyError" in event.payload["outcome"]["message"]
+    assert "failed (there is no " in event.payload["outcome"]["message"]

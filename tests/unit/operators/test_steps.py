@@ -254,7 +254,7 @@ class TestRefusals:
             (
                 judge(response_format={"type": "object", "properties": {"a": {"type": "integr"}}}),
                 "steps: judge: response_format: the schema is not a JSON schema ($.properties.a.type: "
-                "'integr' is not valid under any of the given schemas); correct it.",
+                "'integr' is not a type of JSON; did you mean 'integer'?); correct it.",
             ),
             (
                 judge(response_format=Verdict),

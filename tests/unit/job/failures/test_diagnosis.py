@@ -49,7 +49,7 @@ def test_the_sentence_of_a_failed_task_arrives() -> None:
 
 def test_a_failed_task_of_others_is_one_plain_sentence() -> None:
     found, sentence = diagnose(as_ray_raises_it(KeyError("nodes")))
-    assert (found, sentence) == (FailureClass.INTERNAL, "KeyError: 'nodes'")
+    assert (found, sentence) == (FailureClass.INTERNAL, "there is no 'nodes'")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,8 @@ def test_a_failed_task_of_others_is_one_plain_sentence() -> None:
             FailureClass.STORAGE,
             "Disk quota exceeded; make room",
         ),
-        ("KeyError: 'x'", FailureClass.INTERNAL, "KeyError: 'x'"),
+        ("KeyError: 'x'", FailureClass.INTERNAL, "there is no 'x'"),
+        ("http.RemoteError: 400 Bad Request", FailureClass.INTERNAL, "400 Bad Request"),
     ],
 )
 def test_other_errors_are_classified_by_their_text(text: str, failure: FailureClass, fragment: str) -> None:
@@ -121,7 +122,17 @@ def test_other_errors_are_classified_by_their_text(text: str, failure: FailureCl
         found, sentence = diagnose(error)
         assert found is failure
         assert fragment in sentence
+        assert not sentence.startswith(name)
         assert "\n" not in sentence
+
+
+def test_an_error_without_a_text_does_not_hide_the_one_with_it() -> None:
+    """Ray's stream of a task that failed ends with an empty error, while its own is raised."""
+    error = ValueError("the server answered 400: max_tokens is too large")
+    error.__context__ = type("ObjectRefStreamEndOfStreamError", (Exception,), {})()
+    for one in (error, as_ray_raises_it(error)):
+        assert diagnose(one)[1] == "the server answered 400: max_tokens is too large"
+    assert diagnose(error.__context__)[1] == "object ref stream end of stream error"
 
 
 @pytest.mark.parametrize("is_wrapped", [False, True])
@@ -184,8 +195,8 @@ def test_a_refused_argument_is_named() -> None:
         Config.model_validate({"bakend": "xgrammar"})
     found = start_failure(f"ValidationError: {reason_of(caught.value)}")
     assert str(found) == (
-        "engine_args: the engine did not start: ValidationError: validation error for Config: bakend: Extra "
-        "inputs are not permitted; check engine_args and sampling."
+        "engine_args: the engine did not start: validation error for Config: bakend: Extra inputs are not "
+        "permitted; check engine_args and sampling."
     )
     assert found.failure_class is FailureClass.USER_ERROR
     assert reason_of(ValueError("as it is")) == "as it is"
