@@ -30,7 +30,7 @@ help:
 	@echo "make examples  run the three example workflows, two nights each, from S3 to S3 with vLLM (11 minutes on 2 cores)"
 	@echo "make docs   build the documentation's site into build/site, with broken links as errors"
 	@echo "make external-links  ask other servers whether what the documentation links there still exists"
-	@echo "make test   run all checks: lint, types, import walls, docs, unit, packaging and integration tests, some kills"
+	@echo "make test   check a commit: lint, types, import walls, docs, quick tests, and its turn of slow tests and kills"
 	@echo "make lanes  check the oldest and the newest vLLM for CPUs, Airflow's pre-release, and other providers' operators"
 	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, CHAOS=--faults=0:49)"
 	@echo "make kill-points  kill and freeze at every point between two steps, and write benchmarks/results/kill_points.md"

@@ -53,6 +53,7 @@ memory, with nothing read or written), the job itself on fewer GPUs, or Ray Data
 values, their median comes first. How the runs were made, and what limits them, is in `benchmarks/results/`.
 *All rows to half of them*, on one GPU, is the most that two can reach with all rows in their engines at once.
 Two GPUs of one host can differ by 8 %, and one by its own warmth, so a pair can say 2.1 or 1.7.
+A figure is of the commit in its line; code that is newer was not measured.
 
 Workloads, of a model of the shape of Llama 3.1 8B with random weights: W1 is 32,768 rows with 8 tokens out,
 W2 is 3,072 rows with 16 to 1,024 tokens out (6,144 rows in *twice*; in
@@ -61,8 +62,8 @@ documents of 2,000 tokens.
 
 ![Ratios of all runs, with their targets](images/ratios.png)
 
-| ratio | target | latest run | is |
-| --- | ---: | --- | --- |
+| ratio | target | latest run | is | of |
+| --- | ---: | --- | --- | --- |
 """
 _RUNS = """
 ## Runs
@@ -107,7 +108,8 @@ def page(made: list[Ran]) -> str:
         latest = [one for one in made if name in one.ratios][-1]
         state = "" if target is None else "met" if latest.ratios[name] >= target else "missed"
         least = "" if target is None else f"{target:.2f}"
-        rows.append(f"| {name} | {least} | {latest.shown(name)} | {state} |")
+        commit = latest.commit or "commit not noted"
+        rows.append(f"| {name} | {least} | {latest.shown(name)} | {state} | {latest.date}, {commit} |")
     table = []
     for one in made:
         versions = ", ".join(f"{name} {version}" for name, version in one.versions.items())
