@@ -8,15 +8,15 @@ FastAPI resolves the annotations of routes in this module, so all that they name
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Annotated, Any
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, StreamingResponse
 from pydantic import BeforeValidator
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import Receive, Scope, Send
@@ -35,6 +35,7 @@ from airflow_provider_raybatch.plugins.pages.task_report import report_page
 from airflow_provider_raybatch.plugins.readers import Readers
 from airflow_provider_raybatch.plugins.refusal import NotShownError
 from airflow_provider_raybatch.plugins.task_key import TaskInstance
+from airflow_provider_raybatch.report.elements import document, node
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ _PAGES: dict[str, Callable[[Look, Frame], str]] = {
 }
 _DEFECT = "The report can't be shown; the log of Airflow's API server says why."
 _INSTANCE = "/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}"
+_LOADING = document("Batch report", node("p", "Loading…", class_="loading"))
 _FRAMES = frozenset({"iframe", "frame", "embed", "object"})
 
 MapIndex = Annotated[int, BeforeValidator(lambda given: -1 if given == "{MAP_INDEX}" else given)]
@@ -68,40 +70,39 @@ async def batches(request: Request, user: GetUserDep) -> HTMLResponse:
 
 
 @router.get(_INSTANCE)
-async def report(
-    request: Request, dag_id: str, run_id: str, task_id: str, map_index: MapIndex
-) -> HTMLResponse:
+async def report(request: Request, dag_id: str, run_id: str, task_id: str, map_index: MapIndex) -> Response:
     """The report of a task instance."""
     return await _page(request, TaskInstance(dag_id, run_id, task_id, map_index), "")
 
 
 @router.get(_INSTANCE + "/failed")
-async def failed(
-    request: Request, dag_id: str, run_id: str, task_id: str, map_index: MapIndex
-) -> HTMLResponse:
+async def failed(request: Request, dag_id: str, run_id: str, task_id: str, map_index: MapIndex) -> Response:
     """Its failed rows."""
     return await _page(request, TaskInstance(dag_id, run_id, task_id, map_index), "failed")
 
 
 @router.get(_INSTANCE + "/dataset")
-async def dataset(
-    request: Request, dag_id: str, run_id: str, task_id: str, map_index: MapIndex
-) -> HTMLResponse:
+async def dataset(request: Request, dag_id: str, run_id: str, task_id: str, map_index: MapIndex) -> Response:
     """Its dataset."""
     return await _page(request, TaskInstance(dag_id, run_id, task_id, map_index), "dataset")
 
 
 @router.get("/dags/{dag_id}/tasks/{task_id}")
-async def nights(request: Request, dag_id: str, task_id: str) -> HTMLResponse:
+async def nights(request: Request, dag_id: str, task_id: str) -> Response:
     """The last nights of a task."""
-    shown = await last_nights(request, dag_id, task_id)
-    return HTMLResponse(nights_page(dag_id, task_id, shown, _frame(request)))
+
+    async def make() -> HTMLResponse:
+        shown = await last_nights(request, dag_id, task_id)
+        return HTMLResponse(nights_page(dag_id, task_id, shown, _frame(request)))
+
+    return await _answer(request, make)
 
 
-async def _page(request: Request, ti: TaskInstance, name: str) -> HTMLResponse:
-    known = await airflow_api.task_instance(request, ti)
+async def _page(request: Request, ti: TaskInstance, name: str) -> Response:
+    async def make() -> HTMLResponse:
+        return await readers.run(read, await airflow_api.task_instance(request, ti))
 
-    def read() -> HTMLResponse:
+    def read(known: Mapping[str, Any]) -> HTMLResponse:
         look = look_at(ti, known)
         status = 200 if look.refusal is None else look.refusal.status
         try:
@@ -110,7 +111,30 @@ async def _page(request: Request, ti: TaskInstance, name: str) -> HTMLResponse:
             _log.exception("The report of %s, run %s, can't be shown.", ti.task_id, ti.run_id)
             raise NotShownError(_DEFECT, 500) from error
 
-    return await readers.run(read)
+    return await _answer(request, make)
+
+
+async def _answer(request: Request, make: Callable[[], Awaitable[HTMLResponse]]) -> Response:
+    """The page; in a tab of Airflow's, which is blank until its first bytes, after a word that it loads."""
+    if not _frame(request).framed:
+        return await make()
+    # Without an encoding, Airflow's middleware would keep the first bytes until it has more to compress.
+    headers = {"Content-Encoding": "identity"}
+    return StreamingResponse(loading(request, make), media_type="text/html", headers=headers)
+
+
+async def loading(request: Request, make: Callable[[], Awaitable[HTMLResponse]]) -> AsyncIterator[str]:
+    """A page in two parts: the second one hides the first."""
+    yield _LOADING.partition("</main>")[0]
+    try:
+        answer = await make()
+    except NotShownError as error:
+        answer = _refused(request, error)
+    except StarletteHTTPException as error:
+        answer = _by_airflow(request, error)
+    except Exception as error:
+        answer = _failed(request, error)
+    yield bytes(answer.body).decode().partition("<main>")[2]
 
 
 def _frame(request: Request) -> Frame:

@@ -20,6 +20,8 @@ h2 { font-size: 1.3rem; margin: 2.5rem 0 .75rem; padding-top: 1rem; border-top: 
 h3 { font-size: 1.05rem; margin: 1.5rem 0 .5rem; overflow-wrap: anywhere; }
 p { margin: .5rem 0; max-width: 48rem; overflow-wrap: anywhere; }
 .dim { color: var(--dim); }
+.loading:not(:last-child) { display: none; }
+.copied { -webkit-user-select: all; user-select: all; }
 .good { color: var(--good); }
 .bad { color: var(--bad); }
 .state { border-left: .3rem solid var(--good); background: var(--goodback); padding: .6rem .9rem; margin:

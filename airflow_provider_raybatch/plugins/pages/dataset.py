@@ -31,7 +31,7 @@ def dataset_page(look: Look, frame: Frame) -> str:
 
 def code(*lines: str) -> Element:
     """Lines to be copied."""
-    return node("div", node("code", "\n".join(lines)), class_="text", dir="ltr")
+    return node("div", node("code", "\n".join(lines), class_="copied"), class_="text", dir="ltr")
 
 
 def opening(look: Look) -> Sequence[str]:

@@ -67,7 +67,9 @@ def links(ti: TaskInstance, current: str, frame: Frame) -> Element | None:
         if name != current
     ]
     nights = frame.link(PREFIX + task_path(ti.dag_id, ti.task_id), "Last nights")
-    return node("nav", others, nights, frame.link(airflow_path(ti), "Task in Airflow"), aria_label="Pages")
+    task = frame.link(airflow_path(ti), "Task in Airflow")
+    run = frame.link(airflow_path(ti).partition("/tasks/")[0], "Run in Airflow")
+    return node("nav", others, nights, task, run, aria_label="Pages")
 
 
 def airflow_path(ti: TaskInstance) -> str:

@@ -91,7 +91,8 @@ def _places(report: Report) -> Element:
         "Ray job": report.submission_id,
         "Made at": report.created_at,
     }
-    rows = [(name, node("code", words_of(text, 2000))) for name, text in named.items() if text]
+    places = {name: words_of(text, 2000) for name, text in named.items() if text}
+    rows = [(name, node("code", text, class_="copied")) for name, text in places.items()]
     return table("Places and names", ("What", "Where"), rows)
 
 

@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastapi.responses import HTMLResponse
 
 from airflow_provider_raybatch.contract.layout import REPORT_DATA, REPORT_PAGE, manifest_file, report_folder
+from airflow_provider_raybatch.plugins.refusal import NotShownError
+from airflow_provider_raybatch.report.elements import document, node
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.airflow_server import Server, ran
@@ -230,7 +234,30 @@ def test_no_links_inside_of_a_frame(server: Server, lake: LocalFolder) -> None:
     for path in (REPORT, f"{REPORT}/failed", f"{REPORT}/dataset", NIGHTS):
         framed = server.get(path, **{"Sec-Fetch-Dest": "iframe"}).text
         assert 'href="/' not in framed
-        assert 'href="/' in server.get(path).text
+        alone = server.get(path).text
+        assert 'href="/' in alone
+        assert ("Loading" in framed, "Loading" in alone) == (True, False)
+    assert 'href="/dags/nightly/runs/night">Run in Airflow' in server.get(REPORT).text
+
+
+@pytest.mark.parametrize("shown", ["done", NotShownError("Too many.", 503), OSError("secret")])
+async def test_a_tab_says_at_once_that_it_loads(shown: Any) -> None:
+    from airflow_provider_raybatch.plugins import app  # which needs Airflow's settings
+
+    asked = []
+
+    async def make() -> HTMLResponse:
+        asked.append(shown)
+        if isinstance(shown, Exception):
+            raise shown
+        return HTMLResponse(document("x", node("p", shown)))
+
+    parts = app.loading(SimpleNamespace(), make)
+    first = await anext(parts)
+    assert ("Loading" in first, asked) == (True, [])
+    whole = first + "".join([part async for part in parts])
+    assert whole.count("<main>") == whole.count("</html>") == 1
+    assert ("log of Airflow's" if isinstance(shown, OSError) else str(shown)) in whole
 
 
 def test_a_mapped_task_as_a_whole_has_no_report(server: Server) -> None:
