@@ -137,7 +137,7 @@ def end_without_job(
         at=time.time(),
         nonce=new_nonce(),
         counts=state.counts,  # as clients have seen them, so that they don't go back
-        errors=(outcome.errors or list(errors)) if ends_as == "failed" else [],
+        errors=outcome.errors or (list(errors) if ends_as == "failed" else []),
     )
     return store.end(state.record.id, end)
 

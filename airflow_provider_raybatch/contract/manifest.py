@@ -39,7 +39,8 @@ class Counts(ContractModel):
     :param chunks: rows of the dataset, where `chunk_tokens` made several of a row; otherwise they are the ok
         rows.
     :param errors_by_step: failed rows by the step that failed: read, template, media, tokenize, engine,
-        parse, length, postprocess; cancelled or expired, where a batch of the Batch API has ended before.
+        parse, length, postprocess; cancelled, expired or limit_reached, where a batch of the Batch API has
+        ended before.
         Where several steps ask about a row, after the name of one, such as ``draft.parse``.
     """
 

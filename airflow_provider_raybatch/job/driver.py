@@ -157,7 +157,9 @@ def _note_unanswered(context: JobContext) -> bool:
     unanswered = source.rows - done.good - done.failed
     if ending is None:
         return not unanswered
-    text = f"the batch is {ending}: {count_of(unanswered, 'line')} of {source.rows:,} without an answer"
+    for error in context.batch.errors:
+        context.emit(events.Notice(level="warning", message=error.message))
+    text = f"the batch ends as {ending}: {count_of(unanswered, 'line')} of {source.rows:,} without an answer"
     context.emit(events.Notice(message=text))
     context.ledger += write_unanswered(job, source, done.rows, ending)
     return True

@@ -182,7 +182,8 @@ class RowFailure:
     """Why a row has no response.
 
     :param step: ``read``, ``template``, ``media``, ``tokenize``, ``engine``, ``parse``, ``length`` or
-        ``postprocess``; ``cancelled`` or ``expired`` where no request was made before its batch ended.
+        ``postprocess``; ``cancelled``, ``expired`` or ``limit_reached`` where no request was made before
+        its batch ended.
     :param input_tokens: of a response that was generated and rejected, as are `output_tokens`.
     """
 

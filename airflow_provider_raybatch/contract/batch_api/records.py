@@ -12,8 +12,8 @@ from pydantic import Field
 
 from airflow_provider_raybatch.contract.base import ContractModel
 
-Decision = Literal["completed", "failed", "expired", "cancelled"]
-EarlyEnd = Literal["expired", "cancelled"]
+Decision = Literal["completed", "failed", "expired", "cancelled", "limit_reached"]
+EarlyEnd = Literal["expired", "cancelled", "limit_reached"]
 """How a batch ends in which not each line has an answer; also the step of such a line's row."""
 
 
@@ -110,10 +110,10 @@ class BatchError(ContractModel):
 class BatchOutcome(ContractModel):
     """How a batch ends, before it has ended. Whoever writes it first has decided.
 
-    :param decision: ``cancelled`` by the server; ``completed`` by the job when each line has an answer, and
-        ``expired`` when the window has passed; ``failed`` by the task, or by the server where its DAG run
-        is over without a result.
-    :param errors: of a failed batch.
+    :param decision: ``cancelled`` by the server; ``completed`` by the job when each line has an answer,
+        ``expired`` when the window has passed, and ``limit_reached`` when it has used up a limit of its
+        model; ``failed`` by the task, or by the server where its DAG run is over without a result.
+    :param errors: of a batch that failed or reached a limit.
     """
 
     decision: Decision

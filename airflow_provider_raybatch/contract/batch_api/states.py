@@ -24,6 +24,7 @@ _BEFORE_THE_END: dict[Decision, Status] = {
     "completed": "finalizing",
     "expired": "finalizing",
     "cancelled": "cancelling",
+    "limit_reached": "cancelling",
     "failed": "failed",
 }
 """What a decided batch is until its files are there."""
@@ -48,7 +49,7 @@ class BatchState:
     def status(self) -> Status:
         """OpenAI's word for it."""
         if self.ended is not None:
-            return self.ended.decision
+            return "cancelled" if self.ended.decision == "limit_reached" else self.ended.decision
         if self.outcome is not None:
             return _BEFORE_THE_END[self.outcome.decision]
         return "validating" if self.started is None else "in_progress"

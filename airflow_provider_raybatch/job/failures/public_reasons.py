@@ -126,6 +126,7 @@ _OF_STEP = {
     "postprocess": "no columns could be made of the response",
     "cancelled": "the batch was cancelled before the line had an answer",
     "expired": "the completion window was over before the line had an answer",
+    "limit_reached": "the batch had used up a limit before the line had an answer",
 }
 _OTHER = "the dead letter has the reason"
 

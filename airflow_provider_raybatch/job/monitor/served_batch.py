@@ -11,12 +11,13 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from airflow_provider_raybatch.contract.arguments.served import ServedBatch
 from airflow_provider_raybatch.contract.base import parse, parse_file
 from airflow_provider_raybatch.contract.batch_api.records import (
+    BatchError,
     BatchOutcome,
     BatchProgress,
     Decision,
@@ -41,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class BatchEndedError(RaybatchError):
-    """The batch is cancelled or has expired: no row is asked any more, and what is finished is published."""
+    """The batch has ended early: no row is asked any more, and what is finished is published."""
 
     failure_class = FailureClass.CANCELLED
 
@@ -94,12 +95,17 @@ class BatchWatch:
     def ending(self) -> EarlyEnd | None:
         """How it ends if its rows without an answer get none any more."""
         decision = self.decision
-        return decision if decision == "cancelled" or decision == "expired" else None
+        return None if decision == "completed" or decision == "failed" else decision
+
+    @property
+    def errors(self) -> list[BatchError]:
+        """Why, where it reached a limit or failed."""
+        return [] if self._outcome is None else self._outcome.errors
 
     @property
     def asks_no_more(self) -> bool:
         """Whether all that is left is to publish what is finished."""
-        return self.decision in ("completed", "cancelled", "expired")
+        return self.decision == "completed" or self.ending is not None
 
     def check(self) -> None:
         """See whether rows may still be asked.
@@ -118,18 +124,27 @@ class BatchWatch:
             raise BatchEndedError(f"served_batch: the batch is {self.decision}.")
 
     def is_ended_by(self, error: Exception) -> bool:
-        """Whether what is finished is to be published although the job has failed with `error`."""
+        """Whether what is finished is to be published although the job has failed with `error`.
+
+        A job that has used up a limit decides that here: a retry would have no more to spend.
+
+        :raises StorageError: the storage takes no decision.
+        """
         if isinstance(error, BatchEndedError):
             return True
         if isinstance(error, RaybatchError) and error.failure_class in _NOT_OURS:
             return False
         self._look()
+        if self._folder is not None and self._outcome is None and _is_limit(error):
+            reached, _, _ = str(error).partition("; ")  # what follows is a remedy of other jobs
+            said = f"{reached}; lines without an answer are in the error file, for another batch."
+            self._decide(self._folder, "limit_reached", [BatchError(code="limit_reached", message=said)])
         return self.ending is not None
 
     def complete(self) -> None:
         """Each row has an answer, and the commit begins: from now on the batch can't be cancelled.
 
-        If it is cancelled or expired already, nothing is lost by that.
+        If it has ended early already, nothing is lost by that.
 
         :raises StorageError: the storage does not answer.
         :raises RaybatchError: the batch has failed.
@@ -167,9 +182,10 @@ class BatchWatch:
         except Exception as error:  # the next look, or none, says as much
             self._complain("whether the batch is over", error)
 
-    def _decide(self, place: Folder, decision: Decision) -> None:
+    def _decide(self, place: Folder, decision: Decision, errors: Sequence[BatchError] = ()) -> None:
         """Decide how the batch ends, unless that is decided."""
-        outcome = BatchOutcome(decision=decision, at=self._clock(), nonce=secrets.token_hex(8))
+        nonce = secrets.token_hex(8)
+        outcome = BatchOutcome(decision=decision, at=self._clock(), nonce=nonce, errors=list(errors))
         try:
             place.create(OUTCOME, outcome.model_dump_json().encode())
         except TakenError:
@@ -207,6 +223,10 @@ class BatchWatch:
         if what not in self._complaints:
             self._complaints.add(what)
             logger.warning("served_batch: the storage does not tell or take %s: %s", what, error)
+
+
+def _is_limit(error: Exception) -> bool:
+    return isinstance(error, RaybatchError) and error.failure_class is FailureClass.LIMIT_REACHED
 
 
 def _most(counts: RequestCounts, shown: RequestCounts) -> RequestCounts:

@@ -96,8 +96,8 @@ def _times(state: BatchState) -> dict[str, int | None]:
         # A batch has failed once that is decided; what ends it later changes nothing that clients see.
         "failed_at": seconds(decided_at, "failed"),
         "expired_at": seconds(ended_at, "expired"),
-        "cancelling_at": seconds(decided_at, "cancelled"),
-        "cancelled_at": seconds(ended_at, "cancelled"),
+        "cancelling_at": seconds(decided_at, "cancelled", "limit_reached"),
+        "cancelled_at": seconds(ended_at, "cancelled", "limit_reached"),
     }
 
 

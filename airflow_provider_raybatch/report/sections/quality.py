@@ -37,6 +37,7 @@ STEPS = {
     "postprocess": "the user's function failed",
     "cancelled": "not asked before the batch was cancelled",
     "expired": "not asked before the completion window was over",
+    "limit_reached": "not asked before the batch had used up a limit",
 }
 """What a failed step means."""
 

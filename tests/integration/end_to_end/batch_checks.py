@@ -68,7 +68,7 @@ def _check_files(played: Played, last: dict[str, Any]) -> None:
         assert last["errors"]["object"] == "list"
         assert last["errors"]["data"]
         return
-    assert last["errors"] is None
+    assert (last["errors"] is not None) is ("batch_limit_reached" in codes(errors))
     assert len(output) == counts["completed"]
     assert len(output) + len(errors) == counts["total"]
     every = [*output, *errors]

@@ -58,11 +58,13 @@ def models(log: Path) -> dict[str, Any]:
             "engine_args": {"request_log": str(log), **engine_args},
         }
 
+    # About a second for each pair of rows, and each row is durable at once.
+    slow = {**echo(seconds_per_token=0.5, max_num_seqs=2), "rows_per_part": 1, "batch_size": 1}
     return {
         "echo": {**echo(), "batches_at_once": 2},
         "vectors": {**echo(), "model_task": "embed"},
-        # About a second for each pair of rows, and each row is durable at once.
-        "slow": {**echo(seconds_per_token=0.5, max_num_seqs=2), "rows_per_part": 1, "batch_size": 1},
+        "slow": slow,
+        "limited": {**slow, "max_tokens_total": 30},
         VLLM_MODEL: echo(),
         "reusing": {**echo(), "reuse": str(responses(log))},
         "of-bob": {**echo(), "users": [BOB]},

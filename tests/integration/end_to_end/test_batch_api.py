@@ -141,7 +141,11 @@ CANCELLED = {"play": "cancelled", "content": text_of(chats("cut", 60, model="slo
 def beside(client: str, batches: BatchWorld) -> dict[str, dict[str, Any]]:
     """What one client alone does, beside what each does: batches of other endpoints and ends."""
     if client == MAIN:
-        return {"vllm": {"play": "batch", "content": VLLM_EXAMPLE}, "cancelled": CANCELLED}
+        return {
+            "vllm": {"play": "batch", "content": VLLM_EXAMPLE},
+            "cancelled": CANCELLED,
+            "limited": {"play": "batch", "content": text_of(chats("much", 60, model="limited"))},
+        }
     if client == "1-sync":
         return {"late": {"play": "finished", "batch_id": late(batches)}, "all bad": ALL_BAD}
     return {"raw": RAW, "vectors": VECTORS} if client == "1-async" else {}
@@ -313,6 +317,19 @@ def test_cancelled_batch_keeps_what_is_finished(played, batches):
     assert batches.jobs.replicas(job) == []
 
 
+@only_by(MAIN)
+def test_batch_that_reaches_a_limit_keeps_what_is_finished(played, batches):
+    batch, output = final(played["limited"]), lines(played["limited"], "output")
+    errors = lines(played["limited"], "errors")
+    assert batch["status"] == "cancelled"
+    (why,) = batch["errors"]["data"]
+    assert (why["code"], why["message"].partition(":")[0]) == ("limit_reached", "max_tokens_total")
+    assert codes(errors) == {"batch_limit_reached"}
+    assert 1 <= len(output) == 60 - len(errors)
+    run = batches.run_of(batch).wait("success", 60)
+    assert [task.xcom()["status"] for task in run.tasks()] == ["limit_reached"]
+
+
 @only_by("1-sync")
 def test_expired_batch_keeps_what_is_finished(played, batches):
     batch = final(played["late"])
@@ -377,7 +394,7 @@ def test_lists_have_pages(batches, file_id):
 def test_models_are_those_of_the_user(batches):
     listed = {user: batches.calls(["models.list", {}], user=user)[0]["data"] for user in (ANN, BOB)}
     names = {user: {one["id"] for one in models} for user, models in listed.items()}
-    assert names[ANN] == {"echo", "vectors", "slow", "demo", "reusing", VLLM_MODEL}
+    assert names[ANN] == {"echo", "vectors", "slow", "limited", "demo", "reusing", VLLM_MODEL}
     assert names[BOB] == names[ANN] | {"of-bob"}
 
 

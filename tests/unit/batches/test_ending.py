@@ -2,13 +2,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from airflow_provider_raybatch.batches.ending import end_of, end_without_job, manifest_of
 from airflow_provider_raybatch.batches.store import BatchStore
 from airflow_provider_raybatch.contract import layout
-from airflow_provider_raybatch.contract.batch_api.records import BatchError, BatchOutcome, Decision, Started
+from airflow_provider_raybatch.contract.batch_api.records import (
+    BatchError,
+    BatchOutcome,
+    Decision,
+    EarlyEnd,
+    Started,
+)
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from tests.support.batch_api import (
     MADE_AT,
@@ -67,15 +74,16 @@ def test_a_batch_whose_requests_all_failed_has_no_output(store: BatchStore) -> N
     assert (end.counts.completed, end.counts.failed) == (0, 3)
 
 
-def test_rows_that_were_never_asked_count_as_neither(store: BatchStore) -> None:
+@pytest.mark.parametrize("decision", get_args(EarlyEnd))
+def test_rows_that_were_never_asked_count_as_neither(store: BatchStore, decision: EarlyEnd) -> None:
     record = created(store, rows=6)
-    _decide(store, record.id, "expired")
-    counts = {"input": 6, "ok": 2, "error": 4, "errors_by_step": {"engine": 1, "expired": 3}}
+    _decide(store, record.id, decision)
+    counts = {"input": 6, "ok": 2, "error": 4, "errors_by_step": {"engine": 1, decision: 3}}
     manifest = published(store, record, {"a.jsonl": 2}, {"a.jsonl": 4}, counts=counts)
 
     end = end_of(store, state_of(store, record), manifest)
 
-    assert (end.decision, end.decided_at) == ("expired", 5.0)
+    assert (end.decision, end.decided_at) == (decision, 5.0)
     assert (end.counts.total, end.counts.completed, end.counts.failed) == (6, 2, 1)
 
 
@@ -175,15 +183,17 @@ def test_a_batch_without_a_job_ends_with_its_errors(store: BatchStore) -> None:
     assert state_of(store, record).status == "failed"
 
 
-def test_a_decision_that_came_first_counts(store: BatchStore) -> None:
+@pytest.mark.parametrize("decision", get_args(EarlyEnd))
+def test_a_decision_that_came_first_counts(store: BatchStore, decision: EarlyEnd) -> None:
     record = created(store)
     before = state_of(store, record)
     store.start(record.id, Started(at=1.0, total=3, nonce="n"))
-    _decide(store, record.id, "cancelled")
+    why = [BatchError(code="limit_reached", message="max_cost: spent")] if decision == "limit_reached" else []
+    store.decide(record.id, BatchOutcome(decision=decision, at=5.0, nonce="n", errors=why))
 
     end = end_without_job(store, before, "failed", [BatchError(code="x", message="x")])
 
-    assert (end.decision, end.errors) == ("cancelled", [])
+    assert (end.decision, end.errors) == (decision, why)
 
 
 def test_a_completed_batch_that_can_not_be_published_fails(store: BatchStore) -> None:

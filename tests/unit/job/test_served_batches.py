@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_raybatch.contract import layout
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.batch_api.records import BatchOutcome
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
+from airflow_provider_raybatch.job.monitor.held_gpus import HeldGpus
 from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
-from airflow_provider_raybatch.job.phases import publishing
+from airflow_provider_raybatch.job.phases import generating, publishing
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.preflight import ready
 from airflow_provider_raybatch.job.row import RowFailure
@@ -27,6 +31,8 @@ from tests.support.turn import TURNS
 from tests.support.whole_job import without_cluster
 
 pytestmark = pytest.mark.share(2)
+
+PRICED = {"max_cost": 1.5, "gpu_hour_price": {"L4": 2.0}}
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +83,45 @@ def test_batch_expires_by_the_drivers_clock(
     good, codes = batch.ids()
     assert (len(good), set(codes.values()), len(codes)) == (8, {"batch_expired"}, 12)
     assert batch.outcome() == "expired"
+
+
+@pytest.mark.parametrize(
+    ("limits", "dies_undecided"),
+    [
+        ({"max_tokens_total": 1}, False),
+        ({"max_gpu_hours": 0.5}, False),
+        (PRICED, False),
+        (PRICED, True),
+    ],
+)
+def test_batch_that_reaches_a_limit_keeps_what_is_finished(
+    limits: Any, dies_undecided: bool, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first driver dies when it knows, or before it publishes; the next ones ask nothing."""
+    batch, said = a_batch(folder, tmp_path), list[Any]()
+    held = HeldGpus(1.0, time.time() - 3600, lambda _: "L4", {"L4": 1.0})
+    monkeypatch.setattr(generating, "held_gpus", lambda *_: held)
+    with monkeypatch.context() as patch:
+        ended_midway(patch, 8, lambda: None)
+        place, name = (BatchWatch, "is_ended_by") if dies_undecided else (publishing, "prepare")
+        patch.setattr(place, name, lambda *_: 1 / 0)
+        with pytest.raises((RaybatchError, ZeroDivisionError)):
+            batch.run(**limits)
+    assert batch.outcome() == (None if dies_undecided else "limit_reached")
+    monkeypatch.setattr(ready, "check_engine", no_model)
+    monkeypatch.setattr(supervision, "run", no_model)
+    batch.run(1, emitted=said, **limits)
+    batch.run(2, **limits)
+    good, codes = batch.ids()
+    assert good == [str(number) for number in range(8)]
+    assert codes == {str(number): "batch_limit_reached" for number in range(8, 20)}
+    assert batch.progress() == (20, 8, 0)
+    (error,) = parse(BatchOutcome, batch.folder.read(layout.OUTCOME)).errors
+    (limit,) = set(limits) - {"gpu_hour_price"}
+    assert error.code == "limit_reached"
+    assert error.message.startswith(f"{limit}: ")
+    assert "clear" not in error.message.replace("since the last clear", "")
+    assert [error.message] == [event.message for event in said if "error file" in event.text()]
 
 
 @pytest.mark.parametrize("decision", ["cancelled", "expired"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines that have no answer when their batch is cancelled or expires: failed rows in parts of their own.
+"""Lines without an answer when their batch ends early: failed rows in parts of their own.
 
 So they take the way of all failed rows, and a driver that dies meanwhile is resumed by the next one.
 """
@@ -26,6 +26,7 @@ from airflow_provider_raybatch.job.work import Job, work
 _REASONS: Mapping[str, str] = {
     "cancelled": "This request was not executed before the batch was cancelled.",
     "expired": "This request could not be executed before the completion window expired.",
+    "limit_reached": "This request was not executed before the batch had used up a limit of its model.",
 }
 _NAMES = tuple(f"{ending}-" for ending in get_args(EarlyEnd))
 
