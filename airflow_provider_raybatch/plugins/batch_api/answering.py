@@ -42,7 +42,9 @@ class Answering:
         :raises TimeoutError: the client does not take it.
         """
         if message["type"] == "http.response.start":
-            MutableHeaders(scope=message).update({**HEADERS, "x-request-id": self.request_id})
+            # Else Airflow's middleware compresses it in the event loop, and drops the length of a file.
+            plain = {"Content-Encoding": "identity"}
+            MutableHeaders(scope=message).update({**HEADERS, **plain, "x-request-id": self.request_id})
         async with asyncio.timeout(_STALLED):
             await self._send(message)
         if message["type"] == "http.response.body" and not message.get("more_body", False):

@@ -48,11 +48,7 @@ async def download(
         async for piece in pieces:
             yield piece
 
-    headers = {
-        "Accept-Ranges": "bytes",
-        "Content-Encoding": "identity",  # else Airflow's middleware compresses it, and drops its length
-        "Content-Length": str(len(part)),
-    }
+    headers = {"Accept-Ranges": "bytes", "Content-Length": str(len(part))}
     if asked_part is None:
         return StreamingResponse(body(), 200, headers, "application/octet-stream")
     headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{size}"

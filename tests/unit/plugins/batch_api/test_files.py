@@ -20,6 +20,7 @@ from airflow_provider_raybatch.plugins.batch_api import files as module
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller
 from airflow_provider_raybatch.plugins.batch_api.transfers import TransferSlots
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
+from tests.support.batch_api import created
 from tests.support.batch_server import LINE, BatchServer, batch_server, store_of_server
 
 DAY = 86_400
@@ -169,6 +170,17 @@ def test_a_range_of_a_file(on_disk: BatchServer, disk: Folder, asked: str, part:
     assert [answer.headers[name] for name in names] == [
         str(len(wanted)), "identity", "bytes", f'"{file.id}"',
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["/files", "/batches", f"/files?after={'x' * 2000}"])
+def test_no_answer_is_compressed(on_disk: BatchServer, path: str) -> None:
+    """Airflow's middleware would do that in the event loop."""
+    for _ in range(4):
+        created(store_of_server())
+    compressed = BatchServer(GZipMiddleware(on_disk.app, minimum_size=100))
+    answer = compressed.get(path, headers={"Accept-Encoding": "gzip"})
+    assert len(answer.content) > 100
+    assert answer.headers["content-encoding"] == "identity"
 
 
 def test_a_range_of_another_version_is_the_whole(on_disk: BatchServer) -> None:
