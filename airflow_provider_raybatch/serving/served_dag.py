@@ -12,6 +12,7 @@ from airflow.sdk import DAG
 
 from airflow_provider_raybatch.batches.models import ServedModel, served_models
 from airflow_provider_raybatch.contract.base import shown
+from airflow_provider_raybatch.contract.batch_api.ids import TASK_ID
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.operators.batches_sweep import BatchesSweepOperator
 from airflow_provider_raybatch.operators.served_batch import ServedBatchOperator
@@ -93,7 +94,7 @@ def _served_dag(model: ServedModel, dag_arguments: dict[str, Any]) -> DAG:
         **{**_DEFAULTS, "doc_md": _doc_of(model), **dag_arguments},
     ) as dag:
         ServedBatchOperator(
-            task_id="answer",
+            task_id=TASK_ID,
             served_model_name=model.name,
             max_requests=model.max_requests,
             max_file_bytes=model.max_file_bytes,

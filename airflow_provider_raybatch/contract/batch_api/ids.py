@@ -8,6 +8,8 @@ import secrets
 
 from airflow_provider_raybatch.contract.digest import hex_digest
 
+TASK_ID = "answer"
+"""The task of a batch's DAG run."""
 _FILE = re.compile(r"file-[0-9a-f]{32}")
 _BATCH = re.compile(r"batch_[0-9a-f]{32}")
 _LATEST = 10**13

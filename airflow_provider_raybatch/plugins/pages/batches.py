@@ -7,8 +7,10 @@ import datetime
 from collections.abc import Sequence
 from urllib.parse import quote
 
+from airflow_provider_raybatch.contract.batch_api.ids import TASK_ID
 from airflow_provider_raybatch.contract.batch_api.states import BatchState, Status
 from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.links.report import PREFIX, report_path
 from airflow_provider_raybatch.plugins.pages.frame import Frame
 from airflow_provider_raybatch.report import words
 from airflow_provider_raybatch.report.elements import (
@@ -23,7 +25,7 @@ from airflow_provider_raybatch.report.elements import (
 
 _HEADS = (
     "Created (UTC)", "Batch", "Model", "State", "Requests", "Completed", "Failed", "Tokens", "Cost",
-    "Window ends",
+    "Window ends", "Files",
 )  # fmt: skip
 _CLASSES: dict[Status, str] = {"completed": "good", "failed": "bad", "expired": "bad"}
 
@@ -73,7 +75,21 @@ def _row(state: BatchState, frame: Frame) -> tuple[Content, ...]:
         number("" if not tokens else words.count(tokens)),
         number(cost or ""),
         _time(record.expires_at),
+        _files(state, frame),
     )
+
+
+def _files(state: BatchState, frame: Frame) -> Content:
+    """Links to the pages of the dataset that its files are parts of."""
+    record, ended = state.record, state.ended
+    if ended is None:
+        return None
+    places = {"dataset": ("output", ended.output_file_id), "failed": ("errors", ended.error_file_id)}
+    return [
+        [frame.link(PREFIX + report_path(record.dag_id, record.id, TASK_ID, page=page), name), " "]
+        for page, (name, file_id) in places.items()
+        if file_id is not None
+    ]
 
 
 def _state(state: BatchState) -> Content:

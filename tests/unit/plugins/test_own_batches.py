@@ -62,14 +62,17 @@ def end(store: BatchStore, record: BatchRecord, decision: Any, **given: Any) -> 
 def test_states_counts_and_cost_are_shown(server: Server, store: BatchStore) -> None:
     done, going = add(store), add(store, model="mistral", created_at=1_795_000_100.0)
     usage = Usage(input_tokens=70_000, output_tokens=654)
-    end(store, done, "completed", usage=usage, cost=1.25, currency="EUR")
+    end(store, done, "completed", usage=usage, cost=1.25, currency="EUR", output_file_id="file-2")
     store.start(going.id, Started(at=1.0, total=500, nonce="n"))
     progress = BatchProgress(at=2.0, counts=RequestCounts(total=500, completed=77))
     store.root.write(f"{batch_folder(going.id)}/{PROGRESS}", progress.model_dump_json().encode())
     text = server.by_cookie(PAGE, "viewer").text
     for said in ("completed", "1,230", "70,654", "1.25 EUR", "in progress", "77", "500", "mistral"):
         assert said in text
-    assert f"/dags/batches_llama/runs/{done.id}" in text
+    place = f"/dags/batches_llama/runs/{done.id}"
+    assert f'href="{place}"' in text
+    assert f'href="/raybatch{place}/tasks/answer/-1/dataset">output' in text
+    assert f"{place}/tasks/answer/-1/failed" not in text
     assert text.index(going.id) < text.index(done.id)
 
 
@@ -82,8 +85,10 @@ def test_a_batch_that_has_not_begun_is_queued(server: Server, store: BatchStore)
 
 def test_a_failed_batch_says_why(server: Server, store: BatchStore) -> None:
     error = BatchError(code="invalid_json_line", message="Line 2 is <b>not</b> JSON.", line=2)
-    end(store, add(store), "failed", errors=[error])
+    record = add(store)
+    end(store, record, "failed", errors=[error], error_file_id="file-3")
     text = server.get(PAGE).text
+    assert f"{record.id}/tasks/answer/-1/failed" in text
     assert "Line 2 is &lt;b&gt;not&lt;/b&gt; JSON." in text
 
 
