@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 import ssl
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -67,6 +68,23 @@ def listening(handler: type[Handler], pem: Path | None = None, clients: Path | N
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def out_of_reach(kind: str) -> Iterator[str]:
+    """The address of a server that gives no answer: `unknown` has no address, `closed` no listener, and
+    `silent` accepts connections."""
+    if kind == "unknown":
+        yield "http://no-such-host.invalid"
+        return
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        if kind == "closed":
+            server.close()
+        yield address
+
+
+OUT_OF_REACH = ("unknown", "closed", "silent")
 
 
 class Authority:

@@ -26,6 +26,7 @@ class Hub:
     :ivar is_private: whether others don't even see the model. Else it is gated: they see all but its files.
     :ivar is_down: whether it answers that it is.
     :ivar asked: method and path of each request.
+    :ivar pings: requests that asked whether it answers.
     """
 
     url: str
@@ -35,6 +36,7 @@ class Hub:
     is_private: bool = False
     is_down: bool = False
     asked: list[str] = field(default_factory=list)
+    pings: int = 0
 
     def push(self, name: str, folder: Path, **changed: bytes) -> str:
         """Make `folder` the next commit of a model's ``main``.
@@ -53,6 +55,7 @@ class Hub:
         is_api = path.startswith("/api/models/")
         if is_api or not path.startswith("/api/"):  # the client may ask for more than models
             self.asked.append(f"{method} {path}")
+        self.pings += path.endswith("/api/")
         if self.is_down:
             return 501, {}, b""  # which the client does not repeat for minutes, as 503
         owner, model, kind, revision, *rest = [*path.removeprefix("/api/models").split("/")[1:], "", ""]

@@ -8,12 +8,15 @@ versions, and a redirect is followed by the rules of
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import random
 import re
 import ssl
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
@@ -32,6 +35,10 @@ _LONGEST = 330.0
 """Seconds after which no new attempt is made: the hub's limits count requests of five minutes."""
 _FIRST_PAUSE = 0.5
 _BLOCK = 1024 * 1024
+_SILENCE = 10.0
+"""Seconds without an answer after which a hub counts as out of reach."""
+PING = "/api/"
+"""Path that costs a hub nothing; any answer to it will do."""
 _SECONDS_LEFT = re.compile(r";\s*t\s*=\s*(\d+)")
 """In the header ``RateLimit``, until requests are counted anew."""
 
@@ -58,6 +65,56 @@ def endpoint() -> str:
 def is_offline() -> bool:
     """Whether the environment says that the hub must not be asked."""
     return os.environ.get("HF_HUB_OFFLINE", "").strip().upper() in {"1", "ON", "YES", "TRUE"}
+
+
+def refuse_silent_hub(what: str, remedy: str, hub: str, ask: Callable[[], object]) -> None:
+    """Refuse a hub that can't be reached, before something tries for minutes to read from it.
+
+    :param what: field and value, the beginning of the sentence.
+    :param remedy: its end.
+    :param ask: makes a request, and raises an exception if no answer comes.
+    :raises StorageError: there was no answer for ten seconds.
+    """
+    silence, deadline = ["it does not answer"], time.monotonic() + _SILENCE
+
+    def asking() -> None:
+        while silence and time.monotonic() < deadline:
+            try:
+                ask()
+                silence.clear()
+            except Exception as error:  # each HTTP client raises its own
+                silence[:] = [str(getattr(error, "reason", error)) or type(error).__name__]
+                time.sleep(1)
+
+    # The lookup of a name has no timeout, so it must not be waited for.
+    asker = threading.Thread(target=asking, daemon=True)
+    asker.start()
+    asker.join(_SILENCE)
+    if silence:
+        raise StorageError(
+            f"{what} is on the hub at {shown_uri(hub)}, which can't be reached from the cluster "
+            f"({silence[0]}); set HTTPS_PROXY, or HF_ENDPOINT to a mirror, on its nodes, {remedy}."
+        )
+
+
+def refuse_source_out_of_reach(source: str) -> None:
+    """See :func:`refuse_silent_hub`; an offline hub is refused with another sentence."""
+    if not is_offline():
+        hub, remedy = endpoint(), "or copy the files into a bucket"
+        refuse_silent_hub(f"source: {source}", remedy, hub, lambda: ping(hub))
+
+
+def ping(hub: str) -> None:
+    """Ask for any answer of the hub.
+
+    :raises OSError: there is none.
+    """
+    with contextlib.suppress(HTTPError, StorageError):  # the next request says better what is refused
+        try:
+            build_opener().open(GuardedRequest(hub + PING), timeout=_SILENCE).close()
+        except OSError as error:
+            _check_certificate(hub, error)
+            raise
 
 
 def own_token() -> SecretStr | None:

@@ -31,6 +31,7 @@ from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.copies import Copies, scratch_error
 from airflow_provider_raybatch.job.input.data_files import data_paths
 from airflow_provider_raybatch.job.input.hub import HubFolder, open_hub
+from airflow_provider_raybatch.job.input.hub_http import refuse_source_out_of_reach
 from airflow_provider_raybatch.job.input.saved_datasets import saved_files
 from airflow_provider_raybatch.job.input.tables import Kinds, refuse_tables
 from airflow_provider_raybatch.storage.entry import Entry
@@ -160,6 +161,8 @@ def resolve(
         if http.is_url(path):
             found = [_behind(path, copies)]
         else:
+            if at := split_hub(path):
+                refuse_source_out_of_reach(at.written)
             with error_prefix("source"):
                 expand = partial(_expand, wanted=wanted.format, secrets=(credentials, token))
                 found = _expand_as_written(path, partial(expand, known=known, left_out=left_out))

@@ -26,7 +26,7 @@ from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.planning.lora_sizes import lora_args
 from airflow_provider_raybatch.job.preflight.adapter_digest import CONFIG, WEIGHTS, adapter_digest
 from airflow_provider_raybatch.job.preflight.model_bucket import by_own_identity
-from airflow_provider_raybatch.job.preflight.model_files import ModelFiles, files_of
+from airflow_provider_raybatch.job.preflight.model_files import ModelFiles, files_of, refuse_out_of_reach
 from airflow_provider_raybatch.job.preflight.model_version import hub_token
 
 MOST_RANK = 512
@@ -98,6 +98,7 @@ def _check(field: str, location: str, config: Mapping[str, Any], token: str | No
             f"{field}: no folder is at {location!r} on the node that checks it; correct the path, or make "
             "the folder readable on every node."
         )
+    refuse_out_of_reach(field, name, revision)
     try:
         files = files_of(name, revision, token)
     except Exception as error:  # of the library that asks

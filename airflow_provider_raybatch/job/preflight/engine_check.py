@@ -186,12 +186,12 @@ def _kept_or_made(
 ) -> ModelCheck:
     node = cluster_view.gpu_node(spec.accelerator_type)
     is_here = node in {None, ray.get_runtime_context().get_node_id()}
+    if is_here and (node is not None or cluster_view.has_one_node()):
+        refuse_missing(spec)
     if is_here:
         known = known_models.kept(spec, requests, environment)
         if known is not None:
             return known
-    if is_here and (node is not None or cluster_view.has_one_node()):
-        refuse_missing(spec.model)
     if is_here or not is_on_disk(spec.model):
         files = refuse_by_files(spec, environment)
         if files is not None:

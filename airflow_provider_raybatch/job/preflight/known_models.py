@@ -31,6 +31,7 @@ from airflow_provider_raybatch.job.engine.sampling_values import whole_number
 from airflow_provider_raybatch.job.preflight import model_check, model_version
 from airflow_provider_raybatch.job.preflight.adapter_check import check_adapters
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
+from airflow_provider_raybatch.job.preflight.model_look import refuse_missing
 from airflow_provider_raybatch.job.preflight.model_version import Version
 from airflow_provider_raybatch.job.preflight.sampling_check import asked_by
 from airflow_provider_raybatch.job.row import Request
@@ -82,8 +83,9 @@ def check_unless_kept(
 ) -> ModelCheck:
     """What :func:`~airflow_provider_raybatch.job.preflight.model_check.check_model` finds, or has found.
 
-    :raises PreflightError: whatever is wrong, as one sentence.
+    :raises RaybatchError: whatever is wrong, as one sentence.
     """
+    refuse_missing(spec)
     version = _current(spec, environment)
     place = _place(spec, requests, version, environment)
     known = _kept(place, spec, requests)

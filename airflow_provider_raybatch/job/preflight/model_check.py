@@ -131,7 +131,7 @@ def check_model(
     set_environment(environment)
     if is_in_bucket(spec.model):
         check_bucket(spec.model)
-    refuse_missing(spec.model)
+    refuse_missing(spec)
     if (files := refuse_by_files(spec, environment)) is not None:
         refuse_text_model(spec, requests, files)
     adapters = check_adapters(spec, environment)

@@ -7,9 +7,11 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_raybatch.job.input.hub_http import PING, refuse_silent_hub
 from airflow_provider_raybatch.job.preflight.model_bucket import is_in_bucket
 from airflow_provider_raybatch.job.preflight.model_version import TIMEOUT, is_elsewhere, is_offline
 from airflow_provider_raybatch.storage.folder import folder
@@ -46,6 +48,27 @@ def is_on_disk(model: str) -> bool:
     with contextlib.suppress(ImportError):  # without the hub's client
         return model.startswith("/") or is_offline()
     return model.startswith("/")
+
+
+def refuse_out_of_reach(field: str, model: str, revision: str | None) -> None:
+    """Refuse a name on a hub that does not answer this node, unless its cache has the files.
+
+    :raises StorageError: the hub has not answered for ten seconds.
+    """
+    if model.startswith("/") or is_in_bucket(model) or is_elsewhere(model):
+        return
+    with contextlib.suppress(ImportError):  # without the hub's client, another node reads the model
+        from huggingface_hub import constants, snapshot_download
+        from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
+
+        if is_offline():
+            return
+        with contextlib.suppress(Exception):  # the client raises its own
+            snapshot_download(model, revision=revision, local_files_only=True)
+            return
+        hub, remedy = constants.ENDPOINT, "copy it to S3, or fill their caches and set HF_HUB_OFFLINE=1"
+        ask = partial(get_session().head, hub + PING, timeout=TIMEOUT)
+        refuse_silent_hub(f"{field}: {model!r}", remedy, hub, ask)
 
 
 def files_of(model: str, revision: str | None, token: str | None) -> ModelFiles | None:

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of, nearest
-from airflow_provider_raybatch.job.preflight.model_files import ModelFiles, files_of
+from airflow_provider_raybatch.job.preflight.model_files import ModelFiles, files_of, refuse_out_of_reach
 from airflow_provider_raybatch.job.preflight.model_version import hub_token
 
 _PLAIN_FORMATS = {"auto", "hf", "safetensors"}
@@ -54,11 +54,13 @@ _CLASSIFIES_TOKENS = "classifies each token"
 """What a model does."""
 
 
-def refuse_missing(model: str) -> None:
-    """Refuse a folder that is not here, which vLLM would take for a name on the hub.
+def refuse_missing(spec: BatchInferenceSpec) -> None:
+    """Refuse a folder that is not here, which vLLM would take for a name on the hub, and a hub out of reach.
 
     :raises PreflightError: nothing has this path.
+    :raises StorageError: the hub of model or tokenizer does not answer, and the cache lacks the files.
     """
+    model, args = spec.model, spec.engine_args
     path = Path(model)
     if model.startswith("/") and not path.exists():
         near = None
@@ -68,6 +70,9 @@ def refuse_missing(model: str) -> None:
         raise PreflightError(
             f"model: nothing is at {model!r} on the node that checks it; {meant} readable on every node."
         )
+    refuse_out_of_reach("model", model, args.get("revision"))
+    revision = args.get("tokenizer_revision") or args.get("revision")
+    refuse_out_of_reach("engine_args: tokenizer", str(args.get("tokenizer") or model), revision)
 
 
 def refuse_by_files(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr]) -> ModelFiles | None:

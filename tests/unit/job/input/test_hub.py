@@ -22,6 +22,8 @@ from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.dataset_hub import DatasetHub, serving
+from tests.support.http_server import OUT_OF_REACH, out_of_reach
+from tests.support.hub import serving as serving_models
 from tests.support.reading import ROWS, WRITERS, as_jsonl, packed, read_all
 from tests.support.saved_dataset import save_to_disk
 from tests.support.specs import spec
@@ -182,6 +184,35 @@ def test_a_hub_that_stays_away_is_an_error_of_storage(
     with pytest.raises(StorageError, match="can't be read, the server answered 503, tried for 0 s;") as error:
         listed(TRAIN)
     assert error.value.failure_class is FailureClass.STORAGE
+
+
+@pytest.mark.parametrize("revision", ["main", "a" * 40])
+@pytest.mark.parametrize("kind", OUT_OF_REACH)
+def test_a_hub_out_of_reach_is_refused(monkeypatch: pytest.MonkeyPatch, kind: str, revision: str) -> None:
+    """Without the retries of a hub that has answered."""
+    monkeypatch.setattr(hub_http, "_SILENCE", 0.3, raising=False)
+    monkeypatch.setattr(hub_http.time, "sleep", lambda seconds: None)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    source = f"hf://datasets/{NAME}@{revision}"
+    with out_of_reach(kind) as url:
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        with pytest.raises(StorageError) as error:
+            listed(f"{source}/data")
+    said = str(error.value)
+    assert said.startswith(f"source: {source} is on the hub at {url}, which can't be reached from the ")
+    assert said.endswith("HF_ENDPOINT to a mirror, on its nodes, or copy the files into a bucket.")
+    assert error.value.failure_class is FailureClass.STORAGE
+
+
+def test_any_answer_shows_that_the_hub_is_in_reach(hub: DatasetHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one by a proxy, or of a server whose certificate is not trusted."""
+    hub_http.ping(hub.url)
+    monkeypatch.delenv("SSL_CERT_FILE")
+    hub_http.ping(hub.url)
+    with serving_models() as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        hub_http.ping("http://no-such-host.invalid")
+    assert proxy.pings == 1
 
 
 def test_a_commit_that_is_gone_is_listed_anew_by_a_retry(hub: DatasetHub) -> None:

@@ -78,14 +78,14 @@ def test_a_kept_check_is_looked_up_for_the_token(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         engine_check.known_models, "kept", lambda _, __, given: found[given["HF_TOKEN"].get_secret_value()]
     )
-    job = spec(engine="vllm", model="acme/tiny")
+    job = spec(engine="vllm", model="/")
     assert engine_check._checked_model(job, [], environment, launch=None) == found["hf_job"]
 
 
 def test_a_misspelt_folder_names_the_nearest(tmp_path: Path) -> None:
     (tmp_path / "Llama-3.1-8B").mkdir()
     with pytest.raises(PreflightError, match=r"checks it; did you mean 'Llama-3\.1-8B', or is the folder"):
-        engine_check.refuse_missing(str(tmp_path / "Lama-3.1-8B"))
+        engine_check.refuse_missing(spec(engine="vllm", model=str(tmp_path / "Lama-3.1-8B")))
 
 
 def node(name: str, *, alive: bool = True, **resources: float) -> dict[str, Any]:

@@ -354,6 +354,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Names:
     names = Names()
     monkeypatch.setattr(model_version, "current", names.current)
     monkeypatch.setattr(model_version, "was_read", lambda *_: names.was_read)
+    monkeypatch.setattr(known_models, "refuse_missing", lambda _: None)
     return names
 
 

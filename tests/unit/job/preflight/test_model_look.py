@@ -13,8 +13,12 @@ import pytest
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.input import hub_http
 from airflow_provider_raybatch.job.preflight import model_check
-from airflow_provider_raybatch.job.preflight.model_look import refuse_by_files
+from airflow_provider_raybatch.job.preflight.adapter_check import check_adapters
+from airflow_provider_raybatch.job.preflight.model_look import refuse_by_files, refuse_missing
+from airflow_provider_raybatch.storage.errors import StorageError
+from tests.support.http_server import OUT_OF_REACH, out_of_reach
 from tests.support.hub import Hub
 from tests.support.specs import spec
 
@@ -260,6 +264,52 @@ def test_offline_the_hub_cache_is_looked_into(hub: Hub, monkeypatch: pytest.Monk
 def test_a_hub_that_is_down_refuses_nothing(hub: Hub) -> None:
     hub.is_down = True
     assert_passes(spec(engine="vllm", model=NAME), {})
+
+
+@pytest.mark.parametrize("field", ["model", "engine_args: tokenizer", "adapter"])
+@pytest.mark.parametrize("kind", OUT_OF_REACH)
+def test_a_name_on_a_hub_out_of_reach_is_refused(
+    cache: Path, kind: str, field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the node's cache has it, or a proxy answers for the hub."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(hub_http, "_SILENCE", 0.3, raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    named = {"adapter": NAME} if field == "adapter" else {"engine_args": {"tokenizer": NAME}}
+    job = spec(engine="vllm", model=NAME) if field == "model" else spec(engine="vllm", model="/", **named)
+
+    def check() -> None:
+        refuse_missing(job)
+        check_adapters(job, {})
+
+    with out_of_reach(kind) as url:
+        monkeypatch.setattr(constants, "ENDPOINT", url)
+        with pytest.raises(StorageError) as error:
+            check()
+        said = str(error.value)
+        assert said.startswith(f"{field}: {NAME!r} is on the hub at {url}, which can't be reached from the ")
+        assert said.endswith("copy it to S3, or fill their caches and set HF_HUB_OFFLINE=1.")
+        refuse_missing(spec(engine="vllm", model="/"))
+        cached = cache / "models--acme--tiny"
+        write(cached / "snapshots" / ("a" * 40), GOOD)
+        (cached / "refs").mkdir()
+        (cached / "refs/main").write_text("a" * 40)
+        refuse_missing(job)
+
+
+def test_the_hub_may_be_behind_a_proxy(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    from huggingface_hub import constants
+    from huggingface_hub.utils import close_session
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://no-such-host.invalid")
+    monkeypatch.setenv("HTTP_PROXY", hub.url)
+    close_session()  # the client reads the environment once
+    request.addfinalizer(close_session)
+    refuse_missing(spec(engine="vllm", model=NAME))
+    assert hub.pings
 
 
 NEEDS = "makes no embeddings; model_task 'embed' needs an embedding model, such as one of "
