@@ -154,6 +154,10 @@ class FakeRay:
         self.stage("GET", log, lambda answer: answer(), times=number - 1)
         self.stage("GET", log, lambda answer: (what(), answer())[1])
 
+    def start_jobs(self) -> None:
+        for job in self.jobs.values():
+            job.script.pending = 0.0
+
     def end_jobs(self) -> None:
         for job in self.jobs.values():
             job.script.pending = job.script.seconds = 0.0

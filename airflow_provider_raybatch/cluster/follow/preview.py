@@ -75,12 +75,12 @@ class PreviewJob:
         signed = {found.number: found.event for line in lines if (found := read_line(line, self._key))}
         for number in sorted(number for number in signed if number > self._told):
             event, self._told = signed[number], number
-            if isinstance(event, Phase) and event.phase != "preflight":
+            if isinstance(event, Phase):
                 self._say(event.message)
         return [signed[number] for number in sorted(signed)]
 
     async def _ended(self) -> JobInfo:
-        deadline = time.monotonic() + self._timeout
+        deadline, waits_for = time.monotonic() + self._timeout, ""
         while True:
             info = await self._client.info(self._id)
             if info is None:
@@ -94,6 +94,9 @@ class PreviewJob:
                     FailureClass.TIMEOUT,
                 )
             await self._lease.renew(self._client)
+            if info.status is JobStatus.PENDING and info.message != waits_for:
+                self._say(f"the cluster has queued job {self._id}: {info.message}")
+                waits_for = info.message
             if info.status is JobStatus.RUNNING:
                 with contextlib.suppress(ClusterError):  # what it says meanwhile is no more than comfort
                     self._events((await self._client.log_tail(info)).lines)
@@ -118,6 +121,7 @@ async def run_preview(
     :returns: its rows and answers, if any, and the last event.
     :raises RaybatchError: it failed, was stopped or takes too long.
     """
+    say(f"submitting job {request.submission_id} to {client.address.shown}")
     await client.submit(request)
     try:
         return await PreviewJob(client, request.submission_id, key, timeout, say).report()

@@ -15,6 +15,7 @@ from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.input.copies import Copies
 from airflow_provider_raybatch.job.input.survey import Source
@@ -25,7 +26,6 @@ from airflow_provider_raybatch.job.planning import cluster_view, fit, plan
 from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
 from airflow_provider_raybatch.job.preflight.condition_check import check_conditions
 from airflow_provider_raybatch.job.preflight.engine_check import (
-    Emit,
     check_engine,
     tell_of_choices,
     tell_of_memory,
@@ -122,19 +122,20 @@ class Inspected:
 
 
 def inspect(
-    spec: BatchInferenceSpec, secrets: Secrets, refusals: Refusals, waits: Emit | None = None
+    spec: BatchInferenceSpec, secrets: Secrets, refusals: Refusals, *, waits: bool = False
 ) -> Inspected:
     """Look at cluster, destination, source, first rows, engine and model.
 
-    :param refusals: gets a sentence for each problem found.
-    :param waits: emits events of a preview that waits for a node with vLLM, as its job would; without, the
-        model is not checked where no such node runs.
+    :param refusals: gets a sentence for each problem found, and each phase.
+    :param waits: whether it waits for a node with vLLM, as its job would; else the model is not checked where
+        no such node runs.
     """
     found = Inspected(spec, secrets)
     submission = spec.submission
     if submission is None:
         raise SpecError("submission: it must be filled before a job is inspected.")
     refusals.note(NOT_TRIED)
+    refusals.begin("checking the cluster and the destination")
     with refusals.caught():
         cluster_view.check_versions()
     if spec.engine == ray_data_llm.NAME:
@@ -202,6 +203,7 @@ def _take_model(found: Inspected) -> None:
 
 def _look_at_rows(found: Inspected, refusals: Refusals) -> Tolerance | None:
     spec, aws = found.spec, found.secrets.aws
+    refusals.begin("listing and reading the source")
     with refusals.caught():
         # A job keeps copies of sources without a version beside its dataset.
         found.source = read_source(spec, aws, Copies(folder(scratch()), "0" * 16), found.secrets.hf_token)
@@ -219,6 +221,7 @@ def _look_at_rows(found: Inspected, refusals: Refusals) -> Tolerance | None:
     if not checks[0]:  # that it has the columns of the first prompt
         return None
     tolerance = Tolerance(spec, source.rows, all_may_fail=spec.answers_lines)
+    refusals.begin(f"checking prompt and columns, by the first of {count_of(source.rows, 'row')}")
     with refusals.caught():
         sampled = apart_if_users_code(first, sample)(first, source, aws)
         found.sampled = sampled._replace(requests=asked_by_steps(spec.step_specs(), sampled.requests))
@@ -229,18 +232,19 @@ def _look_at_rows(found: Inspected, refusals: Refusals) -> Tolerance | None:
     return tolerance
 
 
-def _look_at_model(found: Inspected, tolerance: Tolerance, refusals: Refusals, waits: Emit | None) -> None:
+def _look_at_model(found: Inspected, tolerance: Tolerance, refusals: Refusals, waits: bool) -> None:
     spec, sampled = found.spec, found.sampled
     if sampled is None:
         return
-    if waits is not None:
+    if waits:
         with refusals.caught():
-            wait_for_engine_node(spec, False, waits)
+            wait_for_engine_node(spec, False, refusals.emit)
     found.no_tokens = _why_unseen(spec)
     if found.no_tokens:
         refusals.note(found.no_tokens)
         return
     environment = credentials.environment(found.secrets)
+    refusals.begin(f"checking engine {spec.engine!r} and model {spec.model!r}")
     with refusals.caught():
         checked = check_engine(spec, sampled.requests, environment, refusals.emit, Launch())
         found.checked = checked
@@ -271,6 +275,7 @@ def _look_back(found: Inspected, journal: Journal, refusals: Refusals) -> None:
     spec, source, checked = found.spec, found.source, found.checked
     if source is None or checked is None:
         return
+    refusals.begin("looking for answers of earlier jobs")
     found.job = job = checked_job(spec, checked, source.listing, journal, found.secrets)
     ledgers = [look_back(journal.folder, step.run_folder, source.rows) for step in job.steps]
     found.earlier, found.finished = ledgers[0], ledgers[-1]

@@ -33,10 +33,9 @@ def report(driver: Driver, request: PreviewRequest) -> None:
 
     :raises RaybatchError: nothing could be found out, or the job must end.
     """
-    emit, refusals = driver.emit, Refusals()
-    emit(events.Phase(phase="preflight", message="checking source, prompt, model, destination and cluster"))
+    emit, refusals = driver.emit, Refusals(driver.emit)
     try:
-        inspected = inspect(driver.spec, driver.secrets, refusals, emit if request.ask else None)
+        inspected = inspect(driver.spec, driver.secrets, refusals, waits=bool(request.ask))
         if request.verb == "plan":
             emit(events.Planned(report=plan_report(inspected, request, refusals)))
             return

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from airflow_provider_raybatch.contract.events import Event, Notice
+from airflow_provider_raybatch.contract.events import Event, Notice, Phase
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.shown_uri import without_queries
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
@@ -15,11 +15,13 @@ from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 class Refusals:
     """Sentences so far, each once.
 
+    :param forward: gets each :class:`Phase` at once.
     :ivar sentences: why the job would be refused.
     :ivar notices: what else it would say.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, forward: Callable[[Event], object]) -> None:
+        self._forward = forward
         self.sentences: list[str] = []
         self.notices: list[str] = []
 
@@ -56,6 +58,12 @@ class Refusals:
             self.notices.append(sentence)
 
     def emit(self, event: Event) -> None:
-        """As a job's: notices are kept, progress is not."""
+        """As a job's: notices are kept, phases are forwarded, progress is dropped."""
         if isinstance(event, Notice):
             self.note(event.message)
+        elif isinstance(event, Phase):
+            self._forward(event)
+
+    def begin(self, check: str) -> None:
+        """Say which check begins, since it may take minutes."""
+        self.emit(Phase(phase="preflight", message=check))

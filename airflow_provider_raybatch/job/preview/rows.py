@@ -65,6 +65,7 @@ def preview(found: Inspected, wanted: PreviewRequest, refusals: Refusals) -> Pre
     if found.source is not None and found.sampled is not None:
         chunks = found.source.chunks(ROWS_PER_RUN)
         picked = picked_rows(chunks, found.source.rows, wanted.rows, wanted.seed)
+        refusals.begin("rendering the rows, and looking for their answers")
         question = Question(found.asked(), picked, counts=not found.no_tokens, keeps=True)
         with refusals.caught():
             made.counted = tokens.ask(question)

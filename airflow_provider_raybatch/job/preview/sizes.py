@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from airflow_provider_raybatch.contract.preview import PlanReport, PreviewRequest, PromptTokens, Size
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.planning import cluster_view
@@ -63,6 +64,7 @@ def _counted(found: Inspected, request: PreviewRequest, refusals: Refusals) -> P
         return None
     chunks = source.chunks(ROWS_PER_RUN)
     picked = picked_runs(chunks, None if request.all_rows else MOST_COUNTED, request.seed or _SEED)
+    refusals.begin(f"counting tokens of {count_of(sum(len(rows) for _, rows in picked), 'prompt')}")
     made = tokens.ask(Question(found.asked(), picked))
     if made.problem:
         if found.checked is not None:  # else the check of the model says why

@@ -199,10 +199,10 @@ def test_answers_are_shown_below_their_rows(ray: FakeRay, capsys: pytest.Capture
         "  answer (length, 1 token): *** opens",
         "  would be a dead letter: length: the response was cut off after 1 token",
     ]
-    assert err.splitlines() == [
-        "ask: answers may take 600 s, then it gives up (--timeout)",
-        "one must start",
-    ]
+    began, submitting, *phases = err.splitlines()
+    assert began == "ask: answers may take 600 s, then it gives up (--timeout)"
+    assert submitting == f"submitting job {next(iter(ray.jobs))} to {ray.url}"
+    assert phases == ["one must start"]
 
 
 @pytest.mark.parametrize(

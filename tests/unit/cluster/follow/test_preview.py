@@ -75,16 +75,28 @@ async def test_a_waiting_caller_renews_the_lease(
 ) -> None:
     """It says what it waits for, each sentence once; a caller that is gone leaves a job that ends itself."""
     monkeypatch.setattr(preview, "_POLL", 0.01)
-    starting = events.Phase(phase="starting", message="one must start")
+    phases = [
+        events.Phase(phase=name, message=f"{name} begins") for name in ("preflight", "waiting", "asking")
+    ]
     ray.script = lambda ray, body: Script(
-        lines=[ray.line(body, starting, 0)], last=[ray.line(body, END, 1)], seconds=math.inf
+        lines=[ray.line(body, event, number) for number, event in enumerate(phases)],
+        last=[ray.line(body, END, 3)],
+        pending=math.inf,
+        seconds=math.inf,
     )
+    ray.stage("GET", "/api/jobs/", lambda answer: answer(), times=2)
+    ray.stage("GET", "/api/jobs/", lambda answer: (ray.start_jobs(), answer())[1])
     ray.at_poll(4, ray.end_jobs)
     said: list[str] = []
     request = await build_preview_request(client, submitted(), PreviewRequest(verb="preview"), key=KEY)
     assert await run_preview(client, request, KEY, 60.0, said.append) == [END]
-    assert said == ["one must start"]
     (job,) = ray.jobs.values()
+    name = job.body["submission_id"]
+    assert said == [
+        f"submitting job {name} to {ray.url}",
+        f"the cluster has queued job {name}: Job has not started yet.",
+        *(event.message for event in phases),
+    ]
     order = ray.order(job.body)
     assert order is not None
     assert order.orphan_timeout == ray.spec(job.body)["orphan_timeout"] == ORPHAN_TIMEOUT

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.contract import layout
+from airflow_provider_raybatch.contract.events import Phase
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.planning import cluster_view
@@ -225,6 +226,27 @@ def test_the_context_that_the_job_derives_is_shown(
     assert sizes["kv_cache_tokens"][0] == "32511"
     assert (report.prompt_tokens.context, report.prompt_tokens.failed) == (27_648, 1)
     assert report.refusals == ()
+
+
+def test_each_phase_is_told_when_it_begins(tmp_path: Path, report_of: ReportOf, told: list[Any]) -> None:
+    """Each may take minutes: the line before says what is waited for."""
+    place, source = LocalFolder(str(tmp_path / "out")), numbered(tmp_path / "in.jsonl", 6)
+    first = [
+        "checking the cluster and the destination",
+        "listing and reading the source",
+        "checking prompt and columns, by the first of 6 rows",
+        "checking engine 'echo' and model 'm'",
+        "looking for answers of earlier jobs",
+    ]
+    of_verb = {
+        "preview": ["rendering the rows, and looking for their answers"],
+        "plan": ["counting tokens of 6 prompts", "checking 6 rows for equal requests"],
+    }
+    for verb, last in of_verb.items():
+        report_of(place, source, verb, model="m")
+        assert [event.message for event in told if isinstance(event, Phase)] == [*first, *last]
+        assert isinstance(told[0], Phase)
+        assert not isinstance(told[-1], Phase)
 
 
 @pytest.mark.parametrize("verb", ["preview", "plan"])
