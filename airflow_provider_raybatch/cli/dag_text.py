@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from airflow_provider_raybatch.cli.file_columns import Columns
 from airflow_provider_raybatch.contract.row_template import placeholder
@@ -24,6 +24,7 @@ class Question:
 
     :param name: of letters, digits and underscores.
     :param asked: columns in the prompt.
+    :param verb: what the task does with a row: asks about it, embeds it, or asks in steps.
     :param model: ``None`` for a dry run without one.
     """
 
@@ -35,22 +36,54 @@ class Question:
     model: str | None
     conn_id: str
     aws_conn_id: str | None
+    verb: Literal["ask", "embed", "steps"] = "ask"
+
+    @property
+    def task_id(self) -> str:
+        """Of the one task."""
+        return "embed" if self.verb == "embed" else "ask"
 
     @property
     def dag_id(self) -> str:
         """Of the DAG."""
-        return f"ask_about_{self.name}"
+        return f"embed_{self.name}" if self.verb == "embed" else f"ask_about_{self.name}"
 
     @property
-    def asked_shown(self) -> str:
-        """The columns in the prompt, for people."""
-        return ", ".join(map(repr, self.asked))
+    def shown(self) -> str:
+        """What the task does with which columns, for people."""
+        images = [f"the images of {name!r}" for name in self.images]
+        columns = ", ".join((*map(repr, self.asked), *images))
+        return f"it embeds {columns}" if self.verb == "embed" else f"it asks about {columns}"
+
+    @property
+    def images(self) -> Sequence[str]:
+        """Columns of images that the model is shown."""
+        return () if self.verb == "embed" else self.columns.images
 
     @property
     def prompt(self) -> str:
         """A row template."""
+        if self.verb == "embed":
+            return "\n".join(map(placeholder, self.asked))
         lines = [f"{_label(name)}: {placeholder(name)}" for name in self.asked]
-        return "\n".join(("Describe this in one sentence.", *lines))
+        return "\n".join((f"Describe {'the image' if self.images else 'this'} in one sentence.", *lines))
+
+    def _request(self) -> dict[str, Any]:
+        images = {"images": list(self.images)} if self.images else {}
+        hosts = {"image_hosts": list(self.columns.image_hosts)} if images and self.columns.image_hosts else {}
+        if self.verb == "embed":
+            return {"model_task": "embed", "prompt": self.prompt}
+        if self.verb == "ask":
+            return {"prompt": self.prompt, **images, **hosts}
+        check = f"{self.prompt}\nAnswer: {placeholder('answer_response')}\nIs this answer right?"
+        choice = {"structured_outputs": {"choice": ["yes", "no"]}}
+        return {
+            "steps": [
+                {"name": "answer", "prompt": self.prompt, **images},
+                {"name": "check", "prompt": check, "sampling": choice, **images},
+            ],
+            **hosts,
+        }
 
     def arguments(self) -> dict[str, Any]:
         """The operator's, before the folder of each run."""
@@ -59,9 +92,9 @@ class Question:
             "source": self.source,
             **({"format": self.columns.format} if self.columns.format else {}),
             **({"csv_options": self.columns.csv_options} if self.columns.csv_options else {}),
-            "prompt": self.prompt,
+            **self._request(),
             **engine,
-            "sampling": {"temperature": 0, "max_tokens": 64},
+            **({} if self.verb == "embed" else {"sampling": {"temperature": 0, "max_tokens": 64}}),
             "destination": self.destination,
         }
 
@@ -77,7 +110,6 @@ def dag_text(question: Question) -> str:
 
 def _lines(question: Question) -> Iterator[str]:
     given = question.arguments()
-    needs_literal = _has_jinja(question.prompt)
     rows = count_of(question.columns.rows, "row")
     yield f"# Written by `raybatch init` for a file of {rows}, which has these columns:"
     yield from _listed(question.columns.names)
@@ -86,14 +118,16 @@ def _lines(question: Question) -> Iterator[str]:
     yield f"#   airflow connections add {_shell(question.conn_id)} --conn-type ray --conn-host local"
     yield "# For a cluster, name the host of its dashboard: --conn-host ray-head.example.com --conn-port 8265"
     yield ""
-    yield f"from airflow.sdk import dag{', literal' if needs_literal else ''}"
+    yield f"from airflow.sdk import dag{', literal' if _has_jinja(question.prompt) else ''}"
     yield "from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator"
+    if question.verb == "steps":
+        yield "from airflow_provider_raybatch.steps import Step"
     yield ""
     yield ""
     yield '@dag(schedule=None)  # To run each night: schedule="@daily", and start_date.'
     yield f"def {question.dag_id}():"
     yield "    RayBatchInferenceOperator("
-    yield '        task_id="ask",'
+    yield f"        task_id={_quoted(question.task_id)},"
     yield f"        ray_conn_id={_quoted(question.conn_id)},"
     if question.aws_conn_id is not None:
         yield f"        aws_conn_id={_quoted(question.aws_conn_id)},"
@@ -117,6 +151,9 @@ def _comments(question: Question) -> dict[str, Sequence[str]]:
         "prompt": (
             "Change the question. {row.name} and {row['any name']} are filled in with each row's values.",
         ),
+        "model_task": ("A vector of the text that prompt has for each row; it takes an embedding model.",),
+        "steps": ("Change the questions. Each step may read the columns of those before it.",),
+        "image_hosts": ("Images are fetched from these hosts alone.",),
         "engine": (
             "A dry run: it answers each row with its prompt. For a model, replace this line by a Hugging",
             'Face id or a folder, such as model="Qwen/Qwen2.5-0.5B-Instruct".',
@@ -127,21 +164,31 @@ def _comments(question: Question) -> dict[str, Sequence[str]]:
     }
 
 
-def _argument(name: str, value: Any) -> Iterator[str]:
+def _argument(name: str, value: Any, indent: str = " " * 8) -> Iterator[str]:
     if name == "destination":
         value = f"{value}/{_RUN}/"
-    if name != "prompt":
-        yield f"        {name}={_quoted(value)},"
-        return
-    yield f"        {name}={'literal' if _has_jinja(value) else ''}("
-    yield from (f"            {_quoted(line)}" for line in value.splitlines(keepends=True))
-    yield "        ),"
+    if name == "steps":
+        yield f"{indent}steps=["
+        for step in value:
+            yield f"{indent}    Step("
+            for inner, given in step.items():
+                yield from _argument(inner, given, f"{indent}        ")
+            yield f"{indent}    ),"
+        yield f"{indent}],"
+    elif name == "prompt":
+        yield f"{indent}prompt={'literal' if _has_jinja(value) else ''}("
+        yield from (f"{indent}    {_quoted(line)}" for line in value.splitlines(keepends=True))
+        yield f"{indent}),"
+    else:
+        yield f"{indent}{name}={_quoted(value)},"
 
 
 def _quoted(value: Any) -> str:
     """``repr``, with double quotes where that changes nothing else."""
     if isinstance(value, dict):
         return f"{{{', '.join(f'{_quoted(name)}: {_quoted(one)}' for name, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_quoted, value))}]"
     shown = repr(value)
     return f'"{shown[1:-1]}"' if isinstance(value, str) and '"' not in value else shown
 

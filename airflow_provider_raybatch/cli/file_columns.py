@@ -6,9 +6,11 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from airflow_provider_raybatch.contract.arguments.input import CsvOptions, InputArguments, SourceFormat
 from airflow_provider_raybatch.contract.base import parse
@@ -30,6 +32,13 @@ _LEAST_PART = 10
 _SAMPLED_PARQUET = 64 * 1024**2
 """Bytes; of a larger file, a row group would take long to read."""
 _DELIMITERS = ",;\t|"
+_ID_NAME = re.compile(r"(?is:(?:.*[\W_])?(?:u?u?id|guid))|(?s:.*[a-z]I[dD])")
+_ID_VALUE = re.compile(r"(?!-?\d+[.,]\d+$)(?=.*\d)\S+")
+"""One word with a digit, but no decimal number."""
+_IMAGE_START = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF")
+_IMAGE_REFERENCE = re.compile(
+    r"data:image/.*|(?:https://|s3://|file:///|/).*\.(?:png|jpe?g|webp|gif|bmp|tiff?)(?:\?.*)?", re.IGNORECASE
+)
 _START_BYTES = 1024 * 1024
 
 
@@ -37,7 +46,10 @@ _START_BYTES = 1024 * 1024
 class Columns:
     """What a file has.
 
-    :param texts: names of columns with text in them, the longest texts first, without much shorter ones.
+    :param texts: names of columns with text in them, the longest texts first, without ids, images and much
+        shorter ones; without any, of the others.
+    :param images: names of columns with images.
+    :param image_hosts: of the images in the first rows that the web has.
     :param first: rows at the file's beginning; none of a large Parquet file.
     :param csv_options: what the operator must be told of a CSV file.
     :param format: what the operator must be told where the file's name doesn't.
@@ -46,6 +58,8 @@ class Columns:
     rows: int
     names: Sequence[str]
     texts: Sequence[str]
+    images: Sequence[str]
+    image_hosts: Sequence[str]
     first: Sequence[Mapping[str, Any] | BadRow] = ()
     csv_options: dict[str, Any] | None = None
     format: SourceFormat | None = None
@@ -53,8 +67,9 @@ class Columns:
 
     @property
     def askable(self) -> list[str]:
-        """Columns for a prompt: those with text, or else all; none that a row template can't name."""
-        return [name for name in self.texts or self.names if _has_placeholder(name)]
+        """Columns that a prompt can name: the texts, else ids where the file has no images."""
+        names = self.texts or [name for name in self.names if not self.images]
+        return [name for name in names if _has_placeholder(name)]
 
     def notes(self, asked: Sequence[str]) -> list[str]:
         """What else to know of a prompt over these columns, a sentence each."""
@@ -94,34 +109,58 @@ def columns_of(source: str, kind: SourceFormat | None, credentials: AwsCredentia
         header = surveyed.schemas[0] if listing.format == "csv" and surveyed.schemas else None
         where = " below its first line, which is the header" if header is not None and header.names else ""
         raise SpecError(f"file: {source} has no rows{where}; give one that has some.")
-    names, texts, first = _names(listing, surveyed, credentials)
-    found = Columns(surveyed.rows, names, texts, first, options, kind, listing.format == "csv")
+    found = _columns(listing, surveyed, credentials)
+    found = replace(found, csv_options=options, format=kind, is_csv=listing.format == "csv")
+    first = found.first
     if first and not any(isinstance(row, Mapping) for row in first):
         rows, why = count_of(len(first), "row"), first[0].reason  # type: ignore[union-attr]
         raise SpecError(f"file: none of the first {rows} of {source} can be read ({why}); correct it.")
-    if not found.askable:
+    if not found.askable and not found.images:
         raise SpecError(f"file: {source} has no column that a prompt can name; rename one in the file.")
     return found
 
 
-def _names(
-    listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | None
-) -> tuple[list[str], list[str], Sequence[Mapping[str, Any] | BadRow]]:
-    """All columns; those with text, the longest texts first; the first rows, none of large Parquet files."""
+def _columns(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | None) -> Columns:
+    """All columns by what they hold, and the first rows, none of large Parquet files."""
     from airflow_provider_raybatch.job.input.reader import Reader
     from airflow_provider_raybatch.job.input.survey import cut
+    from airflow_provider_raybatch.job.media.image_types import holds_bytes
 
     schema = surveyed.schemas[0]
     if listing.format == "parquet" and schema is not None and listing.files[0].size > _SAMPLED_PARQUET:
-        return list(schema.names), [field.name for field in schema if _is_text(field.type)], []
+        texts = [one.name for one in schema if _is_text(one.type) and not _ID_NAME.fullmatch(one.name)]
+        images = [one.name for one in schema if holds_bytes(one.type)]
+        return Columns(surveyed.rows, list(schema.names), texts, images, ())
     first = Reader(listing, None, credentials).read(cut(surveyed, _FIRST_ROWS, _FIRST_ROWS)[0]).rows
     rows = [row for row in first if isinstance(row, dict)]
     in_rows = dict.fromkeys(name for row in rows for name in row)
     names = list(in_rows) if schema is None else list(schema.names)
-    words = {name: sum(map(_words, (row.get(name) for row in rows))) for name in names}
+    values = {name: [row[name] for row in rows if row.get(name) not in (None, "")] for name in names}
+    images = [name for name in names if values[name] and all(map(_is_image, values[name]))]
+    urls = [url for name in images for url in values[name] if str(url).startswith("https://")]
+    others = [name for name in names if name not in images and not _are_ids(name, values[name])]
+    words = {name: sum(map(_words, values[name])) for name in others}
     least = max(1, max(words.values(), default=0) // _LEAST_PART)
-    texts = [name for name in names if words[name] >= least]
-    return names, sorted(texts, key=lambda name: -words[name]), first
+    texts = sorted((name for name in others if words[name] >= least), key=lambda name: -words[name])
+    hosts = sorted({urlsplit(url).hostname or "" for url in urls})
+    return Columns(surveyed.rows, names, texts or others, images, hosts, first)
+
+
+def _are_ids(name: str, values: Sequence[Any]) -> bool:
+    """Whether a column names rows, so that no two of them would make an equal request."""
+    if _ID_NAME.fullmatch(name):
+        return True
+    different = {value for value in values if isinstance(value, (str, int))}
+    return 1 < len(values) == len(different) and all(_ID_VALUE.fullmatch(str(one)) for one in different)
+
+
+def _is_image(value: Any) -> bool:
+    one = value[0] if isinstance(value, (list, tuple)) and value else value
+    if isinstance(one, dict):
+        one = one.get("bytes") or one.get("path")
+    if isinstance(one, bytes):
+        return one.startswith(_IMAGE_START)
+    return isinstance(one, str) and _IMAGE_REFERENCE.fullmatch(one) is not None
 
 
 def _csv_options(listing: Listing, credentials: AwsCredentials | None) -> dict[str, Any] | None:

@@ -28,6 +28,8 @@ def write_dag(options: Namespace) -> None:
 
     :raises SpecError: the file has no rows or is not data, or the DAG file exists already.
     """
+    if options.embed and options.steps:
+        raise SpecError("embed: steps generate text, and no vectors; give one of the two.")
     source = absolute(options.file)
     found = columns_of(source, options.format, s3_access(source, options.aws_conn_id))
     name = _name_of(source)
@@ -36,11 +38,12 @@ def write_dag(options: Namespace) -> None:
         name=name,
         source=source,
         columns=found,
-        asked=sorted(found.askable[:_MOST_ASKED], key=list(found.names).index),
+        asked=sorted(found.askable[: 1 if options.embed else _MOST_ASKED], key=list(found.names).index),
         destination=absolute(options.destination or _destination(source, name)).rstrip("/"),
         model=None if options.model is None else absolute_folder(options.model),
         conn_id=options.conn_id,
         aws_conn_id=options.aws_conn_id,
+        verb="embed" if options.embed else "steps" if options.steps else "ask",
     )
     text = dag_text(question)
     try:
@@ -60,7 +63,7 @@ def write_dag(options: Namespace) -> None:
 def _tell(question: Question, path: Path) -> None:
     found, quoted = question.columns, shlex.quote(str(path))
     columns = f"{count_of(found.rows, 'row')}, {count_of(len(found.names), 'column')}"
-    print(f"Wrote {path}: {columns}; it asks about {question.asked_shown}.")
+    print(f"Wrote {path}: {columns}; {question.shown}.")
     for note in found.notes(question.asked):
         print(f"Note: {clean(note)}")
     print("Read the comments in it. Then:")

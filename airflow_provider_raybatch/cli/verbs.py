@@ -29,12 +29,14 @@ VERBS = (
         function="init:write_dag",
         summary="Write a DAG file for a CSV, JSONL or Parquet file",
         description=(
-            "Look at a file of rows, and write a DAG that asks a question about each of them. Without "
-            "--model it is a dry run, which needs no model. Comments in the file say what to change next."
+            "Look at a file of rows, and write a DAG that asks a question about the texts and images of each "
+            "of them. Without --model it is a dry run, which needs no model. Comments in the file say what "
+            "to change next."
         ),
         examples=(
             "init companies.csv",
             "init reviews.parquet --model Qwen/Qwen2.5-0.5B-Instruct -o dags/reviews.py",
+            "init reviews.parquet --embed",
         ),
         options=(
             Option("file", metavar="FILE", help="a CSV, JSONL, Parquet or Arrow file: local, s3:// or hf://"),
@@ -47,6 +49,8 @@ VERBS = (
                 "-o", "--output", metavar="FILE", help="the DAG file; by default NAME_dag.py in this folder"
             ),
             Option("--force", action="store_true", help="replace a DAG file that exists"),
+            Option("--embed", action="store_true", help="make a vector of the longest text of each row"),
+            Option("--steps", action="store_true", help="ask in two steps: an answer, and a check of it"),
             Option("--model", metavar="NAME", help="Hugging Face id, or a folder"),
             Option("--destination", metavar="URI", help="where responses go; by default beside the file"),
             Option("--conn-id", default="ray_default", metavar="ID", help="connection of type ray"),

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +18,15 @@ from airflow.sdk import conf
 from airflow_provider_raybatch.cli.definition import main
 from airflow_provider_raybatch.contract.location import reads_into
 from airflow_provider_raybatch.contract.row_template import RowTemplate
+from airflow_provider_raybatch.dataset import open_dataset
 from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import cut, survey
 from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.image_files import image_file
 from tests.support.s3_server import serving
+from tests.support.whole_job import attempt, without_cluster
 
 ODD_NAMES = [
     "__class__", "it's", 'a "quoted" name', "two\nlines", "back\\slash", "{brace}", "{{ ds }}", "{% raw %}",
@@ -59,6 +66,21 @@ def rendered(task: Any) -> Any:
     task, failures = render(task, context)
     assert not failures
     return build_spec({name: getattr(task, name) for name in ARGUMENTS})
+
+
+def operator_text(path: str) -> str:
+    """What the DAG file asks."""
+    task = operator(path)
+    return str(task.prompt or [step["prompt"] for step in task.steps])
+
+
+def answered(task: Any, patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The dataset of a run of the operator."""
+    without_cluster(patch)
+    spec = rendered(task)
+    place = LocalFolder(spec.destination)
+    attempt(place, 1, spec.source[0], **spec.model_dump(exclude_unset=True, exclude={"source"}))
+    return list(open_dataset(place.uri).to_arrow().to_pylist())
 
 
 def prompts(spec: Any) -> list[str]:
@@ -142,6 +164,115 @@ def test_columns_with_the_longest_texts_are_asked_about(name: str) -> None:
     # All but the id, which has less than a tenth.
     ending = "\nfirst name: Zoë Quint\ncity: Lodz\nmessage: a long story here"
     assert prompts(rendered(operator("a_dag.py")))[0].endswith(ending)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet"])
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("customer_id", ["a", "b", "b"]),
+        ("CUSTOMER ID", ["Ada Lovelace", "Bob", "Cy"]),
+        ("CustomerID", ["Ada Lovelace", "Bob", "Cy"]),
+        ("uuid", ["one", "two", "three"]),
+        ("number", ["C-001", "C-002", "C-003"]),
+        ("made", ["2026-11-01T10:00:00Z", "2026-11-01T10:00:01Z", "2026-11-02T10:00:00Z"]),
+        ("digest", ["9f" * 40, "8a" * 40, "7b" * 40]),
+        ("ordinal", [1, 2, 3]),
+    ],
+)
+def test_ids_stay_out_of_the_prompt_and_equal_rows_equal(
+    name: str, column: str, values: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither by its name nor by its values is a column of ids asked about, however long its texts."""
+    rows = [{column: value, "product": "tea", "size": 4} for value in values]
+    if name == "a.csv":
+        lines = (",".join(map(str, row.values())) for row in rows)
+        Path(name).write_text("\n".join((f"{column},product,size", *lines, "")))
+    else:
+        write(name, rows)
+    main(["init", name])
+    assert "it asks about 'product'." in capsys.readouterr().out
+    assert len(set(prompts(rendered(operator("a_dag.py"))))) == 1
+
+
+def test_a_file_of_ids_and_numbers_is_asked_about_its_numbers() -> None:
+    main(["init", write("a.jsonl", [{"id": "C-1", "size": 4.5}, {"id": "C-2", "size": 4.5}])])
+    assert prompts(rendered(operator("a_dag.py"))) == ["Describe this in one sentence.\nsize: 4.5"] * 2
+    main(["init", write("b.jsonl", [{"id": "C-1"}, {"id": "C-2"}])])  # it has nothing else
+    assert prompts(rendered(operator("b_dag.py")))[0].endswith("id: C-1")
+
+
+PNG = image_file()
+IMAGES = {
+    "bytes": PNG,
+    "hub": {"bytes": PNG, "path": None},
+    "list": [PNG, PNG],
+    "data": f"data:image/png;base64,{base64.b64encode(PNG).decode()}",
+    "path": "PLACE/red.PNG",
+}
+
+
+@pytest.mark.parametrize("value", IMAGES)
+@pytest.mark.parametrize("words", [(), ("--steps",)])
+def test_images_are_found_and_shown_to_the_model(
+    value: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "red.PNG").write_bytes(PNG)
+    image = str(tmp_path / "red.PNG") if value == "path" else IMAGES[value]
+    pq.write_table(pa.Table.from_pylist([{"photo": image, "note": "a cat"}]), "a.parquet")
+    main(["init", "a.parquet", *words])
+    rows = answered(operator("a_dag.py"), monkeypatch)
+    response = rows[0]["answer_response" if words else "response"]
+    assert response.count("[8x6 #ff0000]") == (2 if value == "list" else 1)
+    assert "photo" not in operator_text("a_dag.py")
+    assert "note: a cat" in response
+
+
+def test_hosts_of_images_are_named_and_images_alone_are_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    urls = ["https://img.example.org/a.jpg?w=4", None, "https://cdn.example.org/b.webp"]
+    main(["init", write("a.jsonl", [{"id": number, "url": url} for number, url in enumerate(urls)])])
+    assert "it asks about the images of 'url'." in capsys.readouterr().out
+    spec = rendered(operator("a_dag.py"))
+    assert (spec.images, spec.image_hosts) == (["url"], ["cdn.example.org", "img.example.org"])
+    assert spec.prompt == "Describe the image in one sentence."
+    digests = [{"sum": b"no image"}, {"sum": b"either"}]
+    main(["init", write("b.parquet", [{**row, "text": "some words"} for row in digests])])
+    assert not rendered(operator("b_dag.py")).images
+
+
+def test_embed_makes_a_vector_of_the_longest_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["init", write("a.jsonl", [{"id": "T-1", "kind": "tea", "text": "{{ long }} story"}]), "--embed"])
+    assert "it embeds 'text'." in capsys.readouterr().out
+    task = operator("a_dag.py")
+    assert (task.dag_id, task.task_id, rendered(task).prompt) == ("embed_a", "embed", "{row.text}")
+    assert len(answered(task, monkeypatch)[0]["embedding"]) > 1
+
+
+@pytest.mark.parametrize("column", ["text", *ODD_NAMES])
+def test_steps_ask_and_check(column: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The column's name is never code in a step, either."""
+    main(["init", write("a.jsonl", [{"id": "T-1", column: "a long story"}]), "--steps"])
+    (row,) = answered(operator("a_dag.py"), monkeypatch)
+    assert row["answer_response"].endswith(": a long story")
+    assert row["check_response"] in {"yes", "no"}
+    assert "T-1" not in row["answer_response"]
+
+
+def test_embed_and_steps_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["init", write("a.jsonl", [{"x": "y"}]), "--embed", "--steps"])
+    assert capsys.readouterr().err == "embed: steps generate text, and no vectors; give one of the two.\n"
+
+
+@pytest.mark.parametrize("words", [(), ("--embed",), ("--steps",)])
+def test_the_file_passes_lints(words: tuple[str, ...]) -> None:
+    main(["init", write("a.jsonl", [{"id": 1, "text": "yes, 'it' \"is\""}]), "--model", "some/model", *words])
+    config = Path(__file__).parents[3] / "pyproject.toml"
+    for rules in (("--config", config, "--ignore=D,I,E501"), ("--isolated", "--select=I")):
+        ruff = Path(sys.executable).with_name("ruff")
+        assert not subprocess.run([ruff, "check", "--no-cache", *rules, "a_dag.py"]).returncode
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "utf-16"])
