@@ -56,7 +56,9 @@ def show_preview(options: Namespace) -> None:
     asked = wanted.ask if answers else 0
     for place, row in enumerate(rows):
         _show(to, row)
-        if row.failure is None and (place < asked or row.is_skipped):
+        if row.is_skipped and not task.spec.steps:
+            to.print(Text("  not asked (on_blank)", style="cyan"))
+        elif row.failure is None and (place < asked or row.is_skipped):
             _show_answers(to, steps if place < asked else steps[:1], answers.get(row.ordinal, ()))
     show_findings(to, end, notes)
 
@@ -96,7 +98,7 @@ def _show_answers(to: Console, steps: Sequence[str], answers: Sequence[RowAnswer
             if by_step[step].failure is not None:
                 return  # later steps are not asked
         elif step:
-            to.print(Text(f"  step {steady(step)} does not ask this row (when)", style="cyan"))
+            to.print(Text(f"  step {steady(step)} does not ask this row (when, on_blank)", style="cyan"))
 
 
 def _show_answer(to: Console, answer: RowAnswer) -> None:

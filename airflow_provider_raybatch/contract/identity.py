@@ -25,7 +25,7 @@ _YOUNG = (
     "csv_options", "response_format_digest", "pooling", "embed_dtype", "adapter", "adapters",
     "adapter_column", "adapter_digests", "query", "document", "documents_column", "top_n",
     "chunk_tokens", "chunk_overlap_tokens", "served_model_name", "steps", "asked_step",
-    "num_gpus",
+    "num_gpus", "on_blank",
     *ImageArguments.model_fields,
     *_LATER_CHOICES,
 )  # fmt: skip
@@ -68,7 +68,7 @@ class Identity(SpecArguments):
         """What :attr:`response_digest` is over, by the arguments' names; `engine` with its own arguments."""
         groups = (PromptArguments, ModelArguments, ToolArguments, SamplingArguments)
         deciding = {"images", *(name for group in groups for name in group.model_fields)}
-        left_out = {"template_time", "adapter_digests", "response_format_digest", *self._unset}
+        left_out = {"template_time", "adapter_digests", "response_format_digest", "on_blank", *self._unset}
         content = self.model_dump(mode="json", include=deciding - left_out)
         if self.response_schema is not None:
             content["response_format"] = "text"  # `sampling` has the schema, as users may write it there

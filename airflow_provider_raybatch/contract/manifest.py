@@ -36,6 +36,8 @@ class Counts(ContractModel):
     :param resumed: of the ok rows, how many an earlier submission had generated.
     :param reused: of the ok rows, how many came out of the response store.
     :param duplicates: of the ok rows, how many got the answer of an equal request of this dataset.
+    :param blank: of all rows, how many give the prompt only blank text (of several steps, the first prompt);
+        of a user's function, how many were left out for that.
     :param chunks: rows of the dataset, where `chunk_tokens` made several of a row; otherwise they are the ok
         rows.
     :param errors_by_step: failed rows by the step that failed: read, template, media, tokenize, engine,
@@ -50,6 +52,7 @@ class Counts(ContractModel):
     resumed: int = Field(default=0, ge=0)
     reused: int = Field(default=0, ge=0)
     duplicates: int = Field(default=0, ge=0)
+    blank: int = Field(default=0, ge=0)
     chunks: int | None = Field(default=None, ge=0)
     errors_by_step: dict[str, int] = Field(default_factory=dict)
 

@@ -76,6 +76,11 @@ class SpecArguments(
         return {**dict.fromkeys(self.images, "images"), **super().column_arguments()}
 
     @property
+    def handles_blank(self) -> bool:
+        """Whether blank rows are not asked; a step about completions asks about each that is there."""
+        return self.on_blank != "ask" and not (self.asked_step and self.asked_step.step.each)
+
+    @property
     def adapter_locations(self) -> dict[str, str]:
         """See :attr:`ModelArguments.adapter_locations`; with those of all steps."""
         return adapters_of(self.steps, self.adapter) if self.steps else super().adapter_locations

@@ -14,7 +14,8 @@ class StepCounts(ContractModel):
     Rows that failed in an earlier step are in none of the counts.
 
     :param asked: rows that the step asked about, whoever paid for the responses.
-    :param skipped: rows that did not fulfil its conditions (`when`); their columns of the step are null.
+    :param skipped: rows that did not fulfil its conditions (`when`), or gave its prompt only blank text with
+        `on_blank` ``null``; their columns of the step are null.
     :param ok: asked rows whose response is what was asked for.
     :param rejected: asked rows that went on with another response (`on_rejected` ``continue``).
     :param errors: asked rows that failed here.

@@ -101,6 +101,10 @@ class RenderError(ValueError):
     """A row makes no request."""
 
 
+class BlankRowError(RenderError):
+    """A row is left out, since all that the prompt takes from it is blank."""
+
+
 class ImageError(RenderError):
     """An image of a row can't be read or used; one sentence, with the remedy."""
 
@@ -174,7 +178,7 @@ class Response:
 
 
 SKIPPED = Response()
-"""The outcome of a row that the last of several steps does not ask."""
+"""The outcome of a row that `on_blank`, or the last of several steps, leaves out."""
 
 
 @dataclass(frozen=True)
@@ -199,6 +203,10 @@ class RowFailure:
         """From an exception: its truncated text, with its class unless the error is this package's own."""
         is_own = isinstance(error, (RowTemplateError, RenderError, RaybatchError))
         return cls(step, (str(error) if is_own else f"{type(error).__name__}: {error}")[:_LONGEST_REASON])
+
+
+NOT_ASKED = RowFailure("skipped", "the row is left out by the conditions of its step, or by on_blank")
+"""In place of the request of a row that is left out, which does not fail."""
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,9 @@ class RayBatchInferenceOperator(RayOperator):
         which act as turns of the chat; ``escape`` them, or count the row as an ``error``.
     :param on_overlong: a row whose prompt leaves no room for a response is an ``error`` (default), or
         ``truncate`` cuts its longest values; with a pooling model, the end of a text that it can't take.
+    :param on_blank: rows whose values for the prompt are all null, empty or white space: ``ask`` (default)
+        about them all the same, where null fails a row, and a blank text does with a pooling model; ``null``
+        puts them into the dataset without an answer and a request; ``error`` fails them.
     :param images: a column with the images of each row, or a list of columns in the order in which the model
         sees them: bytes, structs with ``bytes`` as Hugging Face's datasets write them, references (a path,
         ``file://``, ``s3://``, ``https://``, ``data:``), or lists of these. They fill the ``{"type":
@@ -248,6 +251,7 @@ class RayBatchInferenceOperator(RayOperator):
         documents_column: str | None = None,
         special_tokens_in_text: Literal["keep", "escape", "error"] | None = None,
         on_overlong: Literal["error", "truncate"] | None = None,
+        on_blank: Literal["ask", "null", "error"] | None = None,
         images: Sequence[str] | str | None = None,
         keep_images: bool | str | None = None,
         image_roots: Sequence[str] | str | None = None,
@@ -339,6 +343,7 @@ class RayBatchInferenceOperator(RayOperator):
         self.documents_column = documents_column
         self.special_tokens_in_text = special_tokens_in_text
         self.on_overlong = on_overlong
+        self.on_blank = on_blank
         self.images = images
         self.keep_images = keep_images
         self.image_roots = image_roots

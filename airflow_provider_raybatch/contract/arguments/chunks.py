@@ -11,6 +11,7 @@ from airflow_provider_raybatch.contract.base import ContractModel
 
 _WITHOUT_EFFECT: Mapping[str, str] = {
     "on_overlong": "each text is cut into chunks that the model takes, so none is overlong; remove it",
+    "on_blank": "a blank text has no chunk, and fails its row; set max_error_fraction for such rows",
     "postprocess": "a row has several vectors, and it would be called once; work on the dataset instead",
 }
 """Arguments that don't go with `chunk_tokens`, each with why."""

@@ -29,6 +29,7 @@ _OF_LINES = {
     "images": "the messages of each line have their images, as 'data:' URIs",
     **dict.fromkeys(("image_roots", "image_hosts"), "a line has its images in it, and no references"),
     "chunk_tokens": "a line gets one vector",
+    "on_blank": "the body of each line is what is asked",
     "on_overlong": "a line that is too long gets an error line",
 }
 """Arguments that a source of batch lines does not take, each with why."""

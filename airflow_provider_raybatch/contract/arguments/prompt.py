@@ -31,6 +31,7 @@ class PromptArguments(ContractModel):
 
     With `model_task` ``score`` it is `query`, and one of :data:`PAIRS`.
 
+    :param on_blank: what becomes of rows whose values for the prompt are all null, empty or white space.
     :param prompt_function_digest: hash of the source that travels with the job, set at submission, so that
         changed code is a changed job.
     """
@@ -46,6 +47,7 @@ class PromptArguments(ContractModel):
     documents_column: str | None = Field(default=None, min_length=1)
     special_tokens_in_text: Literal["keep", "escape", "error"] = "keep"
     on_overlong: Literal["error", "truncate"] = "error"
+    on_blank: Literal["ask", "null", "error"] = "ask"
     prompt_function_digest: str | None = None
 
     @model_validator(mode="after")

@@ -256,6 +256,7 @@ def _counts(done: Sequence[PublishedRange], task: Task) -> Counts:
         resumed=origins["carried"],
         reused=origins["stored"],
         duplicates=origins["duplicate"],
+        blank=sum(one.blank for one in done),
         chunks=sum(one.dataset_rows for one in done) if task.chunk_index else None,
         errors_by_step=dict(sum((Counter(one.failed_steps) for one in done), Counter())),
     )

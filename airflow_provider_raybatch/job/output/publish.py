@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_raybatch.contract.arguments.output import REUSED_COLUMN, OutputFormat
 from airflow_provider_raybatch.contract.layout import data_file
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.failures.summary import main_reasons
 from airflow_provider_raybatch.job.input.table import as_text, kinds_of, members, parquet_file, restored
 from airflow_provider_raybatch.job.output.dataset_rows import dataset_rows
@@ -106,6 +107,7 @@ class PublishedRange:
     :param rows: good rows of the input, and `errors` failed ones.
     :param dataset_rows: rows of the file.
     :param reasons: see :func:`~airflow_provider_raybatch.job.failures.summary.main_reasons`.
+    :param blank: see :class:`~airflow_provider_raybatch.contract.manifest.Counts`.
     :param saved: input and output tokens of good rows that the run did not pay for, by their origin.
     :param carried: of good rows that earlier jobs had asked, those of this run's earlier attempts among them.
     :param generated: output tokens of good rows that this submission generated.
@@ -121,6 +123,7 @@ class PublishedRange:
     totals: Totals = field(default_factory=Totals)
     failed_steps: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, tuple[int, str]] = field(default_factory=dict)
+    blank: int = 0
     origins: dict[str, int] = field(default_factory=dict)
     saved: dict[str, int] = field(default_factory=dict)
     carried: int = 0
@@ -173,7 +176,9 @@ def publish(range_: Range, target: Target) -> PublishedRange:
         table = with_added(table, target.folder, target.postprocess, range_.number)
     good, bad = table.filter(table["ok"]), table.filter(pc.invert(table["ok"]))
     result = PublishedRange(None, 0, good.num_rows, bad.num_rows)
-    result.tally = tally_of(good, bad, [*(step.task for step in range_.answers), target.task], target.shown)
+    tasks = [*(step.task for step in range_.answers), target.task]
+    result.tally = tally_of(good, bad, tasks, target.shown)
+    result.blank = _blank(good, bad, tasks[0].spec)
     old = [old_answers(target.folder, step) for step in range_.answers]
     result.answered = answered(target.task.spec.asked_step, good, bad, old)
     if good.num_rows:
@@ -194,6 +199,28 @@ def publish(range_: Range, target: Target) -> PublishedRange:
         result.failed_steps = dict(Counter(failure.step for failure in _failures(bad)))
         result.reasons = main_reasons(_failures(bad), shows_rows=target.task.spec.shows_rows)
     return result
+
+
+def _blank(good: pa.Table, bad: pa.Table, spec: BatchInferenceSpec) -> int:
+    """How many rows give the prompt only blank text."""
+    if spec.on_blank == "null" and spec.asked_step is None:
+        return good["output"].null_count if good.num_rows else 0
+    if bad.num_rows:
+        bad = bad.filter(pc.not_equal(pc.struct_field(bad["failure"], "step"), "read"))
+    return sum(_blank_rows(_inputs(rows), list(spec.column_arguments())) for rows in (good, bad))
+
+
+def _blank_rows(inputs: Mapping[str, pa.Array], columns: Sequence[str]) -> int:
+    if not columns or not inputs.keys() >= {*columns}:  # images that parts do not have
+        return 0
+    found: Any = True
+    for column in map(inputs.__getitem__, columns):
+        blank = column.is_null()
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            is_empty = pc.equal(pc.utf8_length(column), 0)
+            blank = pc.fill_null(pc.or_(pc.utf8_is_space(column), is_empty), True)
+        found = pc.and_(found, blank)
+    return int(pc.sum(found).as_py() or 0)
 
 
 def _few_at_once(rows: pa.Table) -> Iterator[pa.Table]:

@@ -30,7 +30,7 @@ from airflow_provider_raybatch.job.input.table import KINDS, one_array
 from airflow_provider_raybatch.job.parts.reading import read_part
 from airflow_provider_raybatch.job.parts.sizes import MOST_BYTES, cumulated, portions, together
 from airflow_provider_raybatch.job.request.key_array import KEY
-from airflow_provider_raybatch.job.row import Response, RowOutcome
+from airflow_provider_raybatch.job.row import SKIPPED, Response, RowOutcome
 from airflow_provider_raybatch.job.tasks.base import Task
 from airflow_provider_raybatch.storage.checksum import with_footer_checksum
 from airflow_provider_raybatch.storage.entry import Entry
@@ -114,7 +114,8 @@ def write_all(
     :param most: bytes of outcomes in one part, unless it has one row.
     """
     size = len(outcomes)
-    responses = [one.result if isinstance(one.result, Response) else None for one in outcomes]
+    found = [one.result for one in outcomes]
+    responses = [one if isinstance(one, Response) and one is not SKIPPED else None for one in found]
     arrays: dict[str, pa.Array | pa.ChunkedArray] = {
         "ordinal": pa.array([outcome.ordinal for outcome in outcomes], pa.uint64()),
         "ok": pa.array([isinstance(outcome.result, Response) for outcome in outcomes], pa.bool_()),
@@ -225,11 +226,12 @@ def read_columns(folder: Folder, part: Part, columns: Sequence[str]) -> pa.Table
 
 
 def good_outputs(folder: Folder, parts: Sequence[Part]) -> Iterator[pa.ChunkedArray]:
-    """The outputs of the good rows of each part that has any; a part is read when it is asked for."""
+    """The outputs of the answered rows of each part that has any; a part is read when it is asked for."""
     for part in parts:
         if part.ok:
             table = read_columns(folder, part, ["ok", "output"])
-            yield table.filter(table["ok"])["output"]
+            if len(found := table.filter(table["ok"])["output"].drop_null()):
+                yield found
 
 
 def listed(entries: Sequence[Entry], damaged: bool = False) -> list[Part]:

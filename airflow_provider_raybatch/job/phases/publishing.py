@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from airflow_provider_raybatch.contract import events, layout
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.failures.public_errors import guarded_task
 from airflow_provider_raybatch.job.monitor.money import spent_before
@@ -86,6 +87,10 @@ def publish_rows(context: JobContext, control: Control) -> BatchManifest:
         )
         describe = partial(failures_of, job.folder, manifest, shows_rows=spec.shows_rows)
         tolerance.while_published(manifest.counts.error, when, describe)
+    if blank := manifest.counts.blank:
+        fate = {"ask": "are asked all the same", "null": "are delivered without an answer"}
+        text = f"{count_of(blank, 'row has', 'rows have')} only blank text for the prompt, and "
+        context.emit(events.Notice(message=f"on_blank: {text}{fate.get(spec.on_blank, 'fail')}."))
     with control.uninterrupted():
         commit(journal, manifest)
         context.emit(events.Committed(summary=manifest.summary()))

@@ -39,7 +39,7 @@ from airflow_provider_raybatch.job.preflight.condition_check import check_condit
 from airflow_provider_raybatch.job.preflight.tool_check import check_tools
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
 from airflow_provider_raybatch.job.request.row_text import is_blank
-from airflow_provider_raybatch.job.row import ImageError, Request, RowFailure
+from airflow_provider_raybatch.job.row import NOT_ASKED, ImageError, Request, RowFailure
 from airflow_provider_raybatch.job.tasks import postprocess
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.in_order import in_order
@@ -155,7 +155,7 @@ def check_rows(
     if blank := sum(map(is_blank, sampled.requests)):
         text = (
             f"prompt: {blank:,} of the first {rows} have only blank text for it and are asked all the same; "
-            "remove them from the source if they need no answer."
+            "set on_blank to 'null' if they need no answer."
         )
         emit(Notice(level="warning", message=text))
     return sampled
@@ -179,7 +179,7 @@ def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials
         rows = reader.read(chunk).rows
         rendered = (_allowed(one, access) for one in render_all(render, rows))
         for ordinal, (row, made) in enumerate(zip(rows, rendered, strict=True), chunk.ordinal):
-            if step is not None and step.leaves_out(row):
+            if made is NOT_ASKED or (step is not None and step.leaves_out(row)):
                 skipped.append(ordinal)
             elif isinstance(made, RowFailure):
                 failures.append((ordinal, made))

@@ -23,7 +23,7 @@ from airflow_provider_raybatch.job.preflight.engine_check import beside_the_mode
 from airflow_provider_raybatch.job.preflight.model_check import prompt_encoder
 from airflow_provider_raybatch.job.preview.picked import MOST_COUNTED, shares
 from airflow_provider_raybatch.job.replica.request_builder import PreparedRow, RequestBuilder, read_columns
-from airflow_provider_raybatch.job.row import Request, RowFailure
+from airflow_provider_raybatch.job.row import NOT_ASKED, Request, RowFailure
 from airflow_provider_raybatch.job.run.cpu_tasks import on_this_node, users_code
 from airflow_provider_raybatch.job.work import Job
 
@@ -153,7 +153,8 @@ class Counted:
     """The answer.
 
     :param ordinals: of the rows.
-    :param skipped: rows that the first of several steps leaves out; the others are all that is counted.
+    :param skipped: rows that `on_blank`, or the first of several steps, leaves out; only the others are
+        counted.
     :param prepared: the rows, if they are wanted.
     :param lengths: of each row; none if nothing was counted.
     :param problem: why not.
@@ -250,7 +251,10 @@ def _rows(
                 skipped[chunk.ordinal + position] = builder.skipped(row)
             else:
                 asked[chunk.ordinal + position] = row
-        yield list(asked), builder.ask(list(asked.values()))
+        made = dict(zip(asked, builder.ask(list(asked.values())), strict=True))
+        skipped |= {ordinal: one for ordinal, one in made.items() if one.request is NOT_ASKED}
+        made = {ordinal: one for ordinal, one in made.items() if one.request is not NOT_ASKED}
+        yield list(made), list(made.values())
 
 
 def _lengths(counter: Counter, prepared: Sequence[PreparedRow]) -> list[PromptLength]:

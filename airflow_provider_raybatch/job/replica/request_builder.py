@@ -13,9 +13,7 @@ from airflow_provider_raybatch.job.input.table import as_text
 from airflow_provider_raybatch.job.request import keys
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.request.render import Render, needed_columns, render_all
-from airflow_provider_raybatch.job.row import Image, Request, Response, RowFailure, RowOutcome
-
-_NOT_ASKED = RowFailure("skipped", "the row does not fulfil the conditions of the last step")
+from airflow_provider_raybatch.job.row import NOT_ASKED, Image, Request, Response, RowFailure, RowOutcome
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ class RequestBuilder:
 
     def skipped(self, row: Any) -> PreparedRow:
         """A row that is not asked."""
-        return self._one(row, _NOT_ASKED, 0)
+        return self._one(row, NOT_ASKED, 0)
 
     def keyed(self, row: PreparedRow, images: tuple[Image, ...]) -> PreparedRow:
         """A row whose request has a key, once its images have been read.

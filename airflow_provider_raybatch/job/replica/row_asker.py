@@ -12,7 +12,7 @@ from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.replica.inflight import Row
 from airflow_provider_raybatch.job.replica.step_work import StepWork
-from airflow_provider_raybatch.job.row import SKIPPED, Request, Response, RowFailure
+from airflow_provider_raybatch.job.row import NOT_ASKED, SKIPPED, Request, Response, RowFailure
 from airflow_provider_raybatch.job.row_order import lengths
 from airflow_provider_raybatch.job.steps.known import KnownAnswers
 from airflow_provider_raybatch.job.steps.way import Standing, Way
@@ -73,10 +73,13 @@ class RowAsker:
             prepared = self._steps[0].builder.ask(
                 [rows.rows[place] for rows, place, _ in read], repetitions, killer
             )
-            return [
+            made = [
                 Row(number, position, one, rows, place, label=lengths.label(one.request))
                 for number, one, (rows, place, position) in zip(numbers, prepared, read, strict=True)
             ]
+            for row in made:
+                row.result = SKIPPED if row.prepared.request is NOT_ASKED else None
+            return made
         positions = [position for _, _, position in read]
         known = self._known.of(positions)
         standing = self._way.begin([(rows, place) for rows, place, _ in read], positions, known)

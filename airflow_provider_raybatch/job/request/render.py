@@ -19,9 +19,17 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.request.openai_batch.line import request_of
 from airflow_provider_raybatch.job.request.pairs import pair_renderer
 from airflow_provider_raybatch.job.request.row_images import image_placer
-from airflow_provider_raybatch.job.request.row_text import not_blank
+from airflow_provider_raybatch.job.request.row_text import is_blank, is_blank_row, not_blank
 from airflow_provider_raybatch.job.request.sharegpt import as_chat
-from airflow_provider_raybatch.job.row import IMAGE_PART, ImageError, RenderError, Request, RowFailure
+from airflow_provider_raybatch.job.row import (
+    IMAGE_PART,
+    NOT_ASKED,
+    BlankRowError,
+    ImageError,
+    RenderError,
+    Request,
+    RowFailure,
+)
 
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking"})
 """Types of a message's content parts that vLLM reads as text."""
@@ -38,6 +46,22 @@ def renderer(spec: BatchInferenceSpec, reads_images: bool = True) -> Render:
         :func:`~airflow_provider_raybatch.job.request.row_images.image_placer`.
     :raises PreflightError: a user's function can't be imported.
     """
+    render, columns = _renderer(spec, reads_images), list(spec.column_arguments())
+    if not spec.handles_blank or not reads_images:
+        return render
+    error: type[RenderError] = BlankRowError if spec.on_blank == "null" else RenderError
+
+    def render_text(row: Mapping[str, Any]) -> Request:
+        if not is_blank_row(row, columns):
+            request = render(row)
+            if columns or not is_blank(request):  # without columns, it is a function's
+                return request
+        raise error("all that the prompt takes from the row is blank; set on_blank to 'null' to leave it out")
+
+    return render_text
+
+
+def _renderer(spec: BatchInferenceSpec, reads_images: bool) -> Render:
     if spec.asks_by_lines:
         adapter_of_job = next(iter(spec.adapter_locations), None)
         return lambda row: replace(request_of(row, spec), adapter=adapter_of_job)
@@ -86,6 +110,8 @@ def render_all(render: Render, rows: Sequence[Any]) -> list[Request | RowFailure
             continue
         try:
             out.append(_checked(render(row)))
+        except BlankRowError:
+            out.append(NOT_ASKED)
         except ImageError as error:
             out.append(RowFailure.of("media", error))
         except (Exception, SystemExit) as error:  # a user's function may raise anything
@@ -141,7 +167,9 @@ def _text_renderer(spec: BatchInferenceSpec) -> Render:
             raise RenderError(
                 f"{path} returned {type(made).__name__}, and model_task {spec.model_task!r} needs a text"
             )
-        return Request(prompt=not_blank(made, f"the text that {path} returned"))
+        if not spec.handles_blank:
+            not_blank(made, f"the text that {path} returned")
+        return Request(prompt=made)
 
     return render
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,7 +43,18 @@ def is_blank(request: Request) -> bool:
     values = [value for text in texts_of(request) for value in _values(text)]
     if request.messages is None and not isinstance(request.prompt, FilledTemplate):
         values = [request.prompt or ""]
+    elif not values:  # a chat of a function or a column, which may have other parts than texts
+        said = [one.get("content") for one in request.messages or () if one.get("role") != "system"]
+        values = [one if isinstance(one, str) else "other" for one in said]
     return bool(values) and not any(value.strip() for value in values)
+
+
+def is_blank_row(row: Mapping[str, Any], columns: Iterable[str]) -> bool:
+    """Whether a row has only nulls and blank text in columns; ``False`` without any."""
+    values = [row.get(name) for name in columns]
+    return bool(values) and all(
+        value is None or (isinstance(value, str) and not value.strip()) for value in values
+    )
 
 
 def with_texts(request: Request, change: Callable[[str], str]) -> Request:

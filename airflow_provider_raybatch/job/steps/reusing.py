@@ -72,7 +72,8 @@ def _reuse(step: Job, source: Source, resolved: RowMask, caches: Caches) -> list
     found = caches.of_step(step)
     first = step.steps[0].spec.asked_step
     open_rows = ~resolved
-    if first is not None and not first.step.when:  # else rows may begin with a later step
+    may_begin_later = step.spec.on_blank == "null" or (first is not None and first.step.when)
+    if first is not None and not may_begin_later:
         has_answer = np.zeros_like(resolved)
         for parts in step.answers:
             has_answer |= add_up(step.folder, parts, source.rows).good

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows
+from airflow_provider_raybatch.job.request.row_text import is_blank_row
 from airflow_provider_raybatch.job.steps.columns import columns_of, null_columns
 from airflow_provider_raybatch.job.steps.known import Known
 from airflow_provider_raybatch.job.work import Job
@@ -40,6 +41,10 @@ class Way:
     def __init__(self, job: Job) -> None:
         self._tasks = [step.task for step in job.steps]
         self._conditions = [step.spec.asked_step.step if step.spec.asked_step else None for step in job.steps]
+        self._texts = [
+            step.spec.column_arguments() if step.spec.handles_blank and step.spec.on_blank == "null" else ()
+            for step in job.steps
+        ]
         self._made = [frozenset(name.lower() for name in task.column_names) for task in self._tasks]
 
     def begin(
@@ -87,7 +92,7 @@ class Way:
             # A late row of JSONL may have a column of the step; rendering it fails, which keeps its value.
             if (
                 isinstance(row, dict)
-                and not condition.is_asked(row)
+                and (not condition.is_asked(row) or is_blank_row(row, self._texts[step]))
                 and self._made[step].isdisjoint(map(str.lower, row))
             ):
                 skipped.append(number)

@@ -69,6 +69,8 @@ def _table(report: Report, shown: Figures) -> Element:
         picked.append(Figure("Rows of the input", words.count(report.total)))
     if report.counts is not None and report.counts.chunks is not None:
         picked.append(Figure("Chunks made of them", words.count(report.counts.chunks)))
+    if report.counts is not None and report.counts.blank:
+        picked.append(Figure("Rows with blank text", words.count(report.counts.blank)))
     taken = (shown.resumed, shown.reused, shown.duplicates)
     picked += [one for one in taken if {one.now, one.last} - {"0", words.UNKNOWN, None}]
     return figure_table("Rows", picked)

@@ -59,8 +59,12 @@ def test_values_do_not_depend_on_the_batch_size(place: Place, ray_here: Any, bat
     numbers = [4990.0, 4999.0, 3] * 10 + ["none"]
     rows = [{"text": "x", "n": n, "o": {f"k{place}": n}} for place, n in enumerate(numbers)]
     many = [{"text": "x", "o": {f"many{number}": 1}} for number in range(100)]
-    manifest = place.run(source=place.jsonl(*rows, *many), engine="echo", batch_size=batch_size)
+    blank = [{"text": text} for text in ("", " ", None)]
+    source = place.jsonl(*rows, *blank, *many)
+    manifest = place.run(source=source, engine="echo", batch_size=batch_size, on_blank="null")
     found = place.rows(manifest)
+    assert [row["response"] for row in found] == ["x"] * 31 + [None] * 3 + ["x"] * 100
+    assert (manifest.counts.blank, manifest.counts.error) == (3, 0)
     assert [row["n"] for row in found[:31]] == ["4990.0", "4999.0", "3"] * 10 + ["none"]
     assert found[0]["o"] == '{"k0": 4990.0}'
     assert found[-1]["o"] == '{"many99": 1}'

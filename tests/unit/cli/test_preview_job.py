@@ -99,7 +99,7 @@ def test_rows_are_shown_as_text(ray: FakeRay, capsys: pytest.CaptureFixture[str]
     ]
 
 
-SKIPS = "step mend does not ask this row (when)"
+SKIPS = "step mend does not ask this row (when, on_blank)"
 STEPS = json.dumps([
     {"name": "draft", "prompt": "Say {row.a}", "when": [["a", "!=", "x"]], "sampling": {"seed": 1}},
     {"name": "judge", "prompt": "Judge {row.draft_response}"},
@@ -149,7 +149,7 @@ def test_answers_of_steps_are_shown_in_their_order(ray: FakeRay, capsys: pytest.
         "  user: Say [bold]a[/bold] :smile:",
         "  step draft",
         "  answer (stop, 1 token): drafts",
-        "  step mend does not ask this row (when)",
+        "  step mend does not ask this row (when, on_blank)",
         "  step judge",
         "  user: Judge drafts",
         "  answer (stop, 1 token): judges",
@@ -355,4 +355,5 @@ def test_a_row_that_the_first_step_leaves_out_is_told(
     end = events.Previewed(preview=Preview(rows=9, rows_shown=1))
     reporting(ray, events.RowPreviewed(row=PreviewRow(ordinal=0, is_skipped=True)), end)
     main(["preview", "--source", "/in.jsonl", "--model", "m", "--argument", f"steps={STEPS}"])
-    assert "  step draft does not ask this row (when)" in capsys.readouterr().out.splitlines()
+    assert "  step draft does not ask this row (when, on_blank)" in capsys.readouterr().out.splitlines()
+    assert "  not asked (on_blank)" in printed(capsys, "preview").splitlines()

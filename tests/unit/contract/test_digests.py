@@ -41,6 +41,11 @@ class TestFingerprint:
     def test_arguments_that_change_the_dataset_are_part(self, fields: dict[str, Any]) -> None:
         assert spec(**fields).fingerprint != spec().fingerprint
 
+    def test_blank_rows_decide_the_dataset_and_no_response(self) -> None:
+        changed = spec(on_blank="null")
+        assert changed.fingerprint != spec().fingerprint
+        assert changed.response_digest == spec().response_digest
+
     def test_later_argument_leaves_other_jobs_digests(self) -> None:
         """A job that was submitted before the update is still the same job."""
         groups = (Limits, ImageLimits, CostArguments, ReportArguments, ServedArguments)
@@ -50,6 +55,7 @@ class TestFingerprint:
             "csv_options": None,
             "special_tokens_in_text": "keep",
             "on_overlong": "error",
+            "on_blank": "ask",
             "response_format_digest": None,
             "pooling": {},
             "embed_dtype": "float32",

@@ -34,7 +34,7 @@ def test_every_argument_finds_its_place() -> None:
         "source": ["/in/a", "s3://b/*.csv"], "format": "csv", "csv_options": {"delimiter": ";"},
         "limit": "5", "id_column": "id",
         "prompt": "Say {row.x}", "system_prompt": "Be short.",
-        "special_tokens_in_text": "escape", "on_overlong": "error",
+        "special_tokens_in_text": "escape", "on_overlong": "error", "on_blank": "ask",
         "image_roots": ["/photos"], "image_hosts": ["images.example.com"], "max_image_bytes": 9,
         "max_image_pixels": 7, "image_timeout": timedelta(seconds=2),
         "model": "m", "chat_template": "{{ messages }}", "chat_template_kwargs": {"thinking": False},

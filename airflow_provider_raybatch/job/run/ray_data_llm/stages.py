@@ -27,7 +27,7 @@ from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.replica.request_builder import RequestBuilder, read_columns
-from airflow_provider_raybatch.job.row import Request, Response, RowFailure, RowOutcome
+from airflow_provider_raybatch.job.row import NOT_ASKED, SKIPPED, Request, Response, RowFailure, RowOutcome
 from airflow_provider_raybatch.job.run.ray_data_llm.variants import Variant, variant
 from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 
@@ -133,7 +133,7 @@ def checked_response(row: dict[str, Any], job: Job) -> dict[str, Any]:
     """After the processor: the result of a row, whatever columns Ray's stages added or dropped."""
     error = row.get(ERROR) or ""
     result = _failure(error) if error else variant(job.spec).response(row)
-    if isinstance(result, Response):
+    if isinstance(result, Response) and not error:
         result = job.task.check(result, {})
     return {CARRIED: row[CARRIED], "result": pickle.dumps(result)}
 
@@ -181,9 +181,9 @@ def _packed(row: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _failure(error: str) -> RowFailure:
+def _failure(error: str) -> RowFailure | Response:
     try:
         step, reason = json.loads(error)
     except (ValueError, TypeError):
         return RowFailure("engine", without_traceback(error))
-    return RowFailure(str(step), str(reason))
+    return SKIPPED if step == NOT_ASKED.step else RowFailure(str(step), str(reason))

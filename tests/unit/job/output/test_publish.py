@@ -85,6 +85,7 @@ def test_dataset_and_manifest_hold_the_parts_in_input_order(folder: Folder) -> N
         "resumed": 5,
         "reused": 0,
         "duplicates": 0,
+        "blank": 0,
         "chunks": None,
         "errors_by_step": {},
     }

@@ -55,6 +55,10 @@ def test_prompts_of_blank_cells_alone_are_counted(tmp_path: Path, fields: dict[s
     (message,) = (notice.message for notice in notices)
     assert message.startswith("prompt: 2 of the first 4 rows have only blank text for it and are asked all")
     assert sampled(jsonl(tmp_path, [rows[0], rows[3]]), **fields)[1] == []
+    requests, notices = sampled(jsonl(tmp_path, rows), on_blank="null", **fields)
+    assert (len(requests), notices) == (2, [])
+    _, (notice,) = sampled(jsonl(tmp_path, rows), on_blank="error", fraction=0.5, **fields)
+    assert notice.message.startswith("2 of the first 4 rows will be dead letters: 2 in step 'template'")
 
 
 def test_rows_columns_and_types_are_known(tmp_path: Path) -> None:

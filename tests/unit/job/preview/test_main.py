@@ -64,6 +64,13 @@ def test_rows_are_shown_as_they_are_asked(tmp_path: Path, report_of: ReportOf) -
     ]
     assert [row.tokens for row in rows] == [5, 3, 4]
     assert (end.rows, end.refusals) == (3, ())
+    place = LocalFolder(str(tmp_path / "null"))
+    rows, _ = report_of(place, source, prompt="Say {row.text}", on_blank="null")
+    assert [(row.ordinal, row.is_skipped, row.key is None) for row in rows] == [
+        (0, False, False),
+        (1, True, True),
+        (2, False, False),
+    ]
 
 
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 1}], ids=["greedy", "sampled"])
