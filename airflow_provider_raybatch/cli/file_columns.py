@@ -184,6 +184,8 @@ def _other_encoding(start: bytes) -> str | None:
 
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
+    if (place := start[:2].find(b"\0")) >= 0:  # UTF-16 without a mark
+        return ("utf-16-be", "utf-16-le")[place]
     try:
         codecs.getincrementaldecoder("utf-8")().decode(start)
     except UnicodeDecodeError:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import zipfile
@@ -76,7 +77,11 @@ def check_text(file: SourceFile, kind: str, stream: BinaryIO) -> None:
         if line.startswith(b"{") and isinstance(_parsed(line), dict):
             found = "JSON Lines", "set format='jsonl'"
     elif found and found[0] == "UTF-16 text" and kind == "csv":
-        found = found[0], "set csv_options={'encoding': 'utf-16'}"
+        stream.seek(0)
+        start = stream.read(2)
+        marked = start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        encoding = "utf-16" if marked else "utf-16-be" if start[:1] == b"\0" else "utf-16-le"
+        found = found[0], f"set {file.options_with(encoding=encoding)}"
     if found:
         raise PreflightError(f"source: {file.shown} is not {_NAMES[kind]} but {found[0]}; {found[1]}.")
     stream.seek(0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
@@ -136,10 +137,15 @@ def first_record(stream: BinaryIO, start: int, file: SourceFile) -> tuple[tuple[
     except UnicodeDecodeError as error:
         raise PreflightError(
             f"source: {file.shown} is not UTF-8 text ({error.reason}); convert it, or set "
-            "csv_options={'encoding': ...}."
+            f"{file.options_with(encoding='cp1252')}, or its own encoding."
         ) from error
     except csv.Error as error:
-        why = str(error)
+        why = str(error).partition(" - ")[0]  # the rest is about Python
+    if file.csv.header is True and re.fullmatch("sep=.?", (read or [""])[0].strip(), re.IGNORECASE):
+        raise PreflightError(
+            f"source: the first line of {file.shown} is {read[0].strip()!r}, which Excel alone reads; remove "
+            "the line."
+        )
     if file.csv.header is True and len(found) <= 1 and file.csv.delimiter is None and file.delimiter == ",":
         _check_delimiter(read, file)
     if why:
@@ -155,7 +161,7 @@ def _check_delimiter(lines: Sequence[str], file: SourceFile) -> None:
     if fields[other] > 1:
         raise PreflightError(
             f"source: the header of {file.shown} has one column if commas separate them, and {fields[other]} "
-            f"with {other!r}; set csv_options={{'delimiter': {other!r}}}, or ',' if that is meant."
+            f"with {other!r}; set {file.options_with(delimiter=other)}, or ',' if that is meant."
         )
 
 

@@ -98,6 +98,10 @@ class SourceFile:
         """Of CSV."""
         return self.csv.delimiter or ("\t" if _unpacked_name(self.uri).endswith(".tsv") else ",")
 
+    def options_with(self, **changes: str) -> str:
+        """`csv_options` as a message says to set it."""
+        return f"csv_options={ {**self.csv.model_dump(exclude_defaults=True), **changes} }"
+
     @property
     def other_encoding(self) -> str | None:
         """Of CSV; ``None`` for UTF-8."""

@@ -115,7 +115,8 @@ def csv_rows(
                 )
             )
         elif damaged and any("\udc80" <= character <= "\udcff" for value in fields for character in value):
-            reason = "the row is not UTF-8 text; set its encoding, such as csv_options={'encoding': 'cp1252'}"
+            options = {**({} if delimiter == "," else {"delimiter": delimiter}), "encoding": "cp1252"}
+            reason = f"the row is not UTF-8 text; set csv_options={options}, or its own encoding"
             rows.append(BadRow(reason, _shown(fields)))
         elif fields[-1:] == last and [fields[0].removeprefix(_MARK), *fields[1:]] == list(header):
             reason = "the row is the header line once more; remove it from the file"

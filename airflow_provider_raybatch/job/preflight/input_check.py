@@ -24,6 +24,7 @@ from airflow_provider_raybatch.job.failures.public_reasons import public_reason
 from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.copies import Copies
+from airflow_provider_raybatch.job.input.csv_records import OTHER_DELIMITERS
 from airflow_provider_raybatch.job.input.data_files import split_note
 from airflow_provider_raybatch.job.input.json_types import NULL, TEXT, Kind, arrow_type, join
 from airflow_provider_raybatch.job.input.listing import Listing, resolve
@@ -305,6 +306,9 @@ def _missing(field: str, name: str, columns: list[str], where: str, may_be_row: 
     """
     near = difflib.get_close_matches(name, columns, n=1, cutoff=0.6)
     meant = f"; did you mean {near[0]!r}" if near else ""
+    for other in OTHER_DELIMITERS if may_be_row else "":
+        if any(name in column.split(other) for column in columns):
+            meant = f"; set csv_options={{'delimiter': {other!r}}} if that separates them"
     shown, others = columns[:_SHOWN_COLUMNS], len(columns) - _SHOWN_COLUMNS
     more = f" and {others:,} more" if others > 0 else ""
     return PreflightError(

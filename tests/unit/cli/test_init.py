@@ -275,7 +275,7 @@ def test_the_file_passes_lints(words: tuple[str, ...]) -> None:
         assert not subprocess.run([ruff, "check", "--no-cache", *rules, "a_dag.py"]).returncode
 
 
-@pytest.mark.parametrize("encoding", ["cp1252", "utf-16"])
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "utf-16-le", "utf-16-be"])
 def test_another_encoding(encoding: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("a.csv").write_bytes("name;city\r\nJürgen;Köln\r\n".encode(encoding))
     main(["init", "a.csv"])

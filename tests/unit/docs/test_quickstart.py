@@ -69,13 +69,19 @@ def test_the_pages_csv_becomes_a_table(home: Path) -> None:
     assert {row["response"] for row in rows} <= set(labels)
 
 
-def test_a_file_of_ones_own_becomes_a_table(home: Path) -> None:
-    (home / "own.csv").write_text(OWN_FILE, encoding="utf-8")
+@pytest.mark.parametrize("is_from_excel", [False, True])
+def test_a_file_of_ones_own_becomes_a_table(home: Path, is_from_excel: bool) -> None:
     code = only("python")
+    (home / "own.csv").write_text(OWN_FILE, encoding="utf-8")
+    if is_from_excel:
+        (options,) = re.findall(r"`(csv_options=\{.*\})` beside `source`", QUICKSTART)
+        (home / "own.csv").write_text(OWN_FILE.replace(",", ";") + "Schön;9\n", encoding="cp1252")
+        code = code.replace("source=SOURCE,", f"source=SOURCE, {options},")
     for name, value in OWN_LINES.items():
         code, changed = re.subn(rf"(?m)^{name} = .*$", lambda _, line=f"{name} = {value}": line, code)
         assert changed == 1, name
     assert not re.search("compan|city|Agriculture|Banking|Energy|Retail|Software|Transport", code)
     rows, _ = table(home, code)
-    assert [(row["Review text"], row["id"]) for row in rows] == [("Very good", "7"), ("Bad", "8")]
+    more = [("Schön", "9")] if is_from_excel else []
+    assert [(row["Review text"], row["id"]) for row in rows] == [("Very good", "7"), ("Bad", "8"), *more]
     assert {row["response"] for row in rows} <= {"good", "bad"}

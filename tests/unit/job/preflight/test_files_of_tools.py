@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import json
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -130,6 +132,46 @@ class TestJson:
 
 
 class TestCsv:
+    @pytest.mark.parametrize("delimiter", [";", "\t", ","])
+    @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-16-le", "utf-16-be"])
+    @pytest.mark.parametrize("name", ["größe", "id"])
+    def test_an_export_is_read_by_what_refusals_say(
+        self, tmp_path: Path, delimiter: str, encoding: str, name: str
+    ) -> None:
+        """Each sentence has the options as a whole, so that what it says replaces those given before."""
+        path, said = tmp_path / "x.csv", list[str]()
+        lines = (f"{name};text;share", "1;zwei;0,5", '2;"Äpfel; Birnen";1,5', "3;Zoë;2")
+        text = "\r\n".join((*lines, ""))
+        text = text if delimiter == ";" else text.replace(",", ".").replace("; ", " ").replace(";", delimiter)
+        path.write_bytes(text.encode(encoding))
+        fields: dict[str, Any] = {}
+        for _ in range(3):
+            try:
+                failures = looked(path, **fields)[2]
+            except PreflightError as error:
+                said.append(str(error))
+            else:
+                if not failures:
+                    break
+                said.append(failures[-1].reason)
+            fields = {"csv_options": ast.literal_eval(re.findall(r"csv_options=(\{[^}]*\})", said[-1])[0])}
+        birnen = "Äpfel; Birnen" if delimiter == ";" else "Äpfel Birnen"
+        assert texts(path, **fields) == ["zwei", birnen, "Zoë"]
+        assert len(said) == (delimiter != ",") + (not encoding.startswith("utf-8"))
+
+    def test_a_header_with_a_comma_in_a_name_names_the_delimiter(self, tmp_path: Path) -> None:
+        (tmp_path / "x.csv").write_text("id;text;share, in %\n1;a;2\n")
+        assert "no column 'text'; set csv_options={'delimiter': ';'} if that separates them" in refusal(
+            tmp_path / "x.csv"
+        )
+
+    @pytest.mark.parametrize("delimiter", [";", ","])
+    def test_the_line_for_excel_is_named(self, tmp_path: Path, delimiter: str) -> None:
+        (tmp_path / "x.csv").write_text(f"sep={delimiter}\r\nid{delimiter}text\r\n1{delimiter}a\r\n")
+        assert refusal(tmp_path / "x.csv") == (
+            f"source: the first line of FILE is 'sep={delimiter}', which Excel alone reads; remove the line."
+        )
+
     @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
     def test_another_delimiter_is_named_and_can_be_set(self, tmp_path: Path, delimiter: str) -> None:
         """Whether names have quotes or not."""
@@ -159,19 +201,17 @@ class TestCsv:
         pd.DataFrame(ROWS).to_csv(tmp_path / "x.csv", index=False, encoding=encoding)
         assert texts(tmp_path / "x.csv", csv_options={"encoding": encoding}) == [row["text"] for row in ROWS]
         if encoding.startswith("utf-16"):
-            assert "is not CSV but UTF-16 text; set csv_options={'encoding': 'utf-16'}" in refusal(
-                tmp_path / "x.csv"
-            )
+            assert f"UTF-16 text; set csv_options={{'encoding': {encoding!r}}}" in refusal(tmp_path / "x.csv")
 
     def test_text_of_another_encoding_says_what_to_set(self, tmp_path: Path) -> None:
         pd.DataFrame(ROWS).to_csv(tmp_path / "x.csv", index=False, encoding="cp1252")
         (failure,) = looked(tmp_path / "x.csv")[2]
-        remedy = "set its encoding, such as csv_options={'encoding': 'cp1252'}"
+        remedy = "set csv_options={'encoding': 'cp1252'}, or its own encoding"
         assert failure.reason == f"the row is not UTF-8 text; {remedy}"
         sentence = refusal(tmp_path / "x.csv", csv_options={"encoding": "ascii"})
         assert "FILE is not ascii text" in sentence
         (tmp_path / "y.csv").write_bytes("größe,text\n1,a\n".encode("cp1252"))
-        assert "set csv_options={'encoding': ...}" in refusal(tmp_path / "y.csv")
+        assert "set csv_options={'encoding': 'cp1252'}, or its own" in refusal(tmp_path / "y.csv")
 
     def test_files_without_a_header(self, tmp_path: Path) -> None:
         pd.DataFrame(ROWS).to_csv(tmp_path / "x.csv", index=False, header=False)
