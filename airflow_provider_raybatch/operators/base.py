@@ -38,7 +38,7 @@ from airflow_provider_raybatch.operators.own_clusters import (
 )
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.resuming import latest_handle, outcome_without_trigger
-from airflow_provider_raybatch.operators.retry_pause import longest_pause, next_attempt
+from airflow_provider_raybatch.operators.retry_pause import longest_pause
 from airflow_provider_raybatch.operators.run_record import record_result, recorded_run
 from airflow_provider_raybatch.operators.submitting import submit
 from airflow_provider_raybatch.places.connected import ConnectedPlace
@@ -330,8 +330,11 @@ class RayOperator(CommonArguments):
         """A sentence on whether an attempt follows a failure that a retry may mend; else empty."""
         if isinstance(error, RayBatchFailException):
             return ""
-        is_last = self._attempt(context).ends_with(error, self.retry_policy)
-        return next_attempt(self, context["ti"], is_last=is_last)
+        if self._attempt(context).ends_with(error, self.retry_policy):
+            return "No attempt follows; raise retries, or clear it."
+        ti = context["ti"]
+        pause = "" if self.retry_policy else f" within {longest_pause(self, ti.try_number):g} s"
+        return f"Airflow begins attempt {ti.try_number + 1} of {ti.max_tries + 1}{pause}."
 
     def _recheck(self, context: Context, known: Outcome, submission_id: str) -> Outcome:
         """The job's outcome; `known`, the trigger's, if the cluster doesn't answer."""

@@ -3,24 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from airflow.sdk import BaseOperator
 
 from airflow_provider_raybatch.contract.durations import seconds_of
 
-if TYPE_CHECKING:
-    from airflow.sdk.types import RuntimeTaskInstanceProtocol
-
 _LONGEST = 86400.0  # Airflow's MAX_RETRY_DELAY
-
-
-def next_attempt(task: BaseOperator, ti: RuntimeTaskInstanceProtocol, *, is_last: bool) -> str:
-    """A sentence on whether an attempt follows a failed one, and when."""
-    if is_last:
-        return "No attempt follows; raise retries, or clear it."
-    pause = "" if task.retry_policy else f" within {longest_pause(task, ti.try_number):g} s"
-    return f"Airflow begins attempt {ti.try_number + 1} of {ti.max_tries + 1}{pause}."
 
 
 def longest_pause(task: BaseOperator, try_number: int) -> float:

@@ -31,14 +31,10 @@ def schema_problem(error: Any) -> str:
     unknown = next((one for one in values if isinstance(one, str) and one not in _TYPES), None)
     of_type = path[-1] == "type" and path[-2] not in ("properties", "$defs", "definitions")
     if unknown is not None and (of_type or path[-2] == "type"):
-        return f"{error.json_path}: {_not_a_type(unknown)}"
+        near = nearest(unknown, _TYPES)
+        hint = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(_TYPES))}"
+        return f"{error.json_path}: {unknown!r} is not a type of JSON; {hint}"
     return f"{error.json_path}: {error.message}"
-
-
-def _not_a_type(name: str) -> str:
-    near = nearest(name, _TYPES)
-    hint = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(_TYPES))}"
-    return f"{name!r} is not a type of JSON; {hint}"
 
 
 def unwrapped(value: Mapping[str, Any]) -> Any:
@@ -107,8 +103,6 @@ def properties_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(top, Mapping):
         raise ValueError(f"'$ref' at the top of {shown(dict(schema))} leads to no schema in it; correct it")
     kind, properties = top.get("type", "object"), top.get("properties")
-    if isinstance(kind, str) and kind not in _TYPES:
-        raise ValueError(f"the schema has at its top $.type: {_not_a_type(kind)}")
     if kind != "object" or ("type" not in top and properties is None):
         allowed = f"'type': {kind!r}" if "type" in top else shown(dict(top))
         raise ValueError(

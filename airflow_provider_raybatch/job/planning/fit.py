@@ -12,6 +12,7 @@ from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 
 _NODES_STARTED = 900.0
 _NODES_RETURNED = 300.0
+_LACKS_GPUS = "add nodes with GPUs, or leave out what asks for them"
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ def assess(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
     where = "over any nodes" if plan.spans_nodes else "on one node each"
     field, remedy = "replicas", "ask for fewer replicas or smaller ones, or add nodes"
     if plan.gpus and not cluster.has_gpus:
-        field, remedy = _asks_for_gpus(plan), "add nodes with GPUs, or leave out what asks for them"
+        field = "num_gpus" if plan.accelerator_type is None else "accelerator_type"
+        field, remedy = ("engine_args" if plan.gpus > 1 else field), _LACKS_GPUS
     room = {name: largest.get(name, 0.0) for name in asked}
     situation = (
         f"{field}: the job asks for {plan.number_of_replicas} {_noun(plan)} of {shown(asked)} {where}, and "
@@ -81,12 +83,6 @@ def assess(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
         groups = cluster.autoscaler.sentence(asked)
         return Fit("never", f"{situation}; {added}: {groups}", f"{remedy}, or change the node groups")
     return Fit("wait", situation, f"waiting for {missing} more from the autoscaler")
-
-
-def _asks_for_gpus(plan: Plan) -> str:
-    if plan.gpus > 1:
-        return "engine_args"
-    return "num_gpus" if plan.accelerator_type is None else "accelerator_type"
 
 
 def _missing_type(wanted: str | None, cluster: Cluster) -> str:
