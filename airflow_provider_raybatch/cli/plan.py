@@ -4,17 +4,23 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from contextlib import suppress
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from airflow_provider_raybatch.cli.last_run import dataset_at
 from airflow_provider_raybatch.cli.preview_job import run_preview_job
 from airflow_provider_raybatch.cli.tables import console, show_findings, show_table
+from airflow_provider_raybatch.cli.task_of import BatchTask
 from airflow_provider_raybatch.cli.terminal import json_line, steady
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.events import Planned
+from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.preview import PlanReport, PreviewRequest, PromptTokens
 from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.report import words
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -24,17 +30,44 @@ def show_plan(options: Namespace) -> None:
     wanted = parse(PreviewRequest, {"verb": "plan", "seed": options.seed, "all_rows": options.all_rows})
     task, events = run_preview_job(options, wanted)
     report = next(event.report for event in events if isinstance(event, Planned))
+    last = _as_last_run(task, report)
     if options.json:
         document = {"task": task.title, "notes": task.notes, **report.model_dump(mode="json")}
+        document["as_last_run"] = last
         print(json_line(document))
         return
     to = console()
     to.print(Text(steady(f"{task.title}: {_source(report)}"), style="bold"))
+    if last is not None:
+        cost = "" if last["cost"] is None else f" and {words.money(last['cost'], last['currency'])}"
+        left = f"{count_of(report.remaining or 0, 'row')} left, at the rates of the last run, {last['run']}"
+        to.print(Text(steady(f"{left}: {words.seconds(last['seconds'])}{cost}")))
     if report.prompt_tokens is not None:
         _show_tokens(to, report.prompt_tokens)
+    for step, tokens in report.later_steps.items():
+        _show_tokens(to, tokens, f" of step {step}")
     if report.sizes:
         show_table(to, "Sizes", ("size", "value", "reason"), _sizes(report), numbers=(1,))
     show_findings(to, report, task.notes)
+
+
+def _as_last_run(task: BatchTask, report: PlanReport) -> dict[str, Any] | None:
+    """Time and money at the rates of the task's last dataset, at its destination or beside it."""
+    dag_id, task_id = task.names
+    for place in (task.spec.destination, task.spec.destination.rpartition("/")[0]):
+        with suppress(RaybatchError):
+            manifest = dataset_at(place, task.aws_conn_id).manifest
+            if task_id and (manifest.owner.dag_id, manifest.owner.task_id) != (dag_id, task_id):
+                continue
+            counts, timing = manifest.counts, manifest.timing
+            asked = counts.input - counts.resumed - counts.reused - counts.duplicates
+            if not timing.rows_per_second or asked < 1 or report.remaining is None:
+                return None
+            cost = None if manifest.cost is None else round(manifest.cost / asked * report.remaining, 6)
+            seconds = timing.startup_seconds + report.remaining / timing.rows_per_second
+            money = {"cost": cost, "currency": manifest.currency}
+            return {"run": manifest.owner.run_id, "seconds": round(seconds, 1), **money}
+    return None
 
 
 def _source(report: PlanReport) -> str:
@@ -59,7 +92,7 @@ def _sizes(report: PlanReport) -> list[tuple[str, str, str]]:
     return [(size.name, size.value, size.reason) for size in report.sizes]
 
 
-def _show_tokens(to: Console, tokens: PromptTokens) -> None:
+def _show_tokens(to: Console, tokens: PromptTokens, step: str = "") -> None:
     which = "a random sample of" if tokens.is_sample else "all"
     response = "the room that is left" if tokens.max_tokens is None else count_of(tokens.max_tokens, "token")
     failed = f"; {tokens.failed:,} of them fail" if tokens.failed else ""
@@ -69,7 +102,7 @@ def _show_tokens(to: Console, tokens: PromptTokens) -> None:
     )  # fmt: skip
     show_table(
         to,
-        f"Tokens of prompts, over {which} {count_of(tokens.rows, 'row')}{failed}",
+        f"Tokens of prompts{step}, over {which} {count_of(tokens.rows, 'row')}{failed}",
         [name for name, _ in figures],
         [[f"{value:,}" for _, value in figures]],
         numbers=range(len(figures)),

@@ -44,9 +44,10 @@ def _with_note(task: BatchTask, wanted: PreviewRequest) -> BatchTask:
     if len(steps) < 2:
         return task
     first, others = f"step {steps[0].name!r}, the first of {len(steps)}", "later ones read its answers"
-    note = f"steps: prompts and tokens are those of {first}; {others}"
-    if wanted.verb == "preview":
-        note += ", and are shown with them" if wanted.ask else ", and are shown with --ask"
+    note = f"steps: prompts and tokens are those of {first}; {others}, and are shown with "
+    note += "them" if wanted.ask else "--ask"
+    if wanted.verb == "plan":
+        note = "steps: an answer that a prompt reads counts as one token, and what `each` asks about once"
     return replace(task, notes=(*task.notes, f"{note}."))
 
 

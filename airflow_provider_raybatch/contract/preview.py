@@ -197,7 +197,8 @@ class PlanReport(Findings):
     :param files: of the source; `bytes` as they are stored.
     :param remaining: rows that would be asked: without those that have an answer, or ask what another asks;
         of several steps, without those that earlier jobs of the run have finished.
-    :param prompt_tokens: ``None`` if they could not be counted.
+    :param prompt_tokens: ``None`` if they could not be counted; of several steps, those of the first.
+    :param later_steps: those of the others, by name, where an answer that they read counts as one token.
     :param sizes: each value that is derived, or set by an argument.
     """
 
@@ -205,4 +206,5 @@ class PlanReport(Findings):
     bytes: int = 0
     remaining: int | None = None
     prompt_tokens: PromptTokens | None = None
+    later_steps: dict[str, PromptTokens] = Field(default_factory=dict)
     sizes: tuple[Size, ...] = ()

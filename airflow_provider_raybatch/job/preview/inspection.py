@@ -92,16 +92,16 @@ class Inspected:
     source_fits: bool = False
     engine_fits: bool = False
 
-    def asked(self) -> Job:
-        """The job's first step, or its one question; where the model is not checked, its keys say nothing.
+    def asked(self, step: int = 0) -> Job:
+        """One step of the job, or its one question; where the model is not checked, its keys say nothing.
 
         :raises ValueError: the source can't be read.
         """
         if self.job is not None:
-            return self.job.steps[0]
+            return self.job.steps[step]
         if self.source is None:
             raise ValueError("asked: the source could not be read")
-        spec = self.spec.step_specs()[0]
+        spec = self.spec.step_specs()[step]
         return Job(
             spec=spec,
             listing=self.source.listing,

@@ -33,11 +33,17 @@ def plan_report(found: Inspected, request: PreviewRequest, refusals: Refusals) -
     """
     source = found.source
     counted: PromptTokens | None = None
+    later: dict[str, PromptTokens] = {}
     remaining = found.unfinished
     sizing: Plan | None = None
     if source is not None and found.sampled is not None:
+        if found.spec.image_columns:
+            refusals.note("images: the tokens of images are not counted, since only their pixels tell them")
         with refusals.caught():
             counted = _counted(found, request, refusals)
+            for number, step in enumerate(found.spec.steps or ()):
+                if number and (one := _counted(found, request, refusals, number)) is not None:
+                    later[step.name] = one.model_copy(update={"cut_offs": ()})
         if counted is not None and not counted.is_sample:
             with refusals.caught():
                 remaining = _remaining(found, refusals)
@@ -53,11 +59,14 @@ def plan_report(found: Inspected, request: PreviewRequest, refusals: Refusals) -
         bytes=0 if source is None else sum(file.size for file in source.listing.files),
         remaining=None if source is None else remaining,
         prompt_tokens=counted,
+        later_steps=later,
         sizes=() if sizing is None else (*_sizes(sizing.shown()), *_of_memory(found, sizing)),
     )
 
 
-def _counted(found: Inspected, request: PreviewRequest, refusals: Refusals) -> PromptTokens | None:
+def _counted(
+    found: Inspected, request: PreviewRequest, refusals: Refusals, step: int = 0
+) -> PromptTokens | None:
     """How long the prompts are; ``None`` where that can't be told."""
     source = found.source
     if source is None or found.no_tokens or not source.rows:
@@ -65,13 +74,13 @@ def _counted(found: Inspected, request: PreviewRequest, refusals: Refusals) -> P
     chunks = source.chunks(ROWS_PER_RUN)
     picked = picked_runs(chunks, None if request.all_rows else MOST_COUNTED, request.seed or _SEED)
     refusals.begin(f"counting tokens of {count_of(sum(len(rows) for _, rows in picked), 'prompt')}")
-    made = tokens.ask(Question(found.asked(), picked))
+    made = tokens.ask(Question(found.asked(step), picked))
     if made.problem:
         if found.checked is not None:  # else the check of the model says why
             refusals.refuse(made.problem)
         return None
     is_sample = len(picked) < len(chunks)
-    if not is_sample:
+    if not is_sample and not step:
         with refusals.caught():
             _refuse_failures(found, source, made, refusals)
     return prompt_tokens(made.lengths, made.context, is_sample)

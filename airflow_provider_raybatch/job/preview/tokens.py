@@ -240,14 +240,23 @@ def _rows(
     :param skipped: gets the others.
     """
     job, step = question.job, question.job.spec.asked_step
-    columns = read_columns(job.spec)
+    earlier = dict.fromkeys(step.earlier_columns if step is not None else (), "?")
+    own = None if step is None else step.step
+    if own is not None:  # of conditions, those that answers do not decide
+        own = own.model_copy(update={"when": [one for one in own.when if one[0] not in earlier]})
+    columns = (
+        [one for one in read_columns(job.spec) or () if one not in earlier]
+        if earlier
+        else (read_columns(job.spec))
+    )
     reader = Reader(job.listing, columns, job.credentials, whole=False, texts=job.spec.text_columns())
     builder = RequestBuilder(job.spec, job.task.renderer(), job.keyer)
     for chunk, positions in question.picked:
         rows = reader.rows(chunk, reader.content(chunk), positions).rows
         asked = {}
         for position, row in zip(positions, rows, strict=True):
-            if step is not None and step.leaves_out(row):
+            row = {**row, **earlier} if isinstance(row, dict) else row
+            if own is not None and isinstance(row, dict) and not own.is_asked(row):
                 skipped[chunk.ordinal + position] = builder.skipped(row)
             else:
                 asked[chunk.ordinal + position] = row

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +26,9 @@ from airflow_provider_raybatch.contract.preview import (
     ShownMessage,
     Size,
 )
+from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.fake_ray import FakeRay, Script
+from tests.support.whole_job import attempt, numbered, without_cluster
 
 OPTIONS = ("--source", "/in.jsonl", "--prompt", "Say {row.a}", "--model", "m", "--destination", "/out")
 ROWS = (
@@ -111,18 +114,12 @@ STEPS = json.dumps([
     [
         (("preview",), "later ones read its answers, and are shown with --ask."),
         (("preview", "--ask"), "later ones read its answers, and are shown with them."),
-        (("plan",), "later ones read its answers."),
     ],
 )
 def test_what_is_shown_of_steps_is_said(
     ray: FakeRay, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], others: str
 ) -> None:
-    reporting(
-        ray,
-        events.Previewed(preview=Preview(rows=6, rows_shown=0))
-        if words[0] == "preview"
-        else events.Planned(report=REPORT),
-    )
+    reporting(ray, events.Previewed(preview=Preview(rows=6, rows_shown=0)))
     main([*words, "--source", "/in.jsonl", "--model", "m", "--argument", f"steps={STEPS}"])
     text = " ".join(capsys.readouterr().out.split())
     assert f"steps: prompts and tokens are those of step 'draft', the first of 2; {others}" in text
@@ -243,6 +240,55 @@ def test_sizes_are_shown_with_reasons(ray: FakeRay, capsys: pytest.CaptureFixtur
     assert ["1,024", "11", "3"] in cells
     assert ["replicas", "4", "the cluster's nodes hold 4"] in cells
     assert " - destination: it belongs to another task." in [line.rstrip() for line in text.splitlines()]
+
+
+def test_tokens_of_all_steps_are_shown(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
+    later = {"judge": PromptTokens(rows=1200, total=7_777, p50=6)}
+    reporting(ray, events.Planned(report=REPORT.model_copy(update={"later_steps": later})))
+    main(["plan", "--source", "/in.jsonl", "--model", "m", "--argument", f"steps={STEPS}"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Tokens of prompts of step judge, over all 1,200 rows" in text
+    assert "7,777" in text
+    assert (
+        "steps: an answer that a prompt reads counts as one token, and what `each` asks about once." in text
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "cost", "shown"),
+    [
+        ("night-1", 3.0, "1,000 rows left, at the rates of the last run, r1: 8 min 30 s and 300.00 EUR"),
+        ("night-2", None, "1,000 rows left, at the rates of the last run, r1: 8 min 30 s"),
+        (None, None, None),
+    ],
+)
+def test_time_and_money_are_those_of_the_last_run(
+    ray: FakeRay,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    run: str | None,
+    cost: float | None,
+    shown: str | None,
+) -> None:
+    """At the task's destination or, where each run has one of its own, beside it."""
+    if run is not None:
+        without_cluster(monkeypatch)
+        attempt(LocalFolder(str(tmp_path / "out/night-1")), 1, numbered(tmp_path / "in.jsonl", 10))
+        (file,) = (tmp_path / "out/night-1/manifests").glob("*.json")
+        for path in (file, tmp_path / "out/night-1/manifest.json"):
+            manifest = json.loads(path.read_bytes())
+            manifest |= {"cost": cost, "currency": "EUR"}
+            manifest["timing"] |= {"rows_per_second": 2.0, "startup_seconds": 10.0}
+            path.write_text(json.dumps(manifest))
+    reporting(ray, events.Planned(report=REPORT))
+    options = (*OPTIONS[:-1], str(tmp_path / f"out/{run}"))
+    main(["plan", *options])
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if "last run" in line] == ([] if shown is None else [shown])
+    main(["plan", "--json", *options])
+    last = json.loads(capsys.readouterr().out)["as_last_run"]
+    assert last == (shown and {"run": "r1", "seconds": 510.0, "cost": cost and 300.0, "currency": "EUR"})
 
 
 def test_json_has_it_all(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:

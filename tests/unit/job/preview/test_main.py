@@ -164,6 +164,39 @@ def test_planned_tokens_are_those_of_the_manifest(tmp_path: Path, report_of: Rep
     assert sentence.startswith("max_error_fraction: 64 of the first 301 rows fail already")
 
 
+def test_prompts_of_all_steps_are_planned(tmp_path: Path, report_of: ReportOf) -> None:
+    """An answer that a step reads counts as one token; conditions on columns of the source hold."""
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(as_jsonl([{"text": "w " * number} for number in range(5)]))
+    several = {"name": "draft", "prompt": "draft {row.text}", "sampling": {"n": 2}}
+    steps = [
+        several,
+        {"name": "judge", "prompt": "is it right {row.draft_response}", "each": "draft"},
+        {
+            "name": "mend",
+            "prompt": "mend {row.text}",
+            "when": [["text", "!=", ""], ["judge_response", "==", "x"]],
+        },
+        {"name": "end", "prompt": "{row.mend_response}"},
+    ]
+    given = {"steps": steps, "on_blank": "null", "images": []}
+    report = report_of(LocalFolder(str(tmp_path / "out")), str(path), "plan", **given)
+    counted = {name: (one.rows, one.total, one.longest) for name, one in report.later_steps.items()}
+    assert (report.prompt_tokens.rows, report.prompt_tokens.total) == (4, 14)
+    assert counted == {"judge": (5, 20, 4), "mend": (4, 14, 5), "end": (5, 5, 1)}
+    assert all(not one.cut_offs for one in report.later_steps.values())
+    assert report.refusals == ()
+
+
+def test_a_plan_says_that_images_are_not_counted(tmp_path: Path, report_of: ReportOf) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(as_jsonl([{"photo": str(tmp_path / "x.png")}]))
+    step = {"name": "see", "prompt": "look", "images": "photo"}
+    for given in ({"prompt": "look", "images": "photo"}, {"steps": [step]}):
+        report = report_of(LocalFolder(str(tmp_path / "out")), str(path), "plan", **given)
+        assert any("the tokens of images are not counted" in notice for notice in report.notices)
+
+
 def test_each_size_has_its_reason(tmp_path: Path, report_of: ReportOf) -> None:
     source = numbered(tmp_path / "in.jsonl", 50)
     report = report_of(LocalFolder(str(tmp_path / "out")), source, "plan", rows_in_flight=7)
