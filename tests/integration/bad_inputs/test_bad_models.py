@@ -87,7 +87,6 @@ VLLM = [
         vllm(model="gs://models/llama"),
         "vLLM reads 'gs://models/llama' with runai-model-streamer-gcs, which the cluster's nodes lack",
     ),
-    case("model set twice", engine(model="x"), "model: the operator has an argument for it; write model=..."),
     case("unknown sampling parameter", vllm(sampling={"temprature": 1}), "did you mean 'temperature'"),
     case("sampling value that vllm refuses", vllm(sampling={"top_p": 7}), "vLLM refuses", "'top_p': 7"),
     case(

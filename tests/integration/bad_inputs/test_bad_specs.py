@@ -16,6 +16,7 @@ from .place import Case, Place, assert_one_sentence, case, template
 SPEC = [
     case("misspelt field", {"samplng": {}}, "samplng"),
     case("no model", {"model": ""}, "model: ", "at least 1 character", "''"),
+    case("model set twice", {"engine_args": {"model": "x"}}, "engine_args: model: ", "write model="),
     case(
         "unknown engine",
         {"engine": "tgi"},
