@@ -71,7 +71,8 @@ class RayOperator(CommonArguments):
         that is made for the job and goes with it, or a running one by its name.
     :param deferrable: free the worker while the job runs; default is Airflow's ``[operators]
         default_deferrable``.
-    :param poll_interval: seconds between two polls, default 10.
+    :param poll_interval: seconds between two polls, default 10; longer where a triggerer follows more than
+        700 jobs on one cluster.
     :param timeout: seconds or ``timedelta`` from the start of an attempt to the job's deadline; default none.
         Each attempt has its own. With `deferrable`, Airflow's `execution_timeout` is one, too.
     :param deadline: the time by which the job of any attempt must have ended: a ``datetime`` or its text in

@@ -7,6 +7,7 @@ overwrite them. The driver reads the orders, and the run's next attempt looks fo
 
 from __future__ import annotations
 
+import random
 import secrets as random_tokens
 import time
 from dataclasses import dataclass, field, replace
@@ -70,7 +71,7 @@ class Lease:
         now = time.monotonic()
         if now < self._next:
             return None
-        self._next = now + self.terms.interval
+        self._next = now + self.terms.interval * random.uniform(0.5, 1)  # else all jobs' orders stay together
         try:
             await self._send(client)
         except ClusterError as error:

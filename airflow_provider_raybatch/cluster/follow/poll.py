@@ -28,6 +28,12 @@ from airflow_provider_raybatch.cluster.jobs_api.models import TAIL_LINES, JobInf
 from airflow_provider_raybatch.cluster.jobs_api.transport import in_thread_if_large
 
 _CATCH_UP_LINES = 20 * TAIL_LINES
+_LONGEST_PAUSE = 60.0
+_POLLS_A_LEASE = 3
+_LOGS_OF_A_BUSY_HEAD = 0.1
+"""Share of the polls with which a log that is due is read. By chance, so that logs don't come together."""
+_MOST_QUIET = 3
+"""How often the pause between reads of a log is doubled that has not grown."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Followed:
     """A job and how it is to be followed.
 
     :param session_name: the Ray session that took the job; ``None`` if unknown.
-    :param poll_interval: seconds between two polls.
+    :param poll_interval: seconds between two polls, or more; see :class:`Pace`.
     :param deadline: epoch seconds at which an unfinished job is given up.
     :param stop_at_deadline: whether it is stopped then.
     :param unreachable_timeout: seconds without an answer after which it is given up.
@@ -56,8 +62,14 @@ class Followed:
     lease: Lease | None = None
     host: Host | None = None
 
+    @property
+    def longest_pause(self) -> float:
+        """Seconds until the next poll that people wait for an end, and that the lease survives."""
+        lease = self.lease.terms.orphan_timeout if self.lease else 0.0
+        return min(_LONGEST_PAUSE, lease / _POLLS_A_LEASE) if lease else _LONGEST_PAUSE
 
-async def _observe(client: RayJobsClient, submission_id: str, state: FollowState) -> Observation:
+
+async def _observe(client: RayJobsClient, submission_id: str, state: FollowState, log: bool) -> Observation:
     """Poll once. An unreachable cluster is an observation, not an exception."""
     try:
         info = await client.info(submission_id)
@@ -66,6 +78,8 @@ async def _observe(client: RayJobsClient, submission_id: str, state: FollowState
             return Observation(at=time.time(), session_name=session_name)
     except ClusterError as error:
         return Observation(at=time.time(), error=str(error))
+    if not (log or info.status.is_terminal):
+        return Observation(at=time.time(), info=info)
     try:
         # After the status: the log of a finished job is then complete.
         tail = await _end_of_log(client, info, state)
@@ -102,14 +116,17 @@ def _is_enough(lines: list[str], state: FollowState, asked: int) -> bool:
     return first_new(state.seen, digests, TAIL_LINES) is not None
 
 
-async def poll_once(client: RayJobsClient, job: Followed, state: FollowState) -> Verdict:
-    """Poll and judge once; a lease that is due is renewed, and the job's cluster is looked after."""
-    verdict = await _polled(client, job, state)
+async def poll_once(client: RayJobsClient, job: Followed, state: FollowState, *, log: bool = True) -> Verdict:
+    """Poll and judge once; a lease that is due is renewed, and the job's cluster is looked after.
+
+    :param log: whether the log of a job that runs is read, too.
+    """
+    verdict = await _polled(client, job, state, log)
     return verdict if job.host is None else await job.host.looked(verdict)
 
 
-async def _polled(client: RayJobsClient, job: Followed, state: FollowState) -> Verdict:
-    observation = await _observe(client, job.submission_id, state)
+async def _polled(client: RayJobsClient, job: Followed, state: FollowState, log: bool) -> Verdict:
+    observation = await _observe(client, job.submission_id, state, log)
     judging = partial(
         judge,
         observation,
@@ -135,14 +152,29 @@ async def follow(
     :param on_lines: gets new lines of the driver's log, each once, in order.
     """
     state = FollowState(session_name=job.session_name, from_start=job.from_start)
+    pace, quiet, log_at = client.pace, 0, 0.0
     # Followers that start together, as after a restart of the triggerer, spread over the interval.
-    pause = job.poll_interval * random.random()
-    while True:
-        verdict = await poll_once(client, job, state)
-        on_lines(verdict.lines)
-        if verdict.outcome is not None:
-            return verdict.outcome
-        state = verdict.state
-        left = pause if job.deadline is None else max(0.1, job.deadline - time.time())
-        await asyncio.sleep(min(pause, left))
-        pause = job.poll_interval
+    share = random.random()
+    pace.followers += 1
+    try:
+        while True:
+            async with pace.turn(_in_time(job, job.longest_pause)) as is_busy:
+                has_room = not is_busy or random.random() < _LOGS_OF_A_BUSY_HEAD
+                reads_log = has_room and time.monotonic() >= log_at
+                verdict = await poll_once(client, job, state, log=reads_log)
+            on_lines(verdict.lines)
+            if verdict.outcome is not None:
+                return verdict.outcome
+            pause = pace.pause(job.poll_interval, job.longest_pause)
+            if reads_log:
+                quiet = 0 if verdict.state.seen != state.seen else min(quiet + 1, _MOST_QUIET)
+                log_at = time.monotonic() + pace.log_pause(pause) * random.uniform(0.5, 1.5) * 2**quiet
+            state = verdict.state
+            await asyncio.sleep(_in_time(job, share * pause))
+            share = random.uniform(0.9, 1.1)  # else those that waited for each other stay together
+    finally:
+        pace.followers -= 1
+
+
+def _in_time(job: Followed, seconds: float) -> float:
+    return seconds if job.deadline is None else min(seconds, max(0.1, job.deadline - time.time()))

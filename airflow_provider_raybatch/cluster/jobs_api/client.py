@@ -35,6 +35,7 @@ from airflow_provider_raybatch.cluster.jobs_api.models import (
     JobRequest,
     sanitised,
 )
+from airflow_provider_raybatch.cluster.jobs_api.pace import Pace
 from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy, Transport, in_thread_if_large
 from airflow_provider_raybatch.contract.text import all_storable
 
@@ -66,6 +67,7 @@ class RayJobsClient:
 
     def __init__(self, address: ClusterAddress, *, retries: RetryPolicy | None = None) -> None:
         self.address = address
+        self.pace = Pace()
         self._http = Transport(address, retries or RetryPolicy())
 
     async def __aenter__(self) -> Self:
