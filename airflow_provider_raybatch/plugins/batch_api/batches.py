@@ -57,7 +57,7 @@ async def create_batch(
     def create(store: BatchStore) -> BatchState:
         return BatchCreator(served_models(), service.limits, runs).created(store, creation)
 
-    return batch_object(await service.call(create))
+    return batch_object(await service.create(create))
 
 
 @router.get("/batches")

@@ -64,6 +64,9 @@ class BatchService:
         self.deleted_files = KnownDocuments()
         """When a file was created that a user has deleted, by ``<user>/<file>``."""
         self._threads = OwnThreads("raybatch-batches", threads=16, waiting=200, seconds=60)
+        # Each call of Airflow's API holds a connection to the database, of 15 by default. Where all are held,
+        # the check of a token waits for one in the event loop, so that none of them can end.
+        self._creators = OwnThreads("raybatch-creates", threads=4, waiting=200, seconds=60)
         self._lock = threading.Lock()
         self._store: BatchStore | None = None
         self._stale_at = 0.0
@@ -75,12 +78,15 @@ class BatchService:
 
         :raises OpenAiError: 503, too many calls wait, or storage does not answer.
         """
+        return await self._run(self._threads, lambda store: function(store, *args, **kwargs))
 
-        def in_thread() -> T:
-            return function(self.store(), *args, **kwargs)
+    async def create(self, function: Callable[[BatchStore], T]) -> T:
+        """As :meth:`call`, for what asks Airflow: few at once, which leave the other threads to polls."""
+        return await self._run(self._creators, function)
 
+    async def _run(self, threads: OwnThreads, function: Callable[[BatchStore], T]) -> T:
         try:
-            return await self._threads.run(in_thread)
+            return await threads.run(lambda: function(self.store()))
         except CrowdedError:
             raise OpenAiError(
                 503, "The server has too many requests just now; try again.", headers=_AGAIN

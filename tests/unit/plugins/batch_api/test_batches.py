@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,8 @@ from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id
 from airflow_provider_raybatch.contract.batch_api.records import BatchEnd, Started
 from airflow_provider_raybatch.plugins.batch_api.app import make_batch_app
+from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
+from airflow_provider_raybatch.plugins.batch_api.runs import AirflowRuns
 from tests.support.airflow_server import Server, token
 from tests.support.batch_runs import CHAT, DAY, lines, uploaded
 
@@ -102,6 +105,28 @@ def test_concurrent_repeats_at_two_servers_make_one_run(api: Api) -> None:
         ids = set(pool.map(call, range(12)))
     assert len(ids) == 1
     assert [run for run in api.runs() if run in ids] == list(ids)
+
+
+def test_creates_that_wait_for_airflow_keep_no_others_out(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of Airflow's connections that they held would keep the event loop waiting, too."""
+    batch, files = api.create().json()["id"], [api.file() for _ in range(40)]
+    go, begun = threading.Event(), threading.Semaphore(0)
+
+    def check(*_: Any) -> None:
+        begun.release()
+        go.wait(60)
+        raise OpenAiError(503, "It is away.")
+
+    monkeypatch.setattr(AirflowRuns, "check", check)
+    with ThreadPoolExecutor(40) as pool:
+        creates = [pool.submit(api.create, file_id) for file_id in files]
+        for _ in range(8):  # of two servers
+            assert begun.acquire(timeout=60)
+        status = api.call("GET", f"/{batch}").status_code
+        others = begun.acquire(blocking=False)
+        go.set()
+    assert (status, others) == (200, False)
+    assert {one.result().status_code for one in creates} == {503}
 
 
 def test_a_key_in_a_header_means_one_batch(api: Api) -> None:
