@@ -7,6 +7,7 @@ Cookies are ignored on purpose: a browser sends them along with requests that an
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -18,9 +19,15 @@ from fastapi import HTTPException, Request
 from jwt import InvalidTokenError
 from sqlalchemy.exc import NoResultFound
 
+from airflow_provider_raybatch.batches.known import KnownDocuments
+from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 
 _BEARER = re.compile(r"bearer +([!-~]{1,16384})", re.IGNORECASE)
+_FRESH = 2.0
+"""Seconds after which Airflow is asked again whose a token is, by its database and in the event loop."""
+_USERS = KnownDocuments(1_000)
+"""Users with the end of that time, by the digests of their tokens."""
 _REMEDY = "get one from Airflow by POST /auth/token and send it as Authorization: Bearer <token>"
 
 
@@ -63,6 +70,19 @@ def may_run(user: Any, dag_id: str) -> bool:
     return True
 
 
+async def user_of(token: str) -> Any:
+    """The auth manager's own object of a token's user, at most two seconds old.
+
+    :raises InvalidTokenError: the token is not valid, or it has ended.
+    """
+    key, now = hex_digest(token), time.monotonic()
+    user, ends = _USERS.get(key) or (None, now)
+    if ends <= now:
+        user = await get_auth_manager().get_user_from_token(token)
+        _USERS.keep(key, (user, now + _FRESH))
+    return user
+
+
 async def authenticated(request: Request) -> Caller:
     """The user of the request's token.
 
@@ -74,7 +94,7 @@ async def authenticated(request: Request) -> Caller:
         raise _refused(f"There is no bearer token: {_REMEDY}.")
     token = found.group(1)
     try:
-        user = await get_auth_manager().get_user_from_token(token)
+        user = await user_of(token)
     except (InvalidTokenError, NoResultFound):  # the second: of FAB, for a user who was deleted
         raise _refused(f"The token is not valid, or it has ended, as tokens do: {_REMEDY}.") from None
     if getattr(user, "is_active", True) is False:

@@ -15,11 +15,10 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 import httpx
-from airflow.api_fastapi.app import get_auth_manager
 from jwt import InvalidTokenError
 
 from airflow_provider_raybatch.plugins.airflow_api import airflow_client, api_path
-from airflow_provider_raybatch.plugins.batch_api.auth import may_run
+from airflow_provider_raybatch.plugins.batch_api.auth import may_run, user_of
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 
 T = TypeVar("T")
@@ -71,7 +70,7 @@ class AirflowRuns:
     def check(self, dag_id: str, model: str) -> None:
         """See :class:`DagRuns`."""
         try:
-            user = self._wait(get_auth_manager().get_user_from_token(self._token))
+            user = self._wait(user_of(self._token))
         except InvalidTokenError:
             raise _ended_token() from None
         if not may_run(user, dag_id):

@@ -10,12 +10,19 @@ import pytest
 from fastapi import Request
 from sqlalchemy.exc import NoResultFound
 
+from airflow_provider_raybatch.batches.known import KnownDocuments
 from airflow_provider_raybatch.batches.models import ServedModel
+from airflow_provider_raybatch.plugins.batch_api import auth as module
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller, authenticated, may_use
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from tests.support.airflow_server import Server
 from tests.support.airflow_server import token as token_of
 from tests.support.batch_server import BatchServer
+
+
+@pytest.fixture(autouse=True)
+def nobody_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_USERS", KnownDocuments())
 
 
 def request(*authorizations: str, **headers: str) -> Request:
@@ -61,7 +68,8 @@ def test_a_cookie_logs_nobody_in(on_disk: BatchServer) -> None:
     assert on_disk.get("/files", "viewer", headers=cookie).status_code == 200
 
 
-def test_a_token_that_ended_or_was_revoked(on_disk: BatchServer) -> None:
+def test_a_token_that_ended_or_was_revoked(on_disk: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow is asked about a token every two seconds, since that keeps the event loop from all else."""
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
@@ -69,12 +77,17 @@ def test_a_token_that_ended_or_was_revoked(on_disk: BatchServer) -> None:
         answer = on_disk.get("/files", None, headers={"Authorization": f"Bearer {token}"})
         return int(answer.status_code)
 
+    now = 1000.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     user = SimpleAuthManagerUser(username="viewer", role="viewer", teams=[])
     over = get_auth_manager().generate_jwt(user, expiration_time_in_seconds=-60)
     assert status(over) == 401
     token = token_of("viewer")
     assert status(token) == 200
     get_auth_manager().revoke_token(token)
+    now += 1.9
+    assert status(token) == 200
+    now += 0.1
     assert status(token) == 401
 
 
