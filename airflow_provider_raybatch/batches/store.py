@@ -212,9 +212,7 @@ class BatchStore:
 
     def _keys(self, of: str, owner: str, most: int | None = None, behind: str = "") -> list[str]:
         index = layout.user_index(owner_digest(owner), of)
-        if most is not None:
-            return first_names(self.root, index, most, behind)
-        return sorted(entry.path.rpartition("/")[2] for entry in self.root.list(index, depth=1))
+        return first_names(self.root, index, most, behind)
 
     def _index(self, of: str, owner: str, key: str) -> None:
         self._create_once(f"{layout.user_index(owner_digest(owner), of)}/{key}", new_nonce().encode())

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 
-def first_names(place: Folder, path: str, most: int, after: str = "") -> list[str]:
+def first_names(place: Folder, path: str, most: int | None = None, after: str = "") -> list[str]:
     """Names of the first files of a folder, which has no folders below it; none where it is missing.
 
     In S3 a request lists a thousand of them; on a disk, names alone are read.
 
-    :param most: names.
+    :param most: names; ``None`` for all.
     :param after: a name, also of a file that is missing; names begin behind it.
     :raises StorageError: the storage does not answer.
     """
@@ -34,17 +34,18 @@ def first_names(place: Folder, path: str, most: int, after: str = "") -> list[st
     full = inside(place.uri, path)
     with local_errors("list", full), contextlib.suppress(FileNotFoundError), os.scandir(full) as entries:
         names = (entry.name for entry in entries if entry.name > after)
-        return heapq.nsmallest(most, (name for name in names if not name.startswith(SCRATCH)))
+        own = (name for name in names if not name.startswith(SCRATCH))
+        return sorted(own) if most is None else heapq.nsmallest(most, own)
     return []
 
 
-def _of_bucket(place: S3Folder, key: str, most: int, after: str) -> list[str]:
+def _of_bucket(place: S3Folder, key: str, most: int | None, after: str) -> list[str]:
     def attempt() -> list[str]:
         store: S3Store = s3_store(place.bucket, place.credentials)
         found: list[str] = []
         for page in store.list(prefix=key, offset=f"{key}/{after}" if after else None):
             found += [meta["path"][len(key) + 1 :] for meta in page]
-            if len(found) >= most:
+            if most is not None and len(found) >= most:
                 break
         return found[:most]
 

@@ -7,6 +7,7 @@ So none of them reads the records of what it doesn't show.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from airflow_provider_raybatch.contract.batch_api.ids import created_at, newest_first
@@ -43,6 +44,7 @@ def file_key(record: FileRecord) -> str:
     return f"{place}.{int(record.expires_at)}.{record.bytes}.{record.purpose}"
 
 
+@lru_cache(maxsize=2**17)  # some 60 MB where as many are listed; each call of their owner looks at all
 def listed_file(key: str) -> ListedFile | None:
     """What a key tells; ``None`` where it is not a file's."""
     found = _FILE.fullmatch(key)

@@ -14,6 +14,7 @@ def test_names_are_listed_in_order_from_any_on(folder: Folder) -> None:
         folder.write(f"keys/{name}", b"x")
     folder.write("keys2/other", b"x")
     assert first_names(folder, "keys", 2) == ["a", "b"]
+    assert first_names(folder, "keys") == ["a", "b", "c", "d"]
     assert first_names(folder, "keys", 9) == ["a", "b", "c", "d"]
     assert first_names(folder, "keys", 2, "a") == ["b", "c"]
     assert first_names(folder, "keys", 2, "bb") == ["c", "d"]
