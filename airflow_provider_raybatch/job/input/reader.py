@@ -79,10 +79,13 @@ class Reader:
             if table.num_rows < chunk.rows:
                 raise changed(file)
             return table
-        data = self._text(chunk)
         if self._listing.format == "csv":
-            rows = csv_rows(data, self._header(chunk.file), file.delimiter, file.csv.header is True)
+            # One opening for both, since each is a request.
+            with open_file(file, self._credentials, False) as stream:
+                data, header = self._text_of(chunk, stream), self._header(chunk.file, stream)
+            rows = csv_rows(data, header, file.delimiter, file.csv.header is True)
         else:
+            data = self._text(chunk)
             rows = batch_lines(data) if self._listing.format == OPENAI_BATCH else json_rows(data)
         if len(rows) < chunk.rows:
             raise changed(file)
@@ -94,8 +97,12 @@ class Reader:
 
     def _text(self, chunk: Chunk) -> bytes:
         with open_file(self._listing.files[chunk.file], self._credentials, False) as stream:
-            stream.seek(chunk.start)
-            return stream.read(chunk.stop - chunk.start)
+            return self._text_of(chunk, stream)
+
+    @staticmethod
+    def _text_of(chunk: Chunk, stream: BinaryIO) -> bytes:
+        stream.seek(chunk.start)
+        return stream.read(chunk.stop - chunk.start)
 
     def rows(self, chunk: Chunk, content: Content, positions: Sequence[int]) -> ChunkRows:
         """Rows of `chunk` as Python values.
@@ -201,12 +208,12 @@ class Reader:
                     return f"column {name!r} of row group {group}"
         return f"row group {group}"
 
-    def _header(self, number: int) -> tuple[str, ...]:
+    def _header(self, number: int, stream: BinaryIO) -> tuple[str, ...]:
         if number not in self._headers:
-            with open_file(self._listing.files[number], self._credentials, False) as stream:
-                buffered = io.BufferedReader(cast(io.RawIOBase, stream), _HEADER_BYTES)
-                self._headers[number], _ = text_start(self._listing.files[number], buffered, True)
-                buffered.detach()
+            stream.seek(0)
+            buffered = io.BufferedReader(cast(io.RawIOBase, stream), _HEADER_BYTES)
+            self._headers[number], _ = text_start(self._listing.files[number], buffered, True)
+            buffered.detach()
         return self._headers[number]
 
 
