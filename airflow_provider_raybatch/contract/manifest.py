@@ -37,7 +37,7 @@ class Counts(ContractModel):
     :param reused: of the ok rows, how many came out of the response store.
     :param duplicates: of the ok rows, how many got the answer of an equal request of this dataset.
     :param blank: of all rows, how many give the prompt only blank text (of several steps, the first prompt);
-        of a user's function, how many were left out for that.
+        of a user's function or a column of chats, how many were left out for that.
     :param chunks: rows of the dataset, where `chunk_tokens` made several of a row; otherwise they are the ok
         rows.
     :param errors_by_step: failed rows by the step that failed: read, template, media, tokenize, engine,

@@ -206,7 +206,7 @@ def _blank(good: pa.Table, bad: pa.Table, spec: BatchInferenceSpec) -> int:
     if spec.on_blank == "null" and spec.asked_step is None:
         return good["output"].null_count if good.num_rows else 0
     if bad.num_rows:
-        bad = bad.filter(pc.not_equal(pc.struct_field(bad["failure"], "step"), "read"))
+        bad = bad.filter(pc.invert(pc.ends_with(pc.struct_field(bad["failure"], "step"), "read")))
     return sum(_blank_rows(_inputs(rows), list(spec.column_arguments())) for rows in (good, bad))
 
 

@@ -50,11 +50,12 @@ def renderer(spec: BatchInferenceSpec, reads_images: bool = True) -> Render:
     if not spec.handles_blank or not reads_images:
         return render
     error: type[RenderError] = BlankRowError if spec.on_blank == "null" else RenderError
+    is_chat = spec.messages_column is not None or not columns  # without columns, it is a function's
 
     def render_text(row: Mapping[str, Any]) -> Request:
         if not is_blank_row(row, columns):
             request = render(row)
-            if columns or not is_blank(request):  # without columns, it is a function's
+            if not (is_chat and is_blank(request)):
                 return request
         raise error("all that the prompt takes from the row is blank; set on_blank to 'null' to leave it out")
 

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows
 from airflow_provider_raybatch.job.request.row_text import is_blank_row
 from airflow_provider_raybatch.job.steps.columns import columns_of, null_columns
@@ -41,10 +42,7 @@ class Way:
     def __init__(self, job: Job) -> None:
         self._tasks = [step.task for step in job.steps]
         self._conditions = [step.spec.asked_step.step if step.spec.asked_step else None for step in job.steps]
-        self._texts = [
-            step.spec.column_arguments() if step.spec.handles_blank and step.spec.on_blank == "null" else ()
-            for step in job.steps
-        ]
+        self._texts = [_texts(step.spec) if step.spec.on_blank == "null" else () for step in job.steps]
         self._made = [frozenset(name.lower() for name in task.column_names) for task in self._tasks]
 
     def begin(
@@ -109,6 +107,12 @@ class Way:
     def _set(found: list[Standing | None], places: Sequence[int], made: Sequence[Standing]) -> None:
         for place, one in zip(places, made, strict=True):
             found[place] = one
+
+
+def _texts(spec: BatchInferenceSpec) -> Collection[str]:
+    """Columns without which a step has nothing to ask about."""
+    each = spec.asked_step.step.each if spec.asked_step else None
+    return spec.column_arguments() if each is None else [f"{each}_completions"]
 
 
 def by_chunk(rows: Sequence[InChunk]) -> list[list[int]]:

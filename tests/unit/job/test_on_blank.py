@@ -28,7 +28,10 @@ from tests.support.specs import spec_error
 from tests.support.whole_job import without_cluster
 
 BLANKS = ["", " \n\t", "\u00a0", None]
-ROWS = [{"text": text, "extra": " "} for text in ("a fox", *BLANKS, "a dog")]
+ROWS = [
+    {"text": text, "extra": " ", "chat": None if text is None else [{"role": "user", "content": text}]}
+    for text in ("a fox", *BLANKS, "a dog")
+]
 TITLE = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
 WAYS: dict[str, dict[str, Any]] = {
     "prompt": {"prompt": "Name {row.text} of {row.extra}", "system_prompt": "Be brief."},
@@ -41,6 +44,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "classify": {"prompt_column": "text", "model_task": "classify"},
     "score": {"query": "an animal", "document": "{row.text}", "model_task": "score"},
     "function": {"prompt_function": "tests.unit.job.test_on_blank:stripped"},
+    "chats": {"messages_column": "chat", "prompt": None},
     "embed function": {"prompt_function": "tests.unit.job.test_on_blank:stripped", "model_task": "embed"},
 }
 
@@ -107,11 +111,13 @@ def test_blank_rows_are_asked_and_counted_by_default(place: EchoPlace) -> None:
     assert any("2 rows have only blank text for the prompt, and are asked" in str(one) for one in events)
 
 
-def test_an_unreadable_row_is_not_blank(place: EchoPlace) -> None:
+@pytest.mark.parametrize("steps", [[], [{"name": "draft", "prompt": "draft {row.text}"}]])
+def test_an_unreadable_row_is_not_blank(place: EchoPlace, steps: list[dict[str, Any]]) -> None:
     source = place.root / "torn.jsonl"
     source.write_text('{"text": "a"}\n{"text": \n{"text": ""}\n')
-    manifest = place.job(0, [], source=[str(source)], max_errors=1)
-    assert (manifest.counts.errors_by_step, manifest.counts.blank) == ({"read": 1}, 1)
+    manifest = place.job(0, [], source=[str(source)], max_errors=1, **({"steps": steps} if steps else {}))
+    (step,) = manifest.counts.errors_by_step
+    assert (step.rpartition(".")[2], manifest.counts.blank) == ("read", 1)
 
 
 def test_a_retry_counts_a_blank_row_once(place: EchoPlace) -> None:
@@ -144,7 +150,7 @@ def test_a_row_with_an_image_is_not_blank(place: EchoPlace) -> None:
 STEPS: list[dict[str, Any]] = [
     {"name": "draft", "prompt": "draft {row.text}", "sampling": {"n": 2}},
     {"name": "note", "prompt": "note {row.other}"},
-    {"name": "judge", "prompt": "judge {row.draft_response}", "each": "draft", "when": ["text", "!=", ""]},
+    {"name": "judge", "prompt": "judge {row.draft_response}", "each": "draft"},
     {"name": "end", "prompt": "end {row.note_response}"},
 ]
 STEP_ROWS = [{"text": text, "other": other} for text in ("a fox", "") for other in ("x", " ")]
