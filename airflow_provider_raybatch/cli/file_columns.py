@@ -37,7 +37,9 @@ _ID_VALUE = re.compile(r"(?!-?\d+[.,]\d+$)(?=.*\d)\S+")
 """One word with a digit, but no decimal number."""
 _IMAGE_START = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF")
 _IMAGE_REFERENCE = re.compile(
-    r"data:image/.*|(?:https://|s3://|file:///|/).*\.(?:png|jpe?g|webp|gif|bmp|tiff?)(?:\?.*)?", re.IGNORECASE
+    r"data:image/.*|(?:https://[a-z0-9.-]+(?::\d+)?/|s3://|file:///|/).*"
+    r"\.(?:png|jpe?g|webp|gif|bmp|tiff?)(?:\?.*)?",
+    re.IGNORECASE,
 )
 _START_BYTES = 1024 * 1024
 
@@ -136,8 +138,9 @@ def _columns(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials |
     in_rows = dict.fromkeys(name for row in rows for name in row)
     names = list(in_rows) if schema is None else list(schema.names)
     values = {name: [row[name] for row in rows if row.get(name) not in (None, "")] for name in names}
-    images = [name for name in names if values[name] and all(map(_is_image, values[name]))]
-    urls = [url for name in images for url in values[name] if str(url).startswith("https://")]
+    shown = {name: [one for value in values[name] for one in _each_image(value)] for name in names}
+    images = [name for name in names if shown[name] and all(map(_is_image, shown[name]))]
+    urls = [url for name in images for url in shown[name] if str(url)[:8].lower() == "https://"]
     others = [name for name in names if name not in images and not _are_ids(name, values[name])]
     words = {name: sum(map(_words, values[name])) for name in others}
     least = max(1, max(words.values(), default=0) // _LEAST_PART)
@@ -154,10 +157,13 @@ def _are_ids(name: str, values: Sequence[Any]) -> bool:
     return 1 < len(values) == len(different) and all(_ID_VALUE.fullmatch(str(one)) for one in different)
 
 
-def _is_image(value: Any) -> bool:
-    one = value[0] if isinstance(value, (list, tuple)) and value else value
-    if isinstance(one, dict):
-        one = one.get("bytes") or one.get("path")
+def _each_image(value: Any) -> list[Any]:
+    """What a value has where it holds one image or several."""
+    some = value if isinstance(value, (list, tuple)) else [value]
+    return [one.get("bytes") or one.get("path") if isinstance(one, dict) else one for one in some]
+
+
+def _is_image(one: Any) -> bool:
     if isinstance(one, bytes):
         return one.startswith(_IMAGE_START)
     return isinstance(one, str) and _IMAGE_REFERENCE.fullmatch(one) is not None

@@ -32,6 +32,8 @@ def write_dag(options: Namespace) -> None:
         raise SpecError("embed: steps generate text, and no vectors; give one of the two.")
     source = absolute(options.file)
     found = columns_of(source, options.format, s3_access(source, options.aws_conn_id))
+    if options.embed and not found.askable:
+        raise SpecError(f"embed: {source} has no column with text; leave --embed out.")
     name = _name_of(source)
     path = Path(options.output or f"{name}_dag.py")
     question = Question(

@@ -235,6 +235,14 @@ def test_hosts_of_images_are_named_and_images_alone_are_enough(capsys: pytest.Ca
     spec = rendered(operator("a_dag.py"))
     assert (spec.images, spec.image_hosts) == (["url"], ["cdn.example.org", "img.example.org"])
     assert spec.prompt == "Describe the image in one sentence."
+    with pytest.raises(SystemExit):
+        main(["init", "a.jsonl", "--embed", "--force"])
+    assert "a.jsonl has no column with text; leave --embed out." in capsys.readouterr().err
+    lists = [{"of": ["https://a.org/1.png", "https://b.org/2.png"], "at": {"path": "https://c.org/3.png"}}]
+    main(["init", write("c.jsonl", lists)])
+    assert rendered(operator("c_dag.py")).image_hosts == ["a.org", "b.org", "c.org"]
+    main(["init", write("d.jsonl", [{"url": "https://[d.org/1.png"}, {"url": "https:///2.png"}])])
+    assert not rendered(operator("d_dag.py")).images
     digests = [{"sum": b"no image"}, {"sum": b"either"}]
     main(["init", write("b.parquet", [{**row, "text": "some words"} for row in digests])])
     assert not rendered(operator("b_dag.py")).images
