@@ -54,14 +54,15 @@ def show_plan(options: Namespace) -> None:
 def _as_last_run(task: BatchTask, report: PlanReport) -> dict[str, Any] | None:
     """Time and money at the rates of the task's last dataset, at its destination or beside it."""
     dag_id, task_id = task.names
-    for place in (task.spec.destination, task.spec.destination.rpartition("/")[0]):
+    for place in filter(None, (task.spec.destination, task.spec.destination.rpartition("/")[0])):
         with suppress(RaybatchError):
             manifest = dataset_at(place, task.aws_conn_id).manifest
             if task_id and (manifest.owner.dag_id, manifest.owner.task_id) != (dag_id, task_id):
                 continue
             counts, timing = manifest.counts, manifest.timing
-            asked = counts.input - counts.resumed - counts.reused - counts.duplicates
-            if not timing.rows_per_second or asked < 1 or report.remaining is None:
+            paid, saved = manifest.tokens_paid or 0, manifest.tokens_saved or 0
+            asked = counts.input * paid / ((paid + saved) or 1)  # `resumed` has those of earlier attempts
+            if not timing.rows_per_second or not asked or report.remaining is None:
                 return None
             cost = None if manifest.cost is None else round(manifest.cost / asked * report.remaining, 6)
             seconds = timing.startup_seconds + report.remaining / timing.rows_per_second

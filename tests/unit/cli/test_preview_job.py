@@ -279,6 +279,7 @@ def test_time_and_money_are_those_of_the_last_run(
         for path in (file, tmp_path / "out/night-1/manifest.json"):
             manifest = json.loads(path.read_bytes())
             manifest |= {"cost": cost, "currency": "EUR"}
+            manifest["counts"]["resumed"] = 8  # of an earlier attempt, whose cost is in the run's
             manifest["timing"] |= {"rows_per_second": 2.0, "startup_seconds": 10.0}
             path.write_text(json.dumps(manifest))
     reporting(ray, events.Planned(report=REPORT))
@@ -289,6 +290,17 @@ def test_time_and_money_are_those_of_the_last_run(
     main(["plan", "--json", *options])
     last = json.loads(capsys.readouterr().out)["as_last_run"]
     assert last == (shown and {"run": "r1", "seconds": 510.0, "cost": cost and 300.0, "currency": "EUR"})
+
+
+def test_a_destination_below_the_root_has_no_last_run_here(
+    ray: FakeRay, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_cluster(monkeypatch)
+    attempt(LocalFolder(str(tmp_path / "other")), 1, numbered(tmp_path / "in.jsonl", 10))
+    monkeypatch.chdir(tmp_path)
+    reporting(ray, events.Planned(report=REPORT))
+    main(["plan", "--json", *OPTIONS[:-1], "/no-such-folder"])
+    assert json.loads(capsys.readouterr().out)["as_last_run"] is None
 
 
 def test_json_has_it_all(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
