@@ -115,7 +115,11 @@ def csv_rows(
                 )
             )
         elif damaged and any("\udc80" <= character <= "\udcff" for value in fields for character in value):
-            options = {**({} if delimiter == "," else {"delimiter": delimiter}), "encoding": "cp1252"}
+            options = {
+                **({} if delimiter == "," else {"delimiter": delimiter}),
+                **({} if is_in_file else {"header": list(header)}),
+                "encoding": "cp1252",
+            }
             reason = f"the row is not UTF-8 text; set csv_options={options}, or its own encoding"
             rows.append(BadRow(reason, _shown(fields)))
         elif fields[-1:] == last and [fields[0].removeprefix(_MARK), *fields[1:]] == list(header):

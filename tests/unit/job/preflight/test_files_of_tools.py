@@ -208,6 +208,8 @@ class TestCsv:
         (failure,) = looked(tmp_path / "x.csv")[2]
         remedy = "set csv_options={'encoding': 'cp1252'}, or its own encoding"
         assert failure.reason == f"the row is not UTF-8 text; {remedy}"
+        (failure,) = looked(tmp_path / "x.csv", csv_options={"header": ["id", "text"]})[2]
+        assert "csv_options={'header': ['id', 'text'], 'encoding': 'cp1252'}, or" in failure.reason
         sentence = refusal(tmp_path / "x.csv", csv_options={"encoding": "ascii"})
         assert "FILE is not ascii text" in sentence
         (tmp_path / "y.csv").write_bytes("größe,text\n1,a\n".encode("cp1252"))
