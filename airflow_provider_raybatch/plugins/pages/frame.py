@@ -68,7 +68,7 @@ def links(ti: TaskInstance, current: str, frame: Frame) -> Element | None:
     ]
     nights = frame.link(PREFIX + task_path(ti.dag_id, ti.task_id), "Last nights")
     task = frame.link(airflow_path(ti), "Task in Airflow")
-    run = frame.link(airflow_path(ti).partition("/tasks/")[0], "Run in Airflow")
+    run = frame.link("/".join(airflow_path(ti).split("/")[:5]), "Run in Airflow")
     return node("nav", others, nights, task, run, aria_label="Pages")
 
 

@@ -12,6 +12,7 @@ from fastapi.responses import HTMLResponse
 
 from airflow_provider_raybatch.contract.layout import REPORT_DATA, REPORT_PAGE, manifest_file, report_folder
 from airflow_provider_raybatch.plugins.refusal import NotShownError
+from airflow_provider_raybatch.plugins.task_key import TaskInstance
 from airflow_provider_raybatch.report.elements import document, node
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
@@ -238,6 +239,14 @@ def test_no_links_inside_of_a_frame(server: Server, lake: LocalFolder) -> None:
         assert 'href="/' in alone
         assert ("Loading" in framed, "Loading" in alone) == (True, False)
     assert 'href="/dags/nightly/runs/night">Run in Airflow' in server.get(REPORT).text
+
+
+def test_the_run_of_a_dag_of_any_name_is_linked() -> None:
+    from airflow_provider_raybatch.plugins.pages.frame import Frame, links  # which needs Airflow's settings
+
+    nav = links(TaskInstance("tasks", "a/b", "tasks", 0), "", Frame())
+    assert nav is not None
+    assert nav[-1].get("href") == "/dags/tasks/runs/a%2Fb"
 
 
 @pytest.mark.parametrize("shown", ["done", NotShownError("Too many.", 503), OSError("secret")])
