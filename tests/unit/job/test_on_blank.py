@@ -131,12 +131,14 @@ def test_a_retry_counts_a_blank_row_once(place: EchoPlace) -> None:
 
 def test_rows_left_out_before_are_asked_where_they_should_be(place: EchoPlace) -> None:
     """A changed `on_blank` is a changed job: no answer of none is carried into it, nor the reverse."""
-    rows = [{"text": text} for text in ("a fox", "")]
+    (place.root / "same.jsonl").write_bytes(as_jsonl([{"text": text} for text in ("a fox", "")]))
+    source = [str(place.root / "same.jsonl")]
     for number, (on_blank, generated) in enumerate([("null", 1), ("ask", 2), ("null", 2)]):
-        die_unpublished(place, number, rows, on_blank=on_blank)
+        die_unpublished(place, number, [], source=source, on_blank=on_blank)
         assert place.generated() == generated
-    manifest = place.job(3, rows, on_blank="null")
+    manifest = place.job(3, [], source=source, on_blank="null")
     assert [row["response"] for row in place.rows(manifest)] == ["a fox", None]
+    assert place.job(4, [], source=source, on_blank="error", max_errors=1).counts.error == 1
 
 
 def test_a_row_with_an_image_is_not_blank(place: EchoPlace) -> None:
