@@ -27,7 +27,7 @@ from airflow_provider_raybatch.job.input.copies import Copies
 from airflow_provider_raybatch.job.input.csv_records import OTHER_DELIMITERS
 from airflow_provider_raybatch.job.input.data_files import split_note
 from airflow_provider_raybatch.job.input.json_types import NULL, TEXT, Kind, arrow_type, join
-from airflow_provider_raybatch.job.input.listing import Listing, resolve
+from airflow_provider_raybatch.job.input.listing import Listing, SourceFile, resolve
 from airflow_provider_raybatch.job.input.partitions import Partition, partitions
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Source, Surveyed, cut, survey
@@ -285,36 +285,36 @@ def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:
         return
     wanted = _named_columns(spec)
     # A CSV file that lacks a header has its first row taken for one.
-    is_csv, files = source.listing.format == "csv", source.listing.files
-    may_be_row = is_csv and any(file.csv.header is True for file in files)
+    files = source.listing.files if source.listing.format == "csv" else ()
+    with_header = next((file for file in files if file.csv.header is True), None)
     earlier = spec.asked_step.earlier_columns if spec.asked_step else []
     where = "the source with the columns of earlier steps" if earlier else "the source"
     for name, field in wanted.items():
         if name not in source.columns:
-            raise _missing(field, name, [*earlier, *source.columns], where, may_be_row)
+            raise _missing(field, name, [*earlier, *source.columns], where, with_header)
     folders = partitions(source.listing)
     for file, schema, named in zip(source.listing.files, source.surveyed.schemas, folders, strict=True):
         for name, field in wanted.items():
             if schema and name not in schema.names and name not in named:
-                raise _missing(field, name, [*schema.names, *named], file.uri, may_be_row)
+                raise _missing(field, name, [*schema.names, *named], file.uri, with_header)
 
 
-def _missing(field: str, name: str, columns: list[str], where: str, may_be_row: bool) -> PreflightError:
+def _missing(field: str, name: str, columns: list[str], where: str, csv: SourceFile | None) -> PreflightError:
     """The error of a column that is not there.
 
-    :param may_be_row: whether the names of columns may be values of a row.
+    :param csv: a file whose first row, which may be one of values, names the columns.
     """
     near = difflib.get_close_matches(name, columns, n=1, cutoff=0.6)
     meant = f"; did you mean {near[0]!r}" if near else ""
-    for other in OTHER_DELIMITERS if may_be_row else "":
-        if any(name in column.split(other) for column in columns):
-            meant = f"; set csv_options={{'delimiter': {other!r}}} if that separates them"
+    for other in OTHER_DELIMITERS:
+        if csv is not None and any(name in column.split(other) for column in columns):
+            meant = f"; set {csv.options_with(delimiter=other)} if that separates them"
     shown, others = columns[:_SHOWN_COLUMNS], len(columns) - _SHOWN_COLUMNS
     more = f" and {others:,} more" if others > 0 else ""
     return PreflightError(
         f"{field}: {where} has no column {name!r}{meant} (its columns: {', '.join(shown) or 'none'}{more}).",
         public=f"{field}: {where} has no column {name!r}; if a file has no header, set csv_options."
-        if may_be_row
+        if csv is not None
         else None,
     )
 

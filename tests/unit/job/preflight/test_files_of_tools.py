@@ -161,13 +161,17 @@ class TestCsv:
 
     def test_a_header_with_a_comma_in_a_name_names_the_delimiter(self, tmp_path: Path) -> None:
         (tmp_path / "x.csv").write_text("id;text;share, in %\n1;a;2\n")
-        assert "no column 'text'; set csv_options={'delimiter': ';'} if that separates them" in refusal(
-            tmp_path / "x.csv"
-        )
+        for given, options in (
+            ({}, "{'delimiter': ';'}"),
+            ({"encoding": "cp1252"}, "{'encoding': 'cp1252', 'delimiter': ';'}"),
+        ):
+            said = refusal(tmp_path / "x.csv", csv_options=given)
+            assert f"no column 'text'; set csv_options={options} if that separates them" in said
 
     @pytest.mark.parametrize("delimiter", [";", ","])
     def test_the_line_for_excel_is_named(self, tmp_path: Path, delimiter: str) -> None:
-        (tmp_path / "x.csv").write_text(f"sep={delimiter}\r\nid{delimiter}text\r\n1{delimiter}a\r\n")
+        text = f"\ufeffsep={delimiter}\r\nid{delimiter}text\r\n1{delimiter}a\r\n"
+        (tmp_path / "x.csv").write_text(text, encoding="utf-8")
         assert refusal(tmp_path / "x.csv") == (
             f"source: the first line of FILE is 'sep={delimiter}', which Excel alone reads; remove the line."
         )
