@@ -92,7 +92,7 @@ def quick_looks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(driver, "BatchWatch", partial(BatchWatch, interval=0.005))
 
 
-def ended_midway(patch: pytest.MonkeyPatch, rows: int, end: Callable[[], None]) -> None:
+def ended_midway(patch: pytest.MonkeyPatch, rows: int, end: Callable[[], object]) -> None:
     """Let the next replica do the first rows only, and end the batch then.
 
     :param rows: of the input, which it may do.

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from airflow_provider_raybatch.contract import events, layout
+from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK
@@ -29,6 +30,7 @@ from airflow_provider_raybatch.job.run.placed_gpus import held_gpus
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.run.replicas import Replicas
 from airflow_provider_raybatch.job.work import WorkItem, work
+from airflow_provider_raybatch.storage.errors import StorageError
 
 
 def generate(context: JobContext, control: Control) -> None:
@@ -137,7 +139,12 @@ def _limits(context: JobContext, budget: Budget, control: Control, claim: ClaimW
         context.batch.observe(context.source.rows, progress.kept or 0, failed)
         context.batch.check()
         context.tolerance.during(reports)
-        budget.check(reports, time.time())
+        try:
+            budget.check(reports, time.time())
+        except RaybatchError:
+            with suppress(StorageError):
+                context.journal.check()  # a driver that was frozen decides no limit for its successor
+            raise
         control.check(progress)
         claim.check()
 

@@ -17,8 +17,10 @@ from airflow_provider_raybatch.contract.batch_api.records import BatchOutcome
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
+from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
 from airflow_provider_raybatch.job.monitor.held_gpus import HeldGpus
 from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
+from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
 from airflow_provider_raybatch.job.phases import generating, publishing
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.preflight import ready
@@ -27,6 +29,7 @@ from airflow_provider_raybatch.job.run import supervision
 from airflow_provider_raybatch.storage.folder import Folder
 from tests.support.openai_lines import ask, both_files, chat, line
 from tests.support.served_batches import LONG, Batch, a_batch, ended_midway, quick_looks
+from tests.support.specs import submitted
 from tests.support.turn import TURNS
 from tests.support.whole_job import without_cluster
 
@@ -122,6 +125,20 @@ def test_batch_that_reaches_a_limit_keeps_what_is_finished(
     assert error.message.startswith(f"{limit}: ")
     assert "clear" not in error.message.replace("since the last clear", "")
     assert [error.message] == [event.message for event in said if "error file" in event.text()]
+
+
+def test_superseded_job_decides_no_limit(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that was frozen counts the GPU hours meanwhile, before it learns that another one answers."""
+    batch = a_batch(folder, tmp_path)
+    held = HeldGpus(1.0, time.time() - 3600, lambda _: "L4", {"L4": 1.0})
+    monkeypatch.setattr(generating, "held_gpus", lambda *_: held)
+    monkeypatch.setattr(generating, "ClaimWatch", lambda _: ClaimWatch(lambda: None))
+    ended_midway(monkeypatch, 8, Journal(batch.dataset, submitted(1).submission, take_over=False).claim)
+    with pytest.raises(SupersededError):
+        batch.run(max_gpu_hours=0.5)
+    assert batch.outcome() is None
 
 
 @pytest.mark.parametrize("decision", ["cancelled", "expired"])
