@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -37,12 +38,20 @@ class OwnThreads:
         """What `function` returns, called in a thread.
 
         :raises CrowdedError: the queue is full.
-        :raises TimeoutError: it takes too long. It goes on, and keeps its thread.
+        :raises TimeoutError: it takes too long. Once begun it goes on, and keeps its thread; else it never
+            begins.
         """
         if self._under_way >= self._most:
             raise CrowdedError
         self._under_way += 1
-        call = partial(copy_context().run, partial(function, *args, **kwargs))
+        deadline = time.monotonic() + self.seconds
+
+        def begin() -> T:
+            if time.monotonic() >= deadline:
+                raise TimeoutError
+            return function(*args, **kwargs)
+
+        call = partial(copy_context().run, begin)
         future = asyncio.get_running_loop().run_in_executor(self._pool, call)
         future.add_done_callback(self._done)
         return await asyncio.wait_for(asyncio.shield(future), self.seconds)

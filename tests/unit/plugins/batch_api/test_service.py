@@ -53,12 +53,16 @@ async def test_too_many_calls_are_refused_and_others_go_on(service: BatchService
 
 
 async def test_storage_that_is_silent_is_not_waited_for(service: BatchService) -> None:
+    """A call that has not begun when its client is refused never begins, so it makes no batch."""
     service._threads = OwnThreads("raybatch-batches", threads=1, waiting=1, seconds=0.05)
-    go = threading.Event()
-    with pytest.raises(OpenAiError, match="did not answer in time") as refusal:
-        await service.call(lambda store: go.wait(30))
-    assert refusal.value.status == 503
+    go, late = threading.Event(), list[BatchStore]()
+    for call in (lambda store: go.wait(30), late.append):
+        with pytest.raises(OpenAiError, match="did not answer in time") as refusal:
+            await service.call(call)
+        assert refusal.value.status == 503
     go.set()
+    service._threads._pool.shutdown()
+    assert late == []
 
 
 async def test_refusals_pass_and_failures_are_for_the_log(
