@@ -63,8 +63,9 @@ def refuse_out_of_reach(field: str, model: str, revision: str | None) -> None:
 
         if is_offline():
             return
+        repository = "/".join(model.partition(":")[0].split("/")[:2])  # also of repo:quant and repo/file.gguf
         with contextlib.suppress(Exception):  # the client raises its own
-            snapshot_download(model, revision=revision, local_files_only=True)
+            snapshot_download(repository, revision=revision, local_files_only=True)
             return
         hub, remedy = constants.ENDPOINT, "copy it to S3, or fill their caches and set HF_HUB_OFFLINE=1"
         ask = partial(get_session().head, hub + PING, timeout=TIMEOUT)

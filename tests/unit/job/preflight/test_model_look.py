@@ -296,6 +296,8 @@ def test_a_name_on_a_hub_out_of_reach_is_refused(
         (cached / "refs").mkdir()
         (cached / "refs/main").write_text("a" * 40)
         refuse_missing(job)
+        for quantized in (f"{NAME}:Q4_K_M", f"{NAME}/tiny-Q4_K_M.gguf"):
+            refuse_missing(spec(engine="vllm", model=quantized, engine_args={"tokenizer": NAME}))
 
 
 def test_the_hub_may_be_behind_a_proxy(
