@@ -47,6 +47,7 @@ class DatasetHub:
     :ivar tokens: those with access; by default anyone has.
     :ivar is_gated: whether others see all but the files. Else the dataset is private.
     :ivar troubles: answers to the next requests of either server, before it is well again.
+    :ivar pings: requests that asked whether it answers.
     """
 
     url: str
@@ -58,6 +59,7 @@ class DatasetHub:
     is_gated: bool = False
     troubles: deque[Answer] = field(default_factory=deque)
     asked: list[Asked] = field(default_factory=list)
+    pings: int = 0
 
     def push(self, name: str, files: Mapping[str, bytes], revision: str = "main") -> str:
         """Make `files` the next commit of a branch, and return it."""
@@ -69,6 +71,7 @@ class DatasetHub:
     def answer(self, server: str, target: str, login: str, span: str) -> Answer:
         """Answer a GET."""
         if target == "/api/":
+            self.pings += 1
             return 404, {}, b""
         self.asked.append(Asked(server, target, login))
         if self.troubles:

@@ -161,12 +161,12 @@ def resolve(
     left_out: list[str] = []
     known: Kinds = {}
     formats: dict[SourceFormat, str] = {}
+    for at in list(filter(None, map(split_hub, wanted.source)))[:1]:
+        refuse_source_out_of_reach(at.written)
     for path in wanted.source:
         if http.is_url(path):
             found = [_behind(path, copies)]
         else:
-            if at := split_hub(path):
-                refuse_source_out_of_reach(at.written)
             with error_prefix("source"):
                 expand = partial(_expand, wanted=wanted.format, secrets=(credentials, token))
                 found = _expand_as_written(path, partial(expand, known=known, left_out=left_out))

@@ -215,6 +215,13 @@ def test_any_answer_shows_that_the_hub_is_in_reach(hub: DatasetHub, monkeypatch:
     assert proxy.pings == 1
 
 
+def test_a_hub_is_asked_once_whether_it_answers(hub: DatasetHub) -> None:
+    files = [file.uri for file in listed(TRAIN).files]
+    hub.pings = 0
+    assert len(listed(*files).files) == len(files) > 1
+    assert hub.pings == 1
+
+
 def test_a_commit_that_is_gone_is_listed_anew_by_a_retry(hub: DatasetHub) -> None:
     listing = listed(TRAIN)
     hub.commits.clear()
