@@ -39,6 +39,7 @@ class Head:
     :ivar asked: requests by kind and second.
     :ivar queue: when it is free for the next request.
     :ivar late: seconds from the end of a job until its follower has seen it.
+    :ivar shown: lines of each job.
     """
 
     def __init__(self, loop: SteppedLoop, answers_a_second: float, grows: bool) -> None:
@@ -46,6 +47,7 @@ class Head:
         self.asked: Counter[tuple[str, int]] = Counter()
         self.late: list[float] = []
         self.ends: dict[str, float] = {}
+        self.shown: Counter[str] = Counter()
         self.queue = {"free": 0.0}
         self._loop, self._seconds, self._grows = loop, 1 / answers_a_second, grows
 
@@ -64,8 +66,9 @@ class Head:
         many = int(self._loop.now) if self._grows else 3
         return LogTail([f"line {number}" for number in range(many)][-lines:], lines)
 
-    async def follow(self, name: str) -> None:
-        await follow(self, Followed(name, "session"), lambda lines: None)  # type: ignore[arg-type]
+    async def follow(self, name: str, *, from_start: bool) -> None:
+        job = Followed(name, "session", from_start=from_start)
+        await follow(self, job, lambda lines: self.shown.update({name: len(lines)}))  # type: ignore[arg-type]
         self.late.append(self._loop.now - self.ends[name])
 
     def requests(self, kind: str) -> float:
@@ -74,7 +77,11 @@ class Head:
 
 
 def follow_all(
-    monkeypatch: pytest.MonkeyPatch, *heads: tuple[int, float], grows: bool = True, is_one_head: bool = False
+    monkeypatch: pytest.MonkeyPatch,
+    *heads: tuple[int, float],
+    grows: bool = True,
+    is_one_head: bool = False,
+    from_start: bool = True,
 ) -> list[Head]:
     """Follow so many jobs on heads that answer so much a second; some jobs end between second 60 and 160.
 
@@ -90,7 +97,8 @@ def follow_all(
             made.append(head := Head(loop, answers, grows))
             head.queue = made[0].queue if is_one_head else head.queue
             head.ends = {f"job-{number}": chance.uniform(60, 160) for number in range(min(jobs // 2, ENDING))}
-            tasks += [asyncio.create_task(head.follow(f"job-{number}")) for number in range(jobs)]
+            follows = (head.follow(f"job-{number}", from_start=from_start) for number in range(jobs))
+            tasks += map(asyncio.create_task, follows)
         await asyncio.wait(tasks, timeout=200)
         for task in tasks:
             task.cancel()

@@ -159,7 +159,8 @@ async def follow(
     try:
         while True:
             async with pace.turn(_in_time(job, job.longest_pause)) as is_busy:
-                has_room = not is_busy or random.random() < _LOGS_OF_A_BUSY_HEAD
+                is_first = not (job.from_start or state.log_read)  # it shows no line
+                has_room = is_first or not is_busy or random.random() < _LOGS_OF_A_BUSY_HEAD
                 reads_log = has_room and time.monotonic() >= log_at
                 verdict = await poll_once(client, job, state, log=reads_log)
             on_lines(verdict.lines)

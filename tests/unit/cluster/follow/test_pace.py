@@ -43,6 +43,13 @@ def test_logs_that_do_not_grow_are_read_seldom(monkeypatch: pytest.MonkeyPatch) 
     assert quiet.requests("log") < busy.requests("log") / 3
 
 
+def test_a_follower_that_goes_on_loses_no_line_to_a_busy_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in the log at its first read was shown by the follower before it."""
+    (head,) = follow_all(monkeypatch, (400, 20.0), from_start=False)
+    assert len(head.late) == ENDING
+    assert all(head.shown[name] for name in head.ends)
+
+
 def test_a_lease_outlasts_stretched_pauses() -> None:
     pace = Pace()
     pace.followers = 100_000
