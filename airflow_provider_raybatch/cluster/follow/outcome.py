@@ -198,10 +198,7 @@ def _no_answer(
     state = replace(state, unreachable_since=since)
     silent = observation.at - since
     if silent >= unreachable_timeout:
-        message = (
-            f"The Ray cluster gave no answer for {silent:.0f} s, so the job was left alone, and a retry "
-            f"follows it. {error}"
-        )
+        message = f"The Ray cluster gave no answer for {silent:.0f} s, so the job was left alone. {error}"
         outcome = Outcome("unreachable", FailureClass.CLUSTER_UNREACHABLE, message)
     elif deadline is not None and observation.at >= deadline:
         message = f"The deadline passed while the Ray cluster gave no answer. {error}"

@@ -137,6 +137,7 @@ def test_silence_is_tolerated_for_a_limited_time():
     assert [line.level for line in lines] == ["warning"]
     outcome = judge(Observation(at=700.0, error="No answer."), state, unreachable_timeout=600).outcome
     assert (outcome.state, outcome.failure_class) == ("unreachable", FailureClass.CLUSTER_UNREACHABLE)
+    assert "retry" not in outcome.message  # the operator says whether an attempt follows
     assert "600 s" in outcome.message
 
 
