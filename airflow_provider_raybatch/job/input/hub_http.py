@@ -90,10 +90,10 @@ def refuse_silent_hub(what: str, remedy: str, hub: str, ask: Callable[[], object
     asker = threading.Thread(target=asking, daemon=True)
     asker.start()
     asker.join(_SILENCE)
-    if silence:
+    if told := silence[:1]:  # the thread may still clear it
         raise StorageError(
             f"{what} is on the hub at {shown_uri(hub)}, which can't be reached from the cluster "
-            f"({silence[0]}); set HTTPS_PROXY, or HF_ENDPOINT to a mirror, on its nodes, {remedy}."
+            f"({told[0]}); set HTTPS_PROXY, or HF_ENDPOINT to a mirror, on its nodes, {remedy}."
         )
 
 

@@ -137,7 +137,7 @@ class BatchWatch:
         self._look()
         if self._folder is not None and self._outcome is None and _is_limit(error):
             reached, _, _ = str(error).partition("; ")  # what follows is a remedy of other jobs
-            said = f"{reached}; lines without an answer are in the error file, for another batch."
+            said = f"{reached}; lines without an answer, if any, are in the error file, for another batch."
             self._decide(self._folder, "limit_reached", [BatchError(code="limit_reached", message=said)])
         return self.ending is not None
 
