@@ -22,11 +22,11 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with the message."""
-        import difflib
+        from airflow_provider_raybatch.contract.text import nearest
 
         if found := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
-            close = difflib.get_close_matches(found[1], re.findall(r"[\w.-]+", found[2]), n=1)
-            message += f"; did you mean {close[0]!r}?" if close else ""
+            near = nearest(found[1], re.findall(r"[\w.-]+", found[2]))
+            message += f"; did you mean {near!r}?" if near else ""
         super().error(message)
 
 
