@@ -66,7 +66,7 @@ def refuse_missing(spec: BatchInferenceSpec) -> None:
         near = None
         with contextlib.suppress(OSError):
             near = nearest(path.name, (one.name for one in path.parent.iterdir()))
-        meant = f"did you mean {near!r}, or is the folder" if near else "correct the path, or make the folder"
+        meant = f"did you mean {near!r}? Else make it" if near else "correct the path, or make the folder"
         raise PreflightError(
             f"model: nothing is at {model!r} on the node that checks it; {meant} readable on every node."
         )

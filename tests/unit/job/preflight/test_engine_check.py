@@ -84,7 +84,9 @@ def test_a_kept_check_is_looked_up_for_the_token(monkeypatch: pytest.MonkeyPatch
 
 def test_a_misspelt_folder_names_the_nearest(tmp_path: Path) -> None:
     (tmp_path / "Llama-3.1-8B").mkdir()
-    with pytest.raises(PreflightError, match=r"checks it; did you mean 'Llama-3\.1-8B', or is the folder"):
+    with pytest.raises(
+        PreflightError, match=r"checks it; did you mean 'Llama-3\.1-8B'\? Else make it readable"
+    ):
         engine_check.refuse_missing(spec(engine="vllm", model=str(tmp_path / "Lama-3.1-8B")))
 
 
