@@ -23,6 +23,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.chaos.version import version as commit
+
 ROWS = 1000
 LONGEST = 256
 """Tokens that the model takes, with the special ones before and after a text."""
@@ -112,7 +116,8 @@ def report(outputs: pa.StructArray, llm: Vectors, seconds: float, seconds_of_llm
     versions = ", ".join(f"{name} {version(name)}" for name in ("vLLM", "pyarrow"))
     print("# Vectors beside `LLM.embed`\n")
     print(f"all-MiniLM-L6-v2, {len(job):,} texts, Python {sys.version.split()[0]}, {versions};")
-    print(f"{os.cpu_count()} CPU cores, no GPU. Made by `python benchmarks/embed_truth.py`.\n")
+    print(f"{os.cpu_count()} CPU cores, no GPU. Of commit {commit()}.")
+    print("Made by `python benchmarks/embed_truth.py`.\n")
     print("| what | found |\n|---|---|")
     print(f"| column | `{found.schema.field('embedding').type}` |")
     print(f"| rows that are equal bit by bit | {int((job == llm).all(1).sum()):,} of {len(job):,} |")

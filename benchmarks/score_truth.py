@@ -25,6 +25,7 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from tests.chaos.version import version
 from tests.support.small_models import LONGEST, WORDS, classifier
 
 ROWS = 400
@@ -196,7 +197,7 @@ def report(found: dict[str, dict[str, Any]]) -> None:
     print("# Labels and scores beside vLLM's own\n")
     print(f"Small models with random weights in float32, {ROWS} rows each, one of them cut (not with Qwen3),")
     print(f"Python {sys.version.split()[0]}, vLLM {vllm.__version__}; {os.cpu_count()} CPU cores, no")
-    print("GPU. Made by `python benchmarks/score_truth.py`.\n")
+    print(f"GPU. Made by `python benchmarks/score_truth.py`. Of commit {version()}.\n")
     print("| model | rows | numbers from, to | largest difference | of one row and many | no token types |")
     print("|---|---|---|---|---|---|")
     for name, one in found.items():
