@@ -22,7 +22,7 @@ MAKEFLAGS += --jobs=4
 # Where it is set, each of many processes compiles Airflow and Ray for itself: two to three times a start's CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo examples docs external-links test lanes chaos kill-points job-kills batch-kills kubernetes-kills mutants embed-truth score-truth pictures lint lock clean
+.PHONY: help demo examples docs external-links test test-all lanes chaos kill-points job-kills batch-kills kubernetes-kills mutants embed-truth score-truth pictures lint lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -30,7 +30,9 @@ help:
 	@echo "make examples  run the three example workflows, two nights each, from S3 to S3 with vLLM (11 minutes on 2 cores)"
 	@echo "make docs   build the documentation's site into build/site, with broken links as errors"
 	@echo "make external-links  ask other servers whether what the documentation links there still exists"
-	@echo "make test   check a commit: lint, types, import walls, docs, quick tests, and its turn of slow tests and kills"
+	@echo "make test   check a commit: lint, types, import walls, docs, tests, and a kill of each kind (half an hour on 2 cores)"
+	@echo "make test-all  the same, and what stands in it alone since it takes long and make test shows a part of it (90 minutes):"
+	@grep -rhoE 'thorough\("[^"]+' tests --include=test_*.py | sed 's/.*"/               - /' | sort -u
 	@echo "make lanes  check the oldest and the newest vLLM for CPUs, Airflow's pre-release, and other providers' operators"
 	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, CHAOS=--faults=0:49)"
 	@echo "make kill-points  kill and freeze at every point between two steps, and write benchmarks/results/kill_points.md"
@@ -60,6 +62,9 @@ external-links: .venv-docs/.stamp
 
 test: $(STAMPS) .tools/chromium/.stamp
 	.ci/checks lint docs unit packaging integration chaos
+
+test-all: $(STAMPS) .tools/chromium/.stamp
+	.ci/checks --all lint docs unit packaging integration chaos
 
 lanes: .venv/.stamp .venv-pre/.stamp $(LANES:%=%/.stamp)
 	.ci/checks lanes

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.turn import TURNS, turn, turns_of
-
 _DAG_RUNS = "unit/operators/dag_runs/"
 _ALSO_THERE = {
     "unit/hooks/test_left_clusters.py": _DAG_RUNS,
@@ -39,30 +37,6 @@ _airflow_home = tempfile.mkdtemp(prefix="raybatch-airflow-")
 # At import, before any test module imports Airflow, which reads these once.
 os.environ["AIRFLOW_HOME"] = _airflow_home
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--in-turn",
-        action="store_true",
-        help="of the tests marked `turn` or `share`, run those of this commit alone",
-    )
-    parser.addoption(
-        "--modules-in-turn", action="store_true", help="run an eighth of the modules, others with each commit"
-    )
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    now = turn() % TURNS
-    others = set[pytest.Item]()
-    turns = turns_of(items)  # without the option as well: marks that are wrong show at once
-    if config.getoption("--in-turn"):
-        others |= {one for one in items if now not in turns[one]}
-    if config.getoption("--modules-in-turn"):
-        of_now = set(sorted({one.path for one in items})[now::TURNS])
-        others |= {one for one in items if one.path not in of_now}
-    config.hook.pytest_deselected(items=[one for one in items if one in others])
-    items[:] = [one for one in items if one not in others]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kills of each kind in eight checks; each commit has another one, or none."""
+"""One kill of each kind; `make test-all` plays each in the modes and stores that are left."""
 
 from __future__ import annotations
 
 import pytest
-
-from tests.support.turn import TURN, TURNS, of_this_turn, turn
 
 from .conftest import PACE, PARALLEL
 from .lives import Lives
@@ -20,22 +18,24 @@ LIVES: Lives = {(kind, mode): 20.0 for kind in KINDS for mode in MODES} | {
     ("engine", "deferrable"): 6.0,
     ("worker", "deferrable"): 1.8,  # until it defers
 }
-KINDS_NOW = of_this_turn(KINDS)
 ALONE = 0.5
 """Share of that which a run takes that has the machine for itself."""
 
 
-def kills_of(now: int) -> list[Kill]:
-    """Of a round of eight turns each kind has a seed of its own, so that modes and stores alternate."""
-    first = len(KINDS) * (now // TURNS)
-    kinds = of_this_turn(KINDS, now)
-    return [kill for kill in map(plan, range(first, first + len(KINDS))) if kill.kind in kinds]
+ROUNDS = [
+    pytest.param(number, marks=[pytest.mark.thorough("kills in each mode and store")] if number else [])
+    for number in range(6)
+]
+"""Rounds of one seed a kind, so that modes and stores alternate."""
 
 
-@pytest.fixture(scope="module")
-def by_kind(world):
-    kills = kills_of(turn())
-    print(f"{TURN}={turn()} repeats this.")
+def kills_of(round_: int) -> list[Kill]:
+    return [plan(seed) for seed in range(len(KINDS) * round_, len(KINDS) * (round_ + 1))]
+
+
+@pytest.fixture(scope="module", params=ROUNDS)
+def by_kind(world, request):
+    kills = kills_of(request.param)
 
     def noted(kills, lives):
         found = together(Setting(world, PACE, version()), kills, PARALLEL, lives, print)
@@ -47,13 +47,13 @@ def by_kind(world):
     return found | noted(missed, {life: ALONE * seconds for life, seconds in LIVES.items()})
 
 
-@pytest.mark.parametrize("kind", KINDS_NOW)
+@pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_lost_nothing_paid_twice(kind, by_kind):
     assert not by_kind[kind].flaws, by_kind[kind]
 
 
 def test_each_kind_comes_in_each_mode_and_store():
-    found = {(kill.kind, kill.mode, kill.store) for now in range(6 * TURNS) for kill in kills_of(now)}
+    found = {(kill.kind, kill.mode, kill.store) for number in range(6) for kill in kills_of(number)}
     modes = {kind: MODES[1:] if kind == "triggerer" else MODES for kind in KINDS}
     assert found == {
         (kind, mode, store) for kind in KINDS for mode in modes[kind] for store in ("disk", "s3")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The short form of the stopping matrix for every second check: one way of stopping for each mode."""
+"""The short form of the stopping matrix: one way of stopping for each mode."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from .stopping import deeds
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(0, 2, 4, 6)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 WAYS = (("marked failed", "blocking"), ("cleared", "deferrable"))
 
 

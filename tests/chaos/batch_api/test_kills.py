@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A short round with other kills for each commit whose turn it is; `make batch-kills` plays long ones."""
+"""A short round of kills; `make batch-kills` plays long ones."""
 
 from __future__ import annotations
 
 import pytest
-
-from tests.support.turn import TURN, TURNS, turn
 
 from ..version import version
 from .plan import MOMENTS, plan
@@ -13,16 +11,18 @@ from .rounds import play
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-SEEDS = 1000
-"""The seeds of tests begin here."""
 
-
-@pytest.mark.turn(7)
-def test_nothing_is_lost_run_twice_or_goes_back(batch_api_world):
+@pytest.mark.parametrize(
+    "seed",
+    [
+        1000,
+        *(pytest.param(seed, marks=pytest.mark.thorough("more kills of servers")) for seed in (1001, 1002)),
+    ],
+)
+def test_nothing_is_lost_run_twice_or_goes_back(batch_api_world, seed):
     """Two kills: of a server, and of what works for the batches."""
-    print(f"{TURN}={turn()} repeats this.")
-    round_ = turn() // TURNS
-    server, *others = sorted(plan(SEEDS + round_, each=1), key=lambda kill: kill.kind != "server")
+    server, *others = sorted(plan(seed, each=1), key=lambda kill: kill.kind != "server")
     assert server.moment in MOMENTS
-    result = play(batch_api_world, SEEDS + round_, [server, others[round_ % len(others)]], version(), users=2)
+    kills = [server, others[seed % len(others)]]
+    result = play(batch_api_world, seed, kills, version(), users=2)
     assert not result.flaws, result

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.support.s3_server import serving
-from tests.support.turn import TURNS
 
 from ..results import append_line, read_lines
 from ..version import DIRTY, version
@@ -28,13 +27,11 @@ def main() -> int:
     parser.add_argument("--page", type=Path, help="a file for the table of all results")
     parser.add_argument("--parallel", type=int, default=4, help="runs at once")
     parser.add_argument("--only", default="", help="a regular expression that a cell's text must match")
-    parser.add_argument(
-        "--journeys", type=int, help="instead, the runs of the eight checks around this RAYBATCH_TURN"
-    )
+    parser.add_argument("--journeys", type=int, help="instead, the few runs with all points of this number")
     parser.add_argument("--note", default="", help="a remark on the machine")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    aims = table() if given.journeys is None else journeys(given.journeys // TURNS)
+    aims = table() if given.journeys is None else journeys(given.journeys)
     aims = [aim for aim in aims if re.search(given.only, str(aim))]
     code = version()
     done = {

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """All points in a few runs, each struck at several points one after another.
 
-That takes a fraction of the time of one run per point, and also covers pairs of kills. A seed selects mode
-and store of each run, and the two points where processes are frozen instead. With each round of turns each
-run gets another mode or store, so that all of them come within four rounds.
+That takes a fraction of the time of one run per point, and also covers pairs of kills. The number of a round
+selects mode and store of each run, and the two points where processes are frozen instead; all modes and
+stores come within four rounds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PATHS = (
 def journeys(round_: int) -> list[Aim]:
     """Return aims that strike every point once by SIGKILL, and two by SIGSTOP.
 
-    :param round_: number of the round in which the checks of consecutive commits play them.
+    :param round_: any number.
     """
     frozen = []
     for where in ("task", "driver"):

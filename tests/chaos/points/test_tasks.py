@@ -22,7 +22,6 @@ from .striking import INSIDE
 DAGS = Path(__file__).parents[1] / "dags" / "points.py"
 
 
-@pytest.mark.turn(1, 5)
 @pytest.mark.parametrize("mode", MODES)
 def test_in_the_order_of_the_catalogue(mode, ray: FakeRay, dag_test, tmp_path, monkeypatch):  # noqa: F811
     points = [point.name for point in POINTS.values() if not point.call and mode in point.modes]
