@@ -15,7 +15,7 @@ from .lake import Lake
 from .ray_jobs import RayJobs
 from .rest import AirflowApi, Task
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(0, 2, 4, 6)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ from .secrecy import (
 from .stack import AirflowStack
 from .waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.turn(3)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SLOWLY = {"seconds_per_token": 20}
 PACKAGE_SECONDS = 90

@@ -11,7 +11,7 @@ import pytest
 from .conftest import MODES
 from .waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.turn(1, 5)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 VARIABLE = "raybatch_installation_id"
 FOLLOWED_IN = {"blocking": "running", "deferrable": "deferred"}

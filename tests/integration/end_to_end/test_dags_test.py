@@ -13,7 +13,7 @@ from airflow_provider_raybatch.dataset import open_dataset
 
 from .inputs import batch
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.turn(2, 6)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_deferrable_task(airflow, api, jobs, tmp_path):

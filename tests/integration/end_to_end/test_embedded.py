@@ -13,7 +13,7 @@ from airflow_provider_raybatch.dataset import open_dataset
 from .inputs import batch
 from .waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.turn(2)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 INDICES = (0, 1)
 

@@ -26,7 +26,7 @@ from .lake import Lake
 from .rest import AirflowApi, Task
 from .waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(2)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 FOLDER = "RAYBATCH_TEST_FOLDER"
 ROWS = 24

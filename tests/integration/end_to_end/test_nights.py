@@ -24,7 +24,7 @@ from .rest import AirflowApi, Run
 from .stack import AirflowStack
 
 __all__ = ["browser"]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.turn(7)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FIRST, SECOND = NIGHTS
 FAILED = LONG + UNREADABLE

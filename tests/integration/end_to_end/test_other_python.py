@@ -13,7 +13,7 @@ from airflow_provider_raybatch.dataset import open_dataset
 from .conftest import connect
 from .inputs import batch
 
-pytestmark = [pytest.mark.slow, pytest.mark.turn(0)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from .rest import AirflowApi
 from .stack import AirflowStack
 from .waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.turn(4)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 CONSUMER = "after_each_night"
 

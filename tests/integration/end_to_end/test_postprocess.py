@@ -13,7 +13,7 @@ from .inputs import batch
 from .ray_jobs import RayJobs
 from .rest import AirflowApi
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(1)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TEXTS = [*(f"company {number}" for number in range(40)), "company without a number"]
 

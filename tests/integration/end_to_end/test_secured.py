@@ -23,7 +23,7 @@ from .rest import AirflowApi, Task
 from .secrecy import Secrets, left_by_airflow, left_in_objects
 from .stack import AirflowStack
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.turn(5)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ROWS = 40
 ASKED = 2 * 2 * ROWS  # two personas, two samples

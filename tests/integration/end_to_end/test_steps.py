@@ -6,7 +6,6 @@ run again.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -18,7 +17,7 @@ from tests.support.engine_log import Engine, engines
 
 from .lake import BUCKET, Lake
 from .ray_jobs import RayJobs
-from .rest import AirflowApi, Run, Task
+from .rest import AirflowApi, Run
 from .waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -52,26 +51,8 @@ def run(api: AirflowApi, lake: Lake, log: Path) -> Run:
     )
 
 
-def kill_driver(task: Task, jobs: RayJobs) -> None:
-    (job,) = jobs.of(task)
-    psutil.Process(int(job["driver_info"]["pid"])).kill()
-
-
-def clear(task: Task, jobs: RayJobs) -> None:
-    task.clear()
-
-
-@pytest.mark.parametrize(
-    ("end", "ended"),
-    [
-        pytest.param(kill_driver, "FAILED", id="killed", marks=pytest.mark.turn(1)),
-        pytest.param(clear, "STOPPED", id="cleared", marks=pytest.mark.turn(3)),
-    ],
-)
 @pytest.mark.usefixtures("as_airflow")
-def test_no_answer_that_was_written_is_asked_again(
-    end: Callable[[Task, RayJobs], None], ended: str, run: Run, jobs: RayJobs, lake: Lake, log: Path
-) -> None:
+def test_no_answer_that_was_written_is_asked_again(run: Run, jobs: RayJobs, lake: Lake, log: Path) -> None:
     task = run.task("infer")
     folder = f"judged/{log.parent.name}/_raybatch/parts"
     wait_for("an engine", lambda: log.exists() and engines(log), timeout=240, evidence=run.evidence)
@@ -79,7 +60,7 @@ def test_no_answer_that_was_written_is_asked_again(
     psutil.Process(both[0].pid).kill()
     before = wait_for("judged rows", lambda: some(written(lake, folder)), 240, run.evidence, pause=0.1)
     task.wait("deferred", timeout=60)
-    end(task, jobs)
+    task.clear()
     wait_for("a second job", lambda: len(jobs.of(task)) > 1, timeout=240, evidence=run.evidence)
     result = run.wait(timeout=300).task("infer").xcom()
 
@@ -91,7 +72,7 @@ def test_no_answer_that_was_written_is_asked_again(
         answers = [one["text"] for one in row["judge_completions"]]
         assert answers == [row["judge_response"], OTHERS[row["number"]]]
         assert answers[0] == JUDGED[row["number"]]
-    assert [one["status"] for one in jobs.of(task)] == [ended, "SUCCEEDED"]
+    assert [one["status"] for one in jobs.of(task)] == ["STOPPED", "SUCCEEDED"]
     made = engines(log)
     asked = [text for one in made if one.submission == result["submission_id"] for text, _ in one.asked]
     assert before.isdisjoint(asked)

@@ -34,7 +34,6 @@ def runs_with_timeout(api, jobs, tmp_path_factory):
     }
 
 
-@pytest.mark.turn(7)
 @pytest.mark.parametrize("mode", MODES)
 def test_timeout(mode, runs_with_timeout, jobs):
     run = runs_with_timeout[mode].wait("failed", timeout=300)
@@ -48,7 +47,7 @@ def test_timeout(mode, runs_with_timeout, jobs):
     assert job["status"] == "STOPPED"
 
 
-@pytest.mark.turn(2)
+@pytest.mark.thorough("a triggerer that is away")
 def test_deferral_without_a_triggerer(airflow, api, jobs, tmp_path):
     scheduler = psutil.Process(airflow.pid("scheduler"))
     airflow.stop("triggerer")
@@ -141,7 +140,6 @@ def last_event(jobs, job):
     return message, int(found[1].replace(",", ""))
 
 
-@pytest.mark.turn(3)
 def test_job_without_a_follower_ends_itself(runs_of_killed_workers, jobs):
     task = runs_of_killed_workers["orphan"].task("infer")
     task.run.wait("failed", timeout=120)
@@ -157,7 +155,6 @@ def test_job_without_a_follower_ends_itself(runs_of_killed_workers, jobs):
     assert (manifest.counts.ok, manifest.counts.resumed) == (len(ROWS), rows)
 
 
-@pytest.mark.turn(3)
 def test_adopted_job_gets_the_deadline_of_the_retry(runs_of_killed_workers, api, jobs, tmp_path):
     seconds = 45
     task = runs_of_killed_workers["later_deadline"].task("infer")
@@ -172,7 +169,6 @@ def test_adopted_job_gets_the_deadline_of_the_retry(runs_of_killed_workers, api,
     assert (job["status"], task.read()["try_number"]) == ("SUCCEEDED", 2)
 
 
-@pytest.mark.turn(0, 2, 4, 6)
 def test_stopped_job_keeps_its_finished_rows(api, jobs, tmp_path):
     task = api.trigger("batch_deferrable", **batch(tmp_path, 10 * ROWS, engine_args=ROW_BY_ROW)).task("infer")
     wait_for("rows", lambda: has_logged(task, DONE), 180, task.run.evidence)
@@ -186,7 +182,6 @@ def test_stopped_job_keeps_its_finished_rows(api, jobs, tmp_path):
     assert kept(task.run) >= done > 0
 
 
-@pytest.mark.turn(0)
 def test_output_of_a_prompt_function_is_not_an_event(api, jobs, tmp_path):
     run = api.trigger("forged", **batch(tmp_path, ["x"], engine_args={"fail_pattern": "fail"}))
     task = run.wait("failed", timeout=240).task("infer")

@@ -36,14 +36,12 @@ def dead_workers_runs(api, jobs, tmp_path_factory):
     return {mode: api.trigger(f"dies_after_post_{mode}", **batch(folder, TEXTS, mode)) for mode in MODES}
 
 
-@pytest.mark.turn(0, 2, 4, 6)
 @pytest.mark.parametrize("mode", MODES)
 def test_retry_adopts_what_a_dead_worker_had_submitted(mode, dead_workers_runs, jobs):
     task = dead_workers_runs[mode].wait(timeout=180).task("infer")
     assert_second_try_followed_the_first_ones_job(task, jobs)
 
 
-@pytest.mark.turn(0, 2, 4, 6)
 def test_both_modes_return_alike(dead_workers_runs):
     blocking, deferrable = (dead_workers_runs[mode].wait(timeout=180).task("infer") for mode in MODES)
     assert shape(blocking.xcom()) == shape(deferrable.xcom())
@@ -63,7 +61,6 @@ def shape(value: Any) -> Any:
     return {name: shape(inner) for name, inner in value.items()} if isinstance(value, dict) else type(value)
 
 
-@pytest.mark.turn(5)
 def test_restarted_triggerer_goes_on_with_the_job(airflow, api, jobs, conf):
     task = api.trigger("batch_deferrable", engine_args=SLOWLY, **conf).task("infer")
     wait_until_followed(task)
@@ -101,7 +98,6 @@ def assert_shown_by_rays_dashboard(task, job, jobs):
     assert len(rest) < 300
 
 
-@pytest.mark.turn(3, 7)
 def test_a_nul_byte_from_the_cluster_ends_no_triggerer(airflow, api, jobs):
     """PostgreSQL's JSONB refuses NUL; Ray quotes the end of a failed job's log in its message."""
     triggerer = airflow.pid("triggerer")
@@ -115,7 +111,6 @@ def test_a_nul_byte_from_the_cluster_ends_no_triggerer(airflow, api, jobs):
     assert psutil.pid_exists(triggerer)
 
 
-@pytest.mark.turn(6)
 def test_retry_goes_on_with_the_job_of_a_failed_trigger(api, jobs, conf):
     task = api.trigger("bad_trigger", engine_args=SLOWLY, **conf).wait(timeout=180).task("infer")
     assert_second_try_followed_the_first_ones_job(task, jobs)
@@ -128,7 +123,6 @@ def runs_that_fail_afterwards(api, jobs, tmp_path_factory):
     return {**runs, "submit": api.trigger("only_submits")}
 
 
-@pytest.mark.turn(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_retry_after_success_returns_the_same(mode, runs_that_fail_afterwards, jobs):
     task = runs_that_fail_afterwards[mode].wait(timeout=180).task("infer")
@@ -138,7 +132,6 @@ def test_retry_after_success_returns_the_same(mode, runs_that_fail_afterwards, j
     assert_result_of(task, job)
 
 
-@pytest.mark.turn(1)
 def test_retry_of_a_task_that_only_submits_keeps_its_job(runs_that_fail_afterwards, jobs):
     task = runs_that_fail_afterwards["submit"].wait(timeout=180).task("sleep")
     assert counters(task) == (2, 1)
@@ -147,7 +140,6 @@ def test_retry_of_a_task_that_only_submits_keeps_its_job(runs_that_fail_afterwar
     jobs.stop(job["submission_id"])
 
 
-@pytest.mark.turn(3, 7)
 def test_cleared_success_runs_again(api, jobs, conf):
     task = api.trigger("batch_deferrable", **conf).wait(timeout=180).task("infer")
     first = task.xcom()

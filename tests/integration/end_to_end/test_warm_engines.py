@@ -20,7 +20,7 @@ from .ray_jobs import RayJobs
 from .rest import AirflowApi
 from .waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(4)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TEXTS = [f"text {number}" for number in range(40)]
 

@@ -206,17 +206,6 @@ with dag_of("chat"):
         max_error_fraction=0.5,
     )
 
-with dag_of("pictures"):
-    RayBatchInferenceOperator(
-        task_id="infer",
-        images="picture",
-        image_roots="{{ params.image_roots }}",
-        replicas=2,
-        num_cpus=0.5,
-        flush_interval=0.5,
-        **arguments(deferrable=True),
-    )
-
 with dag_of("pictures_in_steps"):
     RayBatchInferenceOperator(
         task_id="infer",
