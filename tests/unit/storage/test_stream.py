@@ -25,6 +25,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.storage import retry, s3_store
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
+from airflow_provider_raybatch.storage.ranged_file import REQUEST_BYTES
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from airflow_provider_raybatch.storage.stream import write_stream
 from tests.support.faulty_s3 import OF_ANY_CALL, Call, Fault, FaultyS3, after, first
@@ -356,13 +357,18 @@ def test_slow_s3_makes_the_writer_wait(place: S3Folder, proxy: FaultyS3) -> None
 
 @pytest.mark.parametrize("size", [3, 30])
 def test_credentials_that_end_meanwhile_are_renewed(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a role last for an hour or less, an upload over a slow line longer."""
+    """Those of a role last for an hour or less, an upload over a slow line longer.
+
+    They are renewed long before they end, so no request is under way with those that have ended.
+    """
     monkeypatch.setattr(s3_store, "_RENEWED", timedelta(0))  # so that each request asks
-    valid = "first"
+    valid, arrived = "first", threading.Semaphore(0)
 
     def only_valid(app: WsgiApp) -> WsgiApp:
         def guarded(environ: dict[str, Any], start_response: Any) -> Any:
             if environ.get("HTTP_X_AMZ_SECURITY_TOKEN", valid) == valid:
+                if "partNumber=" in environ["QUERY_STRING"]:
+                    arrived.release()
                 return app(environ, start_response)
             start_response("403 Forbidden", [("Content-Type", "application/xml")])
             return [b"<Error><Code>ExpiredToken</Code></Error>"]
@@ -378,6 +384,10 @@ def test_credentials_that_end_meanwhile_are_renewed(size: int, monkeypatch: pyte
         bucket = server.new_bucket()
         with write_stream(place(), "x", place) as stream:
             for number, piece in enumerate(PIECES[:size]):
-                valid = "first" if number < size // 2 else "second"
+                if number == size // 2:
+                    for _ in range(number * MIB // REQUEST_BYTES):
+                        assert arrived.acquire(timeout=60)
+                    time.sleep(0.2)  # obstore asks once in 100 ms at most
+                    valid = "second"
                 stream.write(piece)
         assert place().read("x") == b"".join(PIECES[:size])
