@@ -37,9 +37,9 @@ def defer(run: Run, **arguments: Any) -> TaskDeferred:
     return deferred.value
 
 
-def failing(failure_class: FailureClass, message: str = "It went wrong.", seconds: float = 0.0) -> Any:
+def failing(failure_class: FailureClass, message: str = "It went wrong.", **script: Any) -> Any:
     event = Failed(failure_class=failure_class, message=message)
-    return lambda ray, body: Script(seconds=seconds, last=[ray.line(body, event)], status="FAILED")
+    return lambda ray, body: Script(last=[ray.line(body, event)], status="FAILED", **script)
 
 
 def job_ids(ray: FakeRay) -> list[str]:

@@ -54,12 +54,16 @@ _NODE = "node-1"
 
 @dataclass
 class Script:
-    """A job waits for `pending` s, writes `lines`, runs for `seconds`, writes `last`, ends as `status`."""
+    """A job waits for `pending` s, writes `lines`, runs, writes `last`, and ends as `status`.
+
+    It runs for `seconds`, and until `requests` have asked for its state or its log.
+    """
 
     lines: list[str] = field(default_factory=list)
     last: list[str] = field(default_factory=list)
     pending: float = 0.0
     seconds: float = 0.0
+    requests: int = 0
     status: str = "SUCCEEDED"
     message: str = ""
     error_type: str | None = None
@@ -73,6 +77,7 @@ class Job:
     script: Script
     started: float
     lines: list[str]
+    requests: int = 0
     asked_to_stop: int = 0
     stopped: bool = False
 
@@ -83,7 +88,8 @@ class Job:
         age = time.time() - self.started
         if age < self.script.pending:
             return "PENDING"
-        return "RUNNING" if age < self.script.pending + self.script.seconds else self.script.status
+        runs = age < self.script.pending + self.script.seconds or self.requests < self.script.requests
+        return "RUNNING" if runs else self.script.status
 
     def end(self, status: str, message: str = "") -> None:
         self.script = Script(last=self.script.last, status=status, message=message)
@@ -161,6 +167,7 @@ class FakeRay:
     def end_jobs(self) -> None:
         for job in self.jobs.values():
             job.script.pending = job.script.seconds = 0.0
+            job.script.requests = 0
 
     @property
     def active(self) -> list[str]:
@@ -241,6 +248,7 @@ class FakeRay:
             case _, ["api", "jobs", name, *_] if name not in self.jobs:
                 return 404, f"Job {name} does not exist"
             case "GET", ["api", "jobs", name]:
+                self.jobs[name].requests += 1
                 return 200, json.dumps(self.jobs[name].details())
             case "POST", ["api", "jobs", name, "stop"]:
                 return self._stop(self.jobs[name])
@@ -278,6 +286,7 @@ class FakeRay:
         job = self.jobs.get(name)
         if job is None or job.status == "PENDING" or query["node_id"] != [_NODE]:
             return 500, f"Failed to find file {query['filename'][0]}"
+        job.requests += 1
         text = self._log(job.log()[-int(query["lines"][0]) :])
         self.bytes_of_logs += len(text)
         return 200, text
@@ -347,12 +356,12 @@ def expected_result(ray: FakeRay, submission_id: str) -> dict[str, Any]:
     }
 
 
-def lasting(seconds: float) -> Callable[[FakeRay, dict[str, Any]], Script]:
-    """Return a script like :func:`committing`, but the job runs for `seconds` first."""
+def lasting(seconds: float = 0.0, requests: int = 0) -> Callable[[FakeRay, dict[str, Any]], Script]:
+    """Return a script like :func:`committing`, but the job runs for `seconds` and `requests` first."""
 
     def script(ray: FakeRay, body: dict[str, Any]) -> Script:
         done = committing(ray, body)
-        done.seconds = seconds
+        done.seconds, done.requests = seconds, requests
         return done
 
     return script

@@ -21,9 +21,9 @@ def s3_server() -> Iterator[S3Server]:
         yield server
 
 
-@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.share(2))])
+@pytest.fixture(params=["local", "s3"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Folder:
-    """An empty folder of each kind; of a module's tests, each commit lets every second one ask S3."""
+    """An empty folder of each kind."""
     if request.param == "local":
         return LocalFolder(str(tmp_path_factory.mktemp("folder") / "out"))
     server = request.getfixturevalue("s3_server")

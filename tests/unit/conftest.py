@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.browser import browser  # noqa: F401 - a fixture
@@ -15,3 +19,14 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("raybatch")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def without_waits_for_the_disk() -> Iterator[None]:
+    """No test cuts the power: what is not synced outlives a killed process all the same.
+
+    Tests of the syncs themselves put their own function in its place.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield

@@ -37,7 +37,6 @@ def test_a_page_that_loads_nothing_is_quiet(browser: Chromium, tmp_path: Path) -
         visitor.assert_static()
 
 
-@pytest.mark.share(4)
 @pytest.mark.parametrize("name", LOUD)
 def test_what_a_page_does_is_noticed(browser: Chromium, tmp_path: Path, name: str) -> None:
     markup, noticed_as = LOUD[name]

@@ -266,7 +266,6 @@ class DyingError(Exception):
     pass
 
 
-@pytest.mark.share(2)
 @pytest.mark.parametrize("most", range(12))
 def test_the_next_sweep_goes_on_where_one_died(
     store: BatchStore, monkeypatch: pytest.MonkeyPatch, most: int

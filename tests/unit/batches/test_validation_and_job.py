@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import example, given, seed, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raybatch.batches.validation import validate
@@ -22,7 +22,6 @@ from airflow_provider_raybatch.job.request.openai_batch.line import request_of
 from airflow_provider_raybatch.job.request.openai_batch.refusal import LineError
 from tests.support.openai_lines import IN_AND_OUT, chat
 from tests.support.specs import spec
-from tests.support.turn import TURNS, turn
 
 OF_LINES = {"custom_id", "method", "url", "body", "model"}
 """Fields for which the check refuses a file; all others are the request's own."""
@@ -199,9 +198,7 @@ def plain(line: bytes) -> dict[str, Any]:
     return value
 
 
-# Each commit tries other files, eight commits as many as are enough.
-@seed(turn())
-@settings(max_examples=400 // TURNS)
+@settings(max_examples=100)
 @given(files)
 @example(LIKE_DUCKDB)
 def test_a_file_without_errors_is_one_that_the_job_takes(content: bytes) -> None:
@@ -209,8 +206,7 @@ def test_a_file_without_errors_is_one_that_the_job_takes(content: bytes) -> None
     assert (not found.errors) == job_takes(content)
 
 
-@seed(turn())
-@settings(max_examples=1000 // TURNS)
+@settings(max_examples=250)
 @given(files)
 def test_errors_are_those_of_a_plain_reading(content: bytes) -> None:
     found = [

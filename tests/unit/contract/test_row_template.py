@@ -35,7 +35,6 @@ def test_only_row_placeholders_are_replaced(text: str, row: dict[str, Any], expe
     assert RowTemplate(text).render(row) == (text if expected is None else expected)
 
 
-@pytest.mark.share(2)
 @pytest.mark.parametrize("value", ["{row.b}", "{row['b b']}", "{{ ds }}", "\\1 \\g<0>", "%(b)s", "}{row.a}{"])
 @given(st.lists(st.tuples(st.text(), st.sampled_from(["a", "b b", "ü"]))), st.text())
 def test_rendering_is_plain_concatenation(value: str, pieces: list[tuple[str, str]], end: str) -> None:

@@ -17,8 +17,6 @@ from tests.support.airflow_tasks import OutletEvents
 from tests.unit.dags_examples.example import EXAMPLES, Example
 from tests.unit.workflows.datasets import inferred
 
-pytestmark = pytest.mark.share(2)
-
 PARAMS = {"min_quality": 2, "topics": ["people", "places", "trade"], "similarity": 0.7}
 
 

@@ -57,7 +57,6 @@ def test_repairs_fit_the_schema_and_begin_with_what_failed() -> None:
         assert one.refused != one.answer
 
 
-@pytest.mark.share(2)
 @pytest.mark.parametrize("skill", ["label", "repair", "pair"])
 def test_held_out_requests_are_not_taught(skill: reviews.Review) -> None:
     taught = {json.dumps(one.messages()) for one in drawn(skill, "train", 2000)}

@@ -14,8 +14,6 @@ from tests.support.airflow_tasks import OutletEvents
 from tests.unit.dags_examples.example import EXAMPLES, Example
 from tests.unit.workflows.datasets import inferred
 
-pytestmark = pytest.mark.share(2)
-
 PARAMS = {"metric": "exact match", "least_gain": 0.01, "alpha": 0.05}
 CANDIDATES = {
     "old": {"model": "/models/old"},

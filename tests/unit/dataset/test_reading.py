@@ -133,7 +133,6 @@ class TestSample:
 
 
 class TestCompare:
-    @pytest.mark.share(2)
     @KINDS
     @pytest.mark.parametrize("id_column", ["id", None])
     def test_tells_what_became_of_each_row(

@@ -90,7 +90,6 @@ def test_other_python_runs_on_a_dataset(block: Block, tmp_path: Path) -> None:
     assert found["relation"].fetchall() == [(1, "one")]
 
 
-@pytest.mark.turn(1, 3, 5, 7)
 def test_tests_in_examples_find_a_mistake(tmp_path: Path) -> None:
     (block,), (dag,) = TESTS, [block for block in DAGS if block.page.name == "quickstart.md"]
     (tmp_path / "dags").mkdir()

@@ -93,7 +93,6 @@ def ended_run(dag_test: Callable[[Any], Any]) -> dict[str, str]:
     return {"dag_id": run.dag_id, "run_id": run.run_id, "task_id": "infer"}
 
 
-@pytest.mark.share(2)
 def test_example_and_verb_delete_what_was_left_alone(
     kubernetes: Namespace,
     dag_test: Callable[[Any], Any],
@@ -135,7 +134,6 @@ def test_example_and_verb_delete_what_was_left_alone(
     assert kubernetes.names() == kept
 
 
-@pytest.mark.share(2)
 def test_a_shared_cluster_is_left_when_its_dag_run_is_over(
     kubernetes: Namespace, dag_test: Callable[[Any], Any]
 ) -> None:

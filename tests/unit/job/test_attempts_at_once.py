@@ -23,6 +23,7 @@ from tests.support.specs import submitted
 pytestmark = pytest.mark.slow
 
 ROUNDS = 6
+thorough = pytest.mark.thorough("two processes and six races in each store")
 
 _RACER = f"""
 import json, random, sys, time
@@ -62,7 +63,13 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture(params=["local", "s3", "faulty s3"])
+@pytest.fixture(
+    params=[
+        pytest.param("local", marks=thorough),
+        "s3",
+        pytest.param("faulty s3", marks=thorough),
+    ]
+)
 def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[list[Folder], str]:
     """A folder for each round, and the endpoint of S3."""
     if request.param == "local":
@@ -77,7 +84,6 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[list[Folder]
     return folders, proxy.api.url
 
 
-@pytest.mark.share(4)
 def test_two_attempts_at_once_give_one_dataset(places: tuple[list[Folder], str]) -> None:
     folders, url = places
     racers = [

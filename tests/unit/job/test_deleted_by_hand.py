@@ -15,8 +15,6 @@ from tests.support.published import ROWS, published
 from tests.support.specs import submitted
 from tests.support.whole_job import attempt, numbered, without_cluster
 
-pytestmark = pytest.mark.share(2)
-
 
 def delete(folder: Folder, *prefixes: str) -> None:
     for prefix in prefixes:

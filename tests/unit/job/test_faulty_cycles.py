@@ -25,6 +25,7 @@ from tests.support.s3_server import S3Server
 from tests.support.whole_job import attempt, numbered, without_cluster
 
 pytestmark = pytest.mark.slow
+thorough = pytest.mark.thorough("whole jobs, many times; one fault runs always")
 
 
 @contextlib.contextmanager
@@ -64,10 +65,7 @@ def healthy(s3_server: S3Server) -> S3Folder:
 
 @pytest.mark.parametrize(
     ("share", "seeds"),
-    [
-        pytest.param(0.05, range(7), marks=pytest.mark.turn(1)),
-        pytest.param(0.3, range(7, 10), marks=pytest.mark.turn(5)),
-    ],
+    [(0.05, range(7)), pytest.param(0.3, range(7, 10), marks=thorough)],
 )
 def test_a_store_that_fails_often_costs_time_only(
     healthy: S3Folder, proxy: FaultyS3, source: str, share: float, seeds: range
@@ -89,10 +87,7 @@ def test_a_store_that_fails_often_costs_time_only(
 
 @pytest.mark.parametrize(
     ("fault", "step"),
-    [
-        pytest.param(Fault.ERROR_500, 9, marks=pytest.mark.turn(3)),
-        pytest.param(Fault.LOST, 5, marks=pytest.mark.turn(7)),
-    ],
+    [(Fault.ERROR_500, 9), pytest.param(Fault.LOST, 5, marks=thorough)],
 )
 def test_outage_at_any_call_leaves_all_or_nothing(
     healthy: S3Folder, proxy: FaultyS3, source: str, monkeypatch: pytest.MonkeyPatch, fault: Fault, step: int

@@ -125,7 +125,6 @@ def test_a_source_without_a_version_needs_no_other_right(
     assert lake.list(f"industries/web/{SOURCES}") == []
 
 
-@pytest.mark.share(4)
 @pytest.mark.parametrize("missing", RIGHTS, ids=lambda one: f"{one.action}-{one.pattern}")
 def test_each_documented_right_is_needed(
     role: Role, guarded: S3Server, lake: S3Folder, monkeypatch: pytest.MonkeyPatch, missing: Right

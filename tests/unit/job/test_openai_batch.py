@@ -89,7 +89,6 @@ def test_mixed_lines_are_answered_in_two_files(tmp_path: Path) -> None:
     assert kinds == {(400, "invalid_request_error"), (500, "server_error")}
 
 
-@pytest.mark.share(2)
 def test_a_photo_in_a_line_is_seen_and_not_answered_back(tmp_path: Path) -> None:
     """It has 6 MB; photos elsewhere are the errors of their lines."""
     pillow = pytest.importorskip("PIL.Image")
@@ -194,7 +193,6 @@ def test_readers_of_datasets_read_answers(tmp_path: Path) -> None:
     assert str(open_dataset(moved.uri).manifest.errors_uri).startswith(f"{moved.uri}/errors/")
 
 
-@pytest.mark.share(2)
 def test_readers_take_answers_that_differ(tmp_path: Path) -> None:
     """Arrow would take the columns of the first lines, where others have more, or another type."""
     lines = [line(f"plain-{number}", chat()) for number in range(5)]
@@ -291,7 +289,6 @@ def test_log_probabilities_have_both_forms(tmp_path: Path) -> None:
     assert (raw["tokens"], len(raw["token_logprobs"]), raw["text_offset"]) == (["é", "b"], 2, [0, 1])
 
 
-@pytest.mark.share(2)
 def test_resumed_answers_equal_undisturbed_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job dies in the middle, and its retry answers what is left: no line twice, none missing."""
     lines = [line(f"id-{number}", chat(f"question {number}")) for number in range(60)]
@@ -340,7 +337,6 @@ def test_a_retry_after_the_commit_changes_no_byte(tmp_path: Path, monkeypatch: p
     assert answered(out) == first
 
 
-@pytest.mark.share(2)
 def test_large_lines_and_many_of_them(tmp_path: Path) -> None:
     lines = [line(f"id-{number}", chat("x" * 1_000_000)) for number in range(6)]
     lines += [line(f"small-{number}", chat(f"{number}")) for number in range(300)]
@@ -377,7 +373,6 @@ FUZZ = st.lists(
 )  # fmt: skip
 
 
-@pytest.mark.share(4)
 @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(lines=FUZZ)
 def test_any_lines_end_in_lines(tmp_path_factory: pytest.TempPathFactory, lines: list[Any]) -> None:

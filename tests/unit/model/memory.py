@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import contextlib
 import io
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, BinaryIO
 
+import pytest
+
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
+from airflow_provider_raybatch.storage.in_order import in_order
 
 
 def nothing(call: str) -> None:
@@ -111,3 +115,10 @@ class Memory:
 
     def abandoned(self, age: float) -> Sequence[str]:
         return ()
+
+
+def unthreaded(patch: pytest.MonkeyPatch) -> None:
+    """Let processes read files one after the other, so that each run of a process has the same steps."""
+    for module in list(sys.modules.values()):
+        if vars(module).get("in_order") is in_order:
+            patch.setattr(module, "in_order", lambda function, items, at_once=1: map(function, items))

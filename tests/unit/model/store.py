@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.job.reuse.store import compaction, data, files, index, segment, store
+from airflow_provider_raybatch.job.reuse.store import compaction, data, index, segment, store
 from airflow_provider_raybatch.job.reuse.store.compaction import GRACE
 from airflow_provider_raybatch.job.reuse.store.segment import Segment
 from tests.support.responses import START, Shop, table
 
-from .memory import Memory
+from .memory import Memory, unthreaded
 
 SHORT = 3600.0
 """`max_age` of a submission whose responses expire."""
@@ -56,13 +56,12 @@ class Disk(Memory):
 
 
 def one_by_one(patch: pytest.MonkeyPatch) -> None:
-    """Let the caller read files one after the other instead of in parallel; make files and segments small."""
+    """Let each process have one thread, and files and segments few rows."""
 
     def parquet_file(stream: Any, metadata: Any = None) -> pq.ParquetFile:
         return pq.ParquetFile(stream, metadata=metadata)
 
-    for module in (files, compaction):
-        patch.setattr(module, "in_order", lambda function, items, _: map(function, items))
+    unthreaded(patch)
     for module in (segment, data):
         patch.setattr(module, "parquet_file", parquet_file)
     for module in (store, compaction):

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from .batches import EVENTS, Event, cancel, expire, freeze, played, quiet
-from .exploring import STRIDE
+from .batches import EVENTS, Event, cancel, expire, freeze, kill, played, quiet
+from .exploring import STRIDE, thorough
 
 _AFTER = 60
 """Steps after the first event, before which a second one comes."""
@@ -24,7 +24,6 @@ def without_logs() -> Iterator[None]:
         yield
 
 
-@pytest.mark.share(2)
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__)
 def test_a_batch_ends_well_with_an_event_before_any_step(event: Event) -> None:
     steps = played()
@@ -33,9 +32,14 @@ def test_a_batch_ends_well_with_an_event_before_any_step(event: Event) -> None:
     assert steps > 30
 
 
-@pytest.mark.share(8)
 @pytest.mark.slow
-@pytest.mark.parametrize("first", EVENTS, ids=lambda event: event.__name__)
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(event, id=event.__name__, marks=[] if event in (cancel, freeze, kill) else thorough)
+        for event in EVENTS
+    ],
+)
 def test_a_batch_ends_well_with_two_events(first: Event) -> None:
     """The second one comes before a step that is reached; after the end of all, there is only the first."""
     tried = 0
@@ -48,9 +52,8 @@ def test_a_batch_ends_well_with_two_events(first: Event) -> None:
     assert tried > 3_000
 
 
-@pytest.mark.share(8)
 @pytest.mark.slow
-@pytest.mark.parametrize("event", [cancel, expire], ids=lambda event: event.__name__)
+@pytest.mark.parametrize("event", [cancel, pytest.param(expire, marks=thorough)], ids=["cancel", "expire"])
 def test_a_frozen_driver_goes_on_after_the_end(event: Event) -> None:
     steps = played()
     for step in range(steps):

@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_raybatch.cluster.kuberay import lifecycle
 
 from .cluster_world import CLOCK, World
-from .exploring import STRIDE, explore
+from .exploring import STRIDE, explore, thorough
 
 FAULTS = (
     "lost",
@@ -53,8 +53,9 @@ def test_a_run_without_faults() -> None:
     assert_done((), 0, 1)
 
 
-@pytest.mark.share(4)
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(one, marks=thorough) if one == "clear, freeze" else one for one in FAULTS]
+)
 def test_every_single_fault(fault: str) -> None:
     assert_done((fault,), 1, 41 if fault in MANY else 7)
 
@@ -71,7 +72,6 @@ PAIRS = [
 ]
 
 
-@pytest.mark.share(8)
 @pytest.mark.parametrize("faults", PAIRS, ids=str)
 def test_pairs_of_faults(faults: tuple[str, ...]) -> None:
     assert_done(faults, 2, 211 if {"late", "operator", "clear, kill", "head"} & {*faults} else 101)

@@ -13,14 +13,19 @@ import pytest
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.run_token import new_run_token
 
-from .exploring import POWER, STRIDE, at
+from .exploring import POWER, STRIDE, at, thorough
 from .job import ROWS, Killed, World
-from .memory import nothing
+from .memory import nothing, unthreaded
 
-pytestmark = [pytest.mark.slow, pytest.mark.share(4)]
+pytestmark = pytest.mark.slow
 
 FIRST, SECOND, THIRD = (new_run_token(number) for number in (1, 2, 3))
 SAME_OR_NEWER = [pytest.param(FIRST, id="same run"), pytest.param(SECOND, id="newer run")]
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    unthreaded(monkeypatch)
 
 
 def killed(world: World, token: str, step: int, power: bool = False) -> bool:
@@ -70,8 +75,15 @@ def test_every_single_crash(next_token: str, power: bool) -> None:
     assert world.paid.total() == ROWS
 
 
-@pytest.mark.parametrize("power", POWER)
-@pytest.mark.parametrize("next_token", SAME_OR_NEWER)
+@pytest.mark.parametrize(
+    ("next_token", "power"),
+    [
+        pytest.param(FIRST, False, id="same run-killed", marks=thorough),
+        pytest.param(FIRST, True, id="same run-power lost", marks=thorough),
+        pytest.param(SECOND, False, id="newer run-killed", marks=thorough),
+        pytest.param(SECOND, True, id="newer run-power lost"),
+    ],
+)
 def test_pairs_of_crashes(next_token: str, power: bool) -> None:
     for first in range(1000):
         for second in range(first % STRIDE, 1000, STRIDE):
@@ -117,7 +129,10 @@ def test_every_preemption_of_a_zombie_by_its_successor(next_token: str) -> None:
     assert step > 25
 
 
-@pytest.mark.parametrize("next_token", SAME_OR_NEWER)
+@pytest.mark.parametrize(
+    "next_token",
+    [pytest.param(FIRST, id="same run"), pytest.param(SECOND, id="newer run", marks=thorough)],
+)
 def test_preemptions_by_a_successor_that_is_killed(next_token: str) -> None:
     for step in range(1000):
         for crash in range(step % STRIDE, 1000, STRIDE):

@@ -2,7 +2,7 @@
 """The pull queue and the search for poison rows, with every order of events and faults in small worlds.
 
 By default, faults are tried in the first 300 states of a world, and in one of 69 later ones.
-``RAYBATCH_MODEL=all`` tries them in all states, and in larger worlds.
+``RAYBATCH_MODEL=all`` tries them in all states.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from functools import partial
 
 import pytest
 
-from .exploring import STRIDE, Graph, explore
+from .exploring import STRIDE, Graph, explore, thorough
 from .search import World, searching
 from .search_scope import Scope
 
 pytestmark = pytest.mark.slow
-in_turn = pytest.mark.share(4)
-"""All worlds of one test are tried with each commit, and one in four of the others."""
 
 CALLS_OF_A_PROCESS, CALLS_OF_A_ROW = 6, 4
 DEATHS, CALLS, REQUESTS = range(3)
@@ -73,7 +71,6 @@ def assert_done(scope: Scope) -> None:
     check_costs(scope, graph)
 
 
-@in_turn
 @pytest.mark.parametrize(
     "scope",
     [
@@ -87,7 +84,6 @@ def test_poison_rows_are_found_within_the_bound(scope: Scope) -> None:
     assert_done(scope)
 
 
-@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "scope",
     [
@@ -105,7 +101,6 @@ def test_each_row_has_its_own_outcome(scope: Scope) -> None:
     assert_done(scope)
 
 
-@in_turn
 @pytest.mark.parametrize(
     "scope",
     [
@@ -113,7 +108,7 @@ def test_each_row_has_its_own_outcome(scope: Scope) -> None:
         Scope((4,), replicas=2, slots=1),
         Scope((1, 1), replicas=3),
         Scope((2, 1), replicas=2, faults=("drain",)),
-        Scope((2, 1), replicas=2, faults=("freeze",)),
+        pytest.param(Scope((2, 1), replicas=2, faults=("freeze",)), marks=thorough),
         Scope((2, 1), replicas=2, faults=("node for good",)),
     ],
     ids=str,
@@ -123,7 +118,6 @@ def test_replicas_share_the_rows(scope: Scope) -> None:
     assert_done(scope)
 
 
-@in_turn
 @pytest.mark.parametrize(
     "scope",
     [
@@ -145,7 +139,6 @@ def test_replicas_that_leave_lose_no_row(scope: Scope) -> None:
     assert_done(scope)
 
 
-@in_turn
 @pytest.mark.parametrize(
     "scope",
     [
@@ -170,7 +163,6 @@ def test_faults_blame_no_row(scope: Scope) -> None:
     assert_done(scope)
 
 
-@in_turn
 @pytest.mark.parametrize("restarts", [0, 1, 2])
 @pytest.mark.parametrize("pieces", [(3,), (2, 1), (1, 1, 1)], ids=str)
 def test_engine_that_dies_of_every_row_is_given_up(pieces: tuple[int, ...], restarts: int) -> None:
@@ -181,15 +173,13 @@ def test_engine_that_dies_of_every_row_is_given_up(pieces: tuple[int, ...], rest
     assert graph.most(DEATHS)[True] <= 2 + 2 * restarts
 
 
-@in_turn
-@pytest.mark.parametrize("killer", [3, 4, 5])
+@pytest.mark.parametrize("killer", [3, *(pytest.param(row, marks=thorough) for row in (4, 5))])
 def test_an_engine_that_works_is_not_given_up(killer: int) -> None:
     """With halving alone, three deaths would come before a row is found or finished."""
     assert_done(Scope((6,), slots=6, killers=rows(0, killer), restarts=2))
 
 
-@in_turn
-@pytest.mark.skipif(STRIDE > 1, reason="takes many minutes; RAYBATCH_MODEL=all runs it")
+@thorough
 @pytest.mark.parametrize(
     "scope",
     [

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from .exploring import POWER, STRIDE, at
+from .exploring import POWER, STRIDE, at, thorough
 from .job import Killed
 from .memory import nothing
 from .store import Act, World, one_by_one, shelf
 
-pytestmark = [pytest.mark.slow, pytest.mark.share(4)]
+pytestmark = pytest.mark.slow
 
 
 def add(world: World) -> None:
@@ -93,7 +93,9 @@ def test_every_single_crash(act: Act, power: bool) -> None:
     assert step > 10
 
 
-@pytest.mark.parametrize("power", POWER)
+@pytest.mark.parametrize(
+    "power", [pytest.param(False, id="killed", marks=thorough), pytest.param(True, id="power lost")]
+)
 @pytest.mark.parametrize(
     "acts",
     [(add, add), (compact, compact), (add, compact)],
@@ -127,7 +129,7 @@ def test_frozen_at_every_step_while_another_acts(act: Act, meanwhile: Act) -> No
     assert step > 10
 
 
-@pytest.mark.parametrize("pause", [0, 100_000])
+@pytest.mark.parametrize("pause", [pytest.param(0, marks=thorough), 100_000])
 def test_repeated_add_beside_a_sweep_of_its_first_try(pause: float) -> None:
     for crash in range(1000):
         for step in range(crash % SOME, 1000, SOME):

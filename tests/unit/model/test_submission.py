@@ -19,6 +19,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.storage import retry
 
 from .events import EVENTS
+from .exploring import thorough
 from .process import Wrong
 from .stand_ins import modelled
 from .task import World
@@ -87,7 +88,6 @@ def test_threads_of_other_tests_do_not_change_a_world(make: Maker) -> None:
     assert (world.steps, world.clock.time()) == (undisturbed.steps, undisturbed.clock.time())
 
 
-@pytest.mark.share(4)
 @pytest.mark.parametrize("deferrable", MODES)
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("event", EVENTS)
@@ -97,8 +97,9 @@ def test_every_single_event(make: Maker, event: str, cluster: str, deferrable: b
     assert len(list(filter(None, reached))) > len(some) / 3
 
 
-@pytest.mark.share(8)
-@pytest.mark.parametrize("deferrable", MODES)
+@pytest.mark.parametrize(
+    "deferrable", [pytest.param(False, id="blocking", marks=thorough), pytest.param(True, id="deferrable")]
+)
 @pytest.mark.parametrize("first", EVENTS)
 def test_pairs_of_events(make: Maker, first: str, deferrable: bool) -> None:
     pairs = list(product(range(STEPS), range(1, STEPS), EVENTS))
@@ -107,9 +108,15 @@ def test_pairs_of_events(make: Maker, first: str, deferrable: bool) -> None:
     assert max(map(len, came)) == 2
 
 
-@pytest.mark.share(4)
-@pytest.mark.parametrize("deferrable", MODES)
-@pytest.mark.parametrize("cleared", [pytest.param(False, id="retried"), pytest.param(True, id="cleared")])
+@pytest.mark.parametrize(
+    ("cleared", "deferrable"),
+    [
+        pytest.param(False, False, id="retried-blocking", marks=thorough),
+        pytest.param(False, True, id="retried-deferrable"),
+        pytest.param(True, False, id="cleared-blocking"),
+        pytest.param(True, True, id="cleared-deferrable", marks=thorough),
+    ],
+)
 def test_a_zombie_beside_its_successor(make: Maker, cleared: bool, deferrable: bool) -> None:
     """A process freezes before a step, and continues before a step of its successor, or after its end."""
     some = sample(list(product(range(STEPS), range(STEPS))), 29, "")

@@ -26,7 +26,7 @@ from tests.support.fake_ray import Answer, FakeRay, lasting
 def test_a_task_that_is_killed_early_neither_submits_nor_adopts(
     ray: FakeRay, run: Run, jobs: int, deferrable: bool
 ) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     if jobs:
         defer(run)
         run.try_number += 1
@@ -40,7 +40,7 @@ def test_a_task_that_is_killed_early_neither_submits_nor_adopts(
 
 
 def test_a_kill_while_the_next_cluster_is_made_asks_no_lost_one(ray: FakeRay) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     key = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")
     cancel_handler = CancelHandler()
     cancel_handler.concerns(place_of("ray_default"), OneRun(key), None)
@@ -54,7 +54,7 @@ def test_a_kill_while_the_next_cluster_is_made_asks_no_lost_one(ray: FakeRay) ->
 
 def test_a_kill_during_the_post_waits_for_the_job(ray: FakeRay) -> None:
     """Airflow's supervisor ends the task five seconds later, so the kill must wait for the job itself."""
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     key = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")
     cancel_handler = CancelHandler()
     cancel_handler.concerns(place_of("ray_default"), OneRun(key), None)

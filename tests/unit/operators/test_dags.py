@@ -232,7 +232,6 @@ print(json.dumps(DagSerialization.to_dict(dag), sort_keys=True))
 """
 
 
-@pytest.mark.turn(0, 2, 4, 6)
 def test_a_dag_serialises_identically_on_each_parse(tmp_path: Any) -> None:
     def parse(seed: str) -> str:
         environment = {**os.environ, "PYTHONHASHSEED": seed}

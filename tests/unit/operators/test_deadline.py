@@ -114,7 +114,7 @@ def test_ends_a_job_that_doesnt_end_itself(ray: FakeRay, run: Run, clock: Clock,
 
 
 def test_is_backed_by_a_deferral_timeout(ray: FakeRay, run: Run) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     deferred = defer(run, timeout=3600)
     trigger, net = deferred.trigger, deferred.timeout
     assert 3600 < trigger.deadline - time.time() < 3700
@@ -126,7 +126,7 @@ def test_is_backed_by_a_deferral_timeout(ray: FakeRay, run: Run) -> None:
 def test_includes_the_execution_timeout_while_deferred(
     ray: FakeRay, run: Run, timeout: float | None, expected: float
 ) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     defer(run, timeout=timeout, execution_timeout=timedelta(minutes=10))
     assert abs(spec_of_job(ray)["deadline"] - time.time() - expected) < 30
 
@@ -151,7 +151,7 @@ def test_stop_is_repeated_while_the_cluster_is_unreachable(
 
 @pytest.mark.parametrize("arguments", [{"timeout": timedelta.max}, {"deadline": "9999-12-31T23:59:59+00:00"}])
 def test_deadline_far_away_does_not_overflow(ray: FakeRay, run: Run, arguments: dict[str, Any]) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     net = defer(run, **arguments).timeout
     assert net is not None
     assert datetime.now(UTC) + net

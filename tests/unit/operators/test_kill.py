@@ -64,7 +64,7 @@ def killed_by_sigterm(operator: Any, when: Any, then: Callable[[], None] = lambd
 
 
 def test_sigterm_stops_the_job_and_no_other(ray: FakeRay, run: Run) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     defer(Run(task_id="another"))
     operator = batch()
     with (
@@ -257,7 +257,7 @@ def submitting_slowly(ray: FakeRay) -> tuple[threading.Event, threading.Event]:
     def slow(ray: FakeRay, body: dict[str, Any]) -> Script:
         arrived.set()
         go_on.wait(60)
-        return lasting(60)(ray, body)
+        return lasting(600)(ray, body)
 
     ray.script = slow
     return arrived, go_on
@@ -281,7 +281,7 @@ def test_kill_leaves_the_job_alone_if_configured(ray: FakeRay, run: Run) -> None
 
 
 def test_kill_before_a_submission_stops_nothing(ray: FakeRay, run: Run) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     defer(run)
     batch().on_kill()
     assert len(ray.active) == 1
@@ -308,7 +308,6 @@ def test_timeout_during_the_submission_leaves_no_job(ray: FakeRay, run: Run) -> 
     assert not ray.active
 
 
-@pytest.mark.share(2)
 class TestUnderTheSupervisor:
     """Airflow's supervisor sends SIGKILL five seconds after SIGTERM: the stop must be the first request."""
 

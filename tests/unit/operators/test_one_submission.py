@@ -74,7 +74,7 @@ def test_a_retry_after_success_with_other_arguments_runs_them(ray: FakeRay, run:
 def test_retry_of_a_task_that_only_submits_keeps_its_job(
     ray: FakeRay, run: Run, arguments: dict[str, Any]
 ) -> None:
-    ray.script = lambda ray, body: Script(seconds=60)
+    ray.script = lambda ray, body: Script(seconds=600)
     first, second = (
         left(RayJobOperator(task_id="t", wait_for_completion=False, entrypoint="sleep 60"), **changed)
         for changed in ({}, arguments)
@@ -92,7 +92,7 @@ def test_retry_of_a_task_that_only_submits_keeps_its_job(
 def test_a_proxy_without_its_backend_ends_no_retry(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     defer(run)
     with monkeypatch.context() as patched:
         patched.setattr(ray, "answer", lambda *asked: (404, "default backend"))
@@ -124,7 +124,7 @@ def test_a_retry_after_a_failure_goes_on_in_the_same_run(ray: FakeRay, run: Run)
 
 @pytest.mark.parametrize("store_is_kept", [True, False])  # Airflow 3.4 drops it on a clear
 def test_a_clear_starts_anew_and_stops_what_is_left(ray: FakeRay, run: Run, store_is_kept: bool) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     defer(run)
     (old,) = ray.jobs
     run.clear()
@@ -159,7 +159,7 @@ def test_attempt_frozen_during_a_clear_submits_nothing(
 
 
 def test_what_a_clear_could_not_stop_the_next_attempt_stops(ray: FakeRay, run: Run) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     defer(run)
     (old,) = ray.jobs
     run.clear()
@@ -174,7 +174,7 @@ def test_what_a_clear_could_not_stop_the_next_attempt_stops(ray: FakeRay, run: R
 def test_unstopped_job_is_stopped_by_the_next_attempt(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     defer(run)
     (old,) = ray.jobs
     run.clear()
@@ -222,7 +222,7 @@ def test_mapped_siblings_have_jobs_of_their_own(ray: FakeRay) -> None:
 
 
 def test_namespaces_keep_two_airflows_apart(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     for name in ("staging", "production"):
         monkeypatch.setenv("AIRFLOW_VAR_RAYBATCH_INSTALLATION_ID", name)
         run = Run()
@@ -245,7 +245,7 @@ def test_the_connections_namespace_wins(ray: FakeRay, run: Run, monkeypatch: pyt
 
 @pytest.mark.parametrize(("choice", "stopped"), [("replace", True), ("adopt", False)])
 def test_changed_arguments(ray: FakeRay, run: Run, choice: Any, stopped: bool) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     defer(run)
     (old,) = ray.jobs
     defer(run, prompt="Sing {row.x}", on_stale_state=choice)
@@ -254,7 +254,7 @@ def test_changed_arguments(ray: FakeRay, run: Run, choice: Any, stopped: bool) -
 
 
 def test_changed_arguments_can_be_refused(ray: FakeRay, run: Run) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     defer(run)
     with pytest.raises(RayBatchFailException, match=r"on_stale_state: .*with other arguments"):
         batch(prompt="Sing {row.x}", on_stale_state="fail").execute(run.context())
@@ -282,7 +282,7 @@ class TestAdoption:
         return order
 
     def test_brings_the_job_the_bounds_of_the_new_attempt(self, ray: FakeRay, run: Run) -> None:
-        ray.script = lasting(60)
+        ray.script = lasting(600)
         defer(run, timeout=100, orphan_timeout=1000)
         first = spec_of_job(ray)
         later = self.adopt(ray, run, timeout=200, orphan_timeout=2000)
@@ -332,7 +332,7 @@ def test_retry_that_cannot_submit_leaves_no_orphan(
     ray: FakeRay, run: Run, arguments: dict[str, Any], cleared: bool
 ) -> None:
     """A retry, or a task that is cleared to run with other arguments, which are wrong."""
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     defer(run)
     if cleared:
         run.clear()
@@ -344,7 +344,7 @@ def test_retry_that_cannot_submit_leaves_no_orphan(
 
 
 def test_another_runtime_env_makes_another_job(ray: FakeRay, run: Run) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     for value in "112":
         defer(run, runtime_env={"env_vars": {"A": value}})
     assert len(ray.jobs) == 2

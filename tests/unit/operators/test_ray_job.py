@@ -29,7 +29,7 @@ def test_everything_arrives(ray: FakeRay, run: Run, tmp_path: Any) -> None:
 
 
 def test_can_go_on_without_waiting(ray: FakeRay, run: Run) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     operator = RayJobOperator(task_id="t", entrypoint="x", wait_for_completion=False, deferrable=True)
     result = operator.execute(run.context())
     assert (result["status"], ray.active) == ("RUNNING", [result["submission_id"]])

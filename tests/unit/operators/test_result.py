@@ -52,7 +52,7 @@ def test_of_any_entrypoint(ray: FakeRay, run: Run) -> None:
 
 
 def test_the_link_is_there_while_the_job_runs(ray: FakeRay, run: Run) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     defer(run)
     (submission_id,) = ray.jobs
     assert run.xcoms == {"_link_RayDashboardLink": f"{ray.url}/#/jobs/{submission_id}"}

@@ -23,7 +23,7 @@ FAILURE = "Trigger failure"
 
 def deferred_job(ray: FakeRay, run: Run, operator: Any = None, **arguments: Any) -> Any:
     """Defer a task on its job, and return the job."""
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     with pytest.raises(TaskDeferred):
         (operator or batch)(deferrable=True, **arguments).execute(run.context())
     (job,) = ray.jobs.values()

@@ -91,7 +91,7 @@ def test_secrets_are_sealed_where_the_cluster_has_a_key(
 
 
 def test_secrets_stay_out_of_a_deferred_tasks_records(ray: FakeRay, run: Run) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     deferred = defer(run, hf_conn_id="hf")
     assert HF not in repr(deferred.trigger.serialize()) + repr(deferred.kwargs)
 

@@ -16,7 +16,7 @@ from tests.support.fake_ray import FakeRay, Script, lasting, summary
 
 
 def test_names_the_job_and_its_page(ray: FakeRay, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     defer(run)
     (job,) = ray.jobs
     assert f"Submitted Ray job {job}: {ray.url}/#/jobs/{job} (" in capsys.readouterr().out
@@ -30,7 +30,7 @@ def test_names_the_job_and_its_page(ray: FakeRay, run: Run, capsys: pytest.Captu
 
 
 def test_says_why_a_job_was_submitted(ray: FakeRay, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     defer(run)
     assert " (the first job of this run)." in capsys.readouterr().out
     run.clear()

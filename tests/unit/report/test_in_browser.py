@@ -16,7 +16,6 @@ WIDER = "document.documentElement.scrollWidth - document.documentElement.clientW
 NARROW = 400
 
 
-@pytest.mark.share(4)
 @pytest.mark.parametrize("name", GALLERY)
 def test_page_is_static_and_fits_the_window(browser: Chromium, tmp_path: Path, name: str) -> None:
     file = tmp_path / "report.html"

@@ -121,7 +121,6 @@ def test_rendering_leaves_the_configuration_as_it_is(tmp_path: Path) -> None:
     assert again.ray_cluster.image == "rayproject/ray:2.56.0"
 
 
-@pytest.mark.turn(0, 2, 4, 6)
 def test_reading_the_file_loads_no_heavy_packages(tmp_path: Path) -> None:
     """Airflow reads it every half minute, and in each task."""
     code = (

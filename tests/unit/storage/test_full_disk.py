@@ -25,7 +25,7 @@ from airflow_provider_raybatch.job.input.survey import survey
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
 from airflow_provider_raybatch.storage.folder import LocalFolder
 
-pytestmark = [pytest.mark.slow, pytest.mark.share(2)]
+pytestmark = pytest.mark.slow
 
 ROOM = 256 * 1024
 REMEDY = "make room there: a retry of the task goes on with the rows that are finished."

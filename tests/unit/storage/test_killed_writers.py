@@ -59,7 +59,6 @@ for fatal in range(100):
 """
 
 
-@pytest.mark.share(2)
 @pytest.mark.parametrize(("operation", "naming"), [("write", "os.rename"), ("create", "os.link")])
 def test_a_file_on_a_disk_before_each_call(tmp_path: Path, operation: str, naming: str) -> None:
     """A file appears once it is whole and synced, and is reported once its name is synced, too."""

@@ -254,7 +254,6 @@ def place(proxy: FaultyS3, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch)
     return S3Folder(s3_server.new_bucket(), "out", proxy.api.credentials)
 
 
-@pytest.mark.share(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", OF_ANY_CALL)
 @pytest.mark.parametrize("method", ["PUT", "POST"])

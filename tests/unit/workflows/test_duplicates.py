@@ -15,8 +15,6 @@ from airflow_provider_raybatch.workflows.rows import Rows
 from airflow_provider_raybatch.workflows.signature_index import SignatureIndex
 from tests.unit.workflows.datasets import batch, written
 
-pytestmark = pytest.mark.share(2)
-
 WORDS = [f"word{number}" for number in range(5000)]
 
 

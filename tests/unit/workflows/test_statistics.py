@@ -18,8 +18,6 @@ from airflow_provider_raybatch.workflows.statistics import (
     proportion_interval,
 )
 
-pytestmark = pytest.mark.share(2)
-
 RUNS = 400
 METHODS: tuple[Literal["wilson", "exact"], ...] = ("wilson", "exact")
 

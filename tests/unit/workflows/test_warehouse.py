@@ -24,8 +24,6 @@ from tests.support.documents import blocks
 from tests.support.s3_server import S3Server, serving
 from tests.unit.workflows.datasets import batch, inferred
 
-pytestmark = pytest.mark.share(2)
-
 WIDE = [{"Name": "night", "Type": "string"}, {"Name": "language", "Type": "string"}]
 
 

@@ -18,7 +18,7 @@ NAME = "raybatch-x-0"
 
 
 def submit(ray: FakeRay) -> None:
-    ray.script = lasting(60)
+    ray.script = lasting(600)
     ray.submit(submission_id=NAME)
 
 

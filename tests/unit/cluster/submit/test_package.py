@@ -67,7 +67,6 @@ def test_provider_package_holds_only_what_the_job_needs():
     assert not any("__pycache__" in path or path.endswith(".pyc") for path in files)
 
 
-@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("module", "missing"),
     [("contract.spec", ["airflow", "httpx", "ray"]), ("job.entry.main", ["airflow", "httpx"])],

@@ -24,8 +24,6 @@ from airflow_provider_raybatch.job.row import Request
 from tests.support.engine_proxy import HANGS, asking
 from tests.support.interleaved import Interruption
 
-pytestmark = pytest.mark.share(2)
-
 
 def test_death_is_told_to_callers_before_and_after(proxy: EngineProxy) -> None:
     proxy.open(asking(**HANGS), EchoEngine)

@@ -21,8 +21,6 @@ from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.engine_proxy import HANGS, answers, asking
 from tests.support.pictures import Pixels, asking_about, picture
 
-pytestmark = pytest.mark.share(2)
-
 
 class Counted(EchoEngine):
     """Tells, as tokens in flight, how many encoded requests and results it still holds."""

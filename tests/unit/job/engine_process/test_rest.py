@@ -19,8 +19,6 @@ from airflow_provider_raybatch.job.row import Request
 from tests.support.engine_proxy import HANGS, answers, asking
 from tests.support.specs import spec
 
-pytestmark = pytest.mark.share(2)
-
 
 class Resting(OwnFrontEnd):
     """A process that lets its engine rest where others end."""

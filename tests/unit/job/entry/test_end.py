@@ -9,8 +9,6 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.share(4)
-
 SCRIPT = """
 import atexit, os, runpy
 from airflow_provider_raybatch.job.entry import main

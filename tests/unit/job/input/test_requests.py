@@ -43,7 +43,6 @@ def run(server: S3Server, name: str, id_column: str | None = "id") -> Counter[tu
         return requests_of(proxy, bucket)
 
 
-@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet", "csv.gz", "jsonl.zst"])
 def test_a_small_file_is_read_once_by_the_whole_job(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, name: str
@@ -56,7 +55,6 @@ def test_a_small_file_is_read_once_by_the_whole_job(
     assert len(counted) == FILES
 
 
-@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
 def test_file_that_does_not_travel_costs_three_requests(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, name: str

@@ -25,8 +25,6 @@ from tests.support.s3_server import S3Server
 from tests.support.specs import submitted
 from tests.support.stepping import Stepper
 
-pytestmark = pytest.mark.share(2)
-
 PREEMPTIONS = 3
 """How often one of two writers takes over from the other; more take minutes."""
 

@@ -202,7 +202,6 @@ def test_a_row_counts_once_by_how_it_came(disk: LocalFolder) -> None:
 
 
 class TestDoubles:
-    @pytest.mark.share(4)
     @given(seed=st.integers(0, 10_000), rows_per_part=st.integers(1, 40))
     @settings(max_examples=25)
     def test_any_ledger_gives_each_row_once_in_order(self, seed: int, rows_per_part: int) -> None:

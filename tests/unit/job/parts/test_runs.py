@@ -106,7 +106,6 @@ def test_failed_rows_of_a_part_with_runs_count(folder: Counting) -> None:
     assert np.flatnonzero(found.failures).tolist() == [2]
 
 
-@pytest.mark.share(2)
 @pytest.mark.parametrize("rows", [ROWS, 8 * ROWS + 7])
 def test_publishing_reads_little_more_than_the_parts(folder: Counting, rows: int) -> None:
     parts = flushes(folder)

@@ -92,7 +92,6 @@ def stored(make: Callable[[Path], None], folder: Path, monkeypatch: pytest.Monke
     return place
 
 
-@pytest.mark.share(4)
 @pytest.mark.parametrize("replicas", [1, 2, 8])
 @pytest.mark.parametrize(
     "make",
@@ -131,7 +130,6 @@ def test_what_is_read_leaves_the_object_store(tmp_path: Path, monkeypatch: pytes
     assert not there
 
 
-@pytest.mark.share(4)
 @pytest.mark.parametrize("make", [parquet_of_row_groups, one_large_text])
 def test_rows_in_buckets_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
     """By the tasks that bring them together; replicas read none of them from storage."""

@@ -22,8 +22,6 @@ from airflow_provider_raybatch.job.replica.crash_log import CrashLog, left_by_th
 from airflow_provider_raybatch.job.scheduling.messages import PullRequest
 from tests.support.replicas import Place, work
 
-pytestmark = pytest.mark.share(2)
-
 ROWS, IN_FLIGHT = 64, 8
 BLAMED_AFTER = 3
 """Deaths without a report of a row that runs alone, before the one for which it is blamed."""

@@ -111,7 +111,6 @@ def bound(rows_in_flight: int) -> int:
     return math.ceil(math.log2(rows_in_flight)) + 1
 
 
-@pytest.mark.share(4)
 @pytest.mark.parametrize("place", [*range(0, ROWS, 13), ROWS - 1])
 @pytest.mark.parametrize(
     ("kills", "in_flight", "deaths"),
@@ -134,7 +133,6 @@ def test_one_row_is_found_within_the_bound(
     assert world.deaths <= deaths
 
 
-@pytest.mark.share(4)
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("poisoned", [(5, 60), (63, 64), (5, 60, 100), (10, 11, 12), (0, 127)], ids=str)
 def test_several_rows_are_found_within_the_bound_of_each(

@@ -33,8 +33,14 @@ class HasMost:
         raise NotImplementedError
 
 
-@pytest.mark.share(4)
-@pytest.mark.parametrize(("greedy", "cached"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("greedy", "cached"),
+    [
+        (True, True),
+        pytest.param(True, False, marks=pytest.mark.thorough("memory is traced, which is slow")),
+        pytest.param(False, True, marks=pytest.mark.thorough("memory is traced, which is slow")),
+    ],
+)
 def test_memory_of_a_row(monkeypatch: pytest.MonkeyPatch, greedy: bool, cached: bool) -> None:
     """Each request is asked by two rows, which are anywhere in the input."""
     monkeypatch.setattr(row_keys, "_ROWS_PER_RANGE", AT_ONCE)

@@ -14,7 +14,6 @@ SHORT = program("benchmarks/short_answers.py", "short_answers")
 REPLICAS, SLOTS = 8, 16
 
 
-@pytest.mark.share(2)
 @pytest.mark.parametrize(("rows_a_slot", "at_least"), [(25, 0.96), (100, 0.99)])
 def test_no_long_row_keeps_one_engine_alone(rows_a_slot: int, at_least: float) -> None:
     """By the share of the tokens that all slots could have made until the end."""
@@ -29,7 +28,6 @@ def test_no_long_row_keeps_one_engine_alone(rows_a_slot: int, at_least: float) -
     assert reached >= PULL.efficiency(case, CLUSTER.Pulling(case).outcome()) + 0.02
 
 
-@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("name", "percent", "seconds"),
     [("one GPU 8 % faster", 1.2, 12.94), ("GPUs of different kinds", 3.0, 13.0), ("8,192 rows", 6.0, 3.8)],

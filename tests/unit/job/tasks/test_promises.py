@@ -28,8 +28,7 @@ from tests.support.s3_server import S3Server
 from tests.support.tools import tool
 from tests.support.whole_job import attempt, without_cluster
 
-pytestmark = pytest.mark.share(4)
-
+thorough = pytest.mark.thorough("on a disk, each kind of task runs always")
 ASKED: dict[str, dict[str, Any]] = {
     "generate": {"prompt": "{row.text}", "sampling": {"temperature": 0}},
     "embed": {"prompt_column": "text"},
@@ -196,6 +195,11 @@ def test_paid_tokens_are_counted_for_limits(place: Place) -> None:
     assert manifest.tokens_paid == words + generated
 
 
+@pytest.mark.parametrize(
+    "place",
+    [one if one in {"generate", "chunks"} else pytest.param(one, marks=thorough) for one in ASKED],
+    indirect=True,
+)
 def test_a_bucket_holds_parts_store_and_dataset(place: Place, s3_server: S3Server) -> None:
     bucket = s3_server.new_bucket()
     for number, name in enumerate(("one", "two")):

@@ -21,8 +21,6 @@ from airflow_provider_raybatch.job.warm_engines.lease import GivenAwayError, Hol
 from tests.support.replicas import eventually
 from tests.support.warm_actor import FIRST, SECOND, answers, open_echo, order, rest, taken_over
 
-pytestmark = pytest.mark.share(2)
-
 
 def pid_of(engine: WarmEngineActor, holder: Holder) -> int:
     """The process that answers a question."""

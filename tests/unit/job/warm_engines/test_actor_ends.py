@@ -24,8 +24,6 @@ from airflow_provider_raybatch.job.warm_engines.actor import WarmEngineActor
 from tests.support.replicas import eventually
 from tests.support.warm_actor import FIRST, SECOND, Cluster, open_echo, order, rest, taken_over
 
-pytestmark = pytest.mark.share(2)
-
 CAN_NOT_START = order(startup_seconds="soon")
 
 

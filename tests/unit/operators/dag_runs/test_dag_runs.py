@@ -62,7 +62,7 @@ CLOSING_LINE = "2 rows ok, 1 failed (engine: it broke), 1 resumed, 3 tokens gene
 def test_result_link_and_asset_event(
     ray: FakeRay, dag_test: RunDag, deferrable: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    ray.script = lasting(0.5)
+    ray.script = lasting(requests=6)
     with DAG(f"result_{deferrable}", schedule=None) as dag:
         batch(task_id="label", deferrable=deferrable, outlets=[Asset("s3://lake/out/")], timeout=600)
     run = dag_test(dag)
@@ -88,7 +88,7 @@ def closing_lines(told: Any) -> str:
 
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_failure_fails_the_run(ray: FakeRay, dag_test: RunDag, deferrable: bool) -> None:
-    ray.script = failing(FailureClass.USER_ERROR, seconds=0.3)
+    ray.script = failing(FailureClass.USER_ERROR, requests=6)
     with DAG(f"failure_{deferrable}", schedule=None) as dag:
         batch(task_id="label", deferrable=deferrable, retries=3)
     run = dag_test(dag)
@@ -98,7 +98,7 @@ def test_failure_fails_the_run(ray: FakeRay, dag_test: RunDag, deferrable: bool)
 
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_a_retry_after_success_returns_the_same(ray: FakeRay, dag_test: RunDag, deferrable: bool) -> None:
-    ray.script = lasting(0.5)
+    ray.script = lasting(requests=6)
     handed_over: list[Any] = []
 
     def fail_once(context: Any, result: Any) -> None:
@@ -118,7 +118,6 @@ def test_a_retry_after_success_returns_the_same(ray: FakeRay, dag_test: RunDag, 
     assert [extra["submission_id"] for extra in asset_extras(run)] == list(ray.jobs)
 
 
-@pytest.mark.turn(1, 3, 5, 7)
 def test_execution_timeout_stops_the_job(ray: FakeRay, dag_test: RunDag) -> None:
     ray.script = lasting(600)
     with DAG("execution_timeout", schedule=None) as dag:
@@ -190,7 +189,7 @@ def test_what_is_refused_is_not_tried_again(
 
 
 def test_job_then_sensor(ray: FakeRay, dag_test: RunDag) -> None:
-    ray.script = lambda ray, body: Script(["hello"], seconds=0.5)
+    ray.script = lambda ray, body: Script(["hello"], requests=6)
     with DAG("job_then_sensor", schedule=None) as dag:
         job = RayJobOperator(task_id="job", entrypoint="echo {{ ds }}", wait_for_completion=False)
         RayJobSensor(task_id="sensor", submission_id=job.output, deferrable=True, poke_interval=0.1)

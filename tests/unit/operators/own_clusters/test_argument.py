@@ -53,7 +53,7 @@ def test_an_xcom_may_hold_the_arguments_of_a_cluster(
 def test_a_named_cluster_is_used_and_stays(
     kubernetes: World, run: Run, cluster: KubeRayCluster, deferrable: bool
 ) -> None:
-    kubernetes.runtime.script = lasting(0.5)
+    kubernetes.runtime.script = lasting(requests=6)
     spec = ray_cluster_spec(cluster, WorkerCounts(0, (0, 0), (0, 1)))
     manifest = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "shared"}, "spec": spec}
     kubernetes.server.create(kubernetes.server.admin, "RayCluster", "default", manifest)

@@ -28,7 +28,7 @@ def test_killed_worker_leaves_nothing(kubernetes: World, run: Run, own: Batch, p
     def script(ray: Any, body: Any) -> Script:
         if point == "at the first poll":
             ray.at_poll(1, operator.on_kill)
-        return lasting(60)(ray, body)
+        return lasting(600)(ray, body)
 
     kubernetes.runtime.script = script
     if point == "before it is made":
@@ -76,7 +76,7 @@ def test_the_order_of_a_kill(kubernetes: World, run: Run, own: Batch) -> None:
 
         kubernetes.kuberay_down = True  # else it may see the stopped job first, and needs no bound
         ray.at_poll(1, kill)
-        return lasting(60)(ray, body)
+        return lasting(600)(ray, body)
 
     faults = kubernetes.server.faults
     kubernetes.runtime.script = script
@@ -90,7 +90,7 @@ def test_the_order_of_a_kill(kubernetes: World, run: Run, own: Batch) -> None:
 def test_marked_task_leaves_nothing(
     kubernetes: World, run: Run, own: Batch, monkeypatch: pytest.MonkeyPatch, state: str | None, waits: bool
 ) -> None:
-    kubernetes.runtime.script = lasting(60)
+    kubernetes.runtime.script = lasting(600)
     kubernetes.kuberay_down = waits
     deferred = deferral(own(deferrable=True), run)
     if not waits:
@@ -108,7 +108,7 @@ def test_marked_task_leaves_nothing(
 def test_a_trigger_that_another_triggerer_has_touches_nothing(
     kubernetes: World, run: Run, own: Batch, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
-    kubernetes.runtime.script = lasting(60)
+    kubernetes.runtime.script = lasting(600)
     deferred = deferral(own(deferrable=True), run)
     if not waits:
         deferred = deferral(own(deferrable=True), run, fired(deferred))
@@ -126,7 +126,7 @@ def test_a_head_that_restarts_loses_the_job(kubernetes: World, run: Run, own: Ba
             kubernetes.disasters.oom_kill(pod["metadata"]["name"])
 
         ray.at_poll(1, kill)
-        return lasting(60)(ray, body)
+        return lasting(600)(ray, body)
 
     kubernetes.runtime.script = script
     with pytest.raises(RayBatchException, match="its head restarted") as caught:
@@ -145,7 +145,7 @@ def test_a_head_that_never_comes_back_holds_up_no_release(kubernetes: World, run
             kubernetes.disasters.preempt(pod["metadata"]["name"])
 
         ray.at_poll(1, kill)
-        return lasting(60)(ray, body)
+        return lasting(600)(ray, body)
 
     kubernetes.runtime.script = script
     with pytest.raises(RayBatchException, match="head pod") as caught:
@@ -155,7 +155,7 @@ def test_a_head_that_never_comes_back_holds_up_no_release(kubernetes: World, run
 
 
 def test_changed_arguments_replace_the_cluster(kubernetes: World, run: Run, own: Batch) -> None:
-    kubernetes.runtime.script = lasting(60)
+    kubernetes.runtime.script = lasting(600)
     deferral(own(deferrable=True), run, fired(deferral(own(deferrable=True), run)))
     kubernetes.runtime.script = lasting(0)
     run.try_number += 1
@@ -165,7 +165,7 @@ def test_changed_arguments_replace_the_cluster(kubernetes: World, run: Run, own:
 
 
 def test_stale_state_fail_leaves_the_cluster(kubernetes: World, run: Run, own: Batch) -> None:
-    kubernetes.runtime.script = lasting(60)
+    kubernetes.runtime.script = lasting(600)
     deferral(own(deferrable=True), run, fired(deferral(own(deferrable=True), run)))
     run.try_number += 1
     with pytest.raises(RayBatchException, match="on_stale_state"):

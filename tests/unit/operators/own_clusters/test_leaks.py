@@ -46,7 +46,7 @@ def only_rayjob(kubernetes: World) -> Any:
 def test_no_deadline_comes_before_orphan_timeout(
     kubernetes: World, run: Run, own: Batch, orphan_timeout: int
 ) -> None:
-    kubernetes.runtime.script = lasting(60)
+    kubernetes.runtime.script = lasting(600)
     given = {"deferrable": True, "orphan_timeout": orphan_timeout}
     waits = deferral(own(**given), run)
     window = deferral(own(**given), run, fired(waits)).trigger.ray_cluster["window"]
@@ -58,7 +58,7 @@ def test_no_deadline_comes_before_orphan_timeout(
 def test_kill_before_the_job_leaves_the_first_deadline(
     kubernetes: World, run: Run, own: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kubernetes.runtime.script = lasting(60)
+    kubernetes.runtime.script = lasting(600)
     given = {"deferrable": True, "orphan_timeout": 6 * 3600}
     resumed = fired(deferral(own(**given), run))
     first = only_rayjob(kubernetes).pre_running_deadline
@@ -76,7 +76,7 @@ def test_lost_trigger_of_a_wait_leaves_it_to_the_worker(
     kubernetes.kuberay_down = True
     deferral(own(deferrable=True), run)
     kubernetes.kuberay_down = False
-    kubernetes.runtime.script = lasting(0.3)
+    kubernetes.runtime.script = lasting(requests=6)
     follows = deferral(own(deferrable=True), run, gone)
     assert type(follows.trigger).__name__ == "RayJobTrigger"
     assert go_on(own(deferrable=True), run, fired(follows))["rows"] == 2
@@ -117,7 +117,7 @@ def test_unexpected_error_leaves_the_cluster_to_a_retry(
 def test_failing_follower_leaves_the_cluster_to_a_retry(
     kubernetes: World, run: Run, own: Batch, monkeypatch: pytest.MonkeyPatch, last: bool
 ) -> None:
-    kubernetes.runtime.script = lasting(60)
+    kubernetes.runtime.script = lasting(600)
     if last:
         run.try_number = run.max_tries + 1
     error = KubernetesUnreachableError("It is silent.")
@@ -132,9 +132,9 @@ def test_late_attempt_leaves_the_cluster_of_the_next_one(
     kubernetes: World, run: Run, own: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A frozen worker wakes up after its successor has made the run's next cluster."""
-    kubernetes.runtime.script = failing(FailureClass.INTERNAL, seconds=60)
+    kubernetes.runtime.script = failing(FailureClass.INTERNAL, seconds=600)
     late = followed(run, own)
-    kubernetes.runtime.script, ended = lasting(60), heads(kubernetes)[0]
+    kubernetes.runtime.script, ended = lasting(600), heads(kubernetes)[0]
     release = own_clusters.release
 
     def slow_release(*given: Any, **more: Any) -> None:
@@ -179,7 +179,7 @@ def test_job_that_nobody_follows_is_attached_or_ended(
 def test_clear_frees_the_nodes_of_the_run_before_at_first(
     kubernetes: World, run: Run, own: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kubernetes.runtime.script = lasting(60)
+    kubernetes.runtime.script = lasting(600)
     followed(run, own)
     run.clear()
     before: list[int] = []

@@ -27,7 +27,7 @@ def only(kubernetes: World, kind: str) -> Any:
 def at_the_first_poll(kubernetes: World, what: Callable[[], object]) -> None:
     def script(ray: Any, body: Any) -> Any:
         ray.at_poll(1, what)
-        return lasting(60)(ray, body)
+        return lasting(600)(ray, body)
 
     kubernetes.runtime.script = script
 
@@ -110,7 +110,7 @@ def test_unread_result_of_a_cluster_that_went(kubernetes: World, run: Run, own: 
 
 def test_cluster_that_is_gone_is_not_asked_to_stop(kubernetes: World, run: Run, own: Batch) -> None:
     operator = own()
-    kubernetes.runtime.script = lasting(60)
+    kubernetes.runtime.script = lasting(600)
     kubernetes.server.faults.stage(verb="patch", kind="RayJob", call=lambda _: operator.on_kill())
     with pytest.raises(RayBatchException):
         operator.execute(run.context())
@@ -131,7 +131,7 @@ def test_job_that_ends_while_a_retry_takes_it_counts(
         heads(kubernetes)[0].end_jobs()
         until(lambda: only(kubernetes, "RayJob")["status"]["jobDeploymentStatus"] == "Complete")
 
-    kubernetes.runtime.script = lasting(60)
+    kubernetes.runtime.script = lasting(600)
     first = operator()
     first._follow = die
     with pytest.raises(Died):

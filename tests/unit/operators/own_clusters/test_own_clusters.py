@@ -42,7 +42,7 @@ def test_deferred_batch_waits_and_follows_in_the_triggerer(kubernetes: World, ru
     waits = deferral(own(deferrable=True), run)
     assert type(waits.trigger).__name__ == "RayClusterTrigger"
     kubernetes.kuberay_down = False
-    kubernetes.runtime.script = lasting(0.3)
+    kubernetes.runtime.script = lasting(requests=6)
     follows = deferral(own(deferrable=True), run, fired(waits))
     assert type(follows.trigger).__name__ == "RayJobTrigger"
     result = go_on(own(deferrable=True), run, fired(follows))
@@ -74,7 +74,7 @@ def test_the_token_is_in_nothing_but_the_triggers_arguments(
     kubernetes: World, run: Run, own: Batch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    kubernetes.runtime.script = lasting(0.3)
+    kubernetes.runtime.script = lasting(requests=6)
     follows = deferral(own(deferrable=True), run, fired(deferral(own(deferrable=True), run)))
     token = follows.trigger.serialize()[1]["ray_cluster"]["token"]
     assert token == heads(kubernetes)[0].token
@@ -116,7 +116,7 @@ def test_missing_right_is_said_before_the_cluster_is_made(
 def test_a_retry_takes_the_cluster_of_a_dead_worker(
     kubernetes: World, run: Run, own: Batch, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    kubernetes.runtime.script = lasting(0.3)
+    kubernetes.runtime.script = lasting(requests=6)
     with monkeypatch.context() as patched:
         patched.setattr(RayBatchInferenceOperator, step, die)
         with pytest.raises(Died):
@@ -162,7 +162,7 @@ def test_without_a_record_the_cluster_stays_for_the_retry(kubernetes: World, run
 
 
 def test_a_clear_releases_the_cluster_of_the_run_before(kubernetes: World, run: Run, own: Batch) -> None:
-    kubernetes.runtime.script = lasting(60)
+    kubernetes.runtime.script = lasting(600)
     deferral(own(deferrable=True), run, fired(deferral(own(deferrable=True), run)))
     before = heads(kubernetes)[0]
     kubernetes.runtime.script = lasting(0)
@@ -239,7 +239,7 @@ def test_a_role_that_is_taken_away_ends_no_job(kubernetes: World, run: Run, own:
 
     def script(ray: Any, body: Any) -> Any:
         ray.at_poll(1, narrow)
-        return lasting(0.5)(ray, body)
+        return lasting(requests=6)(ray, body)
 
     kubernetes.runtime.script = script
     assert own().execute(run.context())["rows"] == 2

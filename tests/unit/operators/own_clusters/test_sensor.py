@@ -29,7 +29,7 @@ def submitted(run: Run, cluster: KubeRayCluster) -> Any:
 def test_sensor_follows_the_rayjob(
     kubernetes: World, cluster: KubeRayCluster, deferrable: bool, status: str
 ) -> None:
-    kubernetes.runtime.script = lambda ray, body: Script(seconds=0.3, status=status)
+    kubernetes.runtime.script = lambda ray, body: Script(requests=6, status=status)
     result = submitted(Run(), cluster)
     assert "token" not in str(result).lower()
     sensor = RayJobSensor(
@@ -59,7 +59,7 @@ def test_a_result_that_names_no_cluster_is_refused() -> None:
 def test_sweeper_keeps_a_job_that_its_task_does_not_wait_for(
     kubernetes: World, cluster: KubeRayCluster
 ) -> None:
-    kubernetes.runtime.script = lambda ray, body: Script(seconds=60)
+    kubernetes.runtime.script = lambda ray, body: Script(seconds=600)
     submitted(Run(), cluster)
     kubernetes.settle()
     (rayjob,) = kubernetes.store.all("RayJob")

@@ -61,7 +61,7 @@ def test_two_tasks_run_on_one_cluster(kubernetes: World, setup: Run, deferrable:
         waits = deferral(operator, setup)
         assert type(waits.trigger).__name__ == "SharedClusterTrigger"
         kubernetes.kuberay_down = False
-        kubernetes.runtime.script = lasting(0.3)
+        kubernetes.runtime.script = lasting(requests=6)
         resumed = fired(waits)
     cluster = go_on(creates(deferrable=deferrable), setup, resumed)
     for name in ("generate", "judge"):
@@ -150,9 +150,9 @@ def test_each_task_renews_the_lease(
 
     def script(ray: Any, body: Any) -> Any:
         assert seconds_left(kubernetes) > LEASE
-        for poll in range(2, 10, 2):
-            ray.at_poll(poll, lambda: kubernetes.server.clock.advance(LEASE))
-        return lasting(2.0)(ray, body)
+        for _ in range(4):
+            ray.at_poll(2, lambda: kubernetes.server.clock.advance(LEASE))
+        return lasting(requests=30)(ray, body)
 
     kubernetes.runtime.script = script
     (ray,) = heads(kubernetes)
@@ -187,7 +187,7 @@ def test_a_task_whose_cluster_goes_says_what_to_do(
 
     def script(ray: Any, body: Any) -> Any:
         ray.at_poll(2, lambda: _delete_rayjob(kubernetes))
-        return lasting(60)(ray, body)
+        return lasting(600)(ray, body)
 
     heads(kubernetes)[0].script = script
     with pytest.raises(RayBatchFailException, match=r"RayJob was deleted.*clear the task 'create'"):
@@ -208,7 +208,7 @@ def test_a_silent_kubernetes_ends_no_job(kubernetes: World, setup: Run) -> None:
 
     def script(ray: Any, body: Any) -> Any:
         ray.at_poll(1, narrow)
-        return lasting(0.5)(ray, body)
+        return lasting(requests=6)(ray, body)
 
     heads(kubernetes)[0].script = script
     assert used(cluster, "generate")["rows"] == 2

@@ -17,8 +17,6 @@ from tests.support.own_clusters import claims, heads, objects
 from tests.support.programs import program
 from tests.support.shared_clusters import allow_sharing
 
-pytestmark = pytest.mark.share(2)
-
 
 @pytest.fixture
 def example(kubernetes: World, monkeypatch: pytest.MonkeyPatch) -> Any:

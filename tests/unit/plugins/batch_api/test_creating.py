@@ -179,7 +179,6 @@ def test_a_first_call_that_its_repeat_overtook_means_the_same(client: Client, fi
     assert client.create(file_id, arrived=arrived).record == repeated.record
 
 
-@pytest.mark.share(2)
 @pytest.mark.parametrize("is_done", [False, True])
 def test_a_server_that_dies_at_any_write_makes_no_second_batch(
     client: Client, runs: RunsOfTests, file_id: str, is_done: bool
@@ -210,7 +209,6 @@ def test_a_lost_answer_of_airflow_makes_no_second_run(
     assert client.batches() == [state.record.id]
 
 
-@pytest.mark.share(2)
 def test_concurrent_repeats_at_two_servers_make_one_batch(
     client: Client, runs: RunsOfTests, file_id: str
 ) -> None:
@@ -362,7 +360,6 @@ def test_a_file_that_names_no_model_fails_without_a_run(
     assert client.batches() == [state.record.id]
 
 
-@pytest.mark.share(2)
 def test_an_invalid_file_fails_wherever_the_server_dies(client: Client) -> None:
     file_id, deaths = uploaded(client.store, b"{broken\n").id, 0
     for lives_for in range(8):

@@ -173,7 +173,6 @@ KINDS: Sequence[Callable[[random.Random], Made]] = [
 ]
 
 
-@pytest.mark.share(2)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 async def test_a_body_is_stored_whole_or_refused(
     kind: Callable[[random.Random], Made], disk: LocalFolder
