@@ -6,9 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import selectors
-from collections.abc import Callable, Coroutine
+import signal
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+import pytest
 
 Result = TypeVar("Result")
 
@@ -81,3 +84,19 @@ class Loops:
     def close(self) -> None:
         for loop in self.idle:
             loop.close()
+
+
+@contextlib.contextmanager
+def cpu_limit(seconds: float) -> Iterator[None]:
+    """Fail the test once this process has computed for `seconds`, however long other work delays it."""
+
+    def fail(*_: object) -> None:
+        pytest.fail(f"it has computed for {seconds} s")
+
+    before = signal.signal(signal.SIGPROF, fail)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import graphlib
+import itertools
+import time
 from collections.abc import Hashable
 from functools import partial
 from typing import Any
 
 import pytest
 
+from .clock import cpu_limit
 from .exploring import Choose, explore
 
 CHAIN = {"a": ["b", "c"], "b": ["d"], "c": ["b"], "d": []}
@@ -67,3 +70,14 @@ def test_idle_steps_cost_nothing() -> None:
 def test_a_way_in_a_circle_is_found() -> None:
     with pytest.raises(graphlib.CycleError):
         walk({**CHAIN, "b": ["c", "d"]}).most(0)
+
+
+def test_what_computes_too_long_fails() -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"it has computed for 0\.1 s"), cpu_limit(0.1):
+        for _ in itertools.count():
+            pass
+
+
+def test_what_waits_does_not_count() -> None:
+    with cpu_limit(0.2):
+        time.sleep(0.3)
