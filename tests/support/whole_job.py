@@ -22,6 +22,7 @@ from airflow_provider_raybatch.job.monitor.replica_progress import Reporter
 from airflow_provider_raybatch.job.phases import publishing, reusing
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
+from airflow_provider_raybatch.job.preflight import ready
 from airflow_provider_raybatch.job.replica import row_images
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.replica.replica import Replica
@@ -42,13 +43,16 @@ from tests.support.specs import asking, submitted
 def without_cluster(patch: pytest.MonkeyPatch) -> None:
     """Replace a job's calls to Ray."""
     in_no_actor(patch)
+    patch.setattr(ray, "init", lambda **_: None)  # Ray calls it where a call needs a cluster
     patch.setattr(ray, "get", lambda reference, timeout=None: reference)
     patch.setattr(Reporter, "_run", lambda *_: None)
     patch.setattr(cluster_view, "view", lambda: Cluster(({"CPU": 2.0},)))
     for module in (row_images, regroup):
         patch.setattr(module, "ray", in_threads())
+    patch.setattr(ready, "apart_if_users_code", lambda spec, function: function)
     patch.setattr(reusing, "keys_over_the_cluster", in_sequence)
     patch.setattr(publishing, "publish_over_the_cluster", in_sequence)
+    patch.setattr(publishing, "apart_for", lambda _, function, *given, **named: function(*given, **named))
     patch.setattr(Launch, "early", lambda *_: None)
     patch.setattr(
         Launch, "replicas", lambda launch, job, sizing, work: Todo(**vars(work), model=launch._model)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of all bad inputs."""
+"""Fixtures of bad inputs on a real Ray."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.s3_server import S3Server
-
-from .place import Place
+from tests.support.bad_inputs import Place
 
 
 @pytest.fixture
-def place(tmp_path: Path, s3: S3Server, modules: Path) -> Place:
-    return Place(tmp_path, s3, modules)
+def place(tmp_path: Path, modules: Path) -> Place:
+    return Place(tmp_path, modules)

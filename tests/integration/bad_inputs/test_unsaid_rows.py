@@ -8,15 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import ray
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.bad_inputs import Place
 from tests.support.openai_lines import IN_AND_OUT, chat, line
 from tests.support.row_canaries import canary, found_in, outside, rows_of
-
-from .place import Place, function
 
 SAYS_IT = """
 def make(row, response=None):
@@ -27,10 +25,10 @@ def make(row, response=None):
 
 def functions(place: Place, made: str) -> dict[str, Any]:
     """Return a prompt_function and a postprocess that quote a quarter of the rows each in their errors."""
-    (prompt,) = function(place, SAYS_IT.format(part=1, made='row["text"]')).values()
-    module = place.modules / f"columns_{place.folder.name}.py"
-    module.write_text(SAYS_IT.format(part=2, made=made))
-    return {"prompt_function": prompt, "postprocess": f"{module.stem}:make"}
+    return {
+        "prompt_function": place.function(SAYS_IT.format(part=1, made='row["text"]')),
+        "postprocess": place.function(SAYS_IT.format(part=2, made=made)),
+    }
 
 
 def logs_of_ray() -> Iterator[tuple[str, str]]:
@@ -50,7 +48,6 @@ def rows() -> list[dict[str, Any]]:
     return [{"id": number, "text": f"{canary('text')} {number}"} for number in range(40)]
 
 
-@pytest.mark.turn(1, 3, 5, 7)
 def test_errors_of_functions_and_poison_rows_quote_nothing(place: Place, ray_here: Any) -> None:
     asked = [*rows(), {"id": 40, "text": f"{canary('poison')} KILL"}]
     manifest = place.run(
@@ -73,7 +70,6 @@ def test_errors_of_functions_and_poison_rows_quote_nothing(place: Place, ray_her
     assert canary("poison") in letters
 
 
-@pytest.mark.turn(0, 2, 4, 6)
 def test_a_refusal_of_what_a_function_returned_quotes_nothing(place: Place, ray_here: Any) -> None:
     made = '{"column": row["text"] if row["id"] % 2 else row["id"]}'
     given = {**functions(place, made), "max_error_fraction": 1.0, "report_samples": 0}
@@ -83,7 +79,6 @@ def test_a_refusal_of_what_a_function_returned_quotes_nothing(place: Place, ray_
     assert found_in(shown(place)) == []
 
 
-@pytest.mark.turn(6)
 def test_lines_that_fail_in_the_engine_are_not_printed(place: Place, ray_here: Any) -> None:
     lines = [line(canary(str(number)), chat(f"BREAK {canary('text')}")) for number in range(20)]
     failed = place.refused(

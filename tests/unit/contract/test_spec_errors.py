@@ -17,6 +17,10 @@ REASONING = (
     "'ray_data_llm' does not split them, so no response would be JSON or structured; use engine 'vllm', or "
     "remove it."
 )
+NOT_RESERVED = (
+    "asks for GPUs that a replica does not reserve; leave it out, and set replicas to the number of engines, "
+    "or tensor_parallel_size and pipeline_parallel_size to the GPUs of one."
+)
 WRAPPER = (
     "sampling: structured_outputs: json: it wraps a schema, as OpenAI's response_format does, and constrains "
     "nothing itself; give the schema alone, which is the object under 'schema'."
@@ -147,6 +151,16 @@ WRAPPER = (
         ),
         ({"engine": "sglang"}, "engine: it must be 'vllm', 'ray_data_llm' or 'echo', but it is 'sglang'."),
         ({"schema_version": 1}, "schema_version: it must be 2, but it is 1."),
+        (
+            {"engine_args": {"model": "x"}},
+            "engine_args: model: the operator has an argument for it; write model=..., and remove it here.",
+        ),
+        (
+            {"engine_args": {"tensor_parallel_size": "two"}},
+            "engine_args: tensor_parallel_size: it must be a whole number of at least 1, but it is 'two'.",
+        ),
+        ({"engine_args": {"data_parallel_size": 2}}, f"engine_args: data_parallel_size: 2 {NOT_RESERVED}"),
+        ({"engine_args": {"nnodes": 2}}, f"engine_args: nnodes: 2 {NOT_RESERVED}"),
     ],
 )
 def test_an_error_is_one_sentence_with_field_value_and_remedy(fields: dict[str, Any], sentence: str) -> None:

@@ -16,7 +16,6 @@ import pytest
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.report import parse_report
 from airflow_provider_raybatch.job.phases import publishing
-from airflow_provider_raybatch.job.preflight import ready
 from airflow_provider_raybatch.job.row import NOT_ASKED
 from airflow_provider_raybatch.job.run.ray_data_llm import stages
 from airflow_provider_raybatch.report.page import report_page
@@ -56,7 +55,6 @@ def stripped(row: dict[str, Any]) -> str:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EchoPlace:
     without_cluster(monkeypatch)
-    monkeypatch.setattr(ready, "apart_if_users_code", lambda spec, function: function)
     return EchoPlace(tmp_path)
 
 

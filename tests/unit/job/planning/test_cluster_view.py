@@ -11,7 +11,7 @@ import pytest
 import ray
 import ray.autoscaler.sdk
 
-from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
 from airflow_provider_raybatch.job.planning import autoscaler as autoscaler_limits
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.node_groups import AutoscalerLimits, NodeGroup
@@ -99,9 +99,12 @@ def test_request_of_another_job_stays_where_nodes_are_there(autoscaler: Autoscal
 
 def test_request_is_withdrawn_when_the_job_gives_up(autoscaler: Autoscaler) -> None:
     autoscaler.most = 0
-    with pytest.raises(PreflightError, match="cluster_wait:"), ExitStack() as held:
+    with pytest.raises(PreflightError) as refused, ExitStack() as held:
         cluster_view.wait_for(Plan(1, 1.0, 8, None, 8, 2, {}), 0.05, False, lambda phase: None, held)
     assert autoscaler.asked == []
+    assert refused.value.failure_class is FailureClass.STALLED
+    assert str(refused.value).startswith("cluster_wait: 0.05 s are over and replicas: the job asks for 1 ")
+    assert "; raise cluster_wait, ask for fewer replicas or smaller ones, or add" in str(refused.value)
 
 
 def test_the_memory_of_this_node_is_no_more_than_it_has() -> None:

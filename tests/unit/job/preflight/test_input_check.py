@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What preflight knows about source and rows; test_bad_inputs.py has the refusals."""
+"""What preflight knows about source and rows; ``job/test_bad_inputs.py`` has whole jobs."""
 
 from __future__ import annotations
 
@@ -236,6 +236,7 @@ def test_column_of_images_holds_no_numbers(tmp_path: Path, values: list[Any], ki
     with pytest.raises(PreflightError, match="images: column 'photo' has the type ") as refused:
         source_of(tmp_path, **IMAGES)
     assert kind in str(refused.value)
+    assert str(refused.value).endswith("; name the column that holds them.")
 
 
 def test_missing_column_of_images_is_named(tmp_path: Path) -> None:
@@ -248,7 +249,11 @@ def test_missing_column_of_images_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        ("a dog", "column 'photo' has the text 'a dog', which is neither an absolute path nor a URI"),
+        (
+            "a dog",
+            "column 'photo' has the text 'a dog', which is neither an absolute path nor a URI; give bytes, "
+            "or a reference such as s3://bucket/key",
+        ),
         ("/etc/passwd", "/etc/passwd is not below image_roots"),
         (
             "https://a.com/1.png",

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.preflight import ready
 from airflow_provider_raybatch.job.preflight.response_model import schema_of_model, with_model
 from tests.support.echo_place import EchoPlace
 from tests.support.specs import spec
@@ -120,7 +119,6 @@ def test_model_in_response_format_gives_typed_columns(module: Path, tmp_path: Pa
     place = EchoPlace(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         without_cluster(patch)
-        patch.setattr(ready, "apart_if_users_code", lambda spec, function: function)
         rows = [{"text": f"company {number}"} for number in range(4)]
         manifest = place.job(0, rows, response_format=f"{MODULE}:Invoice", response_format_digest="1")
         first = place.rows(manifest)[0]

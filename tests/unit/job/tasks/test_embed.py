@@ -13,7 +13,6 @@ import pytest
 
 from airflow_provider_raybatch.contract.arguments.task import MODEL_TASKS
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.job.preflight import ready
 from airflow_provider_raybatch.job.request.render import render_all
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 from airflow_provider_raybatch.job.tasks.base import Task
@@ -142,7 +141,6 @@ def test_a_long_text_is_cut_by_choice(place: EchoPlace) -> None:
 def test_postprocess_gets_the_vector(place: EchoPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     (place.root / "lengths.py").write_text("def of(row, vector):\n    return {'n': len(vector)}\n")
     monkeypatch.syspath_prepend(str(place.root))
-    monkeypatch.setattr(ready, "apart_if_users_code", lambda spec, function: function)
     assert [row["n"] for row in place.rows(embed(place, postprocess="lengths:of"))] == [16] * 4
 
 

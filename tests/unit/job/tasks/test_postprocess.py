@@ -11,7 +11,6 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError, SpecError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.job.preflight import ready
 from airflow_provider_raybatch.job.tasks import postprocess
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import LocalFolder
@@ -43,7 +42,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.MonkeyPatch.context() as patch:
         without_cluster(patch)
-        patch.setattr(ready, "apart_if_users_code", lambda spec, function: function)
         patch.setattr(sys, "dont_write_bytecode", True)
         yield Place(tmp_path)
     sys.modules.pop("users_labels", None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input and output of a case, and the case itself."""
+"""Jobs over inputs that are wrong in part or as a whole, from the spec file to the driver's last event."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ import importlib
 import io
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.contract import events
@@ -26,7 +22,6 @@ from airflow_provider_raybatch.contract.report import parse_report
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.publishing import dead_letters, rows_of
-from tests.support.s3_server import S3Server
 from tests.support.specs import asking
 
 KEY = "ab" * 32
@@ -39,17 +34,17 @@ FIELDS = "|".join([*BatchInferenceSpec.model_fields, "credentials"])
 
 
 class Place:
-    """Input and output of a case.
+    """Input and output of a job.
 
+    :param modules: a folder from which this process and the workers import.
     :ivar emitted: events of the last job.
     :ivar printed: what the driver of a refused job has printed.
     """
 
-    def __init__(self, folder: Path, s3: S3Server, modules: Path) -> None:
+    def __init__(self, folder: Path, modules: Path) -> None:
         self.folder = folder
         self.modules = modules
         self.out = folder / "out"
-        self.s3 = s3
         self.emitted: list[Any] = []
         self.printed = ""
 
@@ -60,13 +55,16 @@ class Place:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return [str(path)]
 
-    def jsonl(self, *rows: Any, name: str = "in.jsonl") -> list[str]:
-        return self.file(
-            name, "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
-        )
+    def jsonl(self, *rows: Any) -> list[str]:
+        lines = (row if isinstance(row, str) else json.dumps(row) for row in rows)
+        return self.file("in.jsonl", "".join(f"{line}\n" for line in lines))
 
-    def parquet(self, name: str, **columns: Any) -> None:
-        pq.write_table(pa.table(columns), self.folder / name)
+    def function(self, body: str) -> str:
+        """Write a user's module; return the import path of its function `make`."""
+        name = f"bad_prompts_{self.folder.name}_{abs(hash(body))}"
+        (self.modules / f"{name}.py").write_text(body)
+        importlib.invalidate_caches()
+        return f"{name}:make"
 
     def document(self, **fields: Any) -> dict[str, Any]:
         source = {} if "source" in fields else {"source": self.jsonl(*GOOD)}
@@ -82,14 +80,12 @@ class Place:
 
     def run(self, **fields: Any) -> BatchManifest:
         """Run the job, from spec to manifest."""
-        from airflow_provider_raybatch.job.control import private_package as credentials
         from airflow_provider_raybatch.job.driver import run
 
         spec = parse(BatchInferenceSpec, json.dumps(self.document(**fields)))
         assert spec.submission is not None
         self.emitted.clear()
-        package = credentials.fetch(spec.submission.secrets_package)
-        summary = run(spec, spec.submission, self.emitted.append, package.secrets())
+        summary = run(spec, spec.submission, self.emitted.append)
         return parse(BatchManifest, Path(summary.manifest_uri).read_bytes())
 
     def refused(self, **fields: Any) -> events.Failed:
@@ -103,7 +99,7 @@ class Place:
         path.write_text(json.dumps(self.document(**fields)))
         printed = io.StringIO()
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-            patch.setattr(ray, "init", lambda **_: None)  # this process is already connected
+            patch.setattr(ray, "init", lambda **_: None)  # this process is already connected, or needs none
             patch.setattr(process, "EventWriter", _signing_speaker)
             # This is not the driver's process.
             patch.setattr(process, "stop_on_sigterm", lambda control: None)
@@ -123,6 +119,19 @@ class Place:
     def rows(self, manifest: BatchManifest) -> list[dict[str, Any]]:
         return rows_of(LocalFolder(str(self.out)), manifest)
 
+    def assert_nothing_happened(self) -> None:
+        """Check that there is no engine, no part and no dataset; why the job was refused is in a report."""
+        phases = [event.phase for event in self.emitted if isinstance(event, events.Phase)]
+        # Preflight has several, and one more each half minute of a long step.
+        assert set(phases) <= {"preflight", "waiting"}
+        files = {path.relative_to(self.out) for path in self.out.rglob("*") if path.is_file()}
+        reports = {file for file in files if file.match(f"{PARTS}/*/{REPORT_DATA}")}
+        for file in reports:
+            report = parse_report((self.out / file).read_bytes(), file.name)
+            assert (report.state, report.samples, report.uri) == ("failed", [], None)
+        pages = {file.with_name(REPORT_PAGE) for file in reports}
+        assert all(file.is_relative_to(JOURNAL) for file in files - reports - pages)
+
 
 def _signing_speaker() -> Any:
     """Return the writer of a driver that already has its key, so that earlier failures are events, too."""
@@ -133,59 +142,19 @@ def _signing_speaker() -> Any:
     return writer
 
 
-@dataclass(frozen=True)
-class Case:
-    """A mistake of a user.
+def assert_one_sentence(
+    error: RaybatchError | events.Failed, *fragments: str, ends: FailureClass = FailureClass.USER_ERROR
+) -> None:
+    """Check the form of a refusal: field, value and remedy.
 
-    :param fields: makes the fields of the spec at the place; may put files there first.
-    :param fragments: parts of the error: the value and the remedy.
-    :param ends: class of the failure.
+    :param fragments: parts of the sentence.
     """
-
-    name: str
-    fields: Callable[[Place], dict[str, Any]]
-    fragments: tuple[str, ...]
-    ends: FailureClass = FailureClass.USER_ERROR
-
-
-def case(name: str, fields: Any, *fragments: str, ends: FailureClass = FailureClass.USER_ERROR) -> Any:
-    made = fields if callable(fields) else lambda place: fields
-    return pytest.param(Case(name, made, fragments, ends), id=name.replace(" ", "-"))
-
-
-def assert_one_sentence(error: RaybatchError | events.Failed, expected: Case) -> None:
     sentence = error.message if isinstance(error, events.Failed) else str(error)
     assert re.match(rf"({FIELDS})(\.\w+)*: ", sentence), sentence
     assert "\n" not in sentence
     assert "\x1b" not in sentence
     assert sentence.endswith((".", "?")), sentence
     assert len(sentence) < 700
-    for part in expected.fragments:
+    for part in fragments:
         assert part in sentence, sentence
-    assert error.failure_class is expected.ends
-
-
-def template(text: str, **fields: Any) -> dict[str, Any]:
-    return {"prompt": text, **fields}
-
-
-def function(place: Place, body: str) -> dict[str, Any]:
-    """Write a user's module, which this process and the workers can import."""
-    name = f"bad_prompts_{place.folder.name}"
-    (place.modules / f"{name}.py").write_text(body)
-    importlib.invalidate_caches()
-    return {"prompt_function": f"{name}:make"}
-
-
-def assert_nothing_happened(place: Place) -> None:
-    """Check that there is no engine, no part and no dataset; why the job was refused is in a report."""
-    phases = [event.phase for event in place.emitted if isinstance(event, events.Phase)]
-    # Preflight has several, and one more each half minute of a long step.
-    assert set(phases) <= {"preflight", "waiting"}
-    files = {path.relative_to(place.out) for path in place.out.rglob("*") if path.is_file()}
-    reports = {file for file in files if file.match(f"{PARTS}/*/{REPORT_DATA}")}
-    for file in reports:
-        report = parse_report((place.out / file).read_bytes(), file.name)
-        assert (report.state, report.samples, report.uri) == ("failed", [], None)
-    pages = {file.with_name(REPORT_PAGE) for file in reports}
-    assert all(file.is_relative_to(JOURNAL) for file in files - reports - pages)
+    assert error.failure_class is ends
