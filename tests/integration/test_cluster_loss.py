@@ -14,8 +14,6 @@ from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest, JobSta
 from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy
 from airflow_provider_raybatch.contract.failures import FailureClass
 
-pytestmark = pytest.mark.turn(5)
-
 
 async def until_running(client, submission_id):
     for _ in range(300):

@@ -8,7 +8,6 @@ import json
 import shlex
 import uuid
 
-import pytest
 from cryptography.fernet import Fernet
 
 from airflow_provider_raybatch.cli.printed import PRINTED
@@ -142,7 +141,6 @@ async def test_sealed(ray_cluster, tmp_path, monkeypatch):
     )
 
 
-@pytest.mark.turn(2, 6)
 async def test_a_preview_runs_the_shipped_function(ray_cluster, tmp_path, monkeypatch):
     """In a task of its own, and leaves no trace. An engine that it starts is there for the next preview."""
     write_prompts(tmp_path, monkeypatch)
@@ -166,12 +164,11 @@ async def test_a_preview_runs_the_shipped_function(ray_cluster, tmp_path, monkey
     *shown, last, end = await report(verb="preview", rows=2, ask=1, keep_warm=120)
     assert [event.row.messages[0].text for event in shown] == ["prompt of 0", "prompt of 1"]
     assert last.answer.completions[0].text == "prompt of 0"
-    assert said[0].startswith(
-        "no warm engine is idle, so one must start for 1 row: it takes 1 CPU and no GPU"
-    )
+    none = "no warm engine is idle, so one must start for 1 row: it takes 1 CPU and no GPU"
+    assert [one for one in said if one.startswith(none)]
     *_, last, end = await report(verb="preview", rows=2, ask=2)
     assert (last.answer.ordinal, last.answer.completions[0].text) == (1, "prompt of 1")
-    assert said[0] == "asking a warm engine for 2 rows"
+    assert "asking a warm engine for 2 rows" in said
     assert (end.preview.rows, end.preview.refusals) == (30, ())
     *_, first, draft, last, end = await report(verb="preview", rows=2, ask=2, asked={**fields, **steps})
     assert [(one.answer.ordinal, one.answer.step) for one in (first, draft, last)] == [
@@ -194,7 +191,6 @@ async def test_a_preview_runs_the_shipped_function(ray_cluster, tmp_path, monkey
     assert outcome.state == "succeeded"
 
 
-@pytest.mark.turn(5)
 async def test_another_python(other_python_ray_cluster, tmp_path, monkeypatch):
     # Ray does not include this distribution, so it is the shipped one.
     assert_shipped(

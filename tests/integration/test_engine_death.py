@@ -46,9 +46,15 @@ def asked(ray: Any) -> int:
 @pytest.mark.parametrize(
     ("victim", "dies_of", "repeated"),
     [
-        pytest.param("EngineCore", signal.SIGKILL, AT_ONCE, id="engine", marks=pytest.mark.turn(3)),
+        pytest.param("EngineCore", signal.SIGKILL, AT_ONCE, id="engine"),
         # It has the answers that are not written yet.
-        pytest.param(TITLE, signal.SIGSEGV, 2 * AT_ONCE, id="front end", marks=pytest.mark.turn(7)),
+        pytest.param(
+            TITLE,
+            signal.SIGSEGV,
+            2 * AT_ONCE,
+            id="front end",
+            marks=pytest.mark.thorough("starts vLLM twice, as the death of the engine does"),
+        ),
     ],
 )
 def test_rows_that_were_written_are_not_asked_again(

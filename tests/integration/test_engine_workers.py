@@ -52,7 +52,6 @@ cluster.shutdown()
 """
 
 
-@pytest.mark.turn(2, 6)
 def test_workers_start_though_a_token_lies_at_home() -> None:
     """The cluster has no tokens, and some other `ray.init()` on the node has left one."""
     settings = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")

@@ -9,7 +9,11 @@ import pytest
 
 from tests.support.ray_processes import run_with_own_ray
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.turn(3)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.thorough("a Ray of three nodes that loses two"),
+]
 
 
 def test_buckets_of_lost_nodes_are_made_again(tmp_path: Path) -> None:

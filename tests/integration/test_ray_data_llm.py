@@ -127,7 +127,6 @@ def application(ray_here: Any) -> Iterator[str]:
     serve.shutdown()
 
 
-@pytest.mark.turn(4)
 def test_a_serve_deployment(run: Run, application: str) -> None:
     serve = {"config": "ServeDeploymentProcessorConfig", "app_name": application}
     with pytest.raises(RaybatchError) as unnamed:
@@ -146,7 +145,7 @@ def test_a_serve_deployment(run: Run, application: str) -> None:
 
 @pytest.mark.vllm
 @pytest.mark.slow
-@pytest.mark.turn(0)
+@pytest.mark.thorough("starts vLLM")
 @pytest.mark.timeout(600)
 def test_vllm_in_rays_processor_on_two_cpus(run: Run) -> None:
     """The BOS token comes once, answers are constrained, and a row without messages fails alone."""

@@ -9,7 +9,11 @@ import pytest
 
 from tests.support.ray_processes import run_with_own_ray
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(960), pytest.mark.turn(5)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(960),
+    pytest.mark.thorough("three jobs on a Ray of five nodes, minutes of waits"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,11 @@ from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE
 from airflow_provider_raybatch.cluster.local import reaper
 from tests.support.ray_processes import FREE_PORTS, run_with_own_ray
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(1)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.thorough("Ray's autoscaler starts two nodes, a minute and more"),
+]
 
 # Version 2 of the autoscaler, the default of `ray up`. Its nodes are processes of this machine.
 AUTOSCALER = {

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from airflow_provider_raybatch.contract.layout import PROBES
 from airflow_provider_raybatch.serving import serve_batches
 from tests.support.airflow_tasks import airflow_db, dag_test, installation  # noqa: F401 - fixtures
 from tests.support.batch_api import MODEL, configured, content_of, created, line, state_of
-from tests.support.s3_server import S3Server, serving
+from tests.support.s3_server import S3Server
 
 if TYPE_CHECKING:
     from .conftest import RayCluster
@@ -26,12 +26,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROWS = 5
 SECRET_TEXT = "what ann asks"
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    with serving() as server:
-        yield server
 
 
 @pytest.fixture
@@ -92,8 +86,8 @@ def requests(*bad: int) -> bytes:
 @pytest.mark.parametrize(
     ("store", "deferrable"),
     [
-        pytest.param("disk", False, marks=pytest.mark.turn(2), id="disk"),
-        pytest.param("s3", True, marks=pytest.mark.turn(6), id="s3"),
+        pytest.param("disk", False, id="disk"),
+        pytest.param("s3", True, id="s3"),
     ],
     indirect=["store"],
 )
@@ -131,7 +125,6 @@ def cancelled(store: BatchStore) -> BatchRecord:
     return record
 
 
-@pytest.mark.turn(4)
 def test_a_cancelled_batch_keeps_its_lines(store: BatchStore, run_batch: Any) -> None:
     """Its job died on its way to the claim; the next one publishes what is finished, and asks no model."""
     record = cancelled(store)
@@ -147,7 +140,6 @@ def test_a_cancelled_batch_keeps_its_lines(store: BatchStore, run_batch: Any) ->
     assert codes == {"batch_cancelled"}
 
 
-@pytest.mark.turn(0, 2, 4, 6)
 def test_a_batch_cancelled_before_its_job_needs_no_cluster(
     store: BatchStore, run_batch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,7 +155,6 @@ def test_a_batch_cancelled_before_its_job_needs_no_cluster(
     assert (end.counts.total, end.counts.completed, end.counts.failed) == (ROWS, 0, 0)
 
 
-@pytest.mark.turn(0, 2, 4, 6)
 def test_an_invalid_file_is_a_run_that_succeeds(store: BatchStore, run_batch: Any) -> None:
     record = created(store, b"{broken\n", dag_id=f"batches_invalid_{id(store)}")
 
@@ -173,7 +164,6 @@ def test_an_invalid_file_is_a_run_that_succeeds(store: BatchStore, run_batch: An
     assert manifest_of(store, record.id) is None
 
 
-@pytest.mark.turn(0, 2, 4, 6)
 def test_a_forged_configuration_is_a_run_that_fails(store: BatchStore, run_batch: Any) -> None:
     other = created(store, requests(), dag_id=f"batches_forged_{id(store)}", owner="bob")
     record = other.model_copy(update={"id": "batch_" + "0" * 32})

@@ -44,8 +44,8 @@ SEEN: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     "scenes",
     [
-        pytest.param(("three_jobs", "two_replicas"), marks=pytest.mark.turn(7), id="jobs and replicas"),
-        pytest.param(("warm_half",), marks=pytest.mark.turn(5), id="a warm engine"),
+        pytest.param(("three_jobs", "two_replicas"), id="jobs and replicas"),
+        pytest.param(("warm_half",), id="a warm engine"),
     ],
 )
 def test_engines_share_a_gpu(tmp_path: Path, scenes: tuple[str, ...]) -> None:
