@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One task that repeats a whole job in this process, with a log of its engines' requests."""
+"""One task that repeats a whole job in this process, with a log of its engines' requests: on a Ray, or, after
+:func:`~tests.support.whole_job.without_cluster`, with one replica and no cluster.
+"""
 
 from __future__ import annotations
 
@@ -155,6 +157,11 @@ def rows_of(manifest: BatchManifest, folder: Folder | None = None) -> list[dict[
     paths = (f"{manifest.uri.removeprefix(folder.uri)}/{file.path}".lstrip("/") for file in manifest.files)
     tables = [pq.read_table(io.BytesIO(folder.read(path))) for path in paths]
     return [row for table in tables for row in table.to_pylist()]
+
+
+def letters_of(manifest: BatchManifest) -> list[dict[str, Any]]:
+    (file,) = Path(manifest.dead_letter_uri or "").iterdir()
+    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def answers(manifest: BatchManifest, folder: Folder | None = None) -> dict[str, str]:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,9 +25,12 @@ from airflow_provider_raybatch.job.phases import publishing, reusing
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.preflight import ready
+from airflow_provider_raybatch.job.replica import replica as replica_module
 from airflow_provider_raybatch.job.replica import row_images
+from airflow_provider_raybatch.job.replica import worker as worker_module
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.replica.replica import Replica
+from airflow_provider_raybatch.job.replica.worker import ReplicaWorker
 from airflow_provider_raybatch.job.row_order import regroup
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.run import supervision
@@ -37,6 +42,7 @@ from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.reading import as_jsonl
 from tests.support.replicas import Handle, in_no_actor
 from tests.support.replicas import work as ticket
+from tests.support.scripted import ProcessEndedError
 from tests.support.specs import asking, submitted
 
 
@@ -47,6 +53,8 @@ def without_cluster(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ray, "get", lambda reference, timeout=None: reference)
     patch.setattr(Reporter, "_run", lambda *_: None)
     patch.setattr(cluster_view, "view", lambda: Cluster(({"CPU": 2.0},)))
+    for module in (replica_module, worker_module):
+        patch.setattr(module, "os", SimpleNamespace(getpid=os.getpid, _exit=_end))
     for module in (row_images, regroup):
         patch.setattr(module, "ray", in_threads())
     patch.setattr(ready, "apart_if_users_code", lambda spec, function: function)
@@ -58,6 +66,33 @@ def without_cluster(patch: pytest.MonkeyPatch) -> None:
         Launch, "replicas", lambda launch, job, sizing, work: Todo(**vars(work), model=launch._model)
     )
     patch.setattr(supervision, "run", one_replica)
+
+
+def _end(status: int) -> None:
+    raise ProcessEndedError
+
+
+@contextmanager
+def ended_while_writing(after: int, error: BaseException | None = None, step: int = 0) -> Iterator[None]:
+    """End the replica once, instead of the write that follows so many writes of its.
+
+    :param step: writes count from the first on that has answers of this step or a later one.
+    :param error: what the replica, and so the job, fails with; by default its process is killed, and
+        another goes on.
+    """
+    flush, writes = ReplicaWorker._flush, 0
+
+    async def ends(worker: ReplicaWorker) -> None:
+        nonlocal writes
+        writes += writes > 0 or any(row.step >= step for row in worker._inflight.landed)
+        if writes == after + 1:
+            raise error or ProcessEndedError
+        await flush(worker)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ReplicaWorker, "_flush", ends)
+        yield
+    assert writes > after
 
 
 def in_threads() -> SimpleNamespace:
@@ -85,14 +120,14 @@ def one_replica(job: Job, plan: Plan, work: Input, *_: Any) -> Ran:
     coordinator, ran = Coordinator(job.folder), Ran()
     coordinator.begin(work, [step.part_folder for step in job.steps], plan.fewest, ())
     handle = Handle(coordinator, job, plan, work.model if isinstance(work, Todo) else None)
-    for _ in range(2):
+    while True:
         replica = Replica(job.spec, job.environment, handle, spans_nodes=False)
         try:
             asyncio.run(ticket(replica))
             break
-        except asyncio.CancelledError:  # a test kills its process, and Ray starts another
+        except asyncio.CancelledError:  # its process has ended, and Ray starts another
             replica.reporter.send()
-    reports, news, _, _ = coordinator.news()
+    reports, news = coordinator.news()[:2]
     for at, done in news:
         ran.add(done, at)
     ran.reports = reports

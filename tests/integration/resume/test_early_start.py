@@ -31,12 +31,11 @@ class Driver:
     """One that looks up rows when its replicas allow it.
 
     :ivar meanwhile: called before that.
-    :ivar question: a function that a replica is to call, and its arguments; with its `answer`.
+    :ivar question: a function that a replica is to call, and its arguments.
     """
 
     def __init__(self) -> None:
         self.question: tuple[Any, ...] | None = None
-        self.answer: Any = None
         self.meanwhile: Callable[[], object] = self.ready
         self._coordinator: Any = None
 
@@ -45,7 +44,7 @@ class Driver:
         assert launch._replicas is not None
         self._coordinator = launch._replicas.coordinator
         if self.question is not None:
-            self.answer = launch.ask(*self.question)
+            launch.ask(*self.question)
 
     def keys(self, function: Any, groups: Sequence[Any], job: Any) -> Iterator[Any]:
         self.meanwhile()
@@ -88,15 +87,32 @@ def wait_until_they_are_gone() -> None:
     wait_for("no replica", lambda: not has_replicas(), 60, pause=0.1)
 
 
-def test_the_engine_is_ready_before_the_rows_are_known(task: RepeatedTask, checks: Driver) -> None:
-    manifest = task.run(reuse=str(task.folder / "store"))
+def test_the_engine_is_ready_before_the_rows_are_known(
+    task: RepeatedTask, checks: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes are not waited for again, as where one of several is lost meanwhile; others do its work."""
+    store = {"reuse": str(task.folder / "store")}
+    with monkeypatch.context() as patch:
+
+        def lose() -> None:
+            checks.ready()
+            patch.setattr(cluster_view, "_nodes", lambda: ())
+
+        checks.meanwhile = lose
+        manifest = task.run(**store)
     assert len(answers(manifest)) == task.asked(manifest) == len(TEXTS)
     phases = manifest.timing.phases
     assert phases["replica"] == phases["engine"] == 0 < phases["earlier"]
     wait_until_they_are_gone()
+    # A job without work leaves no replica, either.
+    checks.meanwhile = checks.ready
+    again = task.run(run_id="r2", **store)
+    assert (again.counts.reused, again.replicas) == (len(TEXTS), [])
+    assert task.asked_in_all() == len(TEXTS)
+    wait_until_they_are_gone()
 
 
-@pytest.mark.turn(0)
+@pytest.mark.thorough("what a replica refuses leaves none, either")
 def test_a_job_that_is_refused_leaves_no_replica(task: RepeatedTask, checks: Driver) -> None:
     def refuse() -> None:
         checks.ready()
@@ -107,30 +123,6 @@ def test_a_job_that_is_refused_leaves_no_replica(task: RepeatedTask, checks: Dri
     assert task.refused(FailureClass.USER_ERROR, reuse=str(task.folder / "store")) == "reuse: it is refused."
     wait_until_they_are_gone()
     assert task.asked_in_all() == 0
-
-
-@pytest.mark.turn(4)
-def test_a_job_without_work_leaves_no_replica(task: RepeatedTask, checks: Driver) -> None:
-    store = {"reuse": str(task.folder / "store")}
-    task.run(**store)
-    again = task.run(run_id="r2", **store)
-    assert (again.counts.reused, again.replicas) == (len(TEXTS), [])
-    assert task.asked_in_all() == len(TEXTS)
-    wait_until_they_are_gone()
-
-
-@pytest.mark.turn(6)
-def test_nodes_are_not_waited_for_again(
-    task: RepeatedTask, checks: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where one of several nodes is lost meanwhile: replicas on the others do its work."""
-
-    def lose() -> None:
-        checks.ready()
-        monkeypatch.setattr(cluster_view, "_nodes", lambda: ())
-
-    checks.meanwhile = lose
-    assert len(answers(task.run(reuse=str(task.folder / "store")))) == len(TEXTS)
 
 
 def test_a_replica_that_is_killed_meanwhile_starts_again(task: RepeatedTask, checks: Driver) -> None:
@@ -145,28 +137,16 @@ def test_a_replica_that_is_killed_meanwhile_starts_again(task: RepeatedTask, che
     assert sorted(replica.rows for replica in manifest.replicas) == [0, len(TEXTS)]
 
 
-def dies_at_first(file: Path) -> int:
-    """End the process that calls this, but for the second one."""
+def refuses_after_a_death(file: Path) -> None:
     if not file.exists():
         file.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return os.getpid()
-
-
-@pytest.mark.turn(2)
-def test_a_replica_is_asked_again_if_one_dies_of_a_question(task: RepeatedTask, checks: Driver) -> None:
-    checks.question = (dies_at_first, task.folder / "died")
-    manifest = task.run()
-    assert checks.answer in [int(one.replica.split("-")[1]) for one in manifest.replicas]
-    assert len(answers(manifest)) == task.asked(manifest) == len(TEXTS)
-
-
-def refuses() -> None:
     raise RaybatchError("model: it is refused.", FailureClass.USER_ERROR)
 
 
-@pytest.mark.turn(5)
-def test_what_a_replica_refuses_ends_the_job(task: RepeatedTask, checks: Driver) -> None:
-    checks.question = (refuses,)
+def test_a_replica_is_asked_again_if_one_dies_of_a_question(task: RepeatedTask, checks: Driver) -> None:
+    """What the second one refuses ends the job."""
+    checks.question = (refuses_after_a_death, task.folder / "died")
     assert task.refused(FailureClass.USER_ERROR) == "model: it is refused."
+    assert (task.folder / "died").exists()
     wait_until_they_are_gone()

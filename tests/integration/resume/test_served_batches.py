@@ -45,17 +45,16 @@ def batch(tmp_path: Path, ray_here: Any) -> Batch:
     return a_batch(LocalFolder(str(tmp_path / "batch")), tmp_path, LINES)
 
 
-def spec_of(batch: Batch, number: int = 0, expires_at: float = LONG, **fields: Any) -> BatchInferenceSpec:
+def spec_of(batch: Batch, number: int = 0) -> BatchInferenceSpec:
     return submitted(
         number,
         **IN_AND_OUT,
         source=[batch.source],
         destination=batch.dataset.uri,
-        served_batch={"folder": batch.folder.uri, "expires_at": expires_at},
+        served_batch={"folder": batch.folder.uri, "expires_at": LONG},
         engine_args={**SLOW, "request_log": f"{batch.folder.uri}/requests"},
         flush_interval=0.5,
         max_restarts=0,
-        **fields,
     )
 
 
@@ -96,7 +95,6 @@ def assert_ended_midway(batch: Batch, code: str) -> None:
     assert (total, completed, failed) == (LINES, len(good), 0)
 
 
-@pytest.mark.turn(3)
 def test_cancelled_batch_frees_its_replicas(batch: Batch, ray_here: Any) -> None:
     def cancel() -> None:
         wait_until(lambda: kept(batch))
@@ -108,14 +106,7 @@ def test_cancelled_batch_frees_its_replicas(batch: Batch, ray_here: Any) -> None
     wait_until(lambda: ray_here.available_resources().get("CPU") == 2)
 
 
-@pytest.mark.turn(1)
-def test_batch_expires_while_it_is_answered(batch: Batch) -> None:
-    answer(spec_of(batch, expires_at=time.time() + 30))
-    assert_ended_midway(batch, "batch_expired")
-    assert batch.outcome() == "expired"
-
-
-@pytest.mark.turn(7)
+@pytest.mark.thorough("chaos/batch_api kills drivers beside clients")
 def test_killed_driver_of_a_cancelled_batch_is_resumed(batch: Batch, tmp_path: Path, ray_here: Any) -> None:
     """It dies at once after the cancel; the next one asks nothing more, and starts no engine."""
     document = tmp_path / "spec.json"

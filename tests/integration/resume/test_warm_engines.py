@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,43 +50,24 @@ def used(task: RepeatedTask) -> list[Engine]:
 def test_the_next_job_takes_the_engine_of_the_one_before(task: RepeatedTask) -> None:
     first = task.run("one", keep_warm=300)
     assert 0 < one_rests().ends_in <= 300
-    second = task.run(
-        "two", run_id="r2", prompt="other {row.text}", keep_warm=300, sampling={"max_tokens": 2}
-    )
+    other = {"run_id": "r2", "prompt": "other {row.text}", "sampling": {"max_tokens": 2}}
+    second = task.run("two", keep_warm=300, **other)
     assert answers(first) == {f"r{number}": text for number, text in enumerate(TEXTS)}
     assert set(answers(second).values()) == {"other text"}
-    assert [engine.submission for engine in used(task)] == [first.submission_id, second.submission_id]
-    assert len({engine.pid for engine in used(task)}) == 1
     assert [task.asked(one) for one in (first, second)] == [40, 40]
-
-
-@pytest.mark.turn(2)
-def test_a_task_that_asks_for_no_more_time_ends_it(task: RepeatedTask) -> None:
-    task.run("one", keep_warm=300)
-    task.run("two", run_id="r2", keep_warm=0)
-    assert len({engine.pid for engine in used(task)}) == 1
+    # A job without work leaves it to the next; one that asks for no more time ends it.
+    again = task.run("two", keep_warm=300, **other)
+    assert (again.counts.ok, task.asked(again)) == (40, 0)
+    assert one_rests().is_free
+    third = task.run("three", run_id="r3", keep_warm=0)
+    used_by = [one.submission_id for one in (first, second, third)]
+    assert [engine.submission for engine in used(task)] == used_by
+    (pid,) = {engine.pid for engine in used(task)}
     wait_for("its end", lambda: not warm_engines(), 30)
-    assert not psutil.pid_exists(used(task)[0].pid)
+    assert not psutil.pid_exists(pid)
 
 
-@pytest.mark.turn(1)
-def test_warm_engine_ends_at_its_time(task: RepeatedTask) -> None:
-    task.run("one", keep_warm=1)
-    wait_for("its end", lambda: not warm_engines(), 30)
-    assert not psutil.pid_exists(used(task)[0].pid)
-
-
-@pytest.mark.turn(3)
-@pytest.mark.parametrize(
-    "others", [{"engine_args": {"max_num_seqs": 7}}, {"keep_warm": None}], ids=["engine", "not warm"]
-)
-def test_another_engine_is_not_taken(task: RepeatedTask, others: dict[str, Any]) -> None:
-    task.run("one", keep_warm=300)
-    task.run("two", run_id="r2", **{"keep_warm": 300, **others})
-    assert len({engine.pid for engine in used(task)}) == 2
-
-
-@pytest.mark.turn(6)
+@pytest.mark.thorough("its parts are in test_replicas and unit/job/warm_engines")
 def test_a_row_that_kills_it_leaves_no_dead_engine_to_the_next(task: RepeatedTask) -> None:
     task.input([*TEXTS, "poison"])
     made = task.run("one", keep_warm=300, engine_args={"kill_pattern": "poison"}, max_errors=1)
@@ -100,7 +80,7 @@ def test_a_row_that_kills_it_leaves_no_dead_engine_to_the_next(task: RepeatedTas
     assert used(task)[-1].pid == used(task)[-2].pid
 
 
-@pytest.mark.turn(5)
+@pytest.mark.thorough("waits until nothing has moved for a while")
 def test_an_engine_that_hangs_is_not_handed_on(task: RepeatedTask) -> None:
     """The job that stalls with it ends it: its retry would stall, too."""
     task.input([*TEXTS, "hangs"])
@@ -126,37 +106,21 @@ def test_an_engine_that_hangs_is_not_handed_on(task: RepeatedTask) -> None:
     assert used(task)[-1].pid not in hung()
 
 
-@pytest.mark.turn(0)
 def test_a_stopped_job_gives_its_engine_back(task: RepeatedTask) -> None:
+    """And one that died while it was idle is not handed on."""
     pace = {"seconds_per_token": 1.0, "max_num_seqs": 4}
     task.stopped(None, token="one", keep_warm=300, engine_args=pace, flush_interval=1)
     assert one_rests().is_free
-    rest = task.run("one", keep_warm=300, engine_args=pace)
-    assert len({engine.pid for engine in used(task)}) == 1
-    assert 0 < task.asked(rest) < len(TEXTS)
-
-
-@pytest.mark.turn(7)
-def test_a_job_without_work_leaves_the_engine_to_the_next(task: RepeatedTask) -> None:
-    task.run("one", keep_warm=300)
-    again = task.run("two", keep_warm=300)
-    assert (again.counts.ok, task.asked(again)) == (40, 0)
-    assert one_rests().is_free
-    task.run("three", run_id="r2", keep_warm=300)
-    assert len({engine.pid for engine in used(task)}) == 1
-
-
-@pytest.mark.turn(1)
-def test_an_engine_that_died_while_it_was_idle_is_not_handed_on(task: RepeatedTask) -> None:
-    task.run("one", keep_warm=300)
-    os.kill(used(task)[0].pid, signal.SIGKILL)
-    time.sleep(0.5)
-    task.run("two", run_id="r2", keep_warm=300)
+    rest = task.run("one", keep_warm=300, engine_args=pace, limit=20)
+    (pid,) = {engine.pid for engine in used(task)}
+    assert 0 < task.asked(rest) < 20
+    os.kill(pid, signal.SIGKILL)
+    task.run("two", run_id="r2", keep_warm=300, engine_args=pace, limit=4)
     assert len({engine.pid for engine in used(task)}) == 2
 
 
 @pytest.mark.vllm
-@pytest.mark.turn(4)
+@pytest.mark.thorough("starts a vLLM for what tests/vllm shows without Ray")
 def test_vllm_answers_the_next_job_with_its_own_sampling(task: RepeatedTask) -> None:
     pytest.importorskip("vllm")
     model = str(Path(__file__).parents[3] / "dags_examples/demo_model/model")
@@ -195,9 +159,10 @@ ON_GPUS: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.timeout(800)
+@pytest.mark.thorough("waits for GPUs; unit/job/warm_engines steps a clock")
 @pytest.mark.parametrize(
     "scenes",
-    [pytest.param(one, marks=pytest.mark.turn(2 + 4 * n), id=f"{n}") for n, one in enumerate(ON_GPUS)],
+    [pytest.param(one, id=f"{number}") for number, one in enumerate(ON_GPUS)],
 )
 def test_engines_on_gpus_are_shared(tmp_path: Path, scenes: dict[str, Any]) -> None:
     seen, _ = run_with_own_ray("warm_engines_gpu.py", str(tmp_path), *scenes, seconds=700)

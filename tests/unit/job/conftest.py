@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of each kind, and a small internet."""
+"""Folders of each kind, a small internet, and a task that repeats whole jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from tests.support.folders import (  # noqa: F401 - fixtures
     proxy,
     s3_server,
 )
+from tests.support.repeated_task import RepeatedTask
 from tests.support.web import Web, a_web
+from tests.support.whole_job import without_cluster
 
 
 @pytest.fixture
@@ -25,3 +27,9 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     with a_web(tmp_path, monkeypatch) as web:
         web.host("hub.example", "8.8.8.8")
         yield web
+
+
+@pytest.fixture
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RepeatedTask:
+    without_cluster(monkeypatch)
+    return RepeatedTask(tmp_path)

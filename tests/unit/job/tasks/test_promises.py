@@ -97,9 +97,9 @@ class Place:
         self._source.write_bytes(as_jsonl(rows))
         self._asked = {"model_task": kind, **ASKED[kind]}
 
-    def run(self, number: int, fails: str | None = None, **fields: Any) -> BatchManifest:
-        """Run a submission; rows whose text has `fails` in it fail in the engine."""
-        args = {"request_log": str(self.log), **({"fail_pattern": fails} if fails else {})}
+    def run(self, number: int, fails: str = "", kills: str = "", **fields: Any) -> BatchManifest:
+        """Run a submission; rows whose text has `fails` in it fail in the engine, and `kills` kills it."""
+        args = {"request_log": str(self.log), "fail_pattern": fails, "kill_pattern": kills}
         asked = {**self._asked, "engine_args": {**self._asked.get("engine_args", {}), **args}, **fields}
         uri = attempt(self.folder, number, str(self._source), **asked).manifest_uri
         return parse(BatchManifest, self.folder.read(uri.removeprefix(f"{self.folder.uri}/")))
@@ -179,6 +179,13 @@ def test_a_failed_row_is_a_dead_letter(place: Place) -> None:
     assert (manifest.counts.ok, manifest.counts.errors_by_step) == (5, {"engine": 1})
     (letter,) = dead_letters(place.folder, manifest)
     assert (letter["ordinal"], letter["row"]["text"]) == (3, "a bad row")
+
+
+def test_a_row_that_kills_the_engine_is_a_dead_letter(place: Place) -> None:
+    manifest = place.run(0, kills="bad", max_errors=1)
+    assert (manifest.counts.ok, manifest.counts.errors_by_step) == (5, {"engine": 1})
+    (letter,) = dead_letters(place.folder, manifest)
+    assert (letter["ordinal"], "dies of this row" in letter["reason"]) == (3, True)
 
 
 def test_too_many_failed_rows_end_the_job(place: Place) -> None:

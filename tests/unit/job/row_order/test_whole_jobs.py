@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole jobs whose rows are not asked in the order of their input, and are published in it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from tests.support.repeated_task import RepeatedTask, assert_whole
+from tests.support.whole_job import ended_while_writing
+
+SLOTS = 4
+FIELDS: dict[str, Any] = {"rows_in_flight": SLOTS, "batch_size": 16, "preserve_order": True}
+PREFIXES = "many prompts begin alike; their rows are brought together first"
+LENGTHS = "rows have limits of their own; those with the longest answers come first"
+
+
+def test_a_resume_brings_the_missing_rows_together(task: RepeatedTask) -> None:
+    """Four questions on each of 60 documents, in random order."""
+    texts = [f"{document:08d}{'x' * 3000} question {number}" for document in range(60) for number in range(4)]
+    random.Random(7).shuffle(texts)
+    task.input(texts)
+    slow = {"engine_args": {"seconds_per_token": 0.005}, "flush_interval": 0.01}
+    with ended_while_writing(2, RaybatchError("the disk is away.", FailureClass.CANCELLED)):
+        task.refused(FailureClass.CANCELLED, **FIELDS, **slow)
+    kept = task.kept()
+    assert 0 < kept < len(texts) // 2
+    manifest = task.run(**FIELDS)
+    assert_whole(manifest, texts)
+    assert PREFIXES in task.notices()
+    (engine,) = task.engines_of(manifest)
+    asked = [prompt[:8] for prompt, _ in engine.asked]
+    assert len(asked) == len(texts) - kept
+    assert len(list(itertools.groupby(asked))) < 1.3 * len(set(asked))
+
+
+def test_long_rows_begin_first(task: RepeatedTask) -> None:
+    """The last quarter of the rows is long."""
+    rows, words = 160, {"short": 4, "long": 32}
+    kinds = ["long" if number >= rows * 3 // 4 else "short" for number in range(rows)]
+    texts = [f"{kind} {number} " + "word " * (words[kind] - 2) for number, kind in enumerate(kinds)]
+    task.input([text + "more" for text in texts], [words[kind] for kind in kinds])
+    manifest = task.run(**FIELDS, sampling_column="sampling")
+    assert_whole(manifest, [text.strip() for text in texts])
+    assert LENGTHS in task.notices()
+    (engine,) = task.engines_of(manifest)
+    begun = [prompt.split()[0] for prompt, _ in engine.asked]
+    assert begun.count("long") == rows // 4
+    assert "short" not in begun[: rows // 4 - 8 * SLOTS]
+    assert "long" not in begun[rows // 2 :]
