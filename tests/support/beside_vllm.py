@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine and vLLM's own ``LLM``, both with one model, and what both answer to equal requests.
 
-A test module imports the fixtures `llm` and `engine`, which have the demo's model, or makes its own of
-:func:`own_llm` and :func:`own_engine`; each starts one engine.
+A test module imports the fixture `engine`, which has the demo's model like the `llm` of ``tests/vllm``, or
+makes its own of :func:`own_llm` and :func:`own_engine`; each starts one engine.
 """
 
 from __future__ import annotations
@@ -20,22 +20,14 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.engine_processes import own_processes
 from tests.support.ray_processes import vllm_engines
-from tests.support.real_model import ARGS, MODEL, spec
+from tests.support.real_model import ARGS, spec
 
 LORA = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 3, "max_cpu_loras": 3}
 
 
 @pytest.fixture(scope="module")
-def llm() -> Iterator[Any]:
-    """vLLM's own ``LLM``."""
-    with own_llm(model=str(MODEL), **ARGS) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def engine(llm: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     tmp_path_factory.getbasetemp()  # made before the folder of temporary files is another
-    # With room for adapters, which changes nothing for rows without one.
     with own_engine(spec(engine_args={**ARGS, **LORA})) as made:
         yield made
 

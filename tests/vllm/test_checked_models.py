@@ -16,7 +16,7 @@ from airflow_provider_raybatch.job.row import Request
 pytest.importorskip("vllm")
 from tests.support.real_model import MODEL, SUM, spec
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(3, 7)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_a_check_is_found_again_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from tests.support.real_model import MODEL, spec
 from tests.support.small_models import WORDS
 from tests.support.vision_model import CONTEXT, PLACEHOLDER, TEMPLATE, vision_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.turn(5)]
+pytestmark = [pytest.mark.slow, pytest.mark.vllm]
 
 MOST = 3
 ROWS = 50

@@ -18,7 +18,7 @@ import pytest
 from tests.support.hub import Hub, serving
 
 pytest.importorskip("vllm")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(1, 5)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "dags_examples/demo_model/model"

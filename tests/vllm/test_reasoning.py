@@ -18,7 +18,7 @@ from airflow_provider_raybatch.job.tasks.registry import task_of
 pytest.importorskip("vllm")
 from tests.support.real_model import ARGS, MODEL, spec
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(3, 7)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}<|user|>{{ message.content }}<|end|>{% endfor %}"

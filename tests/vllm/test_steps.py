@@ -15,12 +15,11 @@ from airflow_provider_raybatch.contract.manifest import BatchManifest
 pytest.importorskip("vllm")
 pytest.importorskip("ray")
 from tests.support.adapters import save_adapter
-from tests.support.beside_vllm import LORA, own_llm
 from tests.support.local_ray import local_ray
 from tests.support.real_model import ARGS, MODEL
 from tests.support.repeated_task import RepeatedTask, rows_of
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(2)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 TOPICS = [
     "photosynthesis",
@@ -44,8 +43,6 @@ SCORE = {
     "required": ["score"],
     "additionalProperties": False,
 }
-COMPACT = {"backend": "xgrammar", "disable_any_whitespace": True}
-"""How jobs have JSON written."""
 SYSTEM = "Answer in JSON."
 DRAFT = {"temperature": 0.0, "max_tokens": 26}
 """Some questions are longer, and are cut off."""
@@ -115,10 +112,9 @@ def manifest(tmp_path_factory: pytest.TempPathFactory, adapter: str) -> Iterator
 
 
 @pytest.fixture(scope="module")
-def expected(manifest: BatchManifest, adapter: str) -> list[list[Answer | None]]:
+def expected(llm: Any, adapter: str) -> list[list[Answer | None]]:
     """Of each row, the answers to its questions, which are asked after each other."""
-    with own_llm(model=str(MODEL), structured_outputs_config=COMPACT, **ARGS, **LORA) as llm:
-        return [asked_by_hand(llm, topic, adapter) for topic in TOPICS]
+    return [asked_by_hand(llm, topic, adapter) for topic in TOPICS]
 
 
 def asked_by_hand(llm: Any, topic: str, adapter: str) -> list[Answer | None]:
@@ -219,9 +215,8 @@ def test_tokens_of_each_step_are_those_of_vllm(
     assert manifest.tokens.output == sum(one.output_tokens for one in counts)
 
 
-def test_the_adapter_of_a_step_is_not_that_of_others(expected: list[list[Answer | None]]) -> None:
-    with own_llm(model=str(MODEL), **ARGS) as llm:
-        plain = [chat(llm, ASIDE, f"And {topic}?") for topic in TOPICS]
+def test_the_adapter_of_a_step_is_not_that_of_others(llm: Any, expected: list[list[Answer | None]]) -> None:
+    plain = [chat(llm, ASIDE, f"And {topic}?") for topic in TOPICS]
     assert sum(one != answers[-1] for one, answers in zip(plain, expected, strict=True)) > len(TOPICS) // 2
 
 

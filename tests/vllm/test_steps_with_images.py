@@ -19,7 +19,11 @@ from tests.support.beside_vllm import own_llm
 from tests.support.local_ray import local_ray
 from tests.support.vision_model import vision_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.turn(0)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.vllm,
+    pytest.mark.thorough("steps and images beside vLLM are shown one by one"),
+]
 
 GREEDY = {"temperature": 0.0, "max_tokens": 8, "ignore_eos": True}
 ARGS: dict[str, Any] = {

@@ -14,7 +14,12 @@ pytest.importorskip("vllm.platforms")
 from tests.support.beside_vllm import LORA, own_engine
 from tests.support.real_model import ARGS, spec
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(3, 7)]
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.thorough("an engine of its own for one rare argument"),
+]
 
 
 def test_target_modules_that_leave_an_adapter_out_refuse_it(tmp_path: Path) -> None:

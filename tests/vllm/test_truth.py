@@ -18,15 +18,14 @@ from airflow_provider_raybatch.job.tasks.response_check import checked
 from dags_examples.demo_model.companies import INDUSTRIES, company_rows
 from tests.support.adapters import save_adapter, with_adapter
 from tests.support.tools import ADD, WEATHER
-from tests.support.turn import turn
 
 pytest.importorskip("vllm.platforms")
 from tests.support import beside_vllm
 from tests.support.beside_vllm import LORA, assert_equal, ours, theirs
 from tests.support.real_model import ARGS, MODEL, SUM, spec
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(0, 2, 4, 6)]
-llm, engine = beside_vllm.llm, beside_vllm.engine  # fixtures of this module
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
+engine = beside_vllm.engine  # a fixture of this module
 
 INDUSTRY = [{"role": "user", "content": "What industry is this company in: Redwood Dairy Farms"}]
 LONG = {"temperature": 0, "max_tokens": 24}
@@ -111,7 +110,7 @@ def test_choices_are_completed_to_the_text_in_full(llm: Any, engine: Any) -> Non
     greedy = [{"temperature": 0, "max_tokens": 40, "structured_outputs": outputs} for outputs in kinds]
     asked = [
         [{"role": "user", "content": f"What industry is this company in: {row['company']}"}]
-        for row in company_rows(300)[turn() // 2 % 4 :: 4]
+        for row in company_rows(300)[::4]
     ]
     requests = [Request(messages=chat, sampling=greedy[n % 2]) for n, chat in enumerate(asked)]
     responses, expected = ours(engine, *requests), [theirs(llm, request).outputs[0] for request in requests]
