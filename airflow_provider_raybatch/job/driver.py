@@ -101,7 +101,7 @@ def _answer(context: JobContext, submission: Submission, control: Control) -> Su
         context.recorder.end()
         return manifest.summary()
     except Exception as error:
-        if context.batch.is_ended_by(error):
+        if context.batch.is_ended_by(error, lambda: bool(finished(context.job, context.source).rows.all())):
             raise
         if isinstance(error, DamagedPartError):
             for step in context.job.steps:

@@ -123,11 +123,12 @@ class BatchWatch:
         if self.ending is not None:
             raise BatchEndedError(f"served_batch: the batch is {self.decision}.")
 
-    def is_ended_by(self, error: Exception) -> bool:
+    def is_ended_by(self, error: Exception, is_answered: Callable[[], bool] = lambda: False) -> bool:
         """Whether what is finished is to be published although the job has failed with `error`.
 
         A job that has used up a limit decides that here: a retry would have no more to spend.
 
+        :param is_answered: whether each row has an answer, so that the limit costs the batch nothing.
         :raises StorageError: the storage takes no decision.
         """
         if isinstance(error, BatchEndedError):
@@ -138,8 +139,11 @@ class BatchWatch:
         if self._folder is not None and self._outcome is None and _is_limit(error):
             reached, _, _ = str(error).partition("; ")  # what follows is a remedy of other jobs
             said = f"{reached}; lines without an answer, if any, are in the error file, for another batch."
-            self._decide(self._folder, "limit_reached", [BatchError(code="limit_reached", message=said)])
-        return self.ending is not None
+            if is_answered():
+                self._decide(self._folder, "completed")
+            else:
+                self._decide(self._folder, "limit_reached", [BatchError(code="limit_reached", message=said)])
+        return self.asks_no_more if _is_limit(error) else self.ending is not None
 
     def complete(self) -> None:
         """Each row has an answer, and the commit begins: from now on the batch can't be cancelled.

@@ -124,6 +124,24 @@ def test_batch_that_reaches_a_limit_keeps_what_is_finished(
     assert [error.message] == [event.message for event in said if "error file" in event.text()]
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_batch_whose_last_line_uses_up_a_limit_is_completed(
+    dies: bool, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is left to ask, also for the next driver, if the first one dies before it publishes."""
+    batch = a_batch(folder, tmp_path)
+    ended_midway(monkeypatch, 20, lambda: None)
+    if dies:
+        with monkeypatch.context() as patch:
+            patch.setattr(publishing, "prepare", lambda *_: 1 / 0)
+            with pytest.raises((RaybatchError, ZeroDivisionError)):
+                batch.run(max_tokens_total=1)
+        monkeypatch.setattr(supervision, "run", no_model)
+    batch.run(int(dies), max_tokens_total=1)
+    assert batch.ids() == ([str(number) for number in range(20)], {})
+    assert (batch.outcome(), batch.progress()) == ("completed", (20, 20, 0))
+
+
 def test_superseded_job_decides_no_limit(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
