@@ -7,7 +7,6 @@ A JSON object, or the absolute path of a file with one: each name that clients u
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Collection, Mapping
@@ -25,6 +24,7 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.json_lines import LONGEST_LINE, RepeatedKeyError, object_of
 from airflow_provider_raybatch.contract.names import ascii_name
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import nearest
 
 _SETTING = "[raybatch] batch_api_models"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")
@@ -200,8 +200,8 @@ def _check_key(key: str) -> None:
     if key in _OF_THE_BATCH:
         raise SpecError(f"{key}: the task of a batch sets it; remove it.")
     if key not in _KNOWN:
-        close = difflib.get_close_matches(key, _KNOWN, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "remove it, or correct its spelling."
+        close = nearest(key, _KNOWN)
+        hint = f"did you mean {close!r}?" if close else "remove it, or correct its spelling."
         raise SpecError(f"{key}: it is neither an argument of RayBatchInferenceOperator nor a field; {hint}")
 
 

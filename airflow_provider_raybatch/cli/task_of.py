@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import sys
 import tempfile
 from argparse import Namespace
@@ -23,6 +22,7 @@ from airflow_provider_raybatch.coercion import given_mapping, is_absent
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import RaybatchError, SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import nearest
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
 
@@ -166,12 +166,8 @@ def _given_arguments(options: Namespace) -> dict[str, Any]:
         if not equals or not name:
             raise SpecError(f"argument: {text!r} gives no value; write it as NAME=VALUE.")
         if name not in ARGUMENTS:
-            close = difflib.get_close_matches(name, ARGUMENTS, n=1)
-            hint = (
-                f"did you mean {close[0]!r}?"
-                if close
-                else "see docs/reference/operators.md for those it has."
-            )
+            close = nearest(name, ARGUMENTS)
+            hint = f"did you mean {close!r}?" if close else "see docs/reference/operators.md."
             raise SpecError(
                 f"argument: RayBatchInferenceOperator has no {shown(name)} that shapes its job; {hint}"
             )

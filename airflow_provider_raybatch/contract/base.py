@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.shown_uri import without_queries
+from airflow_provider_raybatch.contract.text import nearest
 
 Model = TypeVar("Model", bound="ContractModel")
 
@@ -119,5 +119,4 @@ def _likeliest(kind: str, context: Mapping[str, Any], value: object) -> str | No
     """Of several allowed texts, the one that `value` misspells."""
     if kind != "literal_error" or not isinstance(value, str):
         return None
-    close = difflib.get_close_matches(value.strip().lower(), _CHOICE.findall(str(context["expected"])), n=1)
-    return close[0] if close else None
+    return nearest(value.strip(), _CHOICE.findall(str(context["expected"])))

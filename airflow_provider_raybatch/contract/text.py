@@ -76,10 +76,13 @@ def in_words(kind: str, text: str) -> str:
     return flat or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", plain).lower()
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` most likely misspells, whatever its case."""
+def nearest(name: object, known: Iterable[str], likeness: float = 0.6) -> str | None:
+    """The known name that `name` most likely misspells, whatever its case.
+
+    :param likeness: at least, from 0 to 1.
+    """
     plain = {one.lower(): one for one in sorted(known) if one != name}
-    close = difflib.get_close_matches(name.lower(), plain, n=1)
+    close = difflib.get_close_matches(str(name).lower(), plain, n=1, cutoff=likeness)
     return plain[close[0]] if close else None
 
 

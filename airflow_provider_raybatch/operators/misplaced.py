@@ -9,6 +9,7 @@ from airflow_provider_raybatch.coercion import ENGINE_ARG_TYPES
 from airflow_provider_raybatch.contract.arguments.vllm_names import ENGINE_ARGS, SAMPLING
 from airflow_provider_raybatch.contract.arguments.vllm_sampling import OTHER_SYSTEMS
 from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.text import nearest
 
 _OURS = {
     **dict.fromkeys(("output", "output_path", "output_uri"), "destination"),
@@ -35,8 +36,6 @@ def check_names(arguments: Iterable[str], known: Sequence[str], where: str = "")
 
 
 def _remedy(name: str, known: Sequence[str]) -> str:
-    import difflib
-
     if name in OTHER_SYSTEMS:
         return f"write {OTHER_SYSTEMS[name]}."
     if name in SAMPLING:
@@ -45,5 +44,5 @@ def _remedy(name: str, known: Sequence[str]) -> str:
         return f"put it into a step, steps=[Step(..., {name}=...)]."
     if name in ENGINE_ARGS or name in ENGINE_ARG_TYPES:
         return f"put it into engine_args={{{name!r}: ...}}."
-    close = [_OURS[name]] if name in _OURS else difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}."
+    close = _OURS.get(name) or nearest(name, known)
+    return f"did you mean {close!r}?" if close else f"known are {', '.join(known)}."

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
 import warnings
@@ -18,6 +17,7 @@ from airflow_provider_raybatch.contract.arguments.vllm_names import ENGINE_ARGS,
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.location import DESTINATION_SCHEMES, SOURCE_SCHEMES, check_location
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import nearest
 from airflow_provider_raybatch.operators.arguments import build_spec
 
 _STAND_INS = {
@@ -133,8 +133,8 @@ def unknown_names(spec: BatchInferenceSpec) -> list[str]:
     sentences = []
     for argument, (names, known) in given.items():
         for name in sorted(names - known):
-            close = difflib.get_close_matches(name, sorted(known), n=1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            close = nearest(name, known)
+            hint = f" (did you mean {close!r}?)" if close else ""
             sentences.append(
                 f"{argument}: vLLM {VERSIONS} has no {name!r}{hint}; the cluster's version decides."
             )

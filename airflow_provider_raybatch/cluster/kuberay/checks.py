@@ -24,6 +24,7 @@ from airflow_provider_raybatch.cluster.kuberay.versions import ray_version
 from airflow_provider_raybatch.coercion import positive_seconds, seconds, typed
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.text import nearest
 
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _STARTS = ("{{", "{%", "{#", "[[", "<<", "${")
@@ -47,10 +48,8 @@ def check_names(names: Collection[str], known: Collection[str]) -> None:
     """Refuse the first name that is not an argument."""
     for name in names:
         if name not in known:
-            import difflib
-
-            close = difflib.get_close_matches(name, known, n=1)
-            remedy = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}."
+            close = nearest(name, known)
+            remedy = f"did you mean {close!r}?" if close else f"known are {', '.join(known)}."
             raise SpecError(f"{name}: it is not an argument of KubeRayCluster; {remedy}")
 
 

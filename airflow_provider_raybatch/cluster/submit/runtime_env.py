@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import difflib
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.submit.package import Package, ensure_package, package_of_folder
 from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.text import nearest
 
 _log = logging.getLogger(__name__)
 
@@ -86,11 +86,11 @@ def copied(runtime_env: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _check_keys(given: Mapping[str, Any], known: frozenset[str], field: str) -> None:
     # A less close one may be a plugin's, such as `conda_pack`; `config` has none.
-    cutoff = 0.85 if known is KNOWN else 0.6
+    likeness = 0.85 if known is KNOWN else 0.6
     for name in given.keys() - known:
-        if close := difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=cutoff):
+        if close := nearest(name, known, likeness):
             raise SpecError(
-                f"{field}.{name}: Ray knows no such key and would ignore it; did you mean {close[0]}?"
+                f"{field}.{name}: Ray knows no such key and would ignore it; did you mean {close}?"
             )
         _log.warning(
             "%s.%s: Ray ignores this key, unless the cluster has a plugin of that name.", field, name

@@ -7,12 +7,12 @@ one.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.vllm_names import SAMPLING
 from airflow_provider_raybatch.contract.base import shown
+from airflow_provider_raybatch.contract.text import nearest
 
 CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 """What `structured_outputs` may have one of."""
@@ -58,9 +58,8 @@ def meant(name: str) -> str | None:
     """What to write instead of `name`, after a semicolon; ``None`` where nothing is known."""
     if name in OTHER_SYSTEMS:
         return f"write {OTHER_SYSTEMS[name]}"
-    plain = str(name).lower().replace("-", "_")
-    close = difflib.get_close_matches(plain, sorted(SAMPLING), n=1, cutoff=_CLOSE)
-    return f"did you mean {close[0]!r}?" if close else None
+    close = nearest(str(name).replace("-", "_"), SAMPLING, _CLOSE)
+    return f"did you mean {close!r}?" if close else None
 
 
 def check_vllm_sampling(values: Mapping[str, Any]) -> None:
@@ -87,8 +86,8 @@ def _check_structured(structured: Any) -> None:
         )
     given = {name: value for name, value in structured.items() if value is not None}
     for name in given.keys() - _INSIDE:
-        if close := difflib.get_close_matches(str(name), sorted(_INSIDE), n=1):
-            raise ValueError(f"there is no {name!r}; did you mean {close[0]!r}?")
+        if close := nearest(name, _INSIDE):
+            raise ValueError(f"there is no {name!r}; did you mean {close!r}?")
     kinds = [name for name in CONSTRAINTS if name in given]
     if len(kinds) > 1:
         raise ValueError(f"{' and '.join(kinds)} are given together; keep one of them")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import json
 import os
@@ -18,6 +17,7 @@ from airflow_provider_raybatch.contract.arguments.sampling import check_sampling
 from airflow_provider_raybatch.contract.arguments.vllm_sampling import OTHER_SYSTEMS
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import nearest
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_lora
 from airflow_provider_raybatch.job.engine.gpu import memory_of_own_gpu
 from airflow_provider_raybatch.job.engine.sampling_values import tidied
@@ -200,9 +200,8 @@ def _check_names(
 def _meant(name: str, known: Collection[str]) -> str:
     if name in OTHER_SYSTEMS and "structured_outputs" in known:
         return f"; write {OTHER_SYSTEMS[name]}"
-    near = difflib.get_close_matches(name, known, n=1)
-    if near:
-        return f"; did you mean {near[0]!r}"
+    if near := nearest(name, known):
+        return f"; did you mean {near!r}"
     names = sorted(one for one in known if not one.startswith("_"))
     return (
         f" (it has {', '.join(names)})" if len(names) < _FEW else "; see vLLM's documentation for its names"

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,7 +18,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.contract.text import count_of, nearest
 from airflow_provider_raybatch.job.failures.public_reasons import public_reason
 from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
@@ -304,8 +303,8 @@ def _missing(field: str, name: str, columns: list[str], where: str, csv: SourceF
 
     :param csv: a file whose first row, which may be one of values, names the columns.
     """
-    near = difflib.get_close_matches(name, columns, n=1, cutoff=0.6)
-    meant = f"; did you mean {near[0]!r}" if near else ""
+    near = nearest(name, columns)
+    meant = f"; did you mean {near!r}" if near else ""
     for other in OTHER_DELIMITERS:
         if csv is not None and any(name in column.split(other) for column in columns):
             meant = f"; set {csv.options_with(delimiter=other)} if that separates them"

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import nearest
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_reasoning
 from airflow_provider_raybatch.job.engine.reasoning import BEGINS, ENDS, left_tags
 from airflow_provider_raybatch.job.failures.diagnosis import short
@@ -77,8 +77,8 @@ def _check_parser(spec: BatchInferenceSpec, tokenizer: Any) -> str:
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    meant = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+    near = nearest(name, known)
+    meant = f"did you mean {near!r}?" if near else f"it has {', '.join(known)}"
     return f"vLLM {vllm_compat.installed_version()} has no reasoning_parser {name!r}; {meant.rstrip('?')}"
 
 

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import nearest
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_tools
 from airflow_provider_raybatch.job.engine.token_ids import check_end
 from airflow_provider_raybatch.job.failures.diagnosis import short
@@ -29,8 +29,8 @@ def check_tools(spec: BatchInferenceSpec) -> None:
                 raise PreflightError(f"tools: {number}: function: parameters {error}.") from None
     name, known = spec.tool_call_parser, vllm_compat_tools.tool_parsers()
     if name is not None and known and name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        meant = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}."
+        near = nearest(name, known)
+        meant = f"did you mean {near!r}?" if near else f"it has {', '.join(known)}."
         version = vllm_compat.installed_version()
         raise PreflightError(f"tool_call_parser: vLLM {version} has no parser {name!r}; {meant}")
 

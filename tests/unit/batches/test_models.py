@@ -100,7 +100,7 @@ def test_users_and_roles_bound_who_may_name_it(
         ({"../a": ECHO}, "model '../a': a name has up to 200"),
         ({"a": []}, "model 'a': it must be a JSON object of arguments, but it is []"),
         ({"a": {}}, "model 'a': model: a value is needed here"),
-        ({"a": {**ECHO, "engin": 1}}, "engin: it is neither .* did you mean 'engine'?"),
+        ({"a": {**ECHO, "ENGIN": 1}}, "ENGIN: it is neither .* did you mean 'engine'?"),
         ({"a": {**ECHO, "served_batch": {}}}, "served_batch: it is neither an argument"),
         ({"a": {**ECHO, "source": "/x"}}, "source: the task of a batch sets it; remove it"),
         ({"a": {**ECHO, "prompt": "x"}}, "prompt: it has no effect with format 'openai_batch'"),

@@ -223,7 +223,7 @@ def test_a_template_that_is_no_text(tmp_path: Path) -> None:
             ("--argument", "colour=red"),
             "has no 'colour' that shapes its job; see docs/reference/operators.md",
         ),
-        (("--argument", "max_error=1"), "has no 'max_error' that shapes its job; did you mean 'max_errors'?"),
+        (("--argument", "MAX_ERROR=1"), "has no 'MAX_ERROR' that shapes its job; did you mean 'max_errors'?"),
         (("--prompt", "{row.x}"), "no batch inference was named"),
     ],
 )

@@ -289,7 +289,7 @@ def test_generators_become_lists() -> None:
         ("max_completion_tokens", "write sampling={'max_tokens': ...}."),
         ("temperature", "put it into sampling={'temperature': ...}."),
         ("max_model_len", "put it into engine_args={'max_model_len': ...}."),
-        ("promt", "did you mean 'prompt'?"),
+        ("PROMT", "did you mean 'prompt'?"),
         ("output_path", "did you mean 'destination'?"),
     ],
 )

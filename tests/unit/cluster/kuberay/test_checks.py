@@ -159,7 +159,7 @@ def test_a_mistake_is_one_sentence(arguments: dict[str, Any], sentence: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "remedy"), [("gpu_per_worker", "did you mean 'gpus_per_worker'?"), ("x", "known are image, ")]
+    ("name", "remedy"), [("GPU_PER_WORKER", "did you mean 'gpus_per_worker'?"), ("x", "known are image, ")]
 )
 def test_a_misspelt_argument_is_one_sentence(name: str, remedy: str) -> None:
     with pytest.raises(SpecError) as caught:

@@ -39,8 +39,8 @@ def vllm(args: dict[str, Any] | None = None, **fields: Any) -> Any:
     ("args", "sentence"),
     [
         (
-            {"tensor_paralel_size": 2},
-            "has no argument 'tensor_paralel_size'; did you mean 'tensor_parallel_size'.",
+            {"TENSOR_PARALEL_SIZE": 2},
+            "has no argument 'TENSOR_PARALEL_SIZE'; did you mean 'tensor_parallel_size'.",
         ),
         ({"xyzzy": 1}, "has no argument 'xyzzy'; see vLLM's documentation for its names."),
     ],

@@ -40,7 +40,7 @@ def test_unknown_tool_call_parser_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(vllm_compat_tools, "tool_parsers", lambda: ["hermes", "mistral"])
     monkeypatch.setattr("airflow_provider_raybatch.job.engine.vllm_compat.installed_version", lambda: "0.29")
     job = {"engine": "vllm", "tools": [ADD]}
-    for name, meant in {"herms": "did you mean 'hermes'?", "xyz": "it has hermes, mistral."}.items():
+    for name, meant in {"HERMS": "did you mean 'hermes'?", "xyz": "it has hermes, mistral."}.items():
         with pytest.raises(PreflightError) as refused:
             check_tools(spec(**job, tool_call_parser=name))
         assert str(refused.value) == f"tool_call_parser: vLLM 0.29 has no parser {name!r}; {meant}"
