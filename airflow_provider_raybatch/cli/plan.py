@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from airflow_provider_raybatch.cli.last_run import dataset_at
 from airflow_provider_raybatch.cli.preview_job import run_preview_job
+from airflow_provider_raybatch.cli.reports import Wanted, find_report
 from airflow_provider_raybatch.cli.tables import console, show_findings, show_table
 from airflow_provider_raybatch.cli.task_of import BatchTask
 from airflow_provider_raybatch.cli.terminal import json_line, steady
@@ -19,9 +21,11 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.events import Planned
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.preview import PlanReport, PreviewRequest, PromptTokens
+from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.report import words
 
+_OF_RATES = ("model", "engine", "engine_args", "accelerator_type", "num_gpus")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -39,9 +43,7 @@ def show_plan(options: Namespace) -> None:
     to = console()
     to.print(Text(steady(f"{task.title}: {_source(report)}"), style="bold"))
     if last is not None:
-        cost = "" if last["cost"] is None else f" and {words.money(last['cost'], last['currency'])}"
-        left = f"{count_of(report.remaining or 0, 'row')} left, at the rates of the last run, {last['run']}"
-        to.print(Text(steady(f"{left}: {words.seconds(last['seconds'])}{cost}")))
+        to.print(Text(steady(f"{count_of(report.remaining or 0, 'row')} left, {_valued(last)}")))
     if report.prompt_tokens is not None:
         _show_tokens(to, report.prompt_tokens)
     for step, tokens in report.later_steps.items():
@@ -51,8 +53,19 @@ def show_plan(options: Namespace) -> None:
     show_findings(to, report, task.notes)
 
 
+def _valued(last: Mapping[str, Any]) -> str:
+    if last["changed"]:
+        changed = " and ".join(last["changed"])
+        return f"not valued: the last run, {last['run']}, had another {changed}, so its rates do not apply"
+    cost = "" if last["cost"] is None else f" and {words.money(last['cost'], last['currency'])}"
+    return f"at the rates of the last run, {last['run']}: {words.seconds(last['seconds'])}{cost}"
+
+
 def _as_last_run(task: BatchTask, report: PlanReport) -> dict[str, Any] | None:
-    """Time and money at the rates of the task's last dataset, at its destination or beside it."""
+    """Time and money at the rates of the task's last dataset, at its destination or beside it.
+
+    Both are ``None`` where arguments on which the rates depend have changed since.
+    """
     dag_id, task_id = task.names
     for place in filter(None, (task.spec.destination, task.spec.destination.rpartition("/")[0])):
         with suppress(RaybatchError):
@@ -64,11 +77,21 @@ def _as_last_run(task: BatchTask, report: PlanReport) -> dict[str, Any] | None:
             asked = counts.input * paid / ((paid + saved) or 1)  # `resumed` has those of earlier attempts
             if not timing.rows_per_second or not asked or report.remaining is None:
                 return None
+            found = {"run": manifest.owner.run_id, "currency": manifest.currency}
+            if changed := _changed(task, find_report(manifest.manifest_uri, task.aws_conn_id, Wanted())):
+                return {**found, "changed": changed, "seconds": None, "cost": None}
             cost = None if manifest.cost is None else round(manifest.cost / asked * report.remaining, 6)
             seconds = timing.startup_seconds + report.remaining / timing.rows_per_second
-            money = {"cost": cost, "currency": manifest.currency}
-            return {"run": manifest.owner.run_id, "seconds": round(seconds, 1), **money}
+            return {**found, "changed": [], "seconds": round(seconds, 1), "cost": cost}
     return None
+
+
+def _changed(task: BatchTask, last: Report) -> list[str]:
+    """Arguments on which rates depend that the last run had otherwise; none where it did not note them."""
+    from airflow_provider_raybatch.job.output.report import explaining
+
+    now = explaining(task.spec)
+    return [one for one in _OF_RATES if last.arguments and last.arguments.get(one) != now.get(one)]
 
 
 def _source(report: PlanReport) -> str:

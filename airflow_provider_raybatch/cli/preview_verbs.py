@@ -58,11 +58,11 @@ PREVIEW_VERBS = (
         function="plan:show_plan",
         summary="Show how long prompts are, and each size of the job with its reason",
         description=(
-            "Show rows and bytes of the source, how many tokens the prompts of each step have (images are "
-            "not counted), what a smaller max_model_len would cut off, and each size that the job would have "
-            "on the cluster as it is now. Where the task has a dataset at its destination or beside it, also "
-            "time and cost at that run's rates. A job without GPUs reports it; it starts no engine, and "
-            "writes nothing to the destination."
+            "Show rows and bytes of the source, how many tokens the prompts of each step have (and how those "
+            "of images were counted), what a smaller max_model_len would cut off, and each size that the job "
+            "would have on the cluster as it is now. Where the task has a dataset at its destination or "
+            "beside it, also time and cost at that run's rates, unless model, engine or GPUs have changed. A "
+            "job without GPUs reports it; it starts no engine, and writes nothing to the destination."
         ),
         examples=(
             "plan --dag dags/nightly.py --task label",

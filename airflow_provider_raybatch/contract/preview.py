@@ -72,8 +72,8 @@ class PreviewRow(ContractModel):
     :param row_id: value of the id column, if one is declared.
     :param messages: as they are rendered; together at most 8,000 characters, the rest is cut with a mark.
     :param sampling: the row's own parameters, as JSON; empty if it has none.
-    :param tokens: of the prompt, chat template included, or of the longest of a row's chunks or pairs;
-        ``None`` if they could not be counted.
+    :param tokens: of the prompt, chat template and images included, or of the longest of a row's chunks or
+        pairs; ``None`` if they could not be counted.
     :param cut_tokens: how many are cut off by ``on_overlong='truncate'``, of the whole row.
     :param key: the request key, 32 hex digits; ``None`` if the row makes no request, or the model could not
         be checked.

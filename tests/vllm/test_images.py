@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.engine import vllm_compat_media
+from airflow_provider_raybatch.job.media.load import Loaded
 from airflow_provider_raybatch.job.row import IMAGE_PART, Request, RowFailure
 from tests.support.pictures import Pixels, asking_about, images, picture
 
@@ -276,3 +277,19 @@ def test_the_first_rows_show_wrong_counts(model: str) -> None:
     assert [(place, one.step) for place, one in found.failures] == [(1, "media"), (2, "media")]
     with pytest.raises(PreflightError, match=r"^images: none of the first 2 rows becomes tokens; the first"):
         check_model(asked, rows[1:], {})
+
+
+def test_a_plan_counts_images_as_the_engine_does(
+    engine: Any, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_provider_raybatch.job.preview import tokens
+
+    rng = random.Random(5)
+    asked = [row(rng) for _ in range(8)]
+    pixels = iter([one for _, one in asked])
+    monkeypatch.setattr(tokens, "load", lambda *_: Loaded(next(pixels), ()))
+    access: Any = object()
+    counter = tokens.VllmCounter(spec(model=model, engine_args=ARGS, images=["picture"]), access)
+    found = counter.count([request for request, _ in asked])
+    assert [one.sent for one in found] == [one.input_tokens for one in ours(engine, *asked)]
+    assert {one.images for one in found} == {"processor"}

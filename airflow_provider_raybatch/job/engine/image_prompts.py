@@ -11,6 +11,9 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.engine import vllm_compat_media
 from airflow_provider_raybatch.job.request.row_text import texts_of
@@ -86,6 +89,14 @@ class ImagePrompts:
                     raise
                 text = own
         return text if isinstance(text, list) else self._mismatch(request, text) or text
+
+    def tokens_with(self, ids: list[int], pixels: Sequence[npt.NDArray[np.uint8]]) -> int:
+        """Tokens of a prompt with its images, as the model's processor makes them.
+
+        :param ids: of the rendered text, with a placeholder for each image.
+        :raises Exception: vLLM, or the model's processor, can't use the images.
+        """
+        return len(vllm_compat_media.engine_input(self._renderer, ids, pixels)["prompt_token_ids"])
 
     def _surplus(self, count: int) -> RowFailure | None:
         """Why the model takes none of a row's images, or not so many."""

@@ -385,7 +385,10 @@ def renderer_for(config: Any) -> Any:
 
     # The whole config needs the accelerator; renderers read no more of it than this.
     whole = SimpleNamespace(
-        model_config=config, parallel_config=ParallelConfig(), observability_config=ObservabilityConfig()
+        model_config=config,
+        parallel_config=ParallelConfig(),
+        observability_config=ObservabilityConfig(),
+        cache_config=SimpleNamespace(enable_prefix_caching=True),
     )
     return renderer_from_config(whole)
 

@@ -69,6 +69,7 @@ def preview(found: Inspected, wanted: PreviewRequest, refusals: Refusals) -> Pre
         question = Question(found.asked(), picked, counts=not found.no_tokens, keeps=True)
         with refusals.caught():
             made.counted = tokens.ask(question)
+            made.counted.note_images(refusals)
         if made.counted.problem and found.checked is not None:  # else the check of the model says why
             refusals.refuse(made.counted.problem)
         made.rows = _shown(found, made.counted, is_first=wanted.seed is None, refusals=refusals)

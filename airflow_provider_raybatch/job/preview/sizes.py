@@ -37,8 +37,6 @@ def plan_report(found: Inspected, request: PreviewRequest, refusals: Refusals) -
     remaining = found.unfinished
     sizing: Plan | None = None
     if source is not None and found.sampled is not None:
-        if found.spec.image_columns:
-            refusals.note("images: the tokens of images are not counted, since only their pixels tell them")
         with refusals.caught():
             counted = _counted(found, request, refusals)
             for number, step in enumerate(found.spec.steps or ()):
@@ -79,6 +77,7 @@ def _counted(
         if found.checked is not None:  # else the check of the model says why
             refusals.refuse(made.problem)
         return None
+    made.note_images(refusals)
     is_sample = len(picked) < len(chunks)
     if not is_sample and not step:
         with refusals.caught():

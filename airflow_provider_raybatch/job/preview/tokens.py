@@ -12,23 +12,37 @@ import ray
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.private_package import set_environment
+from airflow_provider_raybatch.job.engine.base import overlong
 from airflow_provider_raybatch.job.engine.echo import EchoEngine, words_of
 from airflow_provider_raybatch.job.engine.echo_args import check_echo
 from airflow_provider_raybatch.job.engine.sampling_values import whole_number
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Chunk
+from airflow_provider_raybatch.job.media.allowed import ImageAccess, image_access
+from airflow_provider_raybatch.job.media.load import load
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.preflight.engine_check import beside_the_model
 from airflow_provider_raybatch.job.preflight.model_check import prompt_encoder
 from airflow_provider_raybatch.job.preview.picked import MOST_COUNTED, shares
+from airflow_provider_raybatch.job.preview.refusals import Refusals
 from airflow_provider_raybatch.job.replica.request_builder import PreparedRow, RequestBuilder, read_columns
 from airflow_provider_raybatch.job.row import NOT_ASKED, Request, RowFailure
 from airflow_provider_raybatch.job.run.cpu_tasks import on_this_node, users_code
 from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.storage.errors import StorageError
 
 _MOST_KINDS = 1024
 _MOST_TASKS = 64
+_IMAGES = {
+    "processor": "the model's processor counted the tokens of the images of {}",
+    "mean": "those of {} more count with the mean of these",
+    "none": "the tokens of the images of {} are not counted",
+    "one": "each counts as one token, as the echo engine has it",
+}
+_MOST_PROCESSED = 32
+"""Rows of a task whose images are loaded, which may take a second each."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +53,8 @@ class PromptLength:
     :param sent: that the engine gets for the row; -1 if the row fails.
     :param max_tokens: of its response; -1 if the context alone limits it.
     :param cut: that are cut off, of all requests of its row.
+    :param images: tokens of its images, which the other numbers have: ``processor``, ``mean``, ``one`` (each
+        counts as one) or ``none``; empty without images.
     """
 
     whole: int = -1
@@ -46,6 +62,7 @@ class PromptLength:
     max_tokens: int = -1
     failure: RowFailure | None = None
     cut: int = 0
+    images: str = ""
 
 
 class Counter(Protocol):
@@ -76,18 +93,22 @@ class EchoCounter:
             else:
                 several = [sum(map(len, pair)) for pair in encoded.pairs]
                 longest = max(several) if len(several) > 1 else encoded.words + encoded.cut
-                found.append(PromptLength(longest, encoded.words, most, cut=encoded.cut))
+                images = "one" if request.images else ""
+                found.append(PromptLength(longest, encoded.words, most, cut=encoded.cut, images=images))
         return found
 
 
 class VllmCounter:
-    """Of vLLM: the model's chat template and tokenizer.
+    """Of vLLM: the model's chat template and tokenizer, and for some rows its processor of images.
 
+    :param access: what images may be read; ``None`` counts none.
     :raises PreflightError: the model can't be loaded.
     """
 
-    def __init__(self, spec: BatchInferenceSpec) -> None:
+    def __init__(self, spec: BatchInferenceSpec, access: ImageAccess | None = None) -> None:
         self._encoder, self.context, defaults = prompt_encoder(spec)
+        self._access = access
+        self._images = self._tokens = self._processed = 0
         self._sampling = {**defaults, **spec.sampling}
         self._refused: dict[str, RowFailure | None] = {}
 
@@ -103,8 +124,43 @@ class VllmCounter:
             failure = fitted if isinstance(fitted, RowFailure) else self._refusal(request)
             sent = -1 if isinstance(fitted, RowFailure) or failure else len(fitted)
             cut = len(ids) - sent if sent >= 0 else 0
-            found.append(PromptLength(self._encoder.longest(ids), sent, most, failure, cut))
+            length = PromptLength(self._encoder.longest(ids), sent, most, failure, cut)
+            if request.images:
+                length = self._with_images(request, fitted if isinstance(fitted, list) else ids, length)
+            found.append(length)
         return found
+
+    def _with_images(self, request: Request, ids: list[int], length: PromptLength) -> PromptLength:
+        """By the model's processor for the first rows; after them by the mean of their images."""
+        made, how, count = self._processed_tokens(request, ids, length), "processor", len(request.images)
+        if isinstance(made, RowFailure):
+            return replace(length, sent=-1, failure=made)
+        if made is None:
+            made, how = round(count * self._tokens / (self._images or 1)), "mean" if self._images else "none"
+        else:
+            self._images, self._tokens = self._images + count, self._tokens + made
+        whole, sent, failure = length.whole + made, length.sent + made, length.failure
+        if how == "processor" and sent >= self.context:
+            failure = overlong(sent, self.context)
+        return replace(length, whole=whole, sent=-1 if failure else sent, failure=failure, images=how)
+
+    def _processed_tokens(
+        self, request: Request, ids: list[int], length: PromptLength
+    ) -> RowFailure | int | None:
+        """Tokens of its images, why the row fails, or ``None`` if a store, or no processor, was asked."""
+        images = self._encoder.images
+        if self._access is None or images is None or length.sent < 0 or self._processed >= _MOST_PROCESSED:
+            return None
+        self._processed += 1
+        try:
+            loaded = load(request.images, self._access)
+            if isinstance(loaded, RowFailure):
+                return loaded
+            return images.tokens_with(ids, loaded.pixels) - len(ids)
+        except StorageError:
+            return None
+        except Exception as error:  # vLLM's, or of a model's processor, as in the engine
+            return RowFailure.of("media", error)
 
     def _refusal(self, request: Request) -> RowFailure | None:
         """Why vLLM refuses the row's own sampling parameters; ``None`` if it takes them."""
@@ -167,6 +223,14 @@ class Counted:
     context: int = 0
     problem: str = ""
 
+    def note_images(self, refusals: Refusals) -> None:
+        """Note how images were counted, if rows have any."""
+        counted_by = [one.images for one in self.lengths]
+        told = [text.format(count_of(counted_by.count(how), "row")) for how, text in _IMAGES.items()
+                if how in counted_by]  # fmt: skip
+        if told:
+            refusals.note(f"images: {'; '.join(told)}")
+
 
 def ask(question: Question) -> Counted:
     """Render and count in tasks: on nodes with the model, and users' code apart from this process."""
@@ -219,7 +283,8 @@ def counted(question: Question) -> Counted:
     counter: Counter | None = None
     if question.counts:
         try:
-            counter = EchoCounter(job.spec) if job.spec.engine == "echo" else VllmCounter(job.spec)
+            access = image_access(job.spec, job.listing, job.credentials)
+            counter = EchoCounter(job.spec) if job.spec.engine == "echo" else VllmCounter(job.spec, access)
             found.context = counter.context
         except RaybatchError as error:
             found.problem = str(error)

@@ -255,11 +255,17 @@ def test_tokens_of_all_steps_are_shown(ray: FakeRay, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("run", "cost", "shown"),
+    ("run", "cost", "changed", "shown"),
     [
-        ("night-1", 3.0, "1,000 rows left, at the rates of the last run, r1: 8 min 30 s and 300.00 EUR"),
-        ("night-2", None, "1,000 rows left, at the rates of the last run, r1: 8 min 30 s"),
-        (None, None, None),
+        ("night-1", 3.0, [], "at the rates of the last run, r1: 8 min 30 s and 300.00 EUR"),
+        ("night-2", None, [], "at the rates of the last run, r1: 8 min 30 s"),
+        (
+            "night-1",
+            3.0,
+            ["model", "engine_args"],
+            "not valued: the last run, r1, had another model and engine_args, so its rates do not apply",
+        ),
+        (None, None, None, None),
     ],
 )
 def test_time_and_money_are_those_of_the_last_run(
@@ -269,12 +275,14 @@ def test_time_and_money_are_those_of_the_last_run(
     monkeypatch: pytest.MonkeyPatch,
     run: str | None,
     cost: float | None,
+    changed: list[str] | None,
     shown: str | None,
 ) -> None:
     """At the task's destination or, where each run has one of its own, beside it."""
     if run is not None:
         without_cluster(monkeypatch)
-        attempt(LocalFolder(str(tmp_path / "out/night-1")), 1, numbered(tmp_path / "in.jsonl", 10))
+        had = {"model": "older", "engine_args": {"max_model_len": 4096}} if changed else {"model": "m"}
+        attempt(LocalFolder(str(tmp_path / "out/night-1")), 1, numbered(tmp_path / "in.jsonl", 10), **had)
         (file,) = (tmp_path / "out/night-1/manifests").glob("*.json")
         for path in (file, tmp_path / "out/night-1/manifest.json"):
             manifest = json.loads(path.read_bytes())
@@ -283,13 +291,15 @@ def test_time_and_money_are_those_of_the_last_run(
             manifest["timing"] |= {"rows_per_second": 2.0, "startup_seconds": 10.0}
             path.write_text(json.dumps(manifest))
     reporting(ray, events.Planned(report=REPORT))
-    options = (*OPTIONS[:-1], str(tmp_path / f"out/{run}"))
+    options = (*OPTIONS[:-1], str(tmp_path / f"out/{run}"), "--engine", "echo")
     main(["plan", *options])
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    assert [line for line in lines if "last run" in line] == ([] if shown is None else [shown])
+    valued = [line for line in lines if "last run" in line]
+    assert valued == ([] if shown is None else [f"1,000 rows left, {shown}"])
     main(["plan", "--json", *options])
     last = json.loads(capsys.readouterr().out)["as_last_run"]
-    assert last == (shown and {"run": "r1", "seconds": 510.0, "cost": cost and 300.0, "currency": "EUR"})
+    values = {"seconds": None, "cost": None} if changed else {"seconds": 510.0, "cost": cost and 300.0}
+    assert last == (shown and {"run": "r1", "currency": "EUR", "changed": changed, **values})
 
 
 def test_a_destination_below_the_root_has_no_last_run_here(

@@ -170,7 +170,7 @@ def test_a_node_with_vllm_is_waited_for(
     monkeypatch.setattr(cluster_view, "gpu_node", lambda _: next(iter(came), None))
     monkeypatch.setattr(cluster_view, "wait_for", lambda *_: came.append("node-1"))
     monkeypatch.setattr(inspection, "check_engine", lambda *_: ModelCheck())
-    monkeypatch.setattr(tokens, "VllmCounter", tokens.EchoCounter)
+    monkeypatch.setattr(tokens, "VllmCounter", lambda job, _: tokens.EchoCounter(job))
     monkeypatch.setattr(ask, "_waited_for", lambda *_: [RowAnswer(ordinal=0)])
     source = texts(tmp_path / "in.jsonl", "a")
     fields = {

@@ -188,13 +188,14 @@ def test_prompts_of_all_steps_are_planned(tmp_path: Path, report_of: ReportOf) -
     assert report.refusals == ()
 
 
-def test_a_plan_says_that_images_are_not_counted(tmp_path: Path, report_of: ReportOf) -> None:
+def test_a_plan_says_how_it_counted_images(tmp_path: Path, report_of: ReportOf) -> None:
     path = tmp_path / "in.jsonl"
     path.write_bytes(as_jsonl([{"photo": str(tmp_path / "x.png")}]))
     step = {"name": "see", "prompt": "look", "images": "photo"}
     for given in ({"prompt": "look", "images": "photo"}, {"steps": [step]}):
         report = report_of(LocalFolder(str(tmp_path / "out")), str(path), "plan", **given)
-        assert any("the tokens of images are not counted" in notice for notice in report.notices)
+        assert "images: each counts as one token, as the echo engine has it" in report.notices
+        assert report.prompt_tokens.total == 2
 
 
 def test_each_size_has_its_reason(tmp_path: Path, report_of: ReportOf) -> None:
@@ -235,7 +236,7 @@ def test_a_model_that_no_gpu_holds_is_refused(
     checked = ModelCheck(sizes=model_sizes(SHAPES["70B"], None, None))
     monkeypatch.setattr(inspection, "check_engine", lambda *_: checked)
     monkeypatch.setattr(inspection, "vllm_is_here", lambda: True)
-    monkeypatch.setattr(tokens, "VllmCounter", tokens.EchoCounter)
+    monkeypatch.setattr(tokens, "VllmCounter", lambda job, _: tokens.EchoCounter(job))
     monkeypatch.setattr(cluster_view, "view", lambda: Cluster((HEAD, DGX)))
     source = numbered(tmp_path / "in.jsonl", 5)
     fields = {"engine": "vllm", "model": "acme/large", "engine_args": {"max_model_len": 8192}}
@@ -253,7 +254,7 @@ def test_the_context_that_the_job_derives_is_shown(
     checked = ModelCheck(context=131_072, needed=2000, sizes=model_sizes(SHAPES["8B"], None, None))
     monkeypatch.setattr(inspection, "check_engine", lambda *_: checked)
     monkeypatch.setattr(inspection, "vllm_is_here", lambda: True)
-    monkeypatch.setattr(tokens, "VllmCounter", tokens.EchoCounter)
+    monkeypatch.setattr(tokens, "VllmCounter", lambda job, _: tokens.EchoCounter(job))
     l4 = {"CPU": 8.0, "GPU": 1.0, "accelerator_type:L4": 1.0}
     monkeypatch.setattr(cluster_view, "view", lambda: Cluster((HEAD, l4)))
     source = texts(tmp_path / "in.jsonl", "short", "w " * 28_000)
