@@ -212,6 +212,10 @@ class Transport:
                 f"{url} redirects in a loop or to another server ({error}); correct the url."
             )
         what = plain_reason(error)
+        if isinstance(error, httpx.RemoteProtocolError) and "illegal" in what:
+            return NotARayDashboardError(
+                f"{url} speaks no HTTP ({what}); give the port of Ray's dashboard, by default 8265."
+            )
         return ClusterUnreachableError(
             f"The Ray cluster at {url} gave no answer ({what}); check that its dashboard runs and can be "
             "reached from here."

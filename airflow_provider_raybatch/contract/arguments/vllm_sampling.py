@@ -7,6 +7,7 @@ one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,6 +55,13 @@ OTHER_SYSTEMS: Mapping[str, str] = {
 """Names of OpenAI, Transformers, SGLang and older vLLM, each with what to write instead."""
 
 
+_RANGES = {
+    "temperature": (0, math.inf), "top_p": (0, 1), "min_p": (0, 1), "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2), "max_tokens": (1, math.inf),
+}  # fmt: skip
+"""Least and greatest values that each version of vLLM takes."""
+
+
 def meant(name: str) -> str | None:
     """What to write instead of `name`, after a semicolon; ``None`` where nothing is known."""
     if name in OTHER_SYSTEMS:
@@ -67,9 +75,13 @@ def check_vllm_sampling(values: Mapping[str, Any]) -> None:
 
     :raises ValueError: one sentence, without the name of the argument.
     """
-    for name in values:
+    for name, value in values.items():
         if name not in SAMPLING and (remedy := meant(name)) is not None:
             raise ValueError(f"{name}: vLLM has no such sampling parameter; {remedy}")
+        least, most = _RANGES.get(name, (-math.inf, math.inf))
+        if isinstance(value, (int, float)) and not least <= value <= most:
+            wanted = f"at least {least}" if most == math.inf else f"from {least} to {most}"
+            raise ValueError(f"{name}: it must be {wanted}, but it is {value}")
     structured = values.get("structured_outputs")
     if structured is None:
         return

@@ -76,6 +76,20 @@ async def test_status_codes_become_the_right_error(ray, client, code, body, kind
     assert ray.count("GET") == (QUICK.attempts if repeated else 1)
 
 
+async def test_another_protocol_is_not_a_dashboard():
+    """Here HTTP/2, as Ray's GCS speaks it."""
+
+    async def answer(reader, writer):
+        writer.write(b"\0\0\x12\4\0\0\0\0\0\0\3\x7f\xff\xff\xff\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, RayJobsClient(ClusterAddress(url), retries=QUICK) as client:
+        with pytest.raises(NotARayDashboardError, match=rf"^{url} speaks no HTTP \(.*by default 8265\.$"):
+            await client.version()
+
+
 @pytest.mark.parametrize("body", ["<html>Welcome</html>", '{"version": "7"}'])
 async def test_web_page_is_not_a_dashboard(ray, client, body):
     ray.stage("GET", "/api/version", (200, body))
