@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Property tests have the same result on each run, however slow the machine is. And a browser."""
+"""Property tests have the same result on each run, however slow the machine is; and shared fixtures."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.approved import assert_sentences  # noqa: F401 - a fixture
 from tests.support.browser import browser  # noqa: F401 - a fixture
 
 settings.register_profile(

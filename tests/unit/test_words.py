@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.approved import FILE, read_tables
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("airflow_provider_raybatch", "tests", "benchmarks", "dags_examples", "docs", ".ci")
 AVOIDED = re.compile(r"\b(?:nobody|somebody|anybody|everybody|whom|of which)\b.{0,30}", re.IGNORECASE)
@@ -39,6 +41,17 @@ def test_prose_uses_plain_words(folder: str) -> None:
     assert found == {}
 
 
+def test_approved_sentences_use_plain_words() -> None:
+    found = [
+        words.group()
+        for path in sorted((ROOT / "tests").rglob(FILE))
+        for lines in read_tables(path).values()
+        for line in lines
+        if (words := AVOIDED.search(sentence := line.partition(" -> ")[2]) or ONE_OF_MANY.search(sentence))
+    ]
+    assert found == []
+
+
 def test_an_avoided_word_is_found() -> None:
     source = 'x = "nobody"  # for whom\n\n\ndef f():\n    """Somebody calls it."""\n'
     assert AVOIDED.findall("\n".join(prose(source))) == ["whom", "Somebody calls it."]
@@ -49,6 +62,9 @@ PLURAL = re.compile(
     r"|columns|chunks|prompts|nodes|GPUs|requests|responses|lines|times|characters|bytes|values|words|questions"
     r"|submissions|attempts)\b(?!/)"
 )
+
+
+ONE_OF_MANY = re.compile(r"(?<![\w.,-])1" + PLURAL.pattern)
 
 
 def counts_without_singular(source: str) -> Iterator[str]:

@@ -18,6 +18,7 @@ from airflow_provider_raybatch.contract.events import (
 )
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary, Tokens
+from tests.support.approved import AssertSentences
 from tests.support.refused import HOSTILE, unfit_for_logs
 
 KEY = "ab" * 32
@@ -109,51 +110,8 @@ def test_other_lines_are_not_events(text: str) -> None:
     assert read_line(text, KEY) is None
 
 
-@pytest.mark.parametrize(
-    ("event", "text"),
-    [
-        (
-            Progress(done=1500, total=3000, rows_per_second=12.34, output_tokens_per_second=1234.5),
-            "1,500 of 3,000 rows (50.0 %), 12.3 rows/s, 1,234 tokens/s",
-        ),
-        (
-            Progress(done=1, total=3, errors=1, eta_seconds=3725.0),
-            "1 of 3 rows (33.3 %), 1 failed, about 1 h 2 min left",
-        ),
-        (Progress(done=7, total=700, rows_per_second=0.0125), "7 of 700 rows (1.0 %), 0.013 rows/s"),
-        (Progress(done=0, total=0, eta_seconds=59.6), "0 of 0 rows, about 1 min 0 s left"),
-        (Progress(done=0, total=1, eta_seconds=5), "0 of 1 row (0.0 %), about 5 s left"),
-        (Progress(done=3, total=3, eta_seconds=0), "3 of 3 rows (100.0 %)"),
-        (
-            Progress(done=1, total=2, eta_seconds=9, cost=1.234, expected_cost=4.5, currency="EUR"),
-            "1 of 2 rows (50.0 %), about 9 s left, cost 1.23 EUR, about 4.50 at the end",
-        ),
-        (
-            Progress(done=2, total=2, cost=0.0042, expected_cost=0.0042, currency="USD"),
-            "2 of 2 rows (100.0 %), cost 0.0042 USD",
-        ),
-        (Progress(done=1, total=2, cost=0.0, expected_cost=0.0, currency="USD"), "1 of 2 rows (50.0 %)"),
-        (EVENTS[1], "ü"),
-        (EVENTS[3], "poison_row: x"),
-        (EVENTS[4], f"1,200 of 1,203 rows found, committed earlier at {URI} (3 failed); {MANIFEST}"),
-        (
-            committed(tokens_paid=1, tokens_saved=1234),
-            f"1,200 of 1,203 rows committed at {URI} (3 failed); 1 token paid, 1,234 saved; {MANIFEST}",
-        ),
-        (
-            committed(unanswered=2),
-            f"1,200 of 1,203 rows committed at {URI} (1 failed, 2 not asked before the batch ended); "
-            f"{MANIFEST}",
-        ),
-        (
-            committed(tokens_paid=5000, gpu_seconds=1234.5),
-            f"1,200 of 1,203 rows committed at {URI} (3 failed); 5,000 tokens paid, 0 saved, 1,234 GPU "
-            f"seconds; {MANIFEST}",
-        ),
-    ],
-)
-def test_for_people(event: Any, text: str) -> None:
-    assert event.text() == text
+def test_for_people(assert_sentences: AssertSentences) -> None:
+    assert_sentences(lambda event: event.text())
 
 
 def test_which_failures_a_retry_can_mend() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.approved import AssertSentences
 from tests.support.specs import spec, spec_error
 
 CHAT = "which takes one text a row and no chat; use prompt_column, or prompt for a template of it."
@@ -79,30 +80,8 @@ def test_generate_refuses_what_is_about_vectors() -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("pooling", "sentence"),
-    [
-        (
-            {"normalize": True},
-            "pooling: model_task 'embed' has no parameter 'normalize'; write 'use_activation'.",
-        ),
-        (
-            {"task": "embed"},
-            "pooling: model_task 'embed' has no parameter 'task'; it has 'dimensions' and 'use_activation'.",
-        ),
-        (
-            {"dimensions": 0},
-            "pooling: dimensions: it must be a whole number of at least 1, but it is 0.",
-        ),
-        (
-            {"dimensions": True},
-            "pooling: dimensions: it must be a whole number of at least 1, but it is True.",
-        ),
-        ({"use_activation": 1}, "pooling: use_activation: it must be true or false, but it is 1."),
-    ],
-)
-def test_wrong_pooling_is_refused(pooling: dict[str, Any], sentence: str) -> None:
-    assert spec_error(model_task="embed", pooling=pooling) == sentence
+def test_wrong_pooling_is_refused(assert_sentences: AssertSentences) -> None:
+    assert_sentences(lambda **pooling: spec_error(model_task="embed", pooling=pooling))
 
 
 def test_classify_has_an_activation_alone() -> None:
@@ -124,44 +103,8 @@ def test_a_query_goes_with_score_alone() -> None:
             )
 
 
-@pytest.mark.parametrize(
-    ("fields", "sentence"),
-    [
-        (
-            {"query": "q", "prompt": "{row.text}", "document": "{row.d}"},
-            "prompt: it has no effect with model_task 'score', which compares a query with documents; give "
-            "query, and document or documents_column.",
-        ),
-        (
-            {"query": "q", "prompt": None},
-            "document: exactly one of document, documents_column is needed, but none is given.",
-        ),
-        (
-            {"query": "q", "document": "{row.d}", "documents_column": "d"},
-            "document: exactly one of document, documents_column is needed, but document and "
-            "documents_column are given together.",
-        ),
-        (
-            {"document": "{row.d}"},
-            "query: documents are scored for one; give a template of it, or one text for all rows.",
-        ),
-        (
-            {"query": "q", "document": "{row.d}", "top_n": 2},
-            "top_n: document is one a row; remove it, or give a list with documents_column.",
-        ),
-        ({"query": "q", "documents_column": "d", "top_n": 0}, "top_n: it must be at least 1, but it is 0."),
-        (
-            {"query": "q", "document": "the same"},
-            "query: 'q' names no column, so each row would pay for the same request;",
-        ),
-        (
-            {"query": "{{ row.q }}", "documents_column": "d"},
-            "query: '{{ row.q }}' has double braces, which are Airflow's; write '{row.q}'.",
-        ),
-    ],
-)
-def test_a_score_needs_a_query_and_documents(fields: dict[str, Any], sentence: str) -> None:
-    assert spec_error(model_task="score", **fields).startswith(sentence)
+def test_a_score_needs_a_query_and_documents(assert_sentences: AssertSentences) -> None:
+    assert_sentences(lambda **fields: spec_error(model_task="score", **fields))
 
 
 def test_what_decides_a_score() -> None:

@@ -15,20 +15,12 @@ from airflow_provider_raybatch.contract.text import (
     plain_reason,
     storable,
 )
+from tests.support.approved import AssertSentences
 from tests.support.refused import HOSTILE, refused, unfit_for_logs
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (ValueError("no room\n  in it"), "no room in it"),
-        (KeyError("role_arn"), "there is no 'role_arn'"),
-        (TimeoutError(), "timeout error"),
-        (type("ReadTimeout", (Exception,), {})(" "), "read timeout"),
-    ],
-)
-def test_a_foreign_exception_is_said_without_its_class(error: Exception, said: str) -> None:
-    assert plain_reason(error) == said
+def test_a_foreign_exception_is_said_without_its_class(assert_sentences: AssertSentences) -> None:
+    assert_sentences(plain_reason)
 
 
 def test_the_nearest_name_ignores_case_and_is_another() -> None:

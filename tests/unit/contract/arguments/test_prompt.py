@@ -9,43 +9,14 @@ import pytest
 
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments
 from airflow_provider_raybatch.contract.base import parse
+from tests.support.approved import AssertSentences
 from tests.support.specs import spec, spec_error
 
 NO_COLUMN = "names no column, so each row would pay for the same request; "
 
 
-@pytest.mark.parametrize(
-    ("prompt", "message"),
-    [
-        (
-            {"prompt": "T {subject}"},
-            f"prompt: 'T {{subject}}' {NO_COLUMN}write {{subject}} as {{row.subject}} if it is a column.",
-        ),
-        (
-            {"prompt": "T {row.a or"},
-            f"prompt: 'T {{row.a or' {NO_COLUMN}write {{row.a as {{row.a}} if it is a column.",
-        ),
-        (
-            {"prompt": "T", "system_prompt": '{"a": 1} {row} {row.Ticket ID}'},
-            f"prompt: 'T' {NO_COLUMN}write {{row.Ticket ID}} as {{row['Ticket ID']}} if it is a column.",
-        ),
-        (
-            {"prompt": "T", "system_prompt": '{"a": 1} {row}'},
-            f"prompt: 'T' {NO_COLUMN}name one as {{row.name}}, or set n in sampling for several answers to "
-            "one request.",
-        ),
-        (
-            {"messages": [{"role": "user", "content": "T {{ row.x }}"}]},
-            "messages: '{{ row.x }}' has double braces, which are Airflow's; write '{row.x}'.",
-        ),
-        (
-            {"prompt": "{row.a} {{ row['b c'] }}"},
-            "prompt: \"{{ row['b c'] }}\" has double braces, which are Airflow's; write \"{row['b c']}\".",
-        ),
-    ],
-)
-def test_a_request_that_no_row_changes_is_refused(prompt: dict[str, Any], message: str) -> None:
-    assert spec_error(**prompt) == message
+def test_a_request_that_no_row_changes_is_refused(assert_sentences: AssertSentences) -> None:
+    assert_sentences(spec_error)
 
 
 @pytest.mark.parametrize(
