@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,12 +72,13 @@ def read_tables(path: Path) -> dict[str, list[str]]:
 
 def has_test(folder: Path, title: str) -> bool:
     module, *_, test = title.split("::")
-    return (folder / module).exists() and f"def {test}(" in (folder / module).read_text("utf-8")
+    uses_it = re.compile(rf"def {test}\([^)]*\bassert_sentences\b")
+    return (folder / module).exists() and uses_it.search((folder / module).read_text("utf-8")) is not None
 
 
 @pytest.fixture
 def assert_sentences(request: pytest.FixtureRequest) -> AssertSentences:
-    title = "::".join([request.path.name, *request.node.nodeid.split("::")[1:]])
+    title = "::".join([request.path.name, *request.node.nodeid.partition("[")[0].split("::")[1:]])
     places = {str(Path.cwd()): "<cwd>", f"{Path.home()}/": "<home>/"}
     if "tmp_path" in request.fixturenames:
         places[str(request.getfixturevalue("tmp_path"))] = "<tmp>"

@@ -17,7 +17,7 @@ TITLE = "test_x.py::test_y"
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     (tmp_path / FILE).write_text(f"{TITLE}\n  1 -> one\n  MOST -> 2\n\ntest_x.py::test_gone\n  1 -> 1\n")
-    (tmp_path / "test_x.py").write_text("def test_y(): ...")
+    (tmp_path / "test_x.py").write_text("def test_y(assert_sentences): ...\ndef test_gone(): ...")
     return Table(tmp_path / FILE, TITLE, {"MOST": 2}, {"two": "2"})
 
 

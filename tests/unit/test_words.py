@@ -64,7 +64,8 @@ PLURAL = re.compile(
 )
 
 
-ONE_OF_MANY = re.compile(r"(?<![\w.,-])1" + PLURAL.pattern)
+ONE_OF_MANY = re.compile(rf"(?<![\w.,-])1{PLURAL.pattern}(?! from index)")
+"""The last is how Pydantic says it."""
 
 
 def counts_without_singular(source: str) -> Iterator[str]:

@@ -17,6 +17,7 @@ from airflow_provider_raybatch.decorators.ray_batch import ray_batch_task
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.steps import Step
+from tests.support.approved import AssertSentences
 
 GOOD: dict[str, Any] = {
     "task_id": "t", "source": "/in/{{ ds }}", "prompt": "Say {row.x}", "model": "m",
@@ -33,59 +34,8 @@ def parsed(**arguments: Any) -> RayBatchInferenceOperator:
         return RayBatchInferenceOperator(**{**GOOD, **arguments})
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"prompt_column": "c"}, "prompt: exactly one of"),
-        ({"prompt": "Say it"}, "prompt: 'Say it' names no column"),
-        ({"query": "{row.q}"}, "query: it has no effect with model_task 'generate'"),
-        (
-            {"prompt": None, "model_task": "score", "query": "q", "document": "d"},
-            "query: 'q' names no column",
-        ),
-        (
-            {"model_task": "score", "query": "{{ params.q }}", "document": "{row.d}"},
-            "prompt: it has no effect",
-        ),
-        ({"engine": "vlm"}, "engine: it must be 'vllm', 'ray_data_llm' or 'echo', but it is 'vlm'; did you"),
-        ({"destination": "out"}, "destination: 'out' is relative"),
-        ({"source": ["/in", "in"]}, "source: 'in' is relative"),
-        ({"destination": "out/{{ ds }}/"}, "destination: 'out/' is relative, and on the cluster"),
-        ({"destination": "~/out/a-{{ ds }}"}, "destination: '~/out/' begins with '~'"),
-        ({"destination": "s3a://lake/{% if params.x %}a{% endif %}"}, "destination: 's3a://lake/' has the"),
-        ({"source": ["/in", "./in/{{ ds }}/*.csv"]}, "source: './in/' is relative"),
-        ({"reuse": "answers/{{ ds }}"}, "reuse: 'answers/' is relative"),
-        ({"model": None}, "model: a value is needed here"),
-        ({"sampling": {"max_token": 7, "top_k": "{{ params.k }}"}}, "sampling: max_token: vLLM has no such"),
-        (
-            {"sampling": {"choice": ["a"]}},
-            "sampling: choice: vLLM has no such sampling parameter; write sampling={'structured_outputs': {",
-        ),
-        ({"sampling": {"json": {}}}, "sampling: json: vLLM has no such sampling parameter; write sampling={"),
-        ({"engine_args": {"tensor_parallel_size": 0, "x": "{{ ds }}"}}, "engine_args: tensor_parallel_size"),
-        (
-            {"engine_args": {"model": "acme/x"}},
-            "engine_args: model: the operator has an argument for it; write",
-        ),
-        (
-            {"model_task": "embed", "pooling": {"use_activaton": True, "dimensions": "{{ params.d }}"}},
-            "pooling: model_task 'embed' has no parameter 'use_activaton'; write 'use_activation'",
-        ),
-        ({"reuse_max_age": 60}, "reuse_max_age: it has no effect without reuse"),
-        ({"orphan_timeout": 20}, "orphan_timeout: 20 s is less than 3 times the poll_interval"),
-        ({"runtime_env": "pip"}, "runtime_env: it must be a dictionary, but it is 'pip'."),
-        ({"deadline": "tomorrow"}, "deadline: 'tomorrow' is not a point in time"),
-        ({"timeout": "x", "deferrable": "{{ params.d }}"}, "timeout: 'x' is not a duration"),
-        ({"ray_conn_id": 7}, "ray_conn_id: 7 is not the id of a connection"),
-        ({"poll_interval": 0}, "poll_interval: it must be more than 0 seconds"),
-        ({"timeout": -1}, "timeout: it must be more than 0 seconds"),
-        ({"on_stale_state": "ask"}, "on_stale_state: 'ask' is unknown; use 'replace', 'adopt' or 'fail'."),
-    ],
-)
-def test_a_mistake_is_found_while_the_dag_is_parsed(arguments: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        parsed(**arguments)
-    assert str(caught.value).startswith(f"Task 't': {sentence}")
+def test_a_mistake_is_found_while_the_dag_is_parsed(assert_sentences: AssertSentences) -> None:
+    assert_sentences(parsed, SpecError)
 
 
 @pytest.mark.parametrize(

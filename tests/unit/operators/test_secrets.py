@@ -27,6 +27,7 @@ from airflow_provider_raybatch.exceptions import (
 from airflow_provider_raybatch.hooks.credentials import job_secrets
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from tests.support.airflow_tasks import Run, connection
+from tests.support.approved import AssertSentences
 from tests.support.batches import Died, batch, defer, die
 from tests.support.fake_ray import FakeRay, lasting
 from tests.support.refusing_s3 import answering
@@ -116,21 +117,14 @@ def test_aws_credentials_come_with_region_and_endpoint() -> None:
     assert AWS["password"] not in repr(secrets)
 
 
-@pytest.mark.parametrize(
-    ("aws", "hf", "sentence"),
-    [
-        ("no_aws", None, "Argument aws_conn_id: the connection 'no_aws' doesn't exist; create it or correct"),
-        (None, "no_hf", "Argument hf_conn_id: the connection 'no_hf' doesn't exist; create it or"),
-        (None, "empty", "Connection 'empty', field password: it is empty; put the Hugging Face token there."),
-    ],
-)
 def test_connections_that_dont_serve(
-    monkeypatch: pytest.MonkeyPatch, aws: str | None, hf: str | None, sentence: str
+    monkeypatch: pytest.MonkeyPatch, assert_sentences: AssertSentences
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_EMPTY", json.dumps({"conn_type": "generic"}))
-    with pytest.raises(RayBatchFailException) as caught:
+    def refused(aws: str | None, hf: str | None) -> None:
+        monkeypatch.setenv("AIRFLOW_CONN_EMPTY", json.dumps({"conn_type": "generic"}))
         job_secrets(aws, hf)
-    assert str(caught.value).startswith(sentence)
+
+    assert_sentences(refused, RayBatchFailException)
 
 
 def test_missing_amazon_provider_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from airflow_provider_raybatch.contract.events import Committed
 from airflow_provider_raybatch.contract.last_run import LastRun
 from airflow_provider_raybatch.operators.closing_line import closing_line, failed_rows
 from tests.support.airflow_tasks import Run
+from tests.support.approved import AssertSentences
 from tests.support.batches import batch, defer, die_before
 from tests.support.fake_ray import FakeRay, Script, lasting, summary
 
@@ -106,58 +107,8 @@ class TestClosingLine:
         batch().execute(run.context())
         assert closing_lines(capsys) == [f"{LINE} | last run: 1 ok"]
 
-    @pytest.mark.parametrize(
-        ("figures", "line"),
-        [
-            ({"rows": 1, "errors": 0}, "1 row ok"),
-            (
-                {"rows": 1200, "errors": 0, "reused": 3, "duplicates": 4},
-                "1,200 rows ok, 3 reused, 4 duplicates",
-            ),
-            ({"rows": 2, "errors": 0, "chunks": 31}, "2 rows ok (31 chunks)"),
-            (
-                {
-                    "rows": 1200,
-                    "errors": 0,
-                    "steps": [
-                        {"name": "draft", "asked": 1200, "rejected": 7},
-                        {"name": "repair", "asked": 7, "rejected": 0},
-                    ],
-                    "reused": 3,
-                },
-                "1,200 rows ok, asked: draft 1,200 (7 rejected) -> repair 7, 3 reused",
-            ),
-            (
-                {"rows": 2, "errors": 0, "steps": [{"name": "a", "asked": 2, "rejected": 0}] * 7},
-                "2 rows ok",
-            ),
-            (
-                {"rows": 1, "errors": 0, "tokens_generated": 9, "tokens": {"output": 9, "reasoning": 5}},
-                "1 row ok, 9 tokens generated (5 of reasoning)",
-            ),
-            (
-                {"rows": 2, "errors": 0, "tokens_generated": 9, "tokens": {"output": 12, "reasoning": 5}},
-                "2 rows ok, 9 tokens generated",
-            ),
-            ({"rows": 0, "errors": 2, "tokens_generated": 1}, "0 rows ok, 2 failed, 1 token generated"),
-            ({"rows": 1, "errors": 1, "main_failure": "read: a\x1b[1m\nb"}, "1 row ok, 1 failed (read: a b)"),
-            ({"rows": 1, "errors": 0, "seconds": 7810}, "1 row ok, 2 h 10 min"),
-        ],
-        ids=[
-            "one",
-            "reused",
-            "chunks",
-            "steps",
-            "many_steps",
-            "reasoning",
-            "resumed",
-            "failed",
-            "escapes",
-            "hours",
-        ],
-    )
-    def test_leaves_out_what_is_unknown(self, figures: dict[str, Any], line: str) -> None:
-        assert closing_line(figures) == line
+    def test_leaves_out_what_is_unknown(self, assert_sentences: AssertSentences) -> None:
+        assert_sentences(lambda **figures: closing_line(figures))
 
     def test_failed_lines_are_not_those_of_an_ended_batch(self) -> None:
         figures = {"rows": 2, "errors": 4, "unanswered": 3, "main_failure": "engine: it broke"}
