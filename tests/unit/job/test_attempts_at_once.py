@@ -51,9 +51,12 @@ for line in sys.stdin:
         if (known := journal.claim()) is not None:
             print(json.dumps(known.manifest_uri), flush=True)
             continue
+        if pauses[1] < 0:
+            print('"claimed"', flush=True)
+            sys.stdin.readline()
         parts = []
         for first in range(0, {ROWS}, 3):
-            time.sleep(pauses[1])
+            time.sleep(max(0, pauses[1]))
             rows = [{{"id": first}}, {{"id": first + 1}}, {{"id": first + 2}}]
             parts.append(part(place, rows, first=first, submission=number))
         end = commit_only(journal, parts, {ROWS}, spec).manifest_uri
@@ -96,18 +99,34 @@ def test_two_attempts_at_once_give_one_dataset(places: tuple[list[Folder], str])
         )
         for number in range(2)
     ]
+    older, newer = racers
+
+    def say(racer: subprocess.Popen[str], *told: object) -> None:
+        assert racer.stdin is not None
+        racer.stdin.write(json.dumps(told) + "\n")
+        racer.stdin.flush()
+
+    def heard(racer: subprocess.Popen[str]) -> str:
+        assert racer.stdout is not None
+        return str(json.loads(racer.stdout.readline()))
+
     ends: Counter[str] = Counter()
     try:
         for seed, place in enumerate(folders):
             chance = random.Random(seed)
-            for racer in racers:
-                # The second round starts both at once and lets them run at the same speed.
-                spread = 0 if seed == 1 else 0.03
-                pauses = [chance.uniform(0, spread), chance.uniform(0, spread)]
-                assert racer.stdin is not None
-                racer.stdin.write(json.dumps([place.uri, pauses]) + "\n")
-                racer.stdin.flush()
-            results = [json.loads(racer.stdout.readline()) for racer in racers if racer.stdout is not None]
+            if seed == 0:  # the newer one comes and ends while the older one stands
+                say(older, place.uri, [0, -1])
+                assert heard(older) == "claimed"
+                say(newer, place.uri, [0, 0])
+                results = [heard(newer)]
+                say(older)
+                results.append(heard(older))
+            else:
+                for racer in racers:
+                    # The second round starts both at once and lets them run at the same speed.
+                    spread = 0 if seed == 1 else 0.03
+                    say(racer, place.uri, [chance.uniform(0, spread), chance.uniform(0, spread)])
+                results = [heard(racer) for racer in racers]
             manifest = published(place)
             assert manifest is not None
             entries = Journal(place, submitted().submission, take_over=False).history()

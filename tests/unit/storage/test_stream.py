@@ -328,7 +328,7 @@ def test_slow_s3_makes_the_writer_wait(place: S3Folder, proxy: FaultyS3) -> None
 
     def hold(call: Any) -> None:
         if call.method == "PUT":
-            going.wait(20)
+            going.wait(200)
 
     def run() -> None:
         nonlocal written
@@ -339,16 +339,16 @@ def test_slow_s3_makes_the_writer_wait(place: S3Folder, proxy: FaultyS3) -> None
 
     proxy.choose = hold
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retry, "RETRY_LIMITS", dataclasses.replace(retry.RETRY_LIMITS, answer=30))
+        patch.setattr(retry, "RETRY_LIMITS", dataclasses.replace(retry.RETRY_LIMITS, answer=250))
         writer = threading.Thread(target=run)
         writer.start()
         seen = -1
-        while seen != written or not written:  # until it stands still
+        while seen != written or written < 16:  # until it stands still
             seen = written
             time.sleep(0.5)
         going.set()
         writer.join(60)
-    assert 16 <= seen <= 32
+    assert seen <= 32
     head = place.head("a/x")
     assert head is not None
     assert head.size == 88 * MIB
