@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.job.replica.worker import ReplicaWorker
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.specs import TASK
-from tests.support.whole_job import attempt, dying_attempt, numbered, without_cluster
+from tests.support.whole_job import attempt, dying_attempt, ended_while_writing, numbered, without_cluster
 
 
 def test_a_run_pays_for_its_attempts_and_not_for_what_it_reuses(
@@ -37,19 +35,10 @@ def test_a_run_pays_for_what_a_lost_replica_had_not_written(
     """All six rows are answered twice; the driver's note outlives it."""
     without_cluster(monkeypatch)
     source, place = numbered(tmp_path / "in.jsonl", 6), LocalFolder(str(tmp_path / "out"))
-    killed: list[ReplicaWorker] = []
-    flush = ReplicaWorker._flush
-
-    async def killed_at_first(worker: ReplicaWorker) -> None:
-        if not killed:
-            killed.append(worker)
-            raise asyncio.CancelledError
-        await flush(worker)
-
-    monkeypatch.setattr(ReplicaWorker, "_flush", killed_at_first)
-    if driver_dies:
-        dying_attempt(place, 0, source)
-    summary = attempt(place, int(driver_dies), source)
+    with ended_while_writing(0):
+        if driver_dies:
+            dying_attempt(place, 0, source)
+        summary = attempt(place, int(driver_dies), source)
     assert (summary.tokens_paid, summary.tokens_saved) == (48, 0)
 
 

@@ -131,6 +131,7 @@ def test_the_best_come_first_though_a_job_ended_midway(task: RepeatedTask, drive
     draft, judge, _ = manifest.steps or ()
     assert [(one.asked, one.ok) for one in (draft, judge)] == [(ROWS, ROWS)] * 2
     assert (draft.resumed > 0 < judge.resumed) is driver_dies
+    assert task.kept() == 3 * ROWS  # each answer is in one part
 
 
 PLAIN = "draft {row.text} {row.value}"
