@@ -50,12 +50,12 @@ def test_a_stop_keeps_rows_and_no_progress_timeout_is_not_rays(
     """Ray's own timeout counts finished chunks and would end the job, because the only chunk takes longer."""
     context = ray.data.DataContext.get_current()
     monkeypatch.setattr(context, "execution_no_progress_timeout_s", 1)
-    monkeypatch.setattr(supervision, "_PROGRESS_EVERY", 3.0)
+    monkeypatch.setattr(supervision, "_PROGRESS_EVERY", 1.0)
     task, slots = RepeatedTask(tmp_path, s3), 20
     texts = [f"text {number}" for number in range(ROWS)]
     task.input(texts)
     slowly = {"engine_args": {"seconds_per_token": 0.5, "max_num_seqs": slots}, "batch_size": 200}
-    sentence = task.refused(FailureClass.CANCELLED, **slowly, replicas=1, stops=True)
+    sentence = task.refused(FailureClass.CANCELLED, **slowly, replicas=1, flush_interval=3, stops=True)
     assert "the job was stopped; " in sentence
     assert context.execution_no_progress_timeout_s == -1
     wait_for("the coordinator's end", lambda: not coordinators(), 60)

@@ -46,8 +46,9 @@ def test_rows_of_a_document_go_to_one_of_two_replicas(task: RepeatedTask) -> Non
     assert len(manifest.replicas) == 3
     # Only what was in the engine or not yet written is asked again.
     assert len(texts) < task.asked(manifest) <= len(texts) + 4 * slots
-    engine_of = {prompt: engine.opened for engine in task.engines_of(manifest) for prompt, _ in engine.asked}
-    readings = {(prompt[:8], engine) for prompt, engine in engine_of.items()}
+    asked = sorted((at, text, one.pid) for one in task.engines_of(manifest) for text, at in one.asked)
+    answered_by = {text: pid for _, text, pid in asked}
+    readings = {(text[:8], pid) for text, pid in answered_by.items()}
     # In the order of the input, both would have most documents. At the borders of assignments, for the
     # last rows, which are spread, and for those that were lost, a document may come to two.
     assert documents <= len(readings) <= 1.4 * documents
