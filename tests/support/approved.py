@@ -14,7 +14,7 @@ import pytest
 
 FILE = "messages.txt"
 AssertSentences = Callable[..., None]
-"""See :meth:`Table.check`; `approve` is that of the command line."""
+"""See :meth:`Table.check`; with ``lake="s3://..."``, that place is written as ``<lake>``."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,10 @@ def assert_sentences(request: pytest.FixtureRequest) -> AssertSentences:
     places = {str(Path.cwd()): "<cwd>", f"{Path.home()}/": "<home>/"}
     if "tmp_path" in request.fixturenames:
         places[str(request.getfixturevalue("tmp_path"))] = "<tmp>"
-    table = Table(request.path.parent / FILE, title, vars(request.module), places)
-    approve = request.config.getoption("--approve")
-    return lambda say, error=None: table.check(say, error, approve=approve)
+
+    def check(say: Callable[..., object], error: Any = None, **named: str) -> None:
+        own = {place: f"<{name}>" for name, place in named.items()}
+        table = Table(request.path.parent / FILE, title, vars(request.module), own | places)
+        table.check(say, error, approve=request.config.getoption("--approve"))
+
+    return check

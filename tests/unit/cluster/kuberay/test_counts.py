@@ -11,6 +11,7 @@ from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.counts import WorkerCounts, gpus_of_a_worker, worker_counts
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from tests.support.approved import AssertSentences
 
 IMAGE = "registry/team/ray:2.60.0"
 
@@ -73,35 +74,11 @@ def test_counts_follow_arguments_and_the_job(
     assert worker_counts(job, KubeRayCluster(image=IMAGE, **arguments)) == counts
 
 
-@pytest.mark.parametrize(
-    ("arguments", "of_job", "sentence"),
-    [
-        (
-            {"accelerator_type": "L4"},
-            {"accelerator_type": "H100"},
-            "ray_cluster: its accelerator_type is 'L4', but the task's is 'H100'; make them the same.",
-        ),
-        ({"workers": (0, 2)}, {"replicas": 3}, "raise the most of workers to 3, or lower replicas."),
-        ({"workers": (0, 2)}, {"replicas": (3, 5)}, "raise the most of workers to 3, or lower replicas."),
-        (
-            {"workers": 1},
-            {"num_gpus": 0.5, "replicas": 3},
-            "but replicas is 3, with 0.5 GPU each; raise the most of workers to 2, or lower replicas.",
-        ),
-        ({"workers": 0}, {}, "raise the most of workers to 1, or lower replicas."),
-        (
-            {"workers": 2, "gpus_per_worker": 4},
-            {"engine_args": {"tensor_parallel_size": 3}, "replicas": 3},
-            "raise the most of workers to 3, or lower replicas.",
-        ),
-    ],
-)
-def test_workers_that_hold_too_few_replicas_are_refused(
-    arguments: dict[str, Any], of_job: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(SpecError) as caught:
-        worker_counts(spec(**of_job), KubeRayCluster(image=IMAGE, **arguments))
-    assert str(caught.value).endswith(sentence)
+def test_workers_that_hold_too_few_replicas_are_refused(assert_sentences: AssertSentences) -> None:
+    assert_sentences(
+        lambda arguments, of_job: worker_counts(spec(**of_job), KubeRayCluster(image=IMAGE, **arguments)),
+        SpecError,
+    )
 
 
 @pytest.mark.parametrize(("of_replica", "of_worker"), [(1, 1), (8, 8), (16, 8), (12, 6), (9, 3), (11, 1)])

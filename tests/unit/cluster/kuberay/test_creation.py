@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.support.approved import AssertSentences
 from tests.support.kubernetes.judged import FORBIDDEN, judged, refused
 from tests.support.kubernetes.seen import (
     CLUSTER,
+    HEAD,
     NO_GPU,
     event,
     pod,
@@ -15,51 +15,18 @@ from tests.support.kubernetes.seen import (
     unschedulable,
 )
 
-REFUSALS = [
-    (
-        "account",
-        FORBIDDEN + 'error looking up service account ml/gpu: serviceaccount "gpu" not found',
-        "fails",
-        "the service account 'gpu' does not exist; create it, or correct service_account.",
-    ),
-    (
-        "webhook",
-        'admission webhook "validate.kyverno.svc-fail" denied the request: use an approved registry',
-        "fails",
-        "the admission webhook 'validate.kyverno.svc-fail' denies it: use an approved registry; "
-        "correct ray_cluster",
-    ),
-    (
-        "security",
-        FORBIDDEN + 'violates PodSecurity "restricted:latest": runAsNonRoot != true',
-        "fails",
-        'violates PodSecurity "restricted:latest": runAsNonRoot != true; correct ray_cluster',
-    ),
-    (
-        "quota",
-        FORBIDDEN + "exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, used: 8, limited: 8",
-        "waiting",
-        "a ResourceQuota of the namespace has no room (exceeded quota: gpus, requested: "
-        "requests.nvidia.com/gpu=1",
-    ),
-    (
-        "webhook_down",
-        'Internal error occurred: failed calling webhook "x": connection refused',
-        "waiting",
-        "and tries again",
-    ),
-]
 
+def test_pod_that_is_refused(assert_sentences: AssertSentences) -> None:
+    def told(message: str) -> str:
+        found = judged(cluster=refused(message))
+        prefix = "Failed to create head Pod ml/x, "
+        by_event = judged(events=[event("FailedToCreateHeadPod", prefix + message, CLUSTER, "RayCluster")])
+        said = found.message or found.lines[0]
+        assert by_event.verdict == found.verdict
+        assert (by_event.message or by_event.lines[0]).replace(prefix, "") == said
+        return f"{found.verdict}: {said}"
 
-@pytest.mark.parametrize(("name", "message", "verdict", "told"), REFUSALS, ids=[one[0] for one in REFUSALS])
-def test_pod_that_is_refused(name: str, message: str, verdict: str, told: str) -> None:
-    found = judged(cluster=refused(message))
-    assert found.verdict == verdict
-    assert told in (found.message or found.lines[0])
-    seen = event("FailedToCreateHeadPod", f"Failed to create head Pod ml/x, {message}", CLUSTER, "RayCluster")
-    found = judged(events=[seen])
-    assert found.verdict == verdict
-    assert told in (found.message or found.lines[0])
+    assert_sentences(told, head=HEAD, cluster=CLUSTER)
 
 
 def test_worker_that_a_quota_forbids_is_told_while_the_job_runs() -> None:

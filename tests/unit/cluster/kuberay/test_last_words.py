@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_raybatch.cluster.kuberay.last_words import LastWords, last_words
 from airflow_provider_raybatch.cluster.kuberay.pod_states import events_of, pod_of
 from airflow_provider_raybatch.contract.failures import FailureClass
+from tests.support.approved import AssertSentences
 from tests.support.kubernetes.seen import CLUSTER, HEAD, event, pod
 
 LOST, MEMORY = FailureClass.NODE_LOST, FailureClass.OUT_OF_MEMORY
@@ -30,122 +31,16 @@ def killed(reason: str = "Error", code: int = 137, message: str = "") -> dict[st
 
 LOW = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 42Mi."
 SHUTDOWN = "Pod was terminated in response to imminent node shutdown."
-ENDS = [
-    (
-        "oom",
-        {"ended": killed("OOMKilled")},
-        MEMORY,
-        "OOMKilled: container ray-head exceeded its memory limit of 8Gi; give it more memory.",
-    ),
-    (
-        "evicted_for_memory",
-        {"reason": "Evicted", "message": LOW},
-        MEMORY,
-        "Evicted: its node ran low (The node was low on resource: memory. Threshold quantity: 100Mi, "
-        "available: 42Mi); "
-        "give it more memory.",
-    ),
-    (
-        "evicted_for_disk",
-        {
-            "reason": "Evicted",
-            "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.",
-        },
-        FailureClass.STORAGE,
-        "1Gi); give it more ephemeral-storage.",
-    ),
-    (
-        "evicted_by_kubelet",
-        {"conditions": disrupted("TerminationByKubelet", LOW), "reason": "Evicted", "message": LOW},
-        MEMORY,
-        "ran low",
-    ),
-    (
-        "preempted",
-        {
-            "conditions": disrupted(
-                "PreemptionByScheduler", "default-scheduler: preempting to accommodate a higher"
-            ),
-            "ended": killed(),
-        },
-        LOST,
-        "PreemptionByScheduler: preempted by a pod of higher priority (default-scheduler: preempting",
-    ),
-    (
-        "drained",
-        {"conditions": disrupted("EvictionByEvictionAPI", "Eviction API: evicting")},
-        LOST,
-        "its node is drained",
-    ),
-    (
-        "tainted",
-        {"conditions": disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")},
-        LOST,
-        "its node is not ready or is taken away",
-    ),
-    (
-        "garbage",
-        {"conditions": disrupted("DeletionByPodGC", "PodGC: node no longer exists")},
-        LOST,
-        "DeletionByPodGC: its node went away (PodGC: node no longer exists).",
-    ),
-    (
-        "spot_of_gke",
-        {
-            "conditions": disrupted("TerminationByKubelet", SHUTDOWN),
-            "reason": "Terminated",
-            "message": SHUTDOWN,
-        },
-        LOST,
-        "TerminationByKubelet: its node was shut down, as a spot instance is that is taken back",
-    ),
-    (
-        "spot_before_conditions",
-        {"reason": "NodeShutdown", "message": "Node is shutting, evicting pods"},
-        LOST,
-        "NodeShutdown: its node was shut down",
-    ),
-    (
-        "node_lost",
-        {"reason": "NodeLost", "message": "Node n1 which was running pod x is unresponsive"},
-        LOST,
-        "NodeLost: its node went away (Node n1",
-    ),
-    ("unknown_phase", {"phase": "Unknown"}, LOST, "Unknown: its node went away."),
-    (
-        "container_unknown",
-        {"ended": killed("ContainerStatusUnknown", message="could not be located")},
-        LOST,
-        "ContainerStatusUnknown: its node went away",
-    ),
-    (
-        "out_of_gpu",
-        {"reason": "OutOfnvidia.com/gpu", "message": "Node didn't have enough resource"},
-        LOST,
-        "its node has too little left for it",
-    ),
-    (
-        "exit_code",
-        {"ended": killed(code=1, message="RuntimeError: no GCS")},
-        FailureClass.INTERNAL,
-        "Error: container ray-head ended with exit code 1 (RuntimeError: no GCS).",
-    ),
-    (
-        "other_version",
-        {"ended": killed(code=1, message="Version mismatch: The cluster was started with: Ray: 2.56")},
-        FailureClass.USER_ERROR,
-        "has another Ray or Python than the head (Version mismatch",
-    ),
-]
 
 
-@pytest.mark.parametrize(("name", "state", "failure_class", "words"), ENDS, ids=[one[0] for one in ENDS])
-def test_end_of_a_head(name: str, state: dict[str, Any], failure_class: FailureClass, words: str) -> None:
-    found = told(pod(**{"phase": "Failed", "node": "n1", **state}))
-    assert found.cause is not None
-    assert found.cause.failure_class is failure_class
-    assert found.lines == (f"head pod {HEAD}: {found.cause.message.partition('has ended: ')[2]}",)
-    assert words in found.lines[0]
+def test_end_of_a_head(assert_sentences: AssertSentences) -> None:
+    def said(**state: Any) -> str:
+        found = told(pod(**{"phase": "Failed", "node": "n1", **state}))
+        assert found.cause is not None
+        assert found.lines == (f"head pod {HEAD}: {found.cause.message.partition('has ended: ')[2]}",)
+        return f"[{found.cause.failure_class.value}] {found.lines[0]}"
+
+    assert_sentences(said, head=HEAD)
 
 
 def test_workers_are_information_only() -> None:
@@ -176,21 +71,15 @@ def test_head_that_kuberay_has_deleted() -> None:
     assert told(ready, events=[event("DeletedHeadPod", said, CLUSTER, "RayCluster")]).cause is None
 
 
-@pytest.mark.parametrize(
-    ("reason", "message", "words"),
-    [
-        ("Preempted", "Preempted by pod 6d1c on node n1", "preempted by a pod of higher priority"),
-        ("TaintManagerEviction", "Marking for deletion Pod x", "and its taint removed the pod"),
-        ("NodeNotReady", "Node is not ready", "its node is not ready"),
-        ("Evicted", "Evicted pod: Interrupted", "evicted"),
-    ],
-)
-def test_head_that_is_gone_with_an_event(reason: str, message: str, words: str) -> None:
-    found = told(events=[event(reason, message)])
-    assert found.cause is not None
-    assert found.cause.failure_class is LOST
-    assert found.lines[0].startswith(f"head pod {HEAD}: {reason}: ")
-    assert f"{words} ({message})." in found.lines[0]
+def test_head_that_is_gone_with_an_event(assert_sentences: AssertSentences) -> None:
+    def said(reason: str, message: str) -> str:
+        found = told(events=[event(reason, message)])
+        assert found.cause is not None
+        assert found.cause.failure_class is LOST
+        assert found.lines[0].startswith(f"head pod {HEAD}: {reason}: ")
+        return found.lines[0]
+
+    assert_sentences(said)
 
 
 def test_head_that_is_gone_without_a_word() -> None:
