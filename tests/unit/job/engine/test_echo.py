@@ -17,6 +17,7 @@ from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.echo_args import check_echo, check_names
 from airflow_provider_raybatch.job.engine_process.opening import open_engine
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
+from tests.support.approved import AssertSentences
 from tests.support.specs import spec, submitted
 from tests.support.tools import ADD, WEATHER
 
@@ -148,29 +149,8 @@ def test_requests_take_time_and_wait_for_slots() -> None:
             assert loop.time() == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(
-    ("fields", "sentence"),
-    [
-        (
-            {"engine": "echo", "engine_args": {"max_nums_seq": 4}},
-            "engine_args.max_nums_seq: there is no such field; remove it or correct its spelling.",
-        ),
-        (
-            {"engine": "echo", "engine_args": {"max_num_seqs": 0}},
-            "engine_args.max_num_seqs: it must be at least 1, but it is 0.",
-        ),
-        (
-            {"engine": "echo", "engine_args": {"labels": ["good", "bad", "good"]}},
-            "engine_args.labels: 'good' stands there twice, and each label has a column of its own.",
-        ),
-        ({"sampling": {"max_tokens": -5}}, "sampling.max_tokens: it must be at least 1, but it is -5."),
-        ({"sampling": {"temperature": "hot"}}, "sampling.temperature: it must be a number, but it is 'hot'."),
-    ],
-)
-def test_wrong_options_are_found_before_it_starts(fields: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        check_echo(spec(**fields))
-    assert str(caught.value) == sentence
+def test_wrong_options_are_found_before_it_starts(assert_sentences: AssertSentences) -> None:
+    assert_sentences(lambda **fields: check_echo(spec(**fields)), SpecError)
 
 
 def logged(folder: Path) -> list[dict[str, Any]]:

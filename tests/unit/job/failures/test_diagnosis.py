@@ -11,6 +11,7 @@ from airflow_provider_raybatch.job.failures.diagnosis import (
     reason_of,
     start_failure,
 )
+from tests.support.approved import AssertSentences
 
 
 class WrappedError(Exception):
@@ -52,78 +53,15 @@ def test_a_failed_task_of_others_is_one_plain_sentence() -> None:
     assert (found, sentence) == (FailureClass.INTERNAL, "there is no 'nodes'")
 
 
-@pytest.mark.parametrize(
-    ("text", "failure", "fragment"),
-    [
-        (
-            "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
-            FailureClass.OUT_OF_MEMORY,
-            "running low on memory; lower gpu_memory_utilization",
-        ),
-        (
-            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
-            FailureClass.OUT_OF_MEMORY,
-            "Tried to allocate 2.00 GiB; lower",
-        ),
-        (
-            "ValueError: To serve at least one request with the models's max seq len (131072), (16.00 GiB KV "
-            "cache is needed, which is larger than the available KV cache memory (3.00 GiB).",
-            FailureClass.OUT_OF_MEMORY,
-            "lower max_model_len in engine_args, or raise gpu_memory_utilization",
-        ),
-        (
-            "OSError: no/model is not a local folder and is not a valid model identifier listed on the hub",
-            FailureClass.USER_ERROR,
-            "check the operator's argument model",
-        ),
-        (
-            "ray.exceptions.NodeDiedError: Task failed because its node has died.",
-            FailureClass.NODE_LOST,
-            "its node has died; the retry goes on",
-        ),
-        (
-            "ray.exceptions.ActorUnavailableError: The actor x is unavailable: worker process has died",
-            FailureClass.ENGINE_DEAD,
-            "the retry goes on with the missing rows",
-        ),
-        (
-            "ray.exceptions.GetTimeoutError: Get timed out: some object(s) not ready.",
-            FailureClass.INTERNAL,
-            "an actor did not answer in time",
-        ),
-        (
-            "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n  Value error",
-            FailureClass.USER_ERROR,
-            "check engine_args and sampling",
-        ),
-        (
-            "ray.exceptions.OutOfDiskError: The local disk's utilization is over capacity (95% by default).",
-            FailureClass.STORAGE,
-            "The local disk's utilization is over capacity (95% by default); make room",
-        ),
-        (
-            "OSError: [Errno 28] No space left on device: '/home/ray/.cache/vllm/torch_compile_cache'",
-            FailureClass.STORAGE,
-            "No space left on device: '/home/ray/.cache/vllm/torch_compile_cache'; make room",
-        ),
-        (
-            "OSError: [Errno 122] Disk quota exceeded",
-            FailureClass.STORAGE,
-            "Disk quota exceeded; make room",
-        ),
-        ("KeyError: 'x'", FailureClass.INTERNAL, "there is no 'x'"),
-        ("http.RemoteError: 400 Bad Request", FailureClass.INTERNAL, "400 Bad Request"),
-    ],
-)
-def test_other_errors_are_classified_by_their_text(text: str, failure: FailureClass, fragment: str) -> None:
-    name, _, message = text.partition(": ")
-    kind = type(name, (Exception,), {})
-    for error in (kind(message), WrappedError(f"ray::Replica()\n  File x, line 1\n{text}")):
-        found, sentence = diagnose(error)
-        assert found is failure
-        assert fragment in sentence
+def test_other_errors_are_classified_by_their_text(assert_sentences: AssertSentences) -> None:
+    def said(text: str) -> str:
+        name, _, message = text.partition(": ")
+        found, sentence = diagnose(type(name, (Exception,), {})(message))
+        assert diagnose(WrappedError(f"ray::Replica()\n  File x, line 1\n{text}")) == (found, sentence)
         assert not sentence.startswith(name)
-        assert "\n" not in sentence
+        return f"[{found.value}] {sentence}"
+
+    assert_sentences(said)
 
 
 def test_an_error_without_a_text_does_not_hide_the_one_with_it() -> None:

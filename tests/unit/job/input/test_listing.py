@@ -16,6 +16,7 @@ from airflow_provider_raybatch.job.input.survey import survey
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
+from tests.support.approved import AssertSentences
 from tests.support.publishing import publish_rows
 from tests.support.reading import names_of
 from tests.support.s3_server import S3Server
@@ -103,46 +104,8 @@ def test_a_format_that_is_set_wins(lake: Folder) -> None:
     assert "no_extension" in names_of(lake, "", format="csv")
 
 
-@pytest.mark.parametrize(
-    ("paths", "sentence"),
-    [
-        (
-            ["nowhere"],
-            "source: nothing is at {lake}/nowhere; check the path, and that the cluster's nodes can see it.",
-        ),
-        (["rws.csv"], "source: nothing is at {lake}/rws.csv; did you mean 'rows.csv'?"),
-        (
-            ["day1/Part-1.parquet"],
-            "source: nothing is at {lake}/day1/Part-1.parquet; did you mean 'part-1.pa",
-        ),
-        (["dayl"], "source: nothing is at {lake}/dayl; did you mean 'day"),
-        (["dayl/*.csv"], "source: nothing is at {lake}/dayl/*.csv; did you mean 'day"),
-        (["nowhere/*.csv"], "source: nothing is at {lake}/nowhere/*.csv; check the path"),
-        (
-            ["day1/*.csv"],
-            "source: no file matches {lake}/day1/*.csv (4 other files are there); check the path",
-        ),
-        (
-            ["notes.txt"],
-            "source: {lake}/notes.txt has no known extension; set format to 'parquet', 'jsonl', 'csv' or "
-            "'arrow'.",
-        ),
-        (
-            ["rows.csv", "x.jsonl"],
-            "source: its files have different formats ({lake}/rows.csv is csv and {lake}/x.jsonl is jsonl); "
-            "name files of one format or set format.",
-        ),
-        (
-            ["day1", "day1/part-0.parquet"],
-            "source: {lake}/day1/part-0.parquet is named 2 times; its rows would come out as often.",
-        ),
-    ],
-)
-def test_what_cannot_be_a_source_is_refused(lake: Folder, paths: list[str], sentence: str) -> None:
-    with pytest.raises(PreflightError) as caught:
-        names_of(lake, *paths)
-    assert str(caught.value).startswith(sentence.format(lake=lake.uri))
-    assert caught.value.failure_class is FailureClass.USER_ERROR
+def test_what_cannot_be_a_source_is_refused(lake: Folder, assert_sentences: AssertSentences) -> None:
+    assert_sentences(lambda paths: names_of(lake, *paths), PreflightError, lake=lake.uri)
 
 
 def test_local_uris_are_paths(tmp_path: Path) -> None:

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pytest
 
 from airflow_provider_raybatch.job.request.json_schema import check_schema, misfit
+from tests.support.approved import AssertSentences
 
 PAIR = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
 NEEDS_ONE = [{"required": ["a"]}, {"required": ["b"]}]
@@ -80,49 +80,5 @@ def test_any_object_is_an_object() -> None:
     assert misfit(7, {"json_object": True})
 
 
-@pytest.mark.parametrize(
-    ("schema", "sentence"),
-    [
-        (
-            {"type": "strin"},
-            "is not a JSON schema ($.type: 'strin' is not a type of JSON; did you mean 'string'",
-        ),
-        (
-            {"items": {"type": ["string", "nul"]}},
-            "is not a JSON schema ($.items.type: 'nul' is not a type of JSON; did you mean 'null'?)",
-        ),
-        (
-            {"properties": {"type": "objekt"}},
-            "is not a JSON schema ($.properties.type: 'objekt' is not of type 'object', 'boolean')",
-        ),
-        (
-            {"type": "float"},
-            "is not a JSON schema ($.type: 'float' is not a type of JSON; known are array, bo",
-        ),
-        ({"$ref": "https://example.org/a.json"}, "refers to 'https://example.org/a.json'"),
-        ({"type": "array", "items": {"anyOf": [{"$ref": "a.json"}]}}, "refers to 'a.json'"),
-        (
-            {"properties": {"a": {"$ref": "#/$defs/Gone"}}, "$defs": {}},
-            "refers to '#/$defs/Gone', which it lacks; define it there",
-        ),
-        ({"properties": {"a": {"enum": []}}}, "has an empty 'enum', which no value fits; name its values"),
-        *(
-            (
-                {"properties": {"enum": {low: 5, high: most}}},
-                f"has {low!r} 5 and {high!r} {most}, which no value fits; correct them",
-            )
-            for low, high, most in (
-                ("minimum", "maximum", 1),
-                ("exclusiveMinimum", "maximum", 5),
-                ("minimum", "exclusiveMaximum", 5),
-                ("exclusiveMinimum", "exclusiveMaximum", 4.5),
-                ("minLength", "maxLength", 1),
-                ("minItems", "maxItems", 1),
-                ("minProperties", "maxProperties", 1),
-            )
-        ),
-    ],
-)
-def test_what_no_engine_can_hold_to_is_refused(schema: Any, sentence: str) -> None:
-    with pytest.raises(ValueError, match="^" + re.escape(sentence)):
-        check_schema({"json": schema})
+def test_what_no_engine_can_hold_to_is_refused(assert_sentences: AssertSentences) -> None:
+    assert_sentences(lambda schema: check_schema({"json": schema}), ValueError)

@@ -7,13 +7,12 @@ import base64
 import json
 from typing import Any
 
-import pytest
-
 from airflow_provider_raybatch.contract.row_template import FilledTemplate
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all, renderer, text_of
 from airflow_provider_raybatch.job.request.row_text import texts_of, with_texts
 from airflow_provider_raybatch.job.request.special_tokens import SpecialTokens
 from airflow_provider_raybatch.job.row import IMAGE_PART, Image, Request, RowFailure
+from tests.support.approved import AssertSentences
 from tests.support.specs import spec
 
 PLACE = dict(IMAGE_PART)
@@ -99,48 +98,8 @@ def test_row_without_images_is_a_row_of_text() -> None:
     assert asked({"text": "hi"}, images=["a"]) == plain
 
 
-@pytest.mark.parametrize(
-    ("row", "fields", "sentence"),
-    [
-        (
-            {"chat": [user({"type": "image"}, text("hi"))], "a": ["/1", "/2"]},
-            {"images": "a", **CHAT},
-            "template: the chat has 1 part of type 'image', and the columns in images have 2 images",
-        ),
-        (
-            {"chat": [user({"type": "image"}, {"type": "image"})]},
-            CHAT,
-            "template: the chat has 2 parts of type 'image', and the columns in images have 0 images",
-        ),
-        (
-            {"chat": [{"role": "assistant", "content": "hi"}], "a": "/1"},
-            {"images": "a", **CHAT},
-            "template: the chat has no message of the role 'user' for the images",
-        ),
-        (
-            {"text": "hi", "a": "a dog"},
-            {"images": "a"},
-            "media: column 'a' has the text 'a dog', which is neither an absolute path nor a URI",
-        ),
-        (
-            {"chat": [user({"type": "image_url", "image_url": {"url": "/1"}})]},
-            {"model_task": "classify", **CHAT},
-            "template: a message has an image, and model_task 'classify' takes no images; remove them",
-        ),
-        (
-            {"chat": [user({"type": "image_url", "image_url": {"url": "/1"}})]},
-            {"engine": "ray_data_llm", **CHAT},
-            "template: a message has an image, and engine 'ray_data_llm' takes no images from here",
-        ),
-        (
-            {"chat": [user({"type": "image_url", "image_url": {"url": "/1"}})]},
-            {"engine_args": {"mm_processor_cache_gb": 1}, **CHAT},
-            "template: a message has an image, and engine_args has mm_processor_cache_gb 1, a cache that",
-        ),
-    ],
-)
-def test_wrong_images_fail_their_row(row: dict[str, Any], fields: dict[str, Any], sentence: str) -> None:
-    assert failed(row, **fields).startswith(sentence)
+def test_wrong_images_fail_their_row(assert_sentences: AssertSentences) -> None:
+    assert_sentences(lambda row, fields: failed(row, **fields))
 
 
 def test_columns_of_images_are_read() -> None:
