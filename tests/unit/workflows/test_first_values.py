@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import pytest
-
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.first_values import first_values
+from tests.support.approved import AssertSentences
 from tests.unit.workflows.datasets import batch
 
 ROWS = batch(
@@ -24,19 +23,5 @@ def test_each_row_has_the_first_value_that_it_has() -> None:
     assert empty.schema == found.schema
 
 
-@pytest.mark.parametrize(
-    ("columns", "sentence"),
-    [
-        ({"answer": ["draft_answer", "odd"]}, "columns: 'odd' is not a column of the dataset"),
-        ({"a": ["score"], "b": ["score"]}, "columns: 'score' is named twice; put it into one of the new"),
-        ({"a": []}, "columns: 'a' replaces no column; name at least one."),
-        ({"id": ["draft_answer"]}, "columns: 'id' is in the dataset already"),
-        (
-            {"a": ["draft_answer", "score"]},
-            r"columns: 'a' can't hold draft_answer \(string\), score \(int64\); name columns of one type\.",
-        ),
-    ],
-)
-def test_columns_that_do_not_fit(columns: dict[str, list[str]], sentence: str) -> None:
-    with pytest.raises(WorkflowError, match=sentence):
-        list(first_values([ROWS], columns))
+def test_columns_that_do_not_fit(assert_sentences: AssertSentences) -> None:
+    assert_sentences(lambda **columns: list(first_values([ROWS], columns)), WorkflowError)
