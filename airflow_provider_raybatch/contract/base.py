@@ -30,10 +30,10 @@ _MUST_BE = {
     "mapping_type": "a dictionary",
     "list_type": "a list",
     "tuple_type": "a list",
-    "greater_than_equal": "at least {ge:g}",
-    "greater_than": "more than {gt:g}",
-    "less_than_equal": "at most {le:g}",
-    "less_than": "less than {lt:g}",
+    "greater_than_equal": "at least {ge:.15g}",
+    "greater_than": "more than {gt:.15g}",
+    "less_than_equal": "at most {le:.15g}",
+    "less_than": "less than {lt:.15g}",
     "literal_error": "{expected}",
 }
 """By pydantic's type of error, https://docs.pydantic.dev/latest/errors/validation_errors/."""

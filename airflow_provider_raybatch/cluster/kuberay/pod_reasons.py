@@ -105,8 +105,8 @@ def _not_configured(waiting: str, message: str, own_secret: str) -> Reason:
     if own_secret and own_secret in message:
         return Reason("own secret", f"waits for the Secret {own_secret} of its token")
     missing = _MISSING.search(message)
-    named = f" {missing[1] or missing[2]!r}" if missing else ""
-    remedy = f"create what is missing{named}, or correct env and volumes"
+    named = repr(missing[1] or missing[2]) if missing else "what is missing"
+    remedy = f"create {named}, or correct env and volumes"
     return Reason(f"{waiting} {message}", f"can't start: {message or waiting}", remedy, _USER)
 
 
