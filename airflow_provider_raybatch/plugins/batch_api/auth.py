@@ -24,8 +24,8 @@ from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 
 _BEARER = re.compile(r"bearer +([!-~]{1,16384})", re.IGNORECASE)
-_FRESH = 2.0
-"""Seconds after which Airflow is asked again whose a token is, by its database and in the event loop."""
+FRESH = 2.0
+"""Seconds for which an answer of Airflow's counts, as whose a token is: it comes from the event loop."""
 _USERS = KnownDocuments(1_000)
 """Users with the end of that time, by the digests of their tokens."""
 _REMEDY = "get one from Airflow by POST /auth/token and send it as Authorization: Bearer <token>"
@@ -79,7 +79,7 @@ async def user_of(token: str) -> Any:
     user, ends = _USERS.get(key) or (None, now)
     if ends <= now:
         user = await get_auth_manager().get_user_from_token(token)
-        _USERS.keep(key, (user, now + _FRESH))
+        _USERS.keep(key, (user, now + FRESH))
     return user
 
 

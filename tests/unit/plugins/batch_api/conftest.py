@@ -5,9 +5,18 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_raybatch.batches.known import KnownDocuments
+from airflow_provider_raybatch.plugins.batch_api import auth, runs
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.airflow_server import Server
 from tests.support.batch_server import BatchServer, batch_server
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow's answers to another test are forgotten."""
+    monkeypatch.setattr(auth, "_USERS", KnownDocuments())
+    monkeypatch.setattr(runs, "_TAKING_RUNS", KnownDocuments())
 
 
 @pytest.fixture

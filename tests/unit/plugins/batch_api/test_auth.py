@@ -10,7 +10,6 @@ import pytest
 from fastapi import Request
 from sqlalchemy.exc import NoResultFound
 
-from airflow_provider_raybatch.batches.known import KnownDocuments
 from airflow_provider_raybatch.batches.models import ServedModel
 from airflow_provider_raybatch.plugins.batch_api import auth as module
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller, authenticated, may_use
@@ -18,11 +17,6 @@ from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from tests.support.airflow_server import Server
 from tests.support.airflow_server import token as token_of
 from tests.support.batch_server import BatchServer
-
-
-@pytest.fixture(autouse=True)
-def nobody_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_USERS", KnownDocuments())
 
 
 def request(*authorizations: str, **headers: str) -> Request:

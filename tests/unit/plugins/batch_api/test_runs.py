@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -129,6 +130,25 @@ def test_a_dag_that_takes_no_runs_is_refused(ann: AirflowRuns, field: str) -> No
     finally:
         set_dag(**{field: False})
     assert (refused.value.status, refused.value.code) == (503, "model_unavailable")
+    ann.check("other", "small")
+
+
+def test_a_dag_that_took_runs_is_asked_about_every_two_seconds(
+    ann: AirflowRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    ann.check("other", "small")
+    set_dag(is_paused=True)
+    try:
+        now += 1.9
+        ann.check("other", "small")
+        now += 0.1
+        for _ in range(2):
+            with pytest.raises(RunRefusedError, match="its DAG 'other' is paused"):
+                ann.check("other", "small")
+    finally:
+        set_dag(is_paused=False)
     ann.check("other", "small")
 
 
