@@ -4,9 +4,10 @@
 A whole Airflow with PostgreSQL and one API server, a Ray with the echo engine, and the state on a local disk,
 all on this machine, with the clients: so each figure has the work of all of them in it. Fifty official
 clients poll recorded batches once a second each; sixty batches of 1 to 100,000 lines run meanwhile; one
-client uploads 1 GB. Before and during that, another one asks Airflow's own API four times a second.
+client uploads 1 GB. Before and during that, another one asks Airflow's own API four times a second. It ends
+after 120 seconds of load; ``--whole`` waits until all batches are completed, which takes half an hour.
 
-    python benchmarks/batch_api_load.py load > benchmarks/results/batch_api_load.md
+    python benchmarks/batch_api_load.py load --beside OTHER_CHECKOUT > benchmarks/results/batch_api_load.md
 
 The other comparison needs a quiet machine: batches of 100,000 lines beside a user's DAG whose operator
 answers the same file, in turns.
@@ -24,6 +25,7 @@ import os
 import platform
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -54,7 +56,7 @@ from tests.integration.end_to_end.rest import Run
 from tests.integration.end_to_end.stack import INTERVALS, AirflowStack
 
 CLIENTS, RECORDED, RUN, LARGEST, UPLOAD = 50, 1_000, 60, 100_000, 1_000_000_000
-QUIET_SECONDS = 60.0
+QUIET_SECONDS, SECONDS = 20.0, 120.0
 USER, DAG = "admin", "batches_echo"
 PAIRS, OTHER_DAG = 3, "by_operator"
 ENDPOINT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
@@ -175,7 +177,6 @@ class Load:
         self._url, self._token, self._recorded = url, token, recorded
         self._draw = random.Random(0)
         self.readings = Readings()
-        self.lines = 0
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[openai.AsyncOpenAI]:
@@ -221,7 +222,6 @@ class Load:
                 batch = await self.readings.timed("poll of a batch that waits or runs", poll) or batch
             counts = batch.request_counts
             assert (batch.status, counts.total, counts.completed) == ("completed", size, size), batch
-            self.lines += size
             return str(batch.status)
 
     async def upload(self) -> float:
@@ -250,20 +250,28 @@ class Load:
             assert batch.status == "completed", batch
             return str(batch.id)
 
-    async def play(self, batches: int) -> tuple[float, float]:
-        """All of it; returns seconds of the upload and of all batches."""
+    async def play(self, batches: int, seconds: float | None) -> str:
+        """Some seconds of it, or all; returns a sentence about upload and batches."""
         await self.ask_airflow("Airflow's own API before", QUIET_SECONDS)
         others = [asyncio.create_task(self.poll()) for _ in range(CLIENTS)]
         others.append(asyncio.create_task(self.ask_airflow("Airflow's own API beside")))
         began = time.perf_counter()
         runs = [asyncio.create_task(self.run(size, name)) for name, size in enumerate(sizes(batches))]
-        uploaded = await self.upload()
-        await asyncio.gather(*runs)
+        upload = asyncio.create_task(self.upload())
+        over, left = await asyncio.wait([upload, *runs], timeout=seconds)
+        for one in over:
+            one.result()
         took = time.perf_counter() - began
-        for other in others:
+        for other in (*others, *left):
             other.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        return uploaded, took
+        await asyncio.gather(*others, *left, return_exceptions=True)
+        completed = (
+            f"{len(over - {upload})} of {batches} batches were completed, with an answer for each line"
+        )
+        rate = (
+            f"{upload.result():.0f} s ({UPLOAD / 1e6 / upload.result():.0f} MB/s)" if upload in over else ""
+        )
+        return f"The upload {f'took {rate}' if rate else 'went on'}. After {took:.0f} s, {completed}."
 
 
 def pairs(load: Load, stack: AirflowStack, folder: Path) -> list[tuple[float, float]]:
@@ -297,7 +305,23 @@ def main() -> None:
     )
     parser.add_argument("what", choices=["load", "ratio"])
     parser.add_argument("--batches", type=int, default=RUN, help="that run under load")
+    parser.add_argument("--whole", action="store_true", help="until all batches are completed")
+    parser.add_argument("--beside", type=Path, help="another checkout, which is measured first")
+    parser.add_argument("--table", action="store_true", help="print the table alone")
     given = parser.parse_args()
+    seconds = None if given.whole else SECONDS
+    if given.beside is not None:
+        print(introduction(given.batches, seconds), flush=True)
+        for checkout, title in ((given.beside.absolute(), "Before"), (Path(__file__).parents[1], "After")):
+            print(f"\n## {title}\n", flush=True)
+            again = [sys.executable, __file__, "load", "--table", "--batches", str(given.batches)]
+            subprocess.run(
+                again + ["--whole"] * given.whole,
+                env={**os.environ, "PYTHONPATH": str(checkout)},
+                cwd=checkout,
+                check=True,
+            )
+        return
     for name in ("httpx", "httpx2", "openai"):
         logging.getLogger(name).setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory(prefix="load-", dir="/tmp") as name:
@@ -329,7 +353,10 @@ def main() -> None:
             if given.what == "ratio":
                 say_pairs(pairs(load, stack, folder))
             else:
-                say(load, given.batches, *asyncio.run(load.play(given.batches)))
+                sentence = asyncio.run(load.play(given.batches, seconds))
+                if not given.table:
+                    print(introduction(given.batches, seconds) + "\n")
+                say(load, sentence)
 
 
 def say_pairs(found: Sequence[tuple[float, float]]) -> None:
@@ -359,19 +386,20 @@ def machine() -> str:
     )
 
 
-def say(load: Load, batches: int, uploaded: float, took: float) -> None:
-    """Print the table."""
-    print(
-        f"""# The Batch API under load
+def introduction(batches: int, seconds: float | None) -> str:
+    """What was measured."""
+    which = "until all are completed" if seconds is None else f"for {seconds:g} s"
+    return f"""# The Batch API under load
 
 {CLIENTS} official clients poll {RECORDED:,} recorded batches once a second each; {batches} batches of 1 to
-{LARGEST:,} lines ({load.lines:,} in all) run, {AT_ONCE} at once, with the echo engine; one client uploads
-{UPLOAD / 1e9:g} GB. One API server, PostgreSQL, Ray, all clients and the state are on {machine()}
-It is busy throughout. Made by `python benchmarks/batch_api_load.py load`.
+{LARGEST:,} lines are created at once and run, {AT_ONCE} at a time, with the echo engine; one client uploads
+{UPLOAD / 1e9:g} GB, {which}. One API server, PostgreSQL, Ray, all clients and the state are on {machine()}
+It is busy throughout. Made by `python benchmarks/batch_api_load.py load`."""
 
-| call | number | median | p95 | longest | failed |
-| --- | ---: | ---: | ---: | ---: | ---: |"""
-    )
+
+def say(load: Load, sentence: str) -> None:
+    """Print the table."""
+    print("| call | number | median | p95 | longest | failed |\n| --- | ---: | ---: | ---: | ---: | ---: |")
     for kind in (
         "poll of a recorded batch",
         "poll of a batch that waits or runs",
@@ -381,10 +409,7 @@ It is busy throughout. Made by `python benchmarks/batch_api_load.py load`.
         "Airflow's own API beside",
     ):
         print(load.readings.row(kind))
-    print(
-        f"\nThe upload took {uploaded:.0f} s ({UPLOAD / 1e6 / uploaded:.0f} MB/s). All batches were "
-        f"completed, with an answer for each line, {took:.0f} s after the first was handed in."
-    )
+    print(f"\n{sentence}", flush=True)
 
 
 if __name__ == "__main__":
