@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import graphlib
 import itertools
+import signal
 import time
 from collections.abc import Hashable
 from functools import partial
@@ -81,3 +82,4 @@ def test_what_computes_too_long_fails() -> None:
 def test_what_waits_does_not_count() -> None:
     with cpu_limit(0.2):
         time.sleep(0.3)
+        assert signal.getitimer(signal.ITIMER_PROF)[0] > 0
