@@ -23,7 +23,12 @@ ALONE = 0.5
 
 
 ROUNDS = [
-    pytest.param(number, marks=[pytest.mark.thorough("kills in each mode and store")] if number else [])
+    pytest.param(
+        number,
+        marks=[pytest.mark.thorough("kills in each mode and store; one of each kind runs always")]
+        if number
+        else [],
+    )
     for number in range(6)
 ]
 """Rounds of one seed a kind, so that modes and stores alternate."""

@@ -9,7 +9,11 @@ from ..integration.end_to_end.waiting import wait_for
 from .plan import MODES
 from .stopping import DEEDS, TIMED, Stop, bounds, deeds, going
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.thorough("each way of stopping a task")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.thorough("each way of stopping a task; clears and marks run always"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ def asked(ray: Any) -> int:
             signal.SIGSEGV,
             2 * AT_ONCE,
             id="front end",
-            marks=pytest.mark.thorough("starts vLLM twice, as the death of the engine does"),
+            marks=pytest.mark.thorough("a dead front end of vLLM; a dead engine runs always"),
         ),
     ],
 )

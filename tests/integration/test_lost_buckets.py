@@ -12,7 +12,7 @@ from tests.support.ray_processes import run_with_own_ray
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(400),
-    pytest.mark.thorough("a Ray of three nodes that loses two"),
+    pytest.mark.thorough("buckets of lost nodes; a Ray of three nodes"),
 ]
 
 

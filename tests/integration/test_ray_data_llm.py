@@ -145,7 +145,7 @@ def test_a_serve_deployment(run: Run, application: str) -> None:
 
 @pytest.mark.vllm
 @pytest.mark.slow
-@pytest.mark.thorough("starts vLLM")
+@pytest.mark.thorough("vLLM in Ray Data LLM; other engines run always")
 @pytest.mark.timeout(600)
 def test_vllm_in_rays_processor_on_two_cpus(run: Run) -> None:
     """The BOS token comes once, answers are constrained, and a row without messages fails alone."""

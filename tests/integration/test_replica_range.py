@@ -12,7 +12,7 @@ from tests.support.ray_processes import run_with_own_ray
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(960),
-    pytest.mark.thorough("three jobs on a Ray of five nodes, minutes of waits"),
+    pytest.mark.thorough("a range of replicas on a Ray of five nodes; minutes of waits"),
 ]
 
 

@@ -24,7 +24,7 @@ from tests.support.ray_processes import FREE_PORTS, run_with_own_ray
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.thorough("Ray's autoscaler starts two nodes, a minute and more"),
+    pytest.mark.thorough("nodes from zero by Ray's autoscaler; it takes more than a minute"),
 ]
 
 # Version 2 of the autoscaler, the default of `ray up`. Its nodes are processes of this machine.

@@ -22,7 +22,7 @@ from tests.support.vision_model import vision_model
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.vllm,
-    pytest.mark.thorough("steps and images beside vLLM are shown one by one"),
+    pytest.mark.thorough("steps with images beside vLLM; each alone runs always"),
 ]
 
 GREEDY = {"temperature": 0.0, "max_tokens": 8, "ignore_eos": True}

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.vllm,
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.thorough("an engine of its own for one rare argument"),
+    pytest.mark.thorough("adapters that leave modules out; an engine of its own"),
 ]
 
 

@@ -16,7 +16,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
     "seed",
     [
         1000,
-        *(pytest.param(seed, marks=pytest.mark.thorough("more kills of servers")) for seed in (1001, 1002)),
+        *(
+            pytest.param(seed, marks=pytest.mark.thorough("more kills of API servers; one runs always"))
+            for seed in (1001, 1002)
+        ),
     ],
 )
 def test_nothing_is_lost_run_twice_or_goes_back(batch_api_world, seed):

@@ -23,7 +23,9 @@ FROZEN_TASK, FROZEN_DRIVER, FIRST, *OTHERS = journeys(0)
     params=[
         pytest.param((FROZEN_DRIVER, FIRST), id="each commit"),
         pytest.param(
-            (FROZEN_TASK, *OTHERS), id="others", marks=pytest.mark.thorough("strikes at each point")
+            (FROZEN_TASK, *OTHERS),
+            id="others",
+            marks=pytest.mark.thorough("strikes at each point between two steps; eight run always"),
         ),
     ],
 )

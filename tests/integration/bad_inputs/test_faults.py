@@ -50,7 +50,7 @@ class Answers(Handler):
         self.send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
 
-@pytest.mark.thorough("Ray Data starts its task again, which takes half a minute")
+@pytest.mark.thorough("a fault while Ray Data LLM reads; Ray repeats it for half a minute")
 def test_a_function_that_ends_a_task_of_ray_data_is_named(place: Place, ray_here: Any) -> None:
     """By itself, Ray Data would repeat its task for ever."""
     path = place.function(ENDS.format(row=1200))

@@ -24,7 +24,7 @@ from .secrecy import Secrets, left_by_airflow, shown_by_airflow, shown_by_ray
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-OTHERS = pytest.mark.thorough("each official client of OpenAI")
+OTHERS = pytest.mark.thorough("two more official clients of OpenAI; two run always")
 CLIENTS = [MAIN, "1-async", *(pytest.param(client, marks=OTHERS) for client in ("1-sync", "3-async"))]
 HOUR = 3600
 PICTURE = Picture(7)
@@ -441,7 +441,7 @@ def test_large_file_needs_little_memory(batches, tmp_path):
     assert grown < 60 * 2**20
 
 
-@pytest.mark.thorough("a second, strict API server")
+@pytest.mark.thorough("a second, strict API server; unit/plugins/batch_api runs always")
 def test_strict_server_has_the_limits_of_openai(batches, tmp_path):
     """A second server beside the first, which knows the batches of both."""
     too_many = text_of([json.dumps(chats("many", 1)[0]).replace("many-0", f"{n}") for n in range(50_001)])

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.vllm,
     pytest.mark.slow,
     pytest.mark.timeout(1800),
-    pytest.mark.thorough("the example with vLLM, which make demo runs"),
+    pytest.mark.thorough("the example with vLLM; make demo runs it"),
 ]
 
 

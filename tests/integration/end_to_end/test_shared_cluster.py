@@ -67,7 +67,7 @@ def test_three_tasks_run_on_one_cluster(
     assert_one_came_and_went(kubernetes, run)
 
 
-@pytest.mark.thorough("other ends of a shared cluster")
+@pytest.mark.thorough("other ends of a shared cluster; one runs always")
 def test_a_failed_task_leaves_no_cluster(api: AirflowApi, kubernetes: World, conf: dict[str, Any]) -> None:
     conf["engine_args"]["fail_pattern"] = "Say"
     run = api.trigger("shared_cluster", **conf).wait("failed", timeout=500)
@@ -79,7 +79,7 @@ def test_a_failed_task_leaves_no_cluster(api: AirflowApi, kubernetes: World, con
     assert_one_came_and_went(kubernetes, run)
 
 
-@pytest.mark.thorough("other ends of a shared cluster")
+@pytest.mark.thorough("other ends of a shared cluster; one runs always")
 def test_without_a_task_that_deletes_the_lease_ends_it(
     api: AirflowApi, kubernetes: World, conf: dict[str, Any]
 ) -> None:

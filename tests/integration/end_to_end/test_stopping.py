@@ -47,7 +47,7 @@ def test_timeout(mode, runs_with_timeout, jobs):
     assert job["status"] == "STOPPED"
 
 
-@pytest.mark.thorough("a triggerer that is away")
+@pytest.mark.thorough("a triggerer that is away; it waits for three deadlines")
 def test_deferral_without_a_triggerer(airflow, api, jobs, tmp_path):
     scheduler = psutil.Process(airflow.pid("scheduler"))
     airflow.stop("triggerer")

@@ -24,7 +24,7 @@ from .stack import AirflowStack
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1800),
-    pytest.mark.thorough("curation and evaluation in a whole Airflow"),
+    pytest.mark.thorough("curation and evaluation in a whole Airflow; unit/dags_examples runs always"),
     pytest.mark.usefixtures("as_airflow"),
 ]
 

@@ -112,7 +112,7 @@ def test_the_engine_is_ready_before_the_rows_are_known(
     wait_until_they_are_gone()
 
 
-@pytest.mark.thorough("what a replica refuses leaves none, either")
+@pytest.mark.thorough("an early start that is refused; others run always")
 def test_a_job_that_is_refused_leaves_no_replica(task: RepeatedTask, checks: Driver) -> None:
     def refuse() -> None:
         checks.ready()

@@ -54,7 +54,7 @@ def test_rows_of_a_document_go_to_one_of_two_replicas(task: RepeatedTask) -> Non
     assert documents <= len(readings) <= 1.4 * documents
 
 
-@pytest.mark.thorough("unit/job/row_order deals them out without Ray")
+@pytest.mark.thorough("rows dealt out on a Ray; unit/job/row_order does it without one")
 def test_two_replicas_get_as_many_long_rows(task: RepeatedTask) -> None:
     """The last quarter of the rows is long. An engine has half of it for 6 s, in which a second one comes."""
     rows, slots, words = 480, 60, {"short": 4, "long": 32}

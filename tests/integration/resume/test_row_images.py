@@ -112,7 +112,7 @@ async def test_an_image_that_never_ends_fails_its_row(monkeypatch: pytest.Monkey
     assert images.has_room
 
 
-@pytest.mark.thorough("Ray tries to make an environment for long")
+@pytest.mark.thorough("an environment that can't be made; Ray tries for long")
 async def test_a_node_without_its_environment_fails_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows that Ray sends there would fail alike."""
     images = stage(loaded, monkeypatch)

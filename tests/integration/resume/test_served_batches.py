@@ -106,7 +106,7 @@ def test_cancelled_batch_frees_its_replicas(batch: Batch, ray_here: Any) -> None
     wait_until(lambda: ray_here.available_resources().get("CPU") == 2)
 
 
-@pytest.mark.thorough("chaos/batch_api kills drivers beside clients")
+@pytest.mark.thorough("a killed driver of a served batch; chaos/batch_api kills one always")
 def test_killed_driver_of_a_cancelled_batch_is_resumed(batch: Batch, tmp_path: Path, ray_here: Any) -> None:
     """It dies at once after the cancel; the next one asks nothing more, and starts no engine."""
     document = tmp_path / "spec.json"

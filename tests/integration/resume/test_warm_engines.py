@@ -67,7 +67,7 @@ def test_the_next_job_takes_the_engine_of_the_one_before(task: RepeatedTask) -> 
     assert not psutil.pid_exists(pid)
 
 
-@pytest.mark.thorough("its parts are in test_replicas and unit/job/warm_engines")
+@pytest.mark.thorough("a poison row in a warm engine; each alone runs always")
 def test_a_row_that_kills_it_leaves_no_dead_engine_to_the_next(task: RepeatedTask) -> None:
     task.input([*TEXTS, "poison"])
     made = task.run("one", keep_warm=300, engine_args={"kill_pattern": "poison"}, max_errors=1)
@@ -80,7 +80,7 @@ def test_a_row_that_kills_it_leaves_no_dead_engine_to_the_next(task: RepeatedTas
     assert used(task)[-1].pid == used(task)[-2].pid
 
 
-@pytest.mark.thorough("waits until nothing has moved for a while")
+@pytest.mark.thorough("a warm engine that hangs; the wait for it is long")
 def test_an_engine_that_hangs_is_not_handed_on(task: RepeatedTask) -> None:
     """The job that stalls with it ends it: its retry would stall, too."""
     task.input([*TEXTS, "hangs"])
@@ -120,7 +120,7 @@ def test_a_stopped_job_gives_its_engine_back(task: RepeatedTask) -> None:
 
 
 @pytest.mark.vllm
-@pytest.mark.thorough("starts a vLLM for what tests/vllm shows without Ray")
+@pytest.mark.thorough("a warm vLLM on a Ray; a warm echo runs always")
 def test_vllm_answers_the_next_job_with_its_own_sampling(task: RepeatedTask) -> None:
     pytest.importorskip("vllm")
     model = str(Path(__file__).parents[3] / "dags_examples/demo_model/model")
@@ -159,7 +159,7 @@ ON_GPUS: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.timeout(800)
-@pytest.mark.thorough("waits for GPUs; unit/job/warm_engines steps a clock")
+@pytest.mark.thorough("warm engines that wait for GPUs; unit/job/warm_engines steps a clock")
 @pytest.mark.parametrize(
     "scenes",
     [pytest.param(one, id=f"{number}") for number, one in enumerate(ON_GPUS)],

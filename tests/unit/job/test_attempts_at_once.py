@@ -23,7 +23,7 @@ from tests.support.specs import submitted
 pytestmark = pytest.mark.slow
 
 ROUNDS = 6
-thorough = pytest.mark.thorough("two processes and six races in each store")
+thorough = pytest.mark.thorough("races of two attempts in more stores; one runs always")
 
 _RACER = f"""
 import json, random, sys, time

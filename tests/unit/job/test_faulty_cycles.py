@@ -25,7 +25,7 @@ from tests.support.s3_server import S3Server
 from tests.support.whole_job import attempt, numbered, without_cluster
 
 pytestmark = pytest.mark.slow
-thorough = pytest.mark.thorough("whole jobs, many times; one fault runs always")
+thorough = pytest.mark.thorough("more faults at any call of a job; one kind runs always")
 
 
 @contextlib.contextmanager

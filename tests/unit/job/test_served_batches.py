@@ -356,7 +356,7 @@ class Dying:
 
 
 _STEP = 8
-thorough = pytest.mark.thorough("each driver dies at a write of its own; every second one runs always")
+thorough = pytest.mark.thorough("a driver that dies at each write; every second one runs always")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import pytest
 
 POWER = [pytest.param(False, id="killed"), pytest.param(True, id="power lost")]
-thorough = pytest.mark.thorough("dear, and others of its kind run always")
+thorough = pytest.mark.thorough("larger explorations of the models; others of each kind run always")
 STRIDE = 1 if os.environ.get("RAYBATCH_MODEL") == "all" else 23
 
 _FIRST = 300

@@ -37,8 +37,12 @@ class HasMost:
     ("greedy", "cached"),
     [
         (True, True),
-        pytest.param(True, False, marks=pytest.mark.thorough("memory is traced, which is slow")),
-        pytest.param(False, True, marks=pytest.mark.thorough("memory is traced, which is slow")),
+        pytest.param(
+            True, False, marks=pytest.mark.thorough("memory of more look-ups; one is traced always")
+        ),
+        pytest.param(
+            False, True, marks=pytest.mark.thorough("memory of more look-ups; one is traced always")
+        ),
     ],
 )
 def test_memory_of_a_row(monkeypatch: pytest.MonkeyPatch, greedy: bool, cached: bool) -> None:

@@ -28,7 +28,7 @@ from tests.support.s3_server import S3Server
 from tests.support.tools import tool
 from tests.support.whole_job import attempt, without_cluster
 
-thorough = pytest.mark.thorough("on a disk, each kind of task runs always")
+thorough = pytest.mark.thorough("promises of each kind of task on S3; on a disk they run always")
 ASKED: dict[str, dict[str, Any]] = {
     "generate": {"prompt": "{row.text}", "sampling": {"temperature": 0}},
     "embed": {"prompt_column": "text"},
