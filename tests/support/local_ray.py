@@ -9,20 +9,33 @@ from typing import Any
 
 from tests.support.ray_processes import ray_processes
 
+_STARTS = 4
+
 
 def start_ray(cpus: int, gpus: int = 0, **options: Any) -> None:
-    """Start a Ray that is this process's own, with so many CPUs and GPUs, whatever the machine has."""
+    """Start a Ray that is this process's own, with so many CPUs and GPUs, whatever the machine has.
+
+    Ray gives its own start half a minute, which passes on a busy machine: then it is tried again.
+    """
     import ray
 
-    ray.init(
-        address="local",
-        num_cpus=cpus,
-        num_gpus=gpus,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="error",
-        **options,
-    )
+    for number in range(1, _STARTS + 1):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=cpus,
+                num_gpus=gpus,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="error",
+                **options,
+            )
+        except Exception as error:
+            ray.shutdown()
+            if number == _STARTS or "timed out during startup" not in str(error):
+                raise
+        else:
+            return
 
 
 @contextmanager
