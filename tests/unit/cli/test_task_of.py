@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,10 @@ def batch(**given):
 
 
 @pytest.fixture
-def dag_file(tmp_path: Path) -> Callable[[str], str]:
+def dag_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    # Files of one size that are written within a second share their bytecode.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
     def write(body: str) -> str:
         path = tmp_path / "dags.py"
         lines = "".join(f"    {line}\n" for line in body.splitlines())
