@@ -132,7 +132,7 @@ def test_prometheus_finds_rows_and_tokens_on_the_node(task: RepeatedTask, ray_he
     wanted = expected, of_ray_data
     assert wait_for("all metrics", lambda: shown() == wanted, 60, lambda: str(shown()), pause=0.2)
 
-    again = task.run(token="metrics", **asked, max_row_attempts=1)
+    again = task.run(token="cleared", **asked, max_row_attempts=1)
     assert again.counts.resumed == rows
     assert list(again.timing.phases) == ["source", "prompt", "nodes", "model", "earlier", "claim"]
     assert [event.text() for event in task.events if "no engine was needed; checks took" in event.text()]

@@ -56,7 +56,7 @@ def test_the_next_job_takes_the_engine_of_the_one_before(task: RepeatedTask) -> 
     assert set(answers(second).values()) == {"other text"}
     assert [task.asked(one) for one in (first, second)] == [40, 40]
     # A job without work leaves it to the next; one that asks for no more time ends it.
-    again = task.run("two", keep_warm=300, **other)
+    again = task.run("cleared", keep_warm=300, **other)
     assert (again.counts.ok, task.asked(again)) == (40, 0)
     assert one_rests().is_free
     third = task.run("three", run_id="r3", keep_warm=0)
