@@ -76,4 +76,5 @@ def _tokenizer() -> Any:
     of_images = [PLACEHOLDER, "<fake_token_around_image>", "<end_of_utterance>", "<global-img>", *tiles]
     words.add_special_tokens({"additional_special_tokens": of_images})
     words.chat_template = TEMPLATE
+    words.eos_token = words.sep_token
     return words

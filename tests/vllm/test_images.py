@@ -178,8 +178,11 @@ def test_a_raw_prompt_has_its_placeholders(engine: Any, llm: Any) -> None:
 
 
 def test_a_choice_is_made_in_full(engine: Any, llm: Any) -> None:
-    """Tokens that a choice forces are generated: going on needs the images once more."""
-    sampling = {"temperature": 0.0, "structured_outputs": {"choice": ["red fox", "red dog", "deep blue sea"]}}
+    """Tokens that a choice forces are generated: going on needs the images once more.
+
+    The vocabulary has no space.
+    """
+    sampling = {"temperature": 0.0, "structured_outputs": {"choice": ["redfox", "reddog", "deepbluesea"]}}
     asked = asking_about("old dog", sampling=sampling), [picture()]
     (made,), (expected,) = ours(engine, asked), theirs(llm, asked)
     assert made.completions[0].text == expected.outputs[0].text
