@@ -7,6 +7,7 @@ A plugin of pytest (``-p tests.support.progress --stage NAME --results FOLDER``)
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -59,6 +60,7 @@ class Progress:
         self._config = config
         self._stage = str(config.getoption("--stage"))
         self._began = self._collected = self._told = time.monotonic()
+        self._over = threading.Event()
         self._total = 0
         self._ended: set[str] = set()
         self._outcomes = Counter[str]()
@@ -103,6 +105,7 @@ class Progress:
             self._tell()
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
+        self._over.set()
         seconds = time.monotonic() - self._began
         folder = self._config.getoption("--results")
         if folder is not None:
@@ -117,14 +120,22 @@ class Progress:
             (folder / f"{self._stage}.json").write_text(json.dumps(found))
 
     def _begin(self, tests: int) -> None:
+        # Where tests run in this process, some look at its threads.
+        if not self._total and self._config.getoption("numprocesses", None):
+            threading.Thread(target=self._tell_now_and_then, daemon=True).start()
         self._total, self._collected = tests, time.monotonic()
 
+    def _tell_now_and_then(self) -> None:
+        """A fixture may take minutes, in which no test reports."""
+        while not self._over.wait(INTERVAL):
+            self._tell()
+
     def _tell(self) -> None:
-        self._told = time.monotonic()
+        now = self._told = time.monotonic()
         done, failed = len(self._ended), len(self._failed)
-        left = (self._told - self._collected) / max(1, done) * (self._total - done)
+        left = (now - self._collected) / max(1, done) * (self._total - done)
         self._say(
-            f"{self._stage}: {done:,} of {self._total:,} tests in {clock(self._told - self._began)}"
+            f"{self._stage}: {done:,} of {self._total:,} tests in {clock(now - self._began)}"
             + (f", {failed} failed" if failed else "")
             + (f", about {clock(left)} left" if done else "")
         )
