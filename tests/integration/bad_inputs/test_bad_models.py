@@ -90,7 +90,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.fixture(scope="module")
-def apart() -> Iterator[Any]:
+def apart(ray_here: Any) -> Iterator[Any]:
     """A process that has imported vLLM, as each replica has one."""
     pytest.importorskip("vllm")
     from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy
