@@ -123,6 +123,7 @@ def test_structured_output_reaches_the_engine_unchanged(answers):
         )
 
 
+@pytest.mark.thorough("a model in a bucket through Airflow; unit/job/preflight runs always")
 def test_a_model_in_a_bucket_answers_as_its_folder_does(
     api: AirflowApi, jobs: RayJobs, lake: Lake, dataset: Dataset, answers: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -19,7 +19,11 @@ from .ray_jobs import RayJobs
 from .rest import AirflowApi, Task
 from .waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.thorough("pictures in steps through Airflow; a killed job of each kind runs always"),
+]
 
 DAG = "pictures_in_steps"
 ROWS = 80

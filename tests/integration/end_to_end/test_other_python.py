@@ -13,7 +13,10 @@ from airflow_provider_raybatch.dataset import open_dataset
 from .conftest import connect
 from .inputs import batch
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.thorough("a cluster of another Python through Airflow; test_cluster_shipping runs always"),
+]
 
 
 @pytest.fixture(scope="module")

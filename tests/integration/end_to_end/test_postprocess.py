@@ -13,7 +13,11 @@ from .inputs import batch
 from .ray_jobs import RayJobs
 from .rest import AirflowApi
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.thorough("functions through Airflow; test_cluster_shipping runs always"),
+]
 
 TEXTS = [*(f"company {number}" for number in range(40)), "company without a number"]
 

@@ -22,7 +22,11 @@ from .lake import Lake
 from .rest import AirflowApi, Run
 from .waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.thorough("a shared cluster through Airflow; a task's own cluster runs always"),
+]
 
 ROWS = 24
 LEASE = 600.0
@@ -67,7 +71,6 @@ def test_three_tasks_run_on_one_cluster(
     assert_one_came_and_went(kubernetes, run)
 
 
-@pytest.mark.thorough("other ends of a shared cluster; one runs always")
 def test_a_failed_task_leaves_no_cluster(api: AirflowApi, kubernetes: World, conf: dict[str, Any]) -> None:
     conf["engine_args"]["fail_pattern"] = "Say"
     run = api.trigger("shared_cluster", **conf).wait("failed", timeout=500)
@@ -79,7 +82,6 @@ def test_a_failed_task_leaves_no_cluster(api: AirflowApi, kubernetes: World, con
     assert_one_came_and_went(kubernetes, run)
 
 
-@pytest.mark.thorough("other ends of a shared cluster; one runs always")
 def test_without_a_task_that_deletes_the_lease_ends_it(
     api: AirflowApi, kubernetes: World, conf: dict[str, Any]
 ) -> None:
