@@ -65,7 +65,7 @@ def stale() -> list[str]:
         if not git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"):
             lines.append(f"OLD PROOF {page}.md: commit {commit} is not in this history")
         elif since := int(git("rev-list", "--count", f"{commit}..HEAD", "--", *paths) or 0):
-            lines.append(f"OLD PROOF {page}.md: {since} commits since {commit} changed {', '.join(folders)}")
+            lines.append(f"OLD PROOF {page}.md: since {commit}, {since} commits changed {', '.join(folders)}")
     return lines
 
 

@@ -389,12 +389,13 @@ def machine() -> str:
 def introduction(batches: int, seconds: float | None) -> str:
     """What was measured."""
     which = "until all are completed" if seconds is None else f"for {seconds:g} s"
+    option = " --whole" if seconds is None else ""
     return f"""# The Batch API under load
 
 {CLIENTS} official clients poll {RECORDED:,} recorded batches once a second each; {batches} batches of 1 to
 {LARGEST:,} lines are created at once and run, {AT_ONCE} at a time, with the echo engine; one client uploads
 {UPLOAD / 1e9:g} GB, {which}. One API server, PostgreSQL, Ray, all clients and the state are on {machine()}
-It is busy throughout. Made by `python benchmarks/batch_api_load.py load`."""
+It is busy throughout. Made by `python benchmarks/batch_api_load.py load{option}`."""
 
 
 def say(load: Load, sentence: str) -> None:

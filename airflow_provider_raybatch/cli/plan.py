@@ -21,11 +21,12 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.events import Planned
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.preview import PlanReport, PreviewRequest, PromptTokens
-from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.report import words
 
-_OF_RATES = ("model", "engine", "engine_args", "accelerator_type", "num_gpus")
+_OF_RATES = (
+    "model", "engine", "engine_args", "accelerator_type", "num_gpus", "sampling", "steps",
+)  # fmt: skip
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -78,7 +79,7 @@ def _as_last_run(task: BatchTask, report: PlanReport) -> dict[str, Any] | None:
             if not timing.rows_per_second or not asked or report.remaining is None:
                 return None
             found = {"run": manifest.owner.run_id, "currency": manifest.currency}
-            if changed := _changed(task, find_report(manifest.manifest_uri, task.aws_conn_id, Wanted())):
+            if changed := _changed(task, manifest.manifest_uri):
                 return {**found, "changed": changed, "seconds": None, "cost": None}
             cost = None if manifest.cost is None else round(manifest.cost / asked * report.remaining, 6)
             seconds = timing.startup_seconds + report.remaining / timing.rows_per_second
@@ -86,12 +87,14 @@ def _as_last_run(task: BatchTask, report: PlanReport) -> dict[str, Any] | None:
     return None
 
 
-def _changed(task: BatchTask, last: Report) -> list[str]:
-    """Arguments on which rates depend that the last run had otherwise; none where it did not note them."""
+def _changed(task: BatchTask, manifest_uri: str) -> list[str]:
+    """Arguments on which rates depend that the last run had otherwise; none where they can't be read."""
     from airflow_provider_raybatch.job.output.report import explaining
 
-    now = explaining(task.spec)
-    return [one for one in _OF_RATES if last.arguments and last.arguments.get(one) != now.get(one)]
+    now, last = explaining(task.spec), dict[str, Any]()
+    with suppress(RaybatchError):
+        last = find_report(manifest_uri, task.aws_conn_id, Wanted()).arguments
+    return [one for one in _OF_RATES if last and last.get(one) != now.get(one)]
 
 
 def _source(report: PlanReport) -> str:

@@ -119,4 +119,4 @@ def _likeliest(kind: str, context: Mapping[str, Any], value: object) -> str | No
     """Of several allowed texts, the one that `value` misspells."""
     if kind != "literal_error" or not isinstance(value, str):
         return None
-    return nearest(value.strip(), _CHOICE.findall(str(context["expected"])))
+    return nearest(value, _CHOICE.findall(str(context["expected"])))

@@ -77,13 +77,17 @@ def in_words(kind: str, text: str) -> str:
 
 
 def nearest(name: object, known: Iterable[str], likeness: float = 0.6) -> str | None:
-    """The known name that `name` most likely misspells, whatever its case.
+    """The known name that `name` most likely misspells, whatever its case, hyphens and spaces around it.
 
     :param likeness: at least, from 0 to 1.
     """
-    plain = {one.lower(): one for one in sorted(known) if one != name}
-    close = difflib.get_close_matches(str(name).lower(), plain, n=1, cutoff=likeness)
+    plain = {_plain(one): one for one in sorted(known) if one != name}
+    close = difflib.get_close_matches(_plain(str(name)), plain, n=1, cutoff=likeness)
     return plain[close[0]] if close else None
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().replace("-", "_")
 
 
 def write_utf8() -> None:

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 
 from airflow_provider_raybatch.contract import events
-from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest, Summary
 from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.secrets import Secrets
@@ -101,7 +101,7 @@ def _answer(context: JobContext, submission: Submission, control: Control) -> Su
         context.recorder.end()
         return manifest.summary()
     except Exception as error:
-        if context.batch.is_ended_by(error, lambda: bool(finished(context.job, context.source).rows.all())):
+        if context.batch.is_ended_by(error, lambda: _is_answered(context)):
             raise
         if isinstance(error, DamagedPartError):
             for step in context.job.steps:
@@ -113,6 +113,14 @@ def _answer(context: JobContext, submission: Submission, control: Control) -> Su
         if failure is error:
             raise
         raise failure from error
+
+
+def _is_answered(context: JobContext) -> bool:
+    """Whether each row has an answer; not where the parts can't tell it now."""
+    try:
+        return bool(finished(context.job, context.source).rows.all())
+    except RaybatchError:
+        return False
 
 
 def _end_batch(context: JobContext, submission: Submission, control: Control) -> Summary | None:

@@ -147,7 +147,7 @@ class Progress:
 
 
 def _sentence(report: pytest.TestReport) -> str:
-    """The last line of an error."""
+    """The first line of an error."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash is not None else str(report.longrepr)
     return next(iter(text.strip().splitlines()), "")[:200]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -57,7 +58,7 @@ def test_a_proof_is_old_from_the_next_commit_on(
     code.write_text("2\n")
     last = commit()
     (line,) = proofs.stale()
-    assert re.fullmatch(r"OLD PROOF kills.md: 1 commits since [0-9a-f]{40} changed job", line)
+    assert re.fullmatch(r"OLD PROOF kills.md: since [0-9a-f]{40}, 1 commits changed job", line)
     page.write_text(f"Of commit {last[::-1]}.\n")
     (line,) = proofs.stale()
     assert line.endswith("is not in this history")
@@ -76,12 +77,23 @@ def test_failures_come_last_and_then_one_line(checks: tuple[ModuleType, ModuleTy
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAILED test_x.py::test_bad\n" in done.stdout
+    broken = {"stage": "unit-engine", "code": 2, "failures": {}, "left_out": {}}
+    counts = dict.fromkeys(("passed", "failed", "skipped"), 0)
+    (tmp_path / "unit-engine.json").write_text(json.dumps(broken | counts))
     ends = ["lint=61:1", "unit=5:1"]
     command = [sys.executable, str(ROOT / ".ci/result.py"), str(tmp_path)]
-    told = subprocess.run([*command, *ends], capture_output=True, text=True, timeout=60, check=False)
+
+    def tell(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *options, *ends], capture_output=True, text=True, timeout=60, check=False
+        )
+
+    assert "alone" not in tell("--all").stdout.splitlines()[-1]
+    told = tell()
     assert told.returncode == 1
-    assert told.stdout.splitlines()[-3:] == [
+    assert told.stdout.splitlines()[-4:] == [
         "FAILED test_x.py::test_bad: AssertionError: why",
+        "FAILED unit-engine: its output is above",
         "FAILED lint: its output is above",
         "make test: lint, unit FAILED in 1:06 (lint 1:01, unit 0:05): "
         "1 passed, 1 failed; 1 run in make test-all alone, see make help.",

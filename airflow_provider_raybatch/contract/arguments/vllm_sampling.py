@@ -57,16 +57,19 @@ OTHER_SYSTEMS: Mapping[str, str] = {
 
 _RANGES = {
     "temperature": (0, math.inf), "top_p": (0, 1), "min_p": (0, 1), "presence_penalty": (-2, 2),
-    "frequency_penalty": (-2, 2), "max_tokens": (1, math.inf),
+    "frequency_penalty": (-2, 2), "max_tokens": (1, math.inf), "min_tokens": (0, math.inf),
+    "repetition_penalty": (0, math.inf),
 }  # fmt: skip
-"""Least and greatest values that each version of vLLM takes."""
+"""Least and greatest values; no version of vLLM takes others."""
+_ABOVE = ("top_p", "repetition_penalty")
+"""Parameters whose least value is refused, too."""
 
 
 def meant(name: str) -> str | None:
     """What to write instead of `name`, after a semicolon; ``None`` where nothing is known."""
     if name in OTHER_SYSTEMS:
         return f"write {OTHER_SYSTEMS[name]}"
-    close = nearest(str(name).replace("-", "_"), SAMPLING, _CLOSE)
+    close = nearest(name, SAMPLING, _CLOSE)
     return f"did you mean {close!r}?" if close else None
 
 
@@ -79,8 +82,10 @@ def check_vllm_sampling(values: Mapping[str, Any]) -> None:
         if name not in SAMPLING and (remedy := meant(name)) is not None:
             raise ValueError(f"{name}: vLLM has no such sampling parameter; {remedy}")
         least, most = _RANGES.get(name, (-math.inf, math.inf))
-        if isinstance(value, (int, float)) and not least <= value <= most:
-            wanted = f"at least {least}" if most == math.inf else f"from {least} to {most}"
+        is_too_small = name in _ABOVE and value == least
+        if isinstance(value, (int, float)) and (is_too_small or not least <= value <= most):
+            wanted = f"{'above' if name in _ABOVE else 'at least'} {least}"
+            wanted += "" if most == math.inf else f" and at most {most}"
             raise ValueError(f"{name}: it must be {wanted}, but it is {value}")
     structured = values.get("structured_outputs")
     if structured is None:

@@ -53,8 +53,8 @@ class PromptLength:
     :param sent: that the engine gets for the row; -1 if the row fails.
     :param max_tokens: of its response; -1 if the context alone limits it.
     :param cut: that are cut off, of all requests of its row.
-    :param images: tokens of its images, which the other numbers have: ``processor``, ``mean``, ``one`` (each
-        counts as one) or ``none``; empty without images.
+    :param images: how the tokens of its images were counted, which the other numbers have: ``processor``,
+        ``mean``, ``one`` (each counts as one) or ``none``; empty without images.
     """
 
     whole: int = -1
@@ -147,7 +147,7 @@ class VllmCounter:
     def _processed_tokens(
         self, request: Request, ids: list[int], length: PromptLength
     ) -> RowFailure | int | None:
-        """Tokens of its images, why the row fails, or ``None`` if a store, or no processor, was asked."""
+        """Tokens of its images, or why the row fails; ``None`` where the model's processor was not asked."""
         images = self._encoder.images
         if self._access is None or images is None or length.sent < 0 or self._processed >= _MOST_PROCESSED:
             return None

@@ -25,7 +25,7 @@ from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 
 _BEARER = re.compile(r"bearer +([!-~]{1,16384})", re.IGNORECASE)
 FRESH = 2.0
-"""Seconds for which an answer of Airflow's counts, as whose a token is: it comes from the event loop."""
+"""Seconds for which an answer from Airflow is reused: it takes time of the event loop."""
 _USERS = KnownDocuments(1_000)
 """Users with the end of that time, by the digests of their tokens."""
 _REMEDY = "get one from Airflow by POST /auth/token and send it as Authorization: Bearer <token>"

@@ -265,6 +265,12 @@ def test_tokens_of_all_steps_are_shown(ray: FakeRay, capsys: pytest.CaptureFixtu
             ["model", "engine_args"],
             "not valued: the last run, r1, had another model and engine_args, so its rates do not apply",
         ),
+        (
+            "night-1",
+            None,
+            ["sampling"],
+            "not valued: the last run, r1, had another sampling, so its rates do not apply",
+        ),
         (None, None, None, None),
     ],
 )
@@ -281,7 +287,8 @@ def test_time_and_money_are_those_of_the_last_run(
     """At the task's destination or, where each run has one of its own, beside it."""
     if run is not None:
         without_cluster(monkeypatch)
-        had = {"model": "older", "engine_args": {"max_model_len": 4096}} if changed else {"model": "m"}
+        other = {"model": "older", "engine_args": {"max_model_len": 4096}, "sampling": {"max_tokens": 3}}
+        had = {"model": "m", **{name: other[name] for name in changed or ()}}
         attempt(LocalFolder(str(tmp_path / "out/night-1")), 1, numbered(tmp_path / "in.jsonl", 10), **had)
         (file,) = (tmp_path / "out/night-1/manifests").glob("*.json")
         for path in (file, tmp_path / "out/night-1/manifest.json"):

@@ -26,6 +26,7 @@ from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.preflight import ready
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.run import supervision
+from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder
 from tests.support.openai_lines import ask, both_files, chat, line
 from tests.support.served_batches import LONG, Batch, a_batch, ended_midway, quick_looks
@@ -140,6 +141,24 @@ def test_batch_whose_last_line_uses_up_a_limit_is_completed(
     batch.run(int(dies), max_tokens_total=1)
     assert batch.ids() == ([str(number) for number in range(20)], {})
     assert (batch.outcome(), batch.progress()) == ("completed", (20, 20, 0))
+
+
+def test_limit_is_decided_though_parts_can_not_be_read(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any) -> Any:
+        raise StorageError("the store is away.")
+
+    batch = a_batch(folder, tmp_path)
+    ended_midway(monkeypatch, 8, lambda: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "finished", away)
+        with pytest.raises(StorageError):
+            batch.run(max_tokens_total=1)
+    assert batch.outcome() == "limit_reached"
+    monkeypatch.setattr(supervision, "run", no_model)
+    batch.run(1, max_tokens_total=1)
+    assert len(batch.ids()[0]) == 8
 
 
 def test_superseded_job_decides_no_limit(
