@@ -38,7 +38,7 @@ _COMMIT = re.compile(r"\bcommits? ([0-9a-f]{7,40})\b", re.IGNORECASE)
 def git(*arguments: str) -> str:
     """Return git's answer; ``""`` if it refuses.
 
-    :raises OSError: there is no git.
+    :raises OSError: git is not installed.
     """
     done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -120,7 +120,7 @@ class Place:
         return rows_of(LocalFolder(str(self.out)), manifest)
 
     def assert_nothing_happened(self) -> None:
-        """Check that there is no engine, no part and no dataset; why the job was refused is in a report."""
+        """Check that no engine started, and that no files are there but the journal and reports."""
         phases = [event.phase for event in self.emitted if isinstance(event, events.Phase)]
         # Preflight has several, and one more each half minute of a long step.
         assert set(phases) <= {"preflight", "waiting"}
