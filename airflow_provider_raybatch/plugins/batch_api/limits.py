@@ -81,20 +81,26 @@ def check_new_batch(store: BatchStore, owner: str, limits: ApiLimits) -> None:
     if limits.unfinished_batches is None or len(batches) < limits.unfinished_batches:
         return
 
-    def is_open(batch: ListedBatch) -> bool:
-        state = store.state(batch.id)
-        return state is not None and not state.is_over
-
     latest = time.time() - LONGEST_WINDOW - _LEEWAY  # older ones have ended, or their Airflow can't end them
-    unfinished = 0
-    for found in in_order(is_open, (one for one in batches if one.created_at > latest)):
-        unfinished += found
-        if unfinished >= limits.unfinished_batches:
+    maybe_open = [one for one in batches if one.created_at > latest and not store.is_known_over(one.id)]
+    too_much = len(maybe_open) - limits.unfinished_batches + 1
+
+    def is_over(batch: ListedBatch) -> bool:
+        state = store.state(batch.id)
+        return state is None or state.is_over
+
+    # Each look is a listing, so no more are made than are needed to know that there is room.
+    looks = in_order(is_over, reversed(maybe_open))
+    while too_much > 0:
+        found = next(looks, None)
+        if found is None:
+            unfinished = too_much + limits.unfinished_batches - 1
             raise too_many(
                 f"You have {count_of(unfinished, 'batch', 'batches')} that have not ended, the most at once; "
                 "wait for one of them, or cancel one.",
                 60,
             )
+        too_much -= found
 
 
 def _check_rate(batches: list[ListedBatch], most: int | None, now: float) -> None:

@@ -131,8 +131,15 @@ def test_few_of_many_batches_are_looked_at(store: BatchStore, monkeypatch: pytes
         return state(self, batch_id)
 
     monkeypatch.setattr(BatchStore, "state", noted)
-    check_new_batch(store, "ann", ApiLimits(batches_per_hour=None, unfinished_batches=2))
-    assert len(looked) == 4
+    limits = ApiLimits(batches_per_hour=None, unfinished_batches=2)
+    check_new_batch(store, "ann", limits)
+    assert 3 <= len(looked) <= 4
+    for batch in store.batches("ann"):
+        store.state(batch.id)
+    looked.clear()
+    add(store, age=0)
+    check_new_batch(store, "ann", limits)
+    assert looked == []  # one that may be open is fewer than two
 
 
 def test_batches_that_have_not_ended_are_counted(store: BatchStore) -> None:

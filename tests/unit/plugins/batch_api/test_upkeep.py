@@ -128,8 +128,12 @@ def test_a_refused_run_is_tried_again_by_a_later_look(served: Served, kind: Call
     assert served.look().triggered
 
 
-def test_airflow_is_asked_rarely(started: Served) -> None:
+def test_airflow_is_asked_rarely(started: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     rare = Upkeep(interval=1000)
+    for _ in range(20):
+        started.look(rare)
+    assert started.runs.questions == 0  # its run was made just now
+    later(monkeypatch, 1001)
     for _ in range(20):
         started.look(rare)
     assert started.runs.questions == 1
