@@ -37,6 +37,8 @@ _airflow_home = tempfile.mkdtemp(prefix="raybatch-airflow-")
 # At import, before any test module imports Airflow, which reads these once.
 os.environ["AIRFLOW_HOME"] = _airflow_home
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+# Workers that Ray starts in advance cost a small machine more than they save.
+os.environ.update(RAY_enable_worker_prestart="0")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

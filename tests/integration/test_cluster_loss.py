@@ -23,6 +23,7 @@ async def until_running(client, submission_id):
     pytest.fail(f"{submission_id} does not run")
 
 
+@pytest.mark.thorough("a head that forgets its jobs; chaos kills one always")
 async def test_a_restarted_head_lost_the_job(start_ray):
     quick = RetryPolicy(attempts=2, first_wait=0.1)
     lines = []

@@ -18,9 +18,7 @@ pytestmark = [
 
 def test_buckets_of_lost_nodes_are_made_again(tmp_path: Path) -> None:
     """By the tasks that made them: a replica gets each row once, those of a document together."""
-    seen, errors = run_with_own_ray(
-        "lost_buckets.py", str(tmp_path), seconds=360, RAY_enable_worker_prestart="0"
-    )
+    seen, errors = run_with_own_ray("lost_buckets.py", str(tmp_path), seconds=360)
     assert sorted(seen["rows"]) == list(range(2000))
     assert seen["changes"] == 499
     assert "lost objects by resubmitting their tasks" in errors

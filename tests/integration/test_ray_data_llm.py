@@ -98,6 +98,7 @@ def assert_shouted(summary: Summary) -> None:
     assert "not this one" in letters["refused"]["reason"]
 
 
+@pytest.mark.thorough("servers as engines of Ray Data LLM; another one runs always")
 def test_a_server_over_http(run: Run, server: str) -> None:
     assert_shouted(shout(run, config="HttpRequestProcessorConfig", url=server))
     page = page_of("nightly.label_")
@@ -127,6 +128,7 @@ def application(ray_here: Any) -> Iterator[str]:
     serve.shutdown()
 
 
+@pytest.mark.thorough("servers as engines of Ray Data LLM; another one runs always")
 def test_a_serve_deployment(run: Run, application: str) -> None:
     serve = {"config": "ServeDeploymentProcessorConfig", "app_name": application}
     with pytest.raises(RaybatchError) as unnamed:

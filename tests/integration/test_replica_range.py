@@ -20,7 +20,7 @@ pytestmark = [
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What `replica_range.py` saw: three jobs on one cluster, which takes as long as all the rest."""
     folder = str(tmp_path_factory.mktemp("jobs"))
-    return run_with_own_ray("replica_range.py", folder, seconds=900, RAY_enable_worker_prestart="0")[0]
+    return run_with_own_ray("replica_range.py", folder, seconds=900)[0]
 
 
 def test_a_replica_whose_node_comes_too_late_opens_no_engine(seen: Any) -> None:

@@ -45,7 +45,11 @@ SEEN: dict[str, dict[str, Any]] = {
     "scenes",
     [
         pytest.param(("three_jobs", "two_replicas"), id="jobs and replicas"),
-        pytest.param(("warm_half",), id="a warm engine"),
+        pytest.param(
+            ("warm_half",),
+            id="a warm engine",
+            marks=pytest.mark.thorough("a warm engine on half a GPU; jobs and replicas on halves run always"),
+        ),
     ],
 )
 def test_engines_share_a_gpu(tmp_path: Path, scenes: tuple[str, ...]) -> None:

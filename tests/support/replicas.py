@@ -31,6 +31,7 @@ from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.replica import prefetcher, process_parts
 from airflow_provider_raybatch.job.replica import replica as replica_module
+from airflow_provider_raybatch.job.replica import worker as worker_module
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.job.request.keys import Keyer
@@ -140,6 +141,7 @@ def in_no_actor(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(replica_module, "_name", lambda: "")
     patch.setattr(replica_module, "_node", lambda: "node-1")
     patch.setattr(engine_source, "_gpus", lambda: ["3"])
+    patch.setattr(worker_module, "_LEAST_PAUSE", 0.0)  # it spares a coordinator that many ask
 
 
 class Place:

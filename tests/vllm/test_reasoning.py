@@ -18,7 +18,12 @@ from airflow_provider_raybatch.job.tasks.registry import task_of
 pytest.importorskip("vllm")
 from tests.support.real_model import ARGS, MODEL, spec
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.thorough("a reasoning and its form, beside vLLM; unit/job/engine runs always"),
+]
 
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}<|user|>{{ message.content }}<|end|>{% endfor %}"

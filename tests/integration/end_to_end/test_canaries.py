@@ -46,7 +46,11 @@ from .secrecy import (
 from .stack import AirflowStack
 from .waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.thorough("secrets sought everywhere after each kind of end; test_secured seeks some always"),
+]
 
 SLOWLY = {"seconds_per_token": 20}
 PACKAGE_SECONDS = 90

@@ -26,7 +26,11 @@ from .lake import Lake
 from .rest import AirflowApi, Task
 from .waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.thorough("a cluster of its own through Airflow; chaos/kubernetes has them always"),
+]
 
 FOLDER = "RAYBATCH_TEST_FOLDER"
 ROWS = 24

@@ -92,6 +92,7 @@ def test_tasks_and_dags_behind_it_read_from_the_bucket(task):
     assert {one["uri"]: one["rows"] for one in reported}[accepted["uri"]] == accepted["rows"]
 
 
+@pytest.mark.thorough("a second night behind locks; test_nights plays one always")
 def test_second_night_accepts_what_is_new(task, lake, as_airflow):
     """The echo answers the same on both nights."""
     first, second = task.run, task.run.api.trigger("nightly_synthetic_data").wait(timeout=800)

@@ -88,18 +88,6 @@ DONE = re.compile(r" of [\d,]+ rows \(")
 CHECKS = re.compile("checking source")
 
 
-@pytest.fixture(scope="module")
-def runs_of_killed_workers(api, jobs, tmp_path_factory):
-    """Runs with killed workers, in parallel, because they mostly wait."""
-    folder = tmp_path_factory.mktemp("killed")
-    runs = {
-        "later_deadline": start_with_deadline(api, folder, 45),
-        "orphan": api.trigger("orphan", **batch(folder, ROWS, "orphan", engine_args=ROW_BY_ROW)),
-    }
-    kill_workers({runs["later_deadline"].task("infer"): CHECKS, runs["orphan"].task("infer"): DONE})
-    return runs
-
-
 def start_with_deadline(api, folder, seconds):
     """Start a run whose first try has so many seconds; its job takes a third longer."""
     engine_args = {"seconds_per_token": seconds * 2 / 3}
@@ -107,17 +95,10 @@ def start_with_deadline(api, folder, seconds):
     return api.trigger("later_deadline", **conf)
 
 
-def kill_workers(when):
-    """SIGKILL each task's process once its log has the text."""
-
-    def kill_next():
-        for task, text in list(when.items()):
-            if has_logged(task, text):
-                psutil.Process(task.read()["pid"]).kill()
-                del when[task]
-        return not when
-
-    wait_for("lines of the jobs in the logs", kill_next, 240, next(iter(when)).run.evidence)
+def kill_worker(task, text):
+    """SIGKILL a task's process once its log has the text."""
+    wait_for("a line of the job in the log", lambda: has_logged(task, text), 240, task.run.evidence)
+    psutil.Process(task.read()["pid"]).kill()
 
 
 def has_logged(task, text):
@@ -140,8 +121,10 @@ def last_event(jobs, job):
     return message, int(found[1].replace(",", ""))
 
 
-def test_job_without_a_follower_ends_itself(runs_of_killed_workers, jobs):
-    task = runs_of_killed_workers["orphan"].task("infer")
+@pytest.mark.thorough("a job that nobody follows waits for its end; unit tests step a clock")
+def test_job_without_a_follower_ends_itself(api, jobs, tmp_path):
+    task = api.trigger("orphan", **batch(tmp_path, ROWS, engine_args=ROW_BY_ROW)).task("infer")
+    kill_worker(task, DONE)
     task.run.wait("failed", timeout=120)
     job = jobs.wait_for_one(task, "FAILED", timeout=120)
     message, done = last_event(jobs, job)
@@ -155,14 +138,15 @@ def test_job_without_a_follower_ends_itself(runs_of_killed_workers, jobs):
     assert (manifest.counts.ok, manifest.counts.resumed) == (len(ROWS), rows)
 
 
-def test_adopted_job_gets_the_deadline_of_the_retry(runs_of_killed_workers, api, jobs, tmp_path):
+def test_adopted_job_gets_the_deadline_of_the_retry(api, jobs, tmp_path):
     seconds = 45
-    task = runs_of_killed_workers["later_deadline"].task("infer")
+    task = start_with_deadline(api, tmp_path, seconds).task("infer")
+    kill_worker(task, CHECKS)
     task.run.wait(timeout=300)
     if len(jobs.of(task)) > 1:  # on this machine, the second try starts after the deadline of the first
         seconds = 180
         task = start_with_deadline(api, tmp_path, seconds).task("infer")
-        kill_workers({task: CHECKS})
+        kill_worker(task, CHECKS)
         task.run.wait(timeout=600)
     (job,) = jobs.of(task)
     assert job["end_time"] - job["start_time"] > 1000 * seconds

@@ -20,7 +20,11 @@ from .ray_jobs import RayJobs
 from .rest import AirflowApi
 from .waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.thorough("a warm engine through Airflow; resume/test_warm_engines runs always"),
+]
 
 TEXTS = [f"text {number}" for number in range(40)]
 
