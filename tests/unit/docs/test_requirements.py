@@ -11,16 +11,10 @@ import pytest
 import yaml
 
 from airflow_provider_raybatch.cluster.kuberay import versions
-from airflow_provider_raybatch.contract.layout import STORE_INDEX
-from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.contract.report import Report
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.hooks.connection import DASHBOARD_PORT
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.preflight import model_check
-from airflow_provider_raybatch.job.request import keys
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
-from airflow_provider_raybatch.operators.run_record import KEY
 
 from ...support.documents import DOCS, ROOT
 
@@ -103,18 +97,6 @@ def test_the_port_is_that_of_the_connection() -> None:
         f"| the dashboard of Ray's head, or the proxy before it | {DASHBOARD_PORT} by default |"
         in REQUIREMENTS
     )
-
-
-def test_versions_of_documents_are_those_of_the_code() -> None:
-    manifest, spec = (
-        kind.model_fields["schema_version"].default for kind in (BatchManifest, BatchInferenceSpec)
-    )
-    assert f"(now {manifest})" in " ".join(row(UPGRADING, "datasets"))
-    assert f"(now {spec})" in " ".join(row(UPGRADING, "the spec"))
-    assert f"(now {Report.model_fields['schema_version'].default})" in " ".join(row(UPGRADING, "reports"))
-    assert f"(now {keys.VERSION})" in " ".join(row(UPGRADING, "responses in a store"))
-    assert f"below `{STORE_INDEX.split('/')[0]}`" in " ".join(row(UPGRADING, "responses in a store"))
-    assert f"`{KEY}`" in UPGRADING
 
 
 def test_names_of_the_other_provider_lead_to_arguments() -> None:
