@@ -44,10 +44,3 @@ class ChunkArguments(ContractModel):
             if name in fields and getattr(self, name) != fields[name].get_default():
                 raise ValueError(f"{name}: with chunk_tokens, {why}")
         return self
-
-    @property
-    def chunking(self) -> dict[str, list[int]]:
-        """What decides where texts are cut; empty where they are not."""
-        if self.chunk_tokens is None:
-            return {}
-        return {"chunks": [self.chunk_tokens, self.chunk_overlap_tokens]}

@@ -25,5 +25,8 @@ SIZING_ARGS = frozenset({
     "fail_pattern",
     "endless_reasoning_pattern",
     "request_log",
+    "enable_lora",
+    "max_loras",
+    "max_lora_rank",
+    "max_cpu_loras",
 })
-LORA_SIZES = frozenset({"enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras"})

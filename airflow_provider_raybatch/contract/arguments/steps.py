@@ -148,8 +148,7 @@ class StepArguments(ContractModel):
     @property
     def decides(self) -> list[Any]:
         """What decides what becomes of a row, besides its request."""
-        ranks = [] if self.each is None else [self.each, self.best]
-        return [self.name, self.on_rejected, self.when, *ranks]
+        return [self.name, self.on_rejected, self.when, self.each, self.best]
 
 
 class AskedStep(ContractModel):
@@ -183,11 +182,6 @@ class AskedStep(ContractModel):
         """The earlier steps whose completions are one about the other, as this step's are about theirs."""
         root, roots = self._roots[-1], self._roots[:-1]
         return [name for name, of in zip(self.earlier, roots, strict=True) if of == root]
-
-    @property
-    def ranking(self) -> list[str]:
-        """What decides the order of its completions, besides which are good."""
-        return [] if self.step.best is None else [self.step.best]
 
     @property
     def _roots(self) -> list[str]:

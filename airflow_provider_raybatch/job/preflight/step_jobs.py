@@ -28,9 +28,8 @@ def request_config_digest(spec: BatchInferenceSpec, submission: Submission, keye
     With ``on_clear='regenerate'`` also over the run, so that no response of an earlier run counts.
     """
     of_run = submission.run_token if spec.on_clear == "regenerate" else ""
-    of_parts = "-images" if spec.keep_images else ""  # parts without them can't be published with them
-    of_parts += "" if spec.on_blank == "ask" else f"-{spec.on_blank}"  # parts have rows that were left out
-    return hex_digest(f"{spec.response_digest}-{keyer.digest}-{of_run}{of_parts}")
+    of_parts = f"{spec.keep_images}-{spec.on_blank}"  # whether parts have the images, and blank rows
+    return hex_digest(f"{spec.response_digest}-{keyer.digest}-{of_run}-{of_parts}")
 
 
 def checked_job(

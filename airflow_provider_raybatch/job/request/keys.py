@@ -9,9 +9,10 @@ ASCII) of
 - its effective sampling: the model's `generation_config`, the job's `sampling`, the row's own,
 - model, tokenizer and chat template, by the digests of their content if the engine has them,
 - the engine and those of its arguments that change numbers (not those that change sizes),
-- what a response must be to count as good,
+- what a response must be to count as good, and the order of several completions of a step,
+- how texts become tokens, and tools,
 - the adapter that answers, if one does, by the digest of its content,
-- the kind of task and its pooling parameters, unless it is text generation.
+- the kind of task, its pooling parameters and the length of chunks.
 
 The key of requests that are asked together is over theirs, in order.
 
@@ -29,16 +30,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from airflow_provider_raybatch.contract.arguments.sampling import asks_json
+from airflow_provider_raybatch.contract.arguments.tools import ToolArguments
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.row import Request
 
-VERSION = 1
+VERSION = 2
 SIZE = 16
 """Bytes: among 10**12 keys, two are equal by chance once in 10**14 cases."""
 
+_ARGUMENTS = ("special_tokens_in_text", "on_overlong", *ToolArguments.model_fields)
 _MOST_PREFIXES = 1024
 """Cached digests of rows' sampling parameters."""
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str).encode
@@ -55,6 +57,7 @@ class Keyer:
     def __init__(
         self, spec: BatchInferenceSpec, defaults: Mapping[str, Any], digests: Digests, again: int = 0
     ) -> None:
+        asked = spec.asked_step
         self._shared = {
             "version": VERSION,
             "engine": [spec.engine, spec.numerics, spec.processor_numerics],
@@ -63,18 +66,12 @@ class Keyer:
             "chat_template": digests.chat_template or spec.chat_template or "",
             "chat_template_kwargs": spec.chat_template_kwargs,
             "response_format": [spec.needs_json, spec.on_truncated],
+            "takes_rejected": asked is not None and asked.step.goes_on_rejected,
+            "order": ["good ones first", asked.step.best] if asked and spec.asks_several else None,
+            "again": again,
+            **spec.kind_of_answer,
+            **{name: getattr(spec, name) for name in _ARGUMENTS},
         }
-        if "add_generation_prompt" in spec.chat_template_kwargs:
-            self._shared["renders"] = 2
-        if spec.splits_reasoning:
-            self._shared["reasoning"] = 2  # 1 were whole texts, with their reasoning
-        if spec.asked_step is not None and spec.asked_step.step.goes_on_rejected:
-            self._shared["on_rejected"] = "continue"  # what others would refuse is an answer here
-        if spec.asked_step is not None and spec.asks_several:
-            self._shared["several"] = ["good ones first", *spec.asked_step.ranking]
-        if again:
-            self._shared["again"] = again
-        self._shared |= {**spec.pooled, **spec.later_choices}
         self._pools = spec.pools
         self._sampling = {} if spec.pools else {**defaults, **spec.sampling}
         located = spec.adapter_locations
@@ -85,8 +82,6 @@ class Keyer:
     @property
     def digest(self) -> str:
         """32 hex digits over what all keys of a job have in common, and over its adapters."""
-        if not self._adapters:
-            return self._prefix.hex()
         return hashlib.blake2b(self._prefix + _canonical(self._adapters), digest_size=SIZE).hexdigest()
 
     def key(self, request: Request) -> bytes:
@@ -100,9 +95,8 @@ class Keyer:
         is_usual = not request.sampling and request.adapter is None
         prefix = self._prefix if is_usual else self._prefix_with(request.sampling, request.adapter)
         asked: Any = request.prompt if request.messages is None else request.messages
-        if request.images:
-            asked = {"asked": asked, "images": [image.version for image in request.images]}
-        return hashlib.blake2b(prefix + _canonical(asked), digest_size=SIZE).digest()
+        content = [asked, [image.version for image in request.images]]
+        return hashlib.blake2b(prefix + _canonical(content), digest_size=SIZE).digest()
 
     def is_greedy(self, request: Request) -> bool:
         """Whether asking again gives the same answer, as at temperature 0."""
@@ -132,11 +126,8 @@ class Keyer:
         return prefix
 
     def _prefix_of(self, sampling: Mapping[str, Any], adapter: str | None = None) -> bytes:
-        content = {**self._shared, "sampling": dict(sampling)}
-        if asks_json(sampling):
-            content["json"] = 2
-        if adapter is not None:
-            content["adapter"] = self._adapters[adapter]
+        of_adapter = None if adapter is None else self._adapters[adapter]
+        content = {**self._shared, "sampling": dict(sampling), "adapter": of_adapter}
         return hashlib.blake2b(_canonical(content), digest_size=SIZE).digest()
 
 
