@@ -11,8 +11,6 @@ import hashlib
 import hmac
 import secrets
 
-from pydantic import ValidationError
-
 from airflow_provider_raybatch.contract.base import ContractModel
 
 STOP_GRACE_VARIABLE = "RAY_JOB_STOP_WAIT_TIME_S"
@@ -82,7 +80,4 @@ def read_order(content: bytes, key: str) -> FollowerCommand | None:
     signature, _, document = content.decode(errors="replace").partition(" ")
     if not is_signed(key, "order", document, signature):
         return None
-    try:
-        return FollowerCommand.model_validate_json(document)
-    except ValidationError:
-        return None  # of a newer version of this package
+    return FollowerCommand.model_validate_json(document)

@@ -5,9 +5,6 @@ A line is ``<sentence> ::raybatch:: <number> <length> <signature> <document>``. 
 the sentence. The signature by the job's key covers everything; any other line is plain text. The document is
 JSON, or, where that is shorter, JSON without what the sentence says already: deflated with the sentence as
 dictionary, in base64. Of a line that is too long followers keep the event at its end.
-
-Earlier versions wrote ``<sentence> ::raybatch:: <number> <signature> <JSON>``, without the sentence in the
-signature. Such lines are read as well, since a job may be followed by a newer version than has submitted it.
 """
 
 from __future__ import annotations
@@ -28,12 +25,11 @@ LONGEST_SENTENCE = 16 * 1024
 
 _WORD = MARKER.strip()
 _COLONS = re.compile(f":+{_WORD[1:]}")
-_PURPOSE, _EARLIER = "line", "event"
-"""Of the signature, in this form of a line and in the earlier one."""
+_PURPOSE = "line"
+"""Of the signature."""
 _LONGEST_DEFLATED = 16 * LONGEST_DOCUMENT
 _HEADER = re.compile(rb"[0-9]{1,18} ([0-9]{1,5}) [0-9a-f]{32} ")
-# What documents have in common, the most frequent last. Part of the format: with other words, no line of an
-# earlier version can be read.
+# What documents have in common, the most frequent last. Part of the format.
 _WORDS = (
     b'"dead_letter_uri":"","main_failure":"engine: ","chunks":,"savings":{"resumed":0,"reused":0,'
     b'"duplicates":0,"filled":0,"cost":},"last_run":{"rows":,"errors":,"seconds":,"input_tokens":,"output_tokens":,'
@@ -77,15 +73,9 @@ def read(line: str, key: str) -> Found | None:
     """What the event in a line says, ``None`` if the key has signed none."""
     # Of the last marker alone: output before the event may lack its line feed, and have markers.
     before, marker, rest = line.rpartition(MARKER)
-    number, _, signed = rest.partition(" ")
-    if not marker or not (number.isascii() and number.isdecimal()):
-        return None
-    signature, _, body = signed.partition(" ")
-    if is_signed(key, _EARLIER, f"{number} {body}", signature):
-        return Found(int(number), body)  # of an earlier version
-    length, (signature, _, body) = signature, body.partition(" ")
+    number, length, signature, body, *_ = [*rest.split(" ", 3), "", "", ""]
     sentence = _end(before, length)
-    if sentence is None:
+    if not marker or sentence is None or not (number.isascii() and number.isdecimal()):
         return None
     if not is_signed(key, _PURPOSE, _signed(f"{number} {length}", body, sentence), signature):
         return None

@@ -224,7 +224,7 @@ def line(event: Event, key: str, number: int) -> str:
 
 
 def read_line(text: str, key: str | None) -> Signed | None:
-    """The event in a log line; ``None`` for any other line, also one of a newer version that doesn't fit.
+    """The event in a log line; ``None`` for any other line, also one whose document is not an event.
 
     :param key: of the job; without one, no line is an event.
     """

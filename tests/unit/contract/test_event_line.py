@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of the driver's log that carry an event: short, signed whole, and read by other versions."""
+"""Lines of the driver's log that carry an event: short, and signed whole."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import pytest
 
 from airflow_provider_raybatch.cluster.jobs_api.log_text import LONGEST_LINE, whole_lines
 from airflow_provider_raybatch.contract import event_line
-from airflow_provider_raybatch.contract.control import is_signed, sign
+from airflow_provider_raybatch.contract.control import sign
 from airflow_provider_raybatch.contract.event_line import LONGEST_DOCUMENT, LONGEST_SENTENCE, MARKER
 from airflow_provider_raybatch.contract.events import (
     Committed,
-    Event,
     Failed,
     Notice,
     Phase,
@@ -67,85 +66,12 @@ def sentence_of(text: str) -> str:
     return text.rpartition(MARKER)[0]
 
 
-def earlier_line(event: Event, key: str, number: int) -> str:
-    """Return the line as versions before this form wrote it."""
-    document = event.model_dump_json(exclude_none=True)
-    return f"{event.timed_text()} {MARKER}{number} {sign(key, 'event', f'{number} {document}')} {document}"
-
-
-def read_by_earlier(text: str, key: str) -> str | None:
-    """Return the document that versions before this form find in a line."""
-    _, _, rest = text.rpartition(MARKER)
-    number, _, signed = rest.partition(" ")
-    signature, _, document = signed.partition(" ")
-    return document if is_signed(key, "event", f"{number} {document}", signature) else None
-
-
 @pytest.mark.parametrize(("event", "longest"), TYPICAL, ids=lambda one: getattr(one, "event", ""))
 def test_a_line_says_little_beyond_its_sentence(event: Any, longest: int) -> None:
     text = line(event, KEY, 12)
     assert text.startswith(f"{event.timed_text()} {MARKER}12 ")
     assert len(text.encode()) - len(event.timed_text().encode()) < longest
-    assert len(text) < len(earlier_line(event, KEY, 12))
     assert read_line(text, KEY) == (12, event)
-
-
-@pytest.mark.parametrize(
-    ("text", "number", "event"),
-    [
-        # Written by the version before: whoever follows such a job must understand it.
-        (
-            "[09:15:35] checking 4,000 rows for equal requests ::raybatch:: 1 "
-            '91756dbc2f00006a3d903b4d61768afe {"at":1795770935.7,"message":"checking 4,000 rows for '
-            'equal requests","event":"phase","phase":"preflight"}',
-            1,
-            Phase(phase="preflight", message="checking 4,000 rows for equal requests", at=1795770935.7),
-        ),
-        # Written in this form, whose dictionary must stay.
-        (
-            "[09:16:08] 3,072 of 4,000 rows (76.8 %), 2 failed, 145.5 rows/s, about 6 s left "
-            "::raybatch:: 6 79 e01fae771be44d954b58fd0ff82e6673 g4eBq"
-            "bm5gaWZhZ4pnsAwBtoHDxAToJ2IQDEiEChgNxijed9MzwQWAkCjDWoB",
-            6,
-            Progress(
-                done=3072,
-                total=4000,
-                errors=2,
-                rows_per_second=145.53,
-                eta_seconds=6.4,
-                kept=3070,
-                at=1795770968.5,
-            ),
-        ),
-        (
-            '[09:16:15] two lines and "日本" ::raybatch:: 7 33 0930d74f65e5cfc83654d6af618a88c3 '
-            "g_vK1NzcwNLcVM8cOXDgemLyQJpioLpi8IYaJLgA",
-            7,
-            Notice(message='two lines\nand "日本"', at=1795770975.7),
-        ),
-        (
-            "[09:16:15] 3,998 of 4,000 rows committed at s3://lake/answers/products/data/"
-            "20261127T091615-47e8906a (2 failed); 48,000 tokens paid, 0 saved, 122 GPU seconds; manifest "
-            "s3://lake/answers/products/manifests/20261127T091615-47e8906a.json ::raybatch:: 9 234 "
-            "8ac03d645c53cb1291ac000985a4c704 g0ePqbm5gaW5qZ45kZmWXG9jZnbKPQFKSBh1DD4HIhQX43MozuLHGJgmEG"
-            "nVCGdtVpKRqgC0NbegRCGzWCEVSFcqkV1eGZkAkwjWQgsqg7PkMrEAy2MUXyhFFTCV6ZnC8oiBnqEJSrZwDQ1SIlghm-KukGvxZVhw"
-            "KQl3iImBnokltnob4kukEgKuxdQA5HSMuhJb1Yi1RjQ01DUyC4Fl-ihgBYlesAIA",
-            9,
-            Committed(summary=PRICED, at=AT),
-        ),
-    ],
-    ids=["earlier form", "progress", "joined white space", "committed"],
-)
-def test_lines_of_other_versions_are_read(text: str, number: int, event: Event) -> None:
-    assert read_line(text, KEY) == (number, event)
-    assert read_line(f"a bar 7% {text}", KEY) == (number, event)
-
-
-@pytest.mark.parametrize("event", [event for event, _ in TYPICAL], ids=lambda one: one.event)
-def test_earlier_versions_take_a_line_for_text(event: Event) -> None:
-    """A follower that was not upgraded yet shows the line, and doesn't mistake it for something else."""
-    assert read_by_earlier(earlier_line(event, KEY, 3), KEY) is not None
-    assert read_by_earlier(line(event, KEY, 3), KEY) is None
 
 
 def altered(text: str) -> dict[str, str]:
@@ -182,14 +108,11 @@ def test_what_was_altered_is_text(text: str) -> None:
     assert kept == text
 
 
-@pytest.mark.parametrize("purpose", ["event", "line"])
-def test_signed_bodies_that_are_no_documents(purpose: str) -> None:
-    """Also in a line of a newer version that packs documents in another way."""
+def test_signed_bodies_that_are_no_documents() -> None:
     bomb = base64.urlsafe_b64encode(b"\x00" * 40).decode()
     for body in ("", "AAAA", "====", "%", "日", bomb, "{", "null"):
-        content = f"5 {body}" if purpose == "event" else f"5 1 {body}\ns"
-        header = "5" if purpose == "event" else "5 1"
-        assert read_line(f"s {MARKER}{header} {sign(KEY, purpose, content)} {body}", KEY) is None
+        signature = sign(KEY, "line", f"5 1 {body}\ns")
+        assert read_line(f"s {MARKER}5 1 {signature} {body}", KEY) is None
 
 
 @pytest.mark.parametrize(
