@@ -25,7 +25,6 @@ from airflow_provider_raybatch.contract.manifest import parse_manifest
 from airflow_provider_raybatch.contract.report import Report, parse_report
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.dataset import s3_credentials
-from airflow_provider_raybatch.report.from_manifest import report_from_manifest
 from airflow_provider_raybatch.storage.folder import Folder, folder
 
 _MOST_RUNS = 100
@@ -120,15 +119,18 @@ def _newest_committed(place: Folder, wanted: Wanted, entries: Sequence[JournalEn
 
 
 def _committed(place: Folder, file: str) -> Report:
-    """The report of a commit; of an older version, what its manifest says.
+    """The report of a commit.
 
     :param file: the manifest, relative to `place`.
+    :raises SpecError: its job could not write one.
     """
     manifest = parse_manifest(place.read(file), f"manifest: {place.uri}/{file}")
     named = file if file != NEWEST_MANIFEST else manifest.manifest_uri
     commit = named.rpartition("/")[2].removesuffix(".json")
     path = f"{report_folder(commit)}/{REPORT_DATA}"
-    return report_from_manifest(manifest) if place.head(path) is None else _read(place, path)
+    if place.head(path) is None:
+        raise SpecError(f"report: {place.uri}/{path} is missing, so the dataset has none; see its job's log.")
+    return _read(place, path)
 
 
 def _written(place: Folder, wanted: Wanted) -> Iterator[Report]:

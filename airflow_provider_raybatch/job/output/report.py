@@ -23,16 +23,21 @@ from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.layout import REPORT_DATA, REPORT_PAGE, commit_of, report_folder
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.record import Moment
-from airflow_provider_raybatch.contract.report import Report, Sample
+from airflow_provider_raybatch.contract.report import FailureGroup, Report, Sample
 from airflow_provider_raybatch.contract.shown_uri import shown_uri, without_queries
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import all_storable, cut_to
 from airflow_provider_raybatch.job.failures.causes import said
 from airflow_provider_raybatch.job.output.tally import Tally
-from airflow_provider_raybatch.report.from_manifest import report_from_manifest
 from airflow_provider_raybatch.report.page import report_page
 from airflow_provider_raybatch.storage.folder import Folder
 
+_OF_MANIFEST = (
+    "tokens", "tokens_paid", "tokens_saved", "tokens_generated", "cost", "currency", "gpu_seconds",
+    "gpu_seconds_by_type", "gpu_hour_price", "savings", "counts", "finish_reasons", "timing", "replicas",
+    "plan", "effective_sampling", "versions", "created_at", "submission_id", "format", "uri",
+    "manifest_uri", "dead_letter_uri", "steps",
+)  # fmt: skip
 _EXPLAIN = (
     TaskArguments, ModelArguments, PromptArguments, ChunkArguments, ToolArguments, SamplingArguments,
     ImageArguments, EngineArguments,
@@ -120,21 +125,30 @@ def report_of(
     manifest: BatchManifest, tally: Tally, spec: BatchInferenceSpec, course: Sequence[Moment], attempts: int
 ) -> Report:
     """The report of a committed dataset."""
-    known = report_from_manifest(manifest)
-    failures = [
-        group.model_copy(update={"examples": tally.examples.get(group.step, [])}) for group in known.failures
-    ]
-    report = known.model_copy(
-        update={
-            "content": True,
-            "attempts": attempts,
-            "failures": failures,
-            **_told(tally),
-            "samples": tally.samples,
-            "course": list(course),
-            "last_run": manifest.last_run or spec.last_run,
-            "arguments": explaining(spec),
-        }
+    counts = manifest.counts
+    report = Report(
+        **{name: getattr(manifest, name) for name in _OF_MANIFEST} | _told(tally),
+        rows=counts.ok,
+        errors=counts.error,
+        total=counts.input,
+        seconds=manifest.timing.total_seconds,
+        state="committed",
+        attempts=attempts,
+        failures=[
+            FailureGroup(
+                step=step,
+                rows=rows,
+                reason=manifest.reasons_by_step.get(step),
+                examples=tally.examples.get(step, []),
+            )
+            for step, rows in Counter(counts.errors_by_step).most_common()
+        ],
+        samples=tally.samples,
+        course=list(course),
+        last_run=manifest.last_run or spec.last_run,
+        columns={column.name: column.type for column in manifest.columns},
+        arguments=explaining(spec),
+        task=manifest.owner,
     )
     return report if spec.shows_rows else report.without_content()
 

@@ -11,6 +11,6 @@ from airflow_provider_raybatch.report.page import report_body
 def report_page(look: Look, frame: Frame) -> str:
     """The page, made anew from the data: a stored page has what a writer of the destination put into it."""
     if look.report is None:
-        sentence = "The dataset has no report: an older version made it, or the report could not be written."
+        sentence = "The dataset has no report: it could not be written."
         return page(look, "", frame, head(look, "Report"), nothing(look, frame, sentence))
     return page(look, "", frame, notes(look), report_body(look.report))

@@ -224,13 +224,10 @@ def test_uris_of_files_name_a_report(place: Folder, show: Show) -> None:
         assert "1.25 USD" in show(f"{place.uri}/{path}")
 
 
-def test_an_older_version_has_a_report_from_its_manifest(tmp_path: Path, show: Show) -> None:
+def test_a_dataset_without_a_report_is_one_sentence(tmp_path: Path, refused: Show) -> None:
     place = LocalFolder(str(tmp_path))
-    place.write(NEWEST_MANIFEST, manifest(key(), reasons_by_step={"engine": "the prompt is empty"}))
-    text = show(tmp_path)
-    assert "3 good rows, 1 failed" in text
-    assert "1 row failed at engine: the prompt is empty" in text
-    assert any(line.split() == ["Cost", "unknown"] for line in text.splitlines())
+    place.write(NEWEST_MANIFEST, manifest(key()))
+    assert "report.json is missing, so the dataset has none; see its job's log." in refused(tmp_path)
 
 
 def test_a_dag_file_names_the_destination(tmp_path: Path, show: Show) -> None:

@@ -10,8 +10,8 @@ from itertools import pairwise
 import pytest
 
 from airflow_provider_raybatch.contract.last_run import LastRun
-from airflow_provider_raybatch.contract.manifest import Savings
-from airflow_provider_raybatch.contract.report import Report
+from airflow_provider_raybatch.contract.manifest import Counts, Savings
+from airflow_provider_raybatch.contract.report import FailureGroup, Report
 from airflow_provider_raybatch.report.page import report_page
 from tests.support import reports
 
@@ -166,7 +166,7 @@ def test_a_type_without_a_price_is_named() -> None:
 
 def test_what_is_not_known_is_unknown() -> None:
     text = shown(reports.bare(rows=5, errors=0, state="committed", seconds=3.0))
-    assert "Tokens paid unknown" in text
+    assert "Cost unknown" in text
     assert "None" not in text
     assert "nan" not in page("not_finite").text
     assert "inf " not in page("not_finite").text
@@ -179,8 +179,6 @@ def test_a_job_without_gpus_says_why_it_has_no_cost() -> None:
         assert "No GPU was held; only GPUs have a price." in without
         assert "worth about" not in shown(reports.changed(cost=cost, savings=Savings(reused=4, cost=cost)))
     assert "Cost 0.00" in without
-    unknown = Page(report_page(reports.changed(**found, gpu_seconds=None))).text
-    assert "How long GPUs were held is not known, nor is the cost." in unknown
 
 
 def test_columns_that_changed_are_named() -> None:
@@ -215,6 +213,14 @@ def test_a_killed_job_shows_what_it_noted() -> None:
     text = page("killed").text
     assert "The job ended without saying why, and no dataset was published." in text
     assert "4,100 good rows, 20 failed, 5,880 not done" in text
+
+
+def test_a_batch_that_ended_early_says_so() -> None:
+    counts = Counts(input=9, ok=1, error=8, errors_by_step={"cancelled": 6, "engine": 2})
+    failures = [FailureGroup(step="cancelled", rows=6)]
+    text = shown(reports.changed(rows=1, errors=8, counts=counts, failures=failures))
+    assert "The batch ended early: 1 good row, 2 failed, 6 not asked before." in text
+    assert "not asked before the batch was cancelled" in text
 
 
 def test_an_input_without_rows_is_said() -> None:
