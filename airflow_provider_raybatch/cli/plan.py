@@ -74,8 +74,8 @@ def _as_last_run(task: BatchTask, report: PlanReport) -> dict[str, Any] | None:
             if task_id and (manifest.owner.dag_id, manifest.owner.task_id) != (dag_id, task_id):
                 continue
             counts, timing = manifest.counts, manifest.timing
-            paid, saved = manifest.tokens_paid or 0, manifest.tokens_saved or 0
-            asked = counts.input * paid / ((paid + saved) or 1)  # `resumed` has those of earlier attempts
+            tokens = (manifest.tokens_paid + manifest.tokens_saved) or 1
+            asked = counts.input * manifest.tokens_paid / tokens  # `resumed` has those of earlier attempts
             if not timing.rows_per_second or not asked or report.remaining is None:
                 return None
             found = {"run": manifest.owner.run_id, "currency": manifest.currency}

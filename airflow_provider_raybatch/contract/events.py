@@ -152,11 +152,9 @@ class Committed(_Event):
 
     def _cost(self) -> str:
         one = self.summary
-        if one.tokens_paid is None:
-            return ""
         gpus = f", {one.gpu_seconds:,.0f} GPU seconds" if one.gpu_seconds else ""
         cost = f", {money_of(one.cost, one.currency)}" if one.cost else ""
-        return f"; {count_of(one.tokens_paid, 'token')} paid, {one.tokens_saved or 0:,} saved{gpus}{cost}"
+        return f"; {count_of(one.tokens_paid, 'token')} paid, {one.tokens_saved:,} saved{gpus}{cost}"
 
 
 class RowPreviewed(_Event):

@@ -9,7 +9,7 @@ from airflow_provider_raybatch.contract.base import ContractModel
 
 
 class LastRun(ContractModel):
-    """What a task's last dataset was like: numbers alone. ``None`` is unknown, or from an older version.
+    """What a task's last dataset was like: numbers alone; ``None`` where it is not known.
 
     :param rows: good rows, and `errors` failed ones.
     :param seconds: the job's.

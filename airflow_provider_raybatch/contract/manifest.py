@@ -78,8 +78,7 @@ class Tokens(ContractModel):
 
     :param cached: of `input`, how many came out of the prefix cache.
     :param output: generated tokens.
-    :param reasoning: of `output`, how many came before the answers; ``None`` without a reasoning parser, and
-        where an older version wrote the manifest.
+    :param reasoning: of `output`, how many came before the answers; ``None`` without a reasoning parser.
     :param filled: tokens that the choices of `structured_outputs` forced, filled in instead of generated;
         counted for rows that were generated for this input, and not in `output`.
     """
@@ -152,8 +151,7 @@ class Timing(ContractModel):
         only the seconds after `claim`. A job that makes no request has those before `replica`.
     :param generation_seconds: from the first request to the last finished row.
     :param commit_seconds: publishing the dataset.
-    :param total_seconds: from the job's start until the dataset was written; 0 where an older version wrote
-        the manifest.
+    :param total_seconds: from the job's start until the dataset was written.
     """
 
     preflight_seconds: float = 0.0
@@ -204,18 +202,16 @@ class BatchManifest(ContractModel):
 
     :param uri: the immutable folder that holds `files` and nothing else.
     :param report_uri: ``report.html`` about the dataset, with ``report.json`` beside it; ``None`` where it
-        could not be written, or an older version wrote the manifest.
+        could not be written.
     :param dead_letter_uri: folder of the failed rows, with reason and request; ``None`` if there are none.
     :param errors_uri: folder of the same rows as OpenAI's error files, where `format` is ``openai_batch``.
     :param ordered: whether `preserve_order` promised the input's order.
     :param tokens_paid: input and output tokens that the task's run paid for, over all attempts since the last
         clear, failed rows included. What killed processes had generated and not written counts as of their
-        last report: a replica's is a second old, a driver's half a minute. ``None`` where an older version
-        wrote the manifest.
+        last report: a replica's is a second old, a driver's half a minute.
     :param tokens_saved: of `tokens`, input and output tokens that the run did not pay for: earlier runs, the
         response store or equal rows had the answers.
-    :param tokens_generated: of `tokens.output`, those that this submission generated; ``None`` where an older
-        version wrote the manifest.
+    :param tokens_generated: of `tokens.output`, those that this submission generated.
     :param gpu_seconds: GPUs times seconds for which the run's replicas held them, over all attempts since the
         last clear, as far as these could note it; a driver that is killed may lose its last minute.
     :param gpu_seconds_by_type: the same by Ray's accelerator type, ``""`` where the type is not known.
@@ -255,15 +251,15 @@ class BatchManifest(ContractModel):
     columns: list[Column] = Field(alias="schema")
     counts: Counts
     tokens: Tokens = Field(default_factory=Tokens)
-    tokens_paid: int | None = Field(default=None, ge=0)
-    tokens_saved: int | None = Field(default=None, ge=0)
-    tokens_generated: int | None = Field(default=None, ge=0)
-    gpu_seconds: float | None = Field(default=None, ge=0)
+    tokens_paid: int = Field(default=0, ge=0)
+    tokens_saved: int = Field(default=0, ge=0)
+    tokens_generated: int = Field(default=0, ge=0)
+    gpu_seconds: float = Field(default=0.0, ge=0)
     gpu_seconds_by_type: dict[str, float] = Field(default_factory=dict)
     gpu_hour_price: dict[str, float] = Field(default_factory=dict)
     cost: float | None = Field(default=None, ge=0)
     currency: str | None = None
-    savings: Savings | None = None
+    savings: Savings = Field(default_factory=Savings)
     reasons_by_step: dict[str, str] = Field(default_factory=dict)
     steps: list[StepCounts] | None = None
     last_run: LastRun | None = None
@@ -328,7 +324,7 @@ class BatchManifest(ContractModel):
             steps=self.steps,
             report_uri=self.report_uri,
             output_tokens_per_second=self.timing.output_tokens_per_second,
-            seconds=self.timing.total_seconds or None,
+            seconds=self.timing.total_seconds,
             # The columns may be thousands, and an event or XCom has to stay small.
             last_run=self.last_run and self.last_run.model_copy(update={"columns": None}),
         )
@@ -339,7 +335,7 @@ class BatchManifest(ContractModel):
         return LastRun(
             rows=counts.ok,
             errors=counts.error,
-            seconds=self.timing.total_seconds or None,
+            seconds=self.timing.total_seconds,
             input_tokens=self.tokens.input,
             output_tokens=self.tokens.output,
             tokens_paid=self.tokens_paid,
@@ -392,15 +388,15 @@ class Summary(ContractModel):
     duplicates: int = 0
     chunks: int | None = None
     tokens: Tokens
-    tokens_paid: int | None = None
-    tokens_saved: int | None = None
-    tokens_generated: int | None = None
-    gpu_seconds: float | None = None
+    tokens_paid: int = 0
+    tokens_saved: int = 0
+    tokens_generated: int = 0
+    gpu_seconds: float = 0.0
     cost: float | None = None
     currency: str | None = None
-    savings: Savings | None = None
+    savings: Savings = Field(default_factory=Savings)
     steps: list[StepCounts] | None = None
     report_uri: str | None = None
     output_tokens_per_second: float = 0.0
-    seconds: float | None = None
+    seconds: float = 0.0
     last_run: LastRun | None = None

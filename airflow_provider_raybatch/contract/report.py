@@ -130,13 +130,13 @@ class Report(ContractModel):
     errors: int | None = None
     total: int | None = None
     tokens: Tokens = Field(default_factory=Tokens)
-    tokens_paid: int | None = None
+    tokens_paid: int = 0
     tokens_saved: int | None = None
     tokens_generated: int | None = None
-    seconds: float | None = None
+    seconds: float = 0.0
     cost: float | None = None
     currency: str | None = None
-    gpu_seconds: float | None = None
+    gpu_seconds: float = 0.0
     gpu_seconds_by_type: dict[str, float] = Field(default_factory=dict)
     gpu_hour_price: dict[str, float] = Field(default_factory=dict)
     savings: Savings | None = None

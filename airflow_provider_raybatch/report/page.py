@@ -41,7 +41,6 @@ def report_body(report: Report) -> list[Content]:
 def _head(report: Report) -> Element:
     task = report.task
     mapped = "" if task.map_index < 0 else f" [{task.map_index}]"
-    after = "" if report.seconds is None else f", after {words.seconds(report.seconds)}"
     made: list[Content] = [
         "DAG ",
         words_of(task.dag_id),
@@ -49,8 +48,9 @@ def _head(report: Report) -> Element:
         words_of(task.run_id),
         ", ",
         _time(report.created_at),
+        f", after {words.seconds(report.seconds)}",
     ]
-    return node("header", node("h1", words_of(task.task_id), mapped), node("p", made, after, class_="dim"))
+    return node("header", node("h1", words_of(task.task_id), mapped), node("p", made, class_="dim"))
 
 
 def _state(report: Report) -> Element:

@@ -34,11 +34,8 @@ _MEANING = (
 )
 
 
-def cost(report: Report, shown: Figures) -> Element | None:
-    """The section, ``None`` where nothing is known."""
-    nothing = report.cost is None and report.gpu_seconds is None and report.tokens_paid is None
-    if nothing and not report.tokens.input and not report.gpu_seconds_by_type:
-        return None
+def cost(report: Report, shown: Figures) -> Element:
+    """The section."""
     saved = None if report.savings is None else _savings(report.savings, report.currency)
     money = side_by_side(_money(report, shown), _gpus(report))
     tokens = side_by_side(_tokens(report, shown), saved)
@@ -58,8 +55,6 @@ def _no_price(report: Report) -> Element | None:
         return None
     without = [kind for kind in report.gpu_seconds_by_type if kind not in report.gpu_hour_price]
     if not report.gpu_seconds and not without:
-        if report.gpu_seconds is None:
-            return node("p", "How long GPUs were held is not known, nor is the cost.")
         return node("p", "No GPU was held; only GPUs have a price.")
     named = ", ".join(kind or "an unknown type" for kind in without) or "its GPUs"
     return node(
