@@ -146,11 +146,6 @@ class SpecArguments(
         return bool(self.processor.get("config", VLLM_PROCESSOR) == VLLM_PROCESSOR)
 
     @property
-    def kind_of_engine(self) -> list[str]:
-        """What sets an engine apart from others of the same model and arguments."""
-        return [self.model_task] if self.pools else []
-
-    @property
     def context_decides(self) -> bool:
         """Whether the context length decides responses: they fill it, or prompts are cut to it."""
         is_bounded = self.pools or self.sampling.get("max_tokens") is not None

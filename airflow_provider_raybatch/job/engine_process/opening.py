@@ -27,8 +27,8 @@ def identity(spec: BatchInferenceSpec, files: str) -> str:
     :param spec: as it was checked, with the version of the model.
     :param files: digest of the files of model and tokenizer.
     """
-    deciding = [spec.engine, spec.model, spec.engine_args, files, *spec.kind_of_engine]
-    return json_digest([*deciding, *([{"num_gpus": spec.num_gpus}] if spec.shares_gpu else [])])
+    share = spec.num_gpus if spec.shares_gpu else None
+    return json_digest([spec.engine, spec.model, spec.engine_args, files, spec.model_task, share])
 
 
 def opener(spec: BatchInferenceSpec) -> Callable[..., Renewable]:

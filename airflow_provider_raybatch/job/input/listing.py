@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from pydantic import SecretStr
 
@@ -51,7 +51,6 @@ _EXTENSIONS: dict[str, SourceFormat] = {
     ".feather": "arrow",
 }
 _WORKBOOKS = (".xls", ".xlsx", ".xlsm", ".xlsb")
-_PLAIN_CSV = CsvOptions()
 _Secrets: TypeAlias = tuple[AwsCredentials | None, SecretStr | None]
 """For S3, and for the Hugging Face hub."""
 
@@ -73,7 +72,7 @@ class SourceFile:
     version: str
     copy: str = ""
     pinned: str = ""
-    csv: CsvOptions = _PLAIN_CSV
+    csv: CsvOptions = field(default_factory=CsvOptions)
     content: bytes | None = field(default=None, compare=False, repr=False)
     token: SecretStr | None = field(default=None, compare=False, repr=False)
 
@@ -134,10 +133,9 @@ class Listing:
     @property
     def digest(self) -> str:
         """32 hex digits that change with any file's name, size or version, with their order and options."""
-        content: list[Any] = [self.format, [(file.uri, file.size, file.version) for file in self.files]]
-        if self.files and self.files[0].csv != _PLAIN_CSV:
-            content.append(self.files[0].csv.model_dump())
-        return hex_digest(json.dumps(content))
+        files = [(file.uri, file.size, file.version) for file in self.files]
+        options = [file.csv.model_dump() for file in self.files[:1]]
+        return hex_digest(json.dumps([self.format, files, options]))
 
 
 def resolve(

@@ -12,8 +12,7 @@ def is_overtaken(token: str, claimed: Sequence[str]) -> bool:
     """Whether a newer run of the same task has claimed before the run `token` could.
 
     Runs are ordered by their numbers. If a second run has the same number, the DAG run was deleted and made
-    again, and Airflow counts its tries from 1: a new order begins, and all runs before it are older. Runs of
-    versions without numbers all have 0, so each new one counts as newer.
+    again, and Airflow counts its tries from 1: a new order begins, and all runs before it are older.
 
     :param claimed: tokens of the task's entries in the journal, oldest first.
     """

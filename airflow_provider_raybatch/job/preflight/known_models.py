@@ -215,9 +215,9 @@ def _place(
         "engine": [spec.engine, spec.engine_args],
         "structured_outputs": asked_by(spec, requests),
         "accelerator": [spec.gpus_per_replica, spec.accelerator_type],
+        "adapters": adapters,
+        "images": bool(spec.image_columns),
     }
-    content |= {"adapters": adapters} if adapters else {}
-    content |= {"images": True} if spec.image_columns else {}
     return home / f"{hex_digest(json.dumps(content, sort_keys=True, default=str))}.json"
 
 
@@ -264,13 +264,8 @@ def _version(distribution: str) -> str:
 
 def shapes(requests: Iterable[Request]) -> frozenset[str]:
     """All but the words of requests, 32 hex digits each: roles, kinds of content, calls of tools, images."""
-    found = {json.dumps(_shape_of(one), sort_keys=True) for one in requests}
-    return frozenset(map(hex_digest, found))
-
-
-def _shape_of(request: Request) -> Any:
-    shape = _shape(request.messages or request.prompt or "")
-    return [len(request.images), shape] if request.images else shape
+    pairs = ([len(one.images), _shape(one.messages or one.prompt or "")] for one in requests)
+    return frozenset(hex_digest(json.dumps(pair, sort_keys=True)) for pair in pairs)
 
 
 def _shape(value: Any) -> Any:

@@ -48,12 +48,12 @@ def key_of(
     runtime_env = ray.get_runtime_context().runtime_env
     deciding = [
         task.namespace if task is not None else "",
-        [spec.engine, spec.model, spec.engine_args, *spec.kind_of_engine],
+        [spec.engine, spec.model, spec.engine_args, spec.model_task],
         [plan.gpus, plan.accelerator_type],
         {name: value for name, value in dict(runtime_env).items() if name not in _OF_THE_JOB},
         {name: value.get_secret_value() for name, value in environment.items()},
         # An engine gets the adapters of each job, so their number decides, for which it has room.
-        *([len(spec.adapter_locations)] if spec.adapter_locations else ()),
+        len(spec.adapter_locations),
     ]
     model = (spec.model or spec.engine).rstrip("/").rsplit("/", 1)[-1][-_LONGEST_MODEL:]
     return EngineKey(

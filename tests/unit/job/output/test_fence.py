@@ -10,7 +10,6 @@ from airflow_provider_raybatch.job.output.fence import is_overtaken
 
 ONE, TWO, THREE = (new_run_token(number) for number in (1, 2, 3))
 AGAIN_ONE, AGAIN_TWO = new_run_token(1), new_run_token(2)
-OLD, OLD_TOO = "named-12345678-1234-4234-8234-123456789012", "c0ffee"  # of versions without numbers
 
 
 @pytest.mark.parametrize(
@@ -24,13 +23,6 @@ OLD, OLD_TOO = "named-12345678-1234-4234-8234-123456789012", "c0ffee"  # of vers
         pytest.param([ONE, THREE], TWO, True, id="the one in between"),
         pytest.param([ONE, TWO, TWO], TWO, False, id="the newest again"),
         pytest.param([new_run_token(9)], new_run_token(10), False, id="counted, not spelled"),
-        pytest.param([OLD], OLD, False, id="a retry of a run that an older version began"),
-        pytest.param([OLD], TWO, False, id="its clear after the upgrade"),
-        pytest.param([OLD, TWO], OLD, True, id="that run after its clear"),
-        pytest.param([TWO], OLD, True, id="the same, which had not claimed"),
-        pytest.param([OLD], OLD_TOO, False, id="a clear before the upgrade"),
-        pytest.param([OLD, OLD_TOO], OLD, True, id="the run before that clear"),
-        pytest.param([OLD, OLD_TOO], OLD_TOO, False, id="the run after that clear"),
         pytest.param([ONE, TWO], AGAIN_ONE, False, id="DAG run deleted and made again"),
         pytest.param([ONE, TWO, AGAIN_ONE], AGAIN_ONE, False, id="its retry there"),
         pytest.param([ONE, TWO, AGAIN_ONE], AGAIN_TWO, False, id="its clear there"),
