@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import uuid
 
-_NUMBERED = re.compile(r"named-try(\d+)-")
+_NUMBERED = re.compile(r"try(\d+)-")
 
 
 def new_run_token(try_number: int) -> str:
@@ -15,7 +15,7 @@ def new_run_token(try_number: int) -> str:
     :param try_number: of the attempt that begins the run. Airflow counts tries in its database and never
         counts back while a DAG run exists, so a later run has a higher number, whatever the clocks say.
     """
-    return f"named-try{try_number}-{uuid.uuid4()}"
+    return f"try{try_number}-{uuid.uuid4()}"
 
 
 def run_number(run_token: str) -> int:

@@ -62,7 +62,7 @@ class World:
         self.kubernetes = Kubernetes()
         self.kubernetes.followed = self._is_followed
         self.processes: list[Process | None] = []
-        self.token = "named-try1-run"
+        self.token = "try1-run"
         self.attempts = 0
         self.secrets = 0
         self.results: list[str] = []
@@ -241,7 +241,7 @@ class World:
                 found.append((self.suspend, name))
         if "operator" in self.faults and not self.kubernetes.away:
             found.append((self.lose_operator,))
-        if self.token == "named-try1-run" and not self.over and self.token not in self.results:
+        if self.token == "try1-run" and not self.over and self.token not in self.results:
             found += [(self.clear, kind) for kind in ("kill", "freeze") if f"clear, {kind}" in self.faults]
             found += [(self.mark_failed,)] if "mark failed" in self.faults else []
         return found
@@ -378,7 +378,7 @@ class World:
                 self.processes[number] = None
             elif one is not None:
                 one.frozen = True
-        self.token = "named-try2-run"
+        self.token = "try2-run"
 
     def mark_failed(self) -> None:
         self.faults_left -= 1

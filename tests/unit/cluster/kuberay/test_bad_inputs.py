@@ -55,7 +55,7 @@ class Task:
         self.kubernetes = kubernetes
         self.namespace = namespace
         self.lines: list[str] = []
-        self.key = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "named-try1-token")
+        self.key = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "try1-token")
         path = write_kubeconfig(folder / "kubeconfig", kubernetes.web.url, token="t", namespace="default")
         self.server = kubeconfig_server(Kubeconfig(str(path), shown="a kubeconfig"))
 
@@ -170,7 +170,7 @@ def test_argument_is_refused_before_anything_is_made(field: str, given: Mapping[
 def test_names_of_a_task_may_have_any_length_and_letters(started: Callable[..., Task]) -> None:
     task = started()
     ids = {"dag_id": "größe " * 40, "run_id": "日本 " * 80, "task_id": "t" * 250}
-    task.key = SubmissionKey(TaskKey(**ids), "named-try1-token")
+    task.key = SubmissionKey(TaskKey(**ids), "try1-token")
     assert task.run(KubeRayCluster(**PLAIN)).deployment_status == "Waiting"
     assert task.left() == {}
 
@@ -324,7 +324,7 @@ def test_two_airflows_with_the_same_ids(started: Callable[..., Task]) -> None:
     names = {
         rayjob_name(SubmissionKey(task, token), 0)
         for task in (here, there)
-        for token in ("named-try1-one", "named-try1-other")
+        for token in ("try1-one", "try1-other")
     }
     assert len(names) == 4
     assert (
@@ -332,7 +332,7 @@ def test_two_airflows_with_the_same_ids(started: Callable[..., Task]) -> None:
     )
     task = started()
     made = task.plan(KubeRayCluster(**PLAIN), NO_WORKERS).manifest_of(0)
-    made["metadata"]["annotations"]["raybatch/run-token"] = "named-try1-of-the-other"
+    made["metadata"]["annotations"]["raybatch/run-token"] = "try1-of-the-other"
     task.kubernetes.server.create(task.kubernetes.server.admin, "RayJob", "default", made)
     error = refused(task)
     assert error.failure_class is USER

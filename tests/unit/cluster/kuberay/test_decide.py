@@ -14,7 +14,7 @@ from airflow_provider_raybatch.cluster.kuberay.rayjob import TERMINAL, RayJobSta
 from airflow_provider_raybatch.cluster.submit.resolve import FINGERPRINT, RUN_TOKEN, Action
 from airflow_provider_raybatch.contract.submission import OnStaleState
 
-TOKEN = "named-try1-token"
+TOKEN = "try1-token"
 POLICIES: tuple[OnStaleState, ...] = ("replace", "adopt", "fail")
 STATUSES = ("", "Initializing", "Waiting", "Running", "Suspending", "Suspended", *sorted(TERMINAL))
 
@@ -83,7 +83,7 @@ def test_a_run_without_rayjobs_creates_the_first(least: int, number: int) -> Non
     assert decision.reason == FIRST_CLUSTER
 
 
-@pytest.mark.parametrize("strange", [{"run_token": "named-try2-token"}, {"run_token": ""}, {"number": -1}])
+@pytest.mark.parametrize("strange", [{"run_token": "try2-token"}, {"run_token": ""}, {"number": -1}])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_rayjob_without_our_annotations_stops_all(strange: dict[str, Any], policy: OnStaleState) -> None:
     """It may run a job of this run; that can't be proven, so it is neither used nor deleted."""

@@ -182,8 +182,8 @@ async def test_release_tells_a_raycluster_that_stays(kubernetes: Kubernetes) -> 
 
 
 async def test_a_clear_deletes_what_earlier_runs_left(kubernetes: Kubernetes) -> None:
-    other_task = SubmissionKey(TASK.model_copy(update={"map_index": 1}), "named-try1-other")
-    first, present, newer = (SubmissionKey(TASK, f"named-try{number}-x") for number in (1, 2, 3))
+    other_task = SubmissionKey(TASK.model_copy(update={"map_index": 1}), "try1-other")
+    first, present, newer = (SubmissionKey(TASK, f"try{number}-x") for number in (1, 2, 3))
     for key in (first, other_task, newer):
         await kubernetes.api.create(plan(key=key).manifest_of(0))
     claim = await claim_cluster(kubernetes.api, present, plan(key=present))
@@ -196,15 +196,15 @@ async def test_a_clear_deletes_what_earlier_runs_left(kubernetes: Kubernetes) ->
 @pytest.mark.parametrize(
     ("found", "is_older"),
     [
-        ({"run_token": "named-try1-x", "created": 900.0}, True),
-        ({"run_token": "named-try1-x", "created": 900.0, "deleting": True}, False),
-        ({"run_token": "named-try3-x", "created": 100.0}, False),
-        ({"run_token": "named-try2-x", "created": 100.0}, True),
-        ({"run_token": "named-try2-x", "created": 500.0}, False),
-        ({"run_token": "named-try2-own", "created": 100.0}, False),
+        ({"run_token": "try1-x", "created": 900.0}, True),
+        ({"run_token": "try1-x", "created": 900.0, "deleting": True}, False),
+        ({"run_token": "try3-x", "created": 100.0}, False),
+        ({"run_token": "try2-x", "created": 100.0}, True),
+        ({"run_token": "try2-x", "created": 500.0}, False),
+        ({"run_token": "try2-own", "created": 100.0}, False),
         ({"run_token": "", "created": 100.0}, False),
     ],
 )
 def test_only_earlier_runs_count_as_older(found: dict[str, Any], is_older: bool) -> None:
     one = rayjob(**found)
-    assert older([one], "named-try2-own", 500.0) == ([one] if is_older else [])
+    assert older([one], "try2-own", 500.0) == ([one] if is_older else [])
