@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from airflow_provider_raybatch.contract.layout import DEAD_LETTER
 from airflow_provider_raybatch.contract.report import Report
-from airflow_provider_raybatch.contract.text import count_of, cut_to
+from airflow_provider_raybatch.contract.text import cut_to
 from airflow_provider_raybatch.plugins.looking import Look
 from airflow_provider_raybatch.plugins.pages.dataset import code, opening
-from airflow_provider_raybatch.plugins.pages.frame import Frame, head, notes, nothing, page
+from airflow_provider_raybatch.plugins.pages.frame import NO_REPORT, Frame, head, notes, nothing, page
 from airflow_provider_raybatch.report.comparison import figures
-from airflow_provider_raybatch.report.elements import Content, node, section, words_of
+from airflow_provider_raybatch.report.elements import Content, node, section
 from airflow_provider_raybatch.report.sections.quality import quality
 
 _FOLDER = "Each failed row with its reason and what was asked, as lines of JSON, in the folder"
@@ -23,15 +23,11 @@ def failed_rows_page(look: Look, frame: Frame) -> str:
     report, manifest = look.report, look.found.manifest
     if report is None and manifest is None:
         return page(look, "failed", frame, title, nothing(look, frame))
-    shown: list[Content] = [notes(look)]
-    if report is not None:
-        shown.append(quality(report, figures(report)) or node("p", "No row was counted.", class_="dim"))
-    elif manifest is not None:
-        counts = manifest.content.counts
-        steps = "".join(f"; {rows:,} at {step}" for step, rows in counts.errors_by_step.items())
-        failed = f"{counts.error:,} of {count_of(counts.input, 'row')} failed{steps}."
-        shown.append(node("p", words_of(failed, 2000)))
-    return page(look, "failed", frame, title, shown, _where(look))
+    if report is None:
+        shown = node("p", NO_REPORT)
+    else:
+        shown = quality(report, figures(report)) or node("p", "No row was counted.", class_="dim")
+    return page(look, "failed", frame, title, notes(look), shown, _where(look))
 
 
 def _where(look: Look) -> Content:

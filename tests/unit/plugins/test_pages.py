@@ -216,6 +216,15 @@ def test_3000_columns_and_long_answers(
     assert "And 2,500 more columns" in answer.text
 
 
+def test_a_dataset_without_a_report_says_so(server: Server, lake: LocalFolder) -> None:
+    publish(lake, key())
+    lake.delete([f"{report_folder(COMMIT)}/{REPORT_DATA}"])
+    ran({"destination": lake.uri})
+    for page in ("", "/failed"):
+        assert "The dataset has no report: it could not be written." in server.get(REPORT + page).text
+    assert f"{lake.uri}/dead_letter/{COMMIT}" in server.get(f"{REPORT}/failed").text
+
+
 def test_a_dataset_page_can_be_followed(server: Server, lake: LocalFolder) -> None:
     """Its lines are of the destination that Airflow knows; a document's own paths are text at most."""
     publish(lake, key())
