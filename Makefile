@@ -61,10 +61,10 @@ external-links: .venv-docs/.stamp
 	.venv-docs/bin/python docs/site/build.py --external-links
 
 test: $(STAMPS) .tools/chromium/.stamp
-	.ci/checks lint docs unit packaging integration chaos
+	.ci/checks lint+docs+packaging unit+chaos integration
 
 test-all: $(STAMPS) .tools/chromium/.stamp
-	.ci/checks --all lint docs unit packaging integration chaos
+	.ci/checks --all lint+docs+packaging unit+chaos integration
 
 lanes: .venv/.stamp .venv-pre/.stamp $(LANES:%=%/.stamp)
 	.ci/checks lanes

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Print what a run of the checks has found: failures, proofs that are older than the code, and one line.
 
-``python .ci/result.py FOLDER STAGE=SECONDS:CODE...``; FOLDER holds what pytest left, STAGE.json. The
-standard library alone. The exit code is 1 if a stage failed.
+``python .ci/result.py FOLDER SECONDS STAGE=SECONDS:CODE...``; FOLDER holds what pytest left, STAGE.json, and
+stages may have run side by side in these seconds. The standard library alone. The exit code is 1 if a stage
+failed.
 """
 
 from __future__ import annotations
@@ -42,24 +43,24 @@ def old_proofs() -> list[str]:
 
 
 def last_line(
-    command: str, found: Sequence[dict[str, Any]], seconds: dict[str, int], codes: dict[str, int]
+    command: str, found: Sequence[dict[str, Any]], spent: int, seconds: dict[str, int], codes: dict[str, int]
 ) -> str:
     """Say what ran, how long, and what runs elsewhere."""
     failed = [name for name, code in codes.items() if code]
     verdict = f"{', '.join(failed)} FAILED" if failed else "all good"
-    stages = ", ".join(f"{name} {clock(spent)}" for name, spent in seconds.items())
+    stages = ", ".join(f"{name} {clock(its)}" for name, its in seconds.items())
     tests = {name: sum(one[name] for one in found) for name in ("passed", "failed", "skipped")}
     counts = ", ".join(f"{number:,} {name}" for name, number in tests.items() if number) or "no tests"
     # The same tests on the cluster's Python do not count twice.
     left_out = sum(sum(one["left_out"].values()) for one in found if one["stage"] != "unit-cluster")
     shown = left_out and command != EVERY
     alone = f"; {left_out:,} run in {EVERY} alone, see make help" if shown else ""
-    return f"{command}: {verdict} in {clock(sum(seconds.values()))} ({stages}): {counts}{alone}."
+    return f"{command}: {verdict} in {clock(spent)} ({stages}): {counts}{alone}."
 
 
 def main() -> int:
     """Print it."""
-    folder, *stages = sys.argv[1:]
+    folder, spent, *stages = sys.argv[1:]
     command = "make test"
     if ALL in stages:
         stages.remove(ALL)
@@ -67,7 +68,7 @@ def main() -> int:
     ends = {name: end.split(":") for name, _, end in (one.partition("=") for one in stages)}
     seconds, codes = ({name: int(end[n]) for name, end in ends.items()} for n in (0, 1))
     found = [json.loads(file.read_text()) for file in sorted(Path(folder).glob("*.json"))]
-    lines = [*old_proofs(), *failures(found, codes), last_line(command, found, seconds, codes)]
+    lines = [*old_proofs(), *failures(found, codes), last_line(command, found, int(spent), seconds, codes)]
     print(*lines, sep="\n")
     return 1 if any(codes.values()) else 0
 

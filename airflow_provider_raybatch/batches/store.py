@@ -160,7 +160,7 @@ class BatchStore:
         return self._known.keep(place, state, sum(found.values())) if state.is_over else state
 
     def is_known_over(self, batch_id: str) -> bool:
-        """Whether this process has seen that a batch is over; it asks nobody."""
+        """Whether this process has seen that a batch is over; it asks no one."""
         return self._known.get(layout.batch_folder(batch_id)) is not None
 
     def ended(self, batch_id: str) -> BatchEnd | None:

@@ -10,7 +10,11 @@ import pytest
 
 from tests.support.ray_processes import run_with_own_ray
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(480)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(480),
+    pytest.mark.thorough("engines on halves of a GPU; unit/job/planning shares GPUs always"),
+]
 
 SEEN: dict[str, dict[str, Any]] = {
     "three_jobs": {
@@ -45,11 +49,7 @@ SEEN: dict[str, dict[str, Any]] = {
     "scenes",
     [
         pytest.param(("three_jobs", "two_replicas"), id="jobs and replicas"),
-        pytest.param(
-            ("warm_half",),
-            id="a warm engine",
-            marks=pytest.mark.thorough("a warm engine on half a GPU; jobs and replicas on halves run always"),
-        ),
+        pytest.param(("warm_half",), id="a warm engine"),
     ],
 )
 def test_engines_share_a_gpu(tmp_path: Path, scenes: tuple[str, ...]) -> None:

@@ -81,7 +81,7 @@ def test_failures_come_last_and_then_one_line(checks: tuple[ModuleType, ModuleTy
     counts = dict.fromkeys(("passed", "failed", "skipped"), 0)
     (tmp_path / "unit-engine.json").write_text(json.dumps(broken | counts))
     ends = ["lint=61:1", "unit=5:1"]
-    command = [sys.executable, str(ROOT / ".ci/result.py"), str(tmp_path)]
+    command = [sys.executable, str(ROOT / ".ci/result.py"), str(tmp_path), "64"]
 
     def tell(*options: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -95,6 +95,6 @@ def test_failures_come_last_and_then_one_line(checks: tuple[ModuleType, ModuleTy
         "FAILED test_x.py::test_bad: AssertionError: why",
         "FAILED unit-engine: its output is above",
         "FAILED lint: its output is above",
-        "make test: lint, unit FAILED in 1:06 (lint 1:01, unit 0:05): "
+        "make test: lint, unit FAILED in 1:04 (lint 1:01, unit 0:05): "
         "1 passed, 1 failed; 1 run in make test-all alone, see make help.",
     ]

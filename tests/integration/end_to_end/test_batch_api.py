@@ -488,6 +488,7 @@ def test_expired_file_is_gone(batches, file_id):
 
 
 @pytest.mark.vllm
+@pytest.mark.thorough("vLLM behind the Batch API; echo behind it and vLLM in test_chat run always")
 def test_vllm_answers_and_its_tokens_are_counted(batches):
     """Greedy answers of a small model that can add, and usage as vLLM's tokenizer has it."""
     rows = chats("sum", 2, model="demo", temperature=0, max_tokens=24)

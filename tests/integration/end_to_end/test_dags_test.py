@@ -13,7 +13,11 @@ from airflow_provider_raybatch.dataset import open_dataset
 
 from .inputs import batch
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.thorough("airflow dags test on a Ray; unit/operators/dag_runs runs such DAGs always"),
+]
 
 
 def test_deferrable_task(airflow, api, jobs, tmp_path):
