@@ -69,7 +69,7 @@ class Counts(ContractModel):
     @model_validator(mode="after")
     def _reconcile(self) -> Counts:
         if self.input != self.ok + self.error:
-            raise ValueError(f"counts: input {self.input} is not ok {self.ok} plus error {self.error}")
+            raise ValueError(f"input {self.input} is not ok {self.ok} plus error {self.error}")
         return self
 
 

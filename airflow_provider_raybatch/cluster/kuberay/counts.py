@@ -89,9 +89,10 @@ def _check_fit(spec: BatchInferenceSpec, cluster: KubeRayCluster, counts: Worker
     workers, of_worker = counts.gpu_workers[1], counts.gpus_per_worker
     needed = _workers(fewest, spec.gpus_per_replica, of_worker, _beside(spec))
     if workers < needed:
+        share = spec.num_gpus or spec.gpus_per_replica
         raise SpecError(
             f"ray_cluster: workers is at most {workers}, with gpus_per_worker {of_worker}, but replicas is "
-            f"{fewest}, with {spec.num_gpus or spec.gpus_per_replica:g} GPU each; raise the most of workers "
+            f"{fewest}, with {share:g} {'GPUs' if share > 1 else 'GPU'} each; raise the most of workers "
             f"to {needed}, or lower replicas."
         )
 
