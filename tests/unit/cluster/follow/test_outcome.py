@@ -45,7 +45,7 @@ COMMAND_ERROR = {
     "message": "exit code 1",
 }
 NODE_ERROR = {"error_type": "JOB_SUPERVISOR_ACTOR_DIED", "message": "gone"}
-DONE = "3 of 4 rows committed at /o (1 failed); manifest /m"
+DONE = "3 of 4 rows committed at /o (1 failed); 0 tokens paid, 0 saved; manifest /m"
 GONE = "The bucket is gone."
 OUTSIDE = "The job was stopped outside of this task."
 
