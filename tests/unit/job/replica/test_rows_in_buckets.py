@@ -41,7 +41,8 @@ def check(rows: list[dict[str, Any]]) -> None:
 
 
 def test_rows_keep_their_ordinals(place: Place) -> None:
-    done = do(place, place.replica(engine="echo", rows_in_flight=64, flush_interval=0.05))
+    slowly = {"engine_args": {"seconds_per_token": 0.01}, "flush_interval": 0.05}
+    done = do(place, place.replica(engine="echo", rows_in_flight=64, **slowly))
     assert len(done) > 1
     check(written(place, *done))
 
