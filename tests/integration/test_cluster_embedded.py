@@ -93,6 +93,7 @@ def owners(temp):
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.thorough("an embedded Ray whose owner is killed; end_to_end/test_embedded starts two always")
 def test_killed_owner_leaves_nothing_and_the_next_one_waits(owners, temp):
     """The next one is killed while its Ray starts. `end_to_end/test_embedded.py` has owners that end."""
     first = owners("A")

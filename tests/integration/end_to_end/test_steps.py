@@ -20,7 +20,11 @@ from .ray_jobs import RayJobs
 from .rest import AirflowApi, Run
 from .waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.thorough("steps that end in the middle, through Airflow; chaos/jobs kills such jobs always"),
+]
 
 ROWS = 100
 DRAFTS = [f"draft text {number}" for number in range(ROWS)]

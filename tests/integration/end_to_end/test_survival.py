@@ -61,6 +61,7 @@ def shape(value: Any) -> Any:
     return {name: shape(inner) for name, inner in value.items()} if isinstance(value, dict) else type(value)
 
 
+@pytest.mark.thorough("a triggerer that is started again; chaos kills one always")
 def test_restarted_triggerer_goes_on_with_the_job(airflow, api, jobs, conf):
     task = api.trigger("batch_deferrable", engine_args=SLOWLY, **conf).task("infer")
     wait_until_followed(task)
@@ -98,6 +99,7 @@ def assert_shown_by_rays_dashboard(task, job, jobs):
     assert len(rest) < 300
 
 
+@pytest.mark.thorough("a NUL byte in a real database; unit/cluster takes it out always")
 def test_a_nul_byte_from_the_cluster_ends_no_triggerer(airflow, api, jobs):
     """PostgreSQL's JSONB refuses NUL; Ray quotes the end of a failed job's log in its message."""
     triggerer = airflow.pid("triggerer")
@@ -111,6 +113,7 @@ def test_a_nul_byte_from_the_cluster_ends_no_triggerer(airflow, api, jobs):
     assert psutil.pid_exists(triggerer)
 
 
+@pytest.mark.thorough("a trigger that fails; a dead worker's job is adopted always")
 def test_retry_goes_on_with_the_job_of_a_failed_trigger(api, jobs, conf):
     task = api.trigger("bad_trigger", engine_args=SLOWLY, **conf).wait(timeout=180).task("infer")
     assert_second_try_followed_the_first_ones_job(task, jobs)
