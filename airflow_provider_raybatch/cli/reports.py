@@ -21,7 +21,7 @@ from airflow_provider_raybatch.contract.layout import (
     REPORT_PAGE,
     report_folder,
 )
-from airflow_provider_raybatch.contract.manifest import parse_manifest
+from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
 from airflow_provider_raybatch.contract.report import Report, parse_report
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.dataset import s3_credentials
@@ -101,31 +101,35 @@ def _read(place: Folder, path: str) -> Report:
 def _newest(place: Folder, wanted: Wanted) -> Report | None:
     """The newest report in a destination, whether its job has published a dataset or not."""
     entries = [entry for entry in _journal(place) if wanted.fits(entry.owner)]
-    found = [(report.created_at, report) for report in _written(place, wanted)]
+    found: list[tuple[str, Report | str]] = [(one.created_at, one) for one in _written(place, wanted)]
     found += _lost(place, entries)
-    committed = _newest_committed(place, wanted, entries)
-    if committed is not None:
-        found.append((committed.created_at, committed))
-    return max(found, key=lambda pair: pair[0])[1] if found else None
+    manifest = _newest_manifest(place, wanted, entries)
+    if manifest is not None:
+        found.append((_manifest(place, manifest).created_at, manifest))
+    newest = max(found, key=lambda pair: pair[0])[1] if found else None
+    return _committed(place, newest) if isinstance(newest, str) else newest
 
 
-def _newest_committed(place: Folder, wanted: Wanted, entries: Sequence[JournalEntry]) -> Report | None:
+def _newest_manifest(place: Folder, wanted: Wanted, entries: Sequence[JournalEntry]) -> str | None:
     if wanted == Wanted():
-        return None if place.head(NEWEST_MANIFEST) is None else _committed(place, NEWEST_MANIFEST)
+        return None if place.head(NEWEST_MANIFEST) is None else NEWEST_MANIFEST
     for entry in entries:
         if entry.kind == "commit" and entry.published is not None:
-            return _committed(place, entry.published.manifest)
+            return entry.published.manifest
     return None
+
+
+def _manifest(place: Folder, file: str) -> BatchManifest:
+    return parse_manifest(place.read(file), f"manifest: {place.uri}/{file}")
 
 
 def _committed(place: Folder, file: str) -> Report:
     """The report of a commit.
 
     :param file: the manifest, relative to `place`.
-    :raises SpecError: its job could not write one.
+    :raises SpecError: it is not there.
     """
-    manifest = parse_manifest(place.read(file), f"manifest: {place.uri}/{file}")
-    named = file if file != NEWEST_MANIFEST else manifest.manifest_uri
+    named = file if file != NEWEST_MANIFEST else _manifest(place, file).manifest_uri
     commit = named.rpartition("/")[2].removesuffix(".json")
     path = f"{report_folder(commit)}/{REPORT_DATA}"
     if place.head(path) is None:

@@ -98,7 +98,6 @@ def assert_shouted(summary: Summary) -> None:
     assert "not this one" in letters["refused"]["reason"]
 
 
-@pytest.mark.thorough("servers as engines of Ray Data LLM; another one runs always")
 def test_a_server_over_http(run: Run, server: str) -> None:
     assert_shouted(shout(run, config="HttpRequestProcessorConfig", url=server))
     page = page_of("nightly.label_")
@@ -128,7 +127,7 @@ def application(ray_here: Any) -> Iterator[str]:
     serve.shutdown()
 
 
-@pytest.mark.thorough("servers as engines of Ray Data LLM; another one runs always")
+@pytest.mark.thorough("a Serve deployment in Ray Data LLM; a server over HTTP runs always")
 def test_a_serve_deployment(run: Run, application: str) -> None:
     serve = {"config": "ServeDeploymentProcessorConfig", "app_name": application}
     with pytest.raises(RaybatchError) as unnamed:
@@ -147,7 +146,7 @@ def test_a_serve_deployment(run: Run, application: str) -> None:
 
 @pytest.mark.vllm
 @pytest.mark.slow
-@pytest.mark.thorough("vLLM in Ray Data LLM; other engines run always")
+@pytest.mark.thorough("vLLM in Ray Data LLM; a server over HTTP runs always")
 @pytest.mark.timeout(600)
 def test_vllm_in_rays_processor_on_two_cpus(run: Run) -> None:
     """The BOS token comes once, answers are constrained, and a row without messages fails alone."""

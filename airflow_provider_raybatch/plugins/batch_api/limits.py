@@ -89,18 +89,19 @@ def check_new_batch(store: BatchStore, owner: str, limits: ApiLimits) -> None:
         state = store.state(batch.id)
         return state is None or state.is_over
 
-    # Each look is a listing, so no more are made than are needed to know that there is room.
+    # Each look is a listing, so no more are made than are needed to know whether there is room.
+    unfinished = 0
     looks = in_order(is_over, reversed(maybe_open))
     while too_much > 0:
-        found = next(looks, None)
-        if found is None:
-            unfinished = too_much + limits.unfinished_batches - 1
+        if unfinished >= limits.unfinished_batches:
             raise too_many(
                 f"You have {count_of(unfinished, 'batch', 'batches')} that have not ended, the most at once; "
                 "wait for one of them, or cancel one.",
                 60,
             )
+        found = next(looks)
         too_much -= found
+        unfinished += not found
 
 
 def _check_rate(batches: list[ListedBatch], most: int | None, now: float) -> None:

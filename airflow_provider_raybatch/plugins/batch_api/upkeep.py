@@ -116,7 +116,7 @@ class Upkeep:
         """Whether Airflow may be asked about a batch now."""
         is_queued = state.triggered and state.started is None
         pause = self._interval * (_QUEUED if is_queued else 1)
-        is_new = state.triggered and time.time() - state.record.created_at < self._interval
+        is_new = state.triggered and abs(time.time() - state.record.created_at) < self._interval
         if is_new or not self._is_due(state.record.id, pause) or not self._free.acquire(blocking=False):
             yield False
             return

@@ -14,7 +14,7 @@ from airflow_provider_raybatch.report.elements import Content, document, node, w
 
 PAGES = {"": "Report", "failed": "Failed rows", "dataset": "Dataset"}
 """By the end of their paths."""
-NO_REPORT = "The dataset has no report: it could not be written."
+NO_REPORT = "The dataset has no report."
 _UNDER_WAY = frozenset({
     "running",
     "deferred",

@@ -25,7 +25,7 @@ from .secrecy import Secrets, left_by_airflow, shown_by_airflow, shown_by_ray
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-OTHERS = pytest.mark.thorough("two more official clients of OpenAI; two run always")
+OTHERS = pytest.mark.thorough("two more official clients of OpenAI; one and parts of another run always")
 ASYNC = "1-async"
 CLIENTS = [MAIN, *(pytest.param(client, marks=OTHERS) for client in ("1-sync", "3-async"))]
 HOUR = 3600
@@ -162,7 +162,7 @@ def only_by(client: str) -> pytest.MarkDecorator:
 
 
 def scenarios(file_id: str) -> dict[str, dict[str, Any]]:
-    """What each client does."""
+    """What each client does but that of the others' endpoints and ends."""
     wrong = [
         create(file_id, **fields) if call == "batches.create" else [call, fields]
         for _, call, fields in WRONG_CALLS.values()

@@ -25,7 +25,7 @@ from .waiting import wait_for
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.thorough("a shared cluster through Airflow; a task's own cluster runs always"),
+    pytest.mark.thorough("a shared cluster through Airflow; chaos/kubernetes has shared ones always"),
 ]
 
 ROWS = 24

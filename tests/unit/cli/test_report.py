@@ -224,10 +224,12 @@ def test_uris_of_files_name_a_report(place: Folder, show: Show) -> None:
         assert "1.25 USD" in show(f"{place.uri}/{path}")
 
 
-def test_a_dataset_without_a_report_is_one_sentence(tmp_path: Path, refused: Show) -> None:
+def test_a_dataset_without_a_report_is_one_sentence(tmp_path: Path, show: Show, refused: Show) -> None:
     place = LocalFolder(str(tmp_path))
     place.write(NEWEST_MANIFEST, manifest(key()))
     assert "report.json is missing, so the dataset has none; see its job's log." in refused(tmp_path)
+    leave(place, key(run_id="next"))
+    assert "The job failed, and no dataset was published." in show(tmp_path)
 
 
 def test_a_dag_file_names_the_destination(tmp_path: Path, show: Show) -> None:
