@@ -121,7 +121,7 @@ def last_event(jobs, job):
     return message, int(found[1].replace(",", ""))
 
 
-@pytest.mark.thorough("a job that nobody follows waits for its end; unit tests step a clock")
+@pytest.mark.thorough("an orphan that waits out its time; unit tests step a clock")
 def test_job_without_a_follower_ends_itself(api, jobs, tmp_path):
     task = api.trigger("orphan", **batch(tmp_path, ROWS, engine_args=ROW_BY_ROW)).task("infer")
     kill_worker(task, DONE)
