@@ -158,7 +158,7 @@ def test_a_new_commit_is_checked_anew(hub: Hub, first: Process, second: Process)
     assert hub.asked == []
 
 
-@pytest.mark.thorough("a check that is kept, and a hub that refuses or is down; two of it run always")
+@pytest.mark.thorough("kept checks and a hub that refuses or is down; a hub that answers runs always")
 @pytest.mark.parametrize("is_private", [False, True], ids=["gated", "private"])
 def test_a_token_without_access_is_refused_as_ever(
     hub: Hub, first: Process, second: Process, folder: Path, is_private: bool
@@ -176,7 +176,7 @@ def test_a_token_without_access_is_refused_as_ever(
     assert second.kept(name, GOOD) == found
 
 
-@pytest.mark.thorough("a check that is kept, and a hub that refuses or is down; two of it run always")
+@pytest.mark.thorough("kept checks and a hub that refuses or is down; a hub that answers runs always")
 def test_a_hub_that_is_down_is_as_without_a_kept_check(hub: Hub, first: Process, second: Process) -> None:
     """The files are in the node's cache, where vLLM finds them; another name is refused."""
     hub.push("acme/down", MODEL)

@@ -25,7 +25,7 @@ FROZEN_TASK, FROZEN_DRIVER, FIRST, *OTHERS = journeys(0)
         pytest.param(
             (FROZEN_TASK, FROZEN_DRIVER, *OTHERS),
             id="others",
-            marks=pytest.mark.thorough("strikes at each point between two steps; some run always"),
+            marks=pytest.mark.thorough("strikes at each point between two steps; seven run always"),
         ),
     ],
 )
