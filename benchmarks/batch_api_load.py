@@ -313,7 +313,9 @@ def main() -> None:
     if given.beside is not None:
         print(introduction(given.batches, seconds), flush=True)
         for checkout, title in ((given.beside.absolute(), "Before"), (Path(__file__).parents[1], "After")):
-            print(f"\n## {title}\n", flush=True)
+            asked = ["git", "-C", checkout, "rev-parse", "--short=8", "HEAD"]
+            commit = subprocess.check_output(asked, text=True).strip()
+            print(f"\n## {title} (commit {commit})\n", flush=True)
             again = [sys.executable, __file__, "load", "--table", "--batches", str(given.batches)]
             subprocess.run(
                 again + ["--whole"] * given.whole,
