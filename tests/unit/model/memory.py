@@ -119,6 +119,7 @@ class Memory:
 
 def unthreaded(patch: pytest.MonkeyPatch) -> None:
     """Let processes read files one after the other, so that each run of a process has the same steps."""
+    threaded = in_order  # this module is one of those whose name changes
     for module in list(sys.modules.values()):
-        if vars(module).get("in_order") is in_order:
+        if vars(module).get("in_order") is threaded:
             patch.setattr(module, "in_order", lambda function, items, at_once=1: map(function, items))
