@@ -86,8 +86,6 @@ def process(hub: Hub, folder: Path) -> Iterator[Process]:
         "HF_HUB_OFFLINE": "0",
         "HF_HUB_CACHE": str(folder / "hub"),
         "XDG_CACHE_HOME": str(folder),
-        # What vLLM notes there about model classes took it another import of itself.
-        "VLLM_CACHE_ROOT": str(Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "vllm").expanduser()),
         "PYTHONPATH": str(ROOT),
     }
     command = [sys.executable, "-c", PROGRAM]

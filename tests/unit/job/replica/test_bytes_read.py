@@ -92,10 +92,19 @@ def stored(make: Callable[[Path], None], folder: Path, monkeypatch: pytest.Monke
     return place
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 8])
+KINDS = (parquet_of_row_groups, small_tables, many_small_files, one_large_text, one_large_table)
+MORE = pytest.mark.thorough(
+    "each kind of file with one replica and with eight; row groups, and two replicas, always"
+)
+
+
 @pytest.mark.parametrize(
-    "make",
-    [parquet_of_row_groups, small_tables, many_small_files, one_large_text, one_large_table],
+    ("make", "replicas"),
+    [
+        *((make, 2) for make in KINDS),
+        *((parquet_of_row_groups, replicas) for replicas in (1, 8)),
+        *(pytest.param(make, replicas, marks=MORE) for make in KINDS[1:] for replicas in (1, 8)),
+    ],
 )
 def test_the_input_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, replicas: int
