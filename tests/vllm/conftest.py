@@ -20,7 +20,7 @@ _cache = tempfile.mkdtemp(prefix="raybatch-hub-")
 os.environ.update(HF_HUB_CACHE=_cache, HF_HUB_OFFLINE="1")
 # What vLLM notes there about a model's class takes it another import of itself, so it stays where it is when
 # tests move our own cache.
-os.environ.setdefault("VLLM_CACHE_ROOT", os.path.expanduser("~/.cache/vllm"))
+os.environ.setdefault("VLLM_CACHE_ROOT", str(Path("~/.cache/vllm").expanduser()))
 
 
 @pytest.fixture(scope="session")
