@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic  # tests may replace that of the module
 from typing import Any
 
 import pytest
@@ -59,7 +59,7 @@ class Progress:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._stage = str(config.getoption("--stage"))
-        self._began = self._collected = self._told = time.monotonic()
+        self._began = self._collected = self._told = monotonic()
         self._over = threading.Event()
         self._total = 0
         self._ended: set[str] = set()
@@ -101,12 +101,12 @@ class Progress:
             self._outcomes["skipped" if report.skipped else "passed"] += 1
         if report.when == "teardown":
             self._ended.add(report.nodeid)
-        if time.monotonic() - self._told >= INTERVAL:
+        if monotonic() - self._told >= INTERVAL:
             self._tell()
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         self._over.set()
-        seconds = time.monotonic() - self._began
+        seconds = monotonic() - self._began
         folder = self._config.getoption("--results")
         if folder is not None:
             found = {
@@ -123,7 +123,7 @@ class Progress:
         # Where tests run in this process, some look at its threads.
         if not self._total and self._config.getoption("numprocesses", None):
             threading.Thread(target=self._tell_now_and_then, daemon=True).start()
-        self._total, self._collected = tests, time.monotonic()
+        self._total, self._collected = tests, monotonic()
 
     def _tell_now_and_then(self) -> None:
         """A fixture may take minutes, in which no test reports."""
@@ -131,7 +131,7 @@ class Progress:
             self._tell()
 
     def _tell(self) -> None:
-        now = self._told = time.monotonic()
+        now = self._told = monotonic()
         done, failed = len(self._ended), len(self._failed)
         left = (now - self._collected) / max(1, done) * (self._total - done)
         self._say(

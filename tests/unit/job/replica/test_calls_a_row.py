@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.job.replica import worker
 from tests.support.replicas import Place, do, lines
 
 MOST = 265
@@ -24,6 +25,7 @@ def calls(folder: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> Counter[A
     """
     folder.mkdir()
     place = Place(folder, monkeypatch, batch=200)
+    monkeypatch.setattr(worker, "_LEAST_PAUSE", 1.0)  # a slow machine asks as seldom as a fast one
     place.source.write_text(lines(*({"id": number, "text": f"text {number}"} for number in range(rows))))
     replica = place.replica(engine="echo", rows_in_flight=256, flush_interval=3600)
     found: Counter[Any] = Counter()
