@@ -24,8 +24,9 @@ class StepCounts(ContractModel):
     :param output_tokens: generated tokens of the same rows.
     :param resumed: of `ok` and `rejected`, how many responses an earlier submission had generated.
     :param reused: of `ok` and `rejected`, how many responses came out of the response store.
-    :param tokens_saved: input and output tokens that the run did not pay for: earlier runs or the response
-        store had the responses.
+    :param duplicates: of `ok` and `rejected`, how many rows have the response of an equal request.
+    :param tokens_saved: input and output tokens that the run did not pay for: earlier runs, the response
+        store or an equal request had the responses.
     """
 
     name: str
@@ -39,4 +40,5 @@ class StepCounts(ContractModel):
     output_tokens: int = Field(default=0, ge=0)
     resumed: int = Field(default=0, ge=0)
     reused: int = Field(default=0, ge=0)
+    duplicates: int = Field(default=0, ge=0)
     tokens_saved: int = Field(default=0, ge=0)

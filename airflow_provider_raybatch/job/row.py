@@ -50,6 +50,7 @@ class Request:
     :param images: in the order of the :data:`IMAGE_PART` parts of `messages`, one for each; or in that of the
         placeholders that a raw prompt has.
     :param each: requests that are asked together; their completions are those of the row.
+    :param places: which completion of another step each of these is about.
     """
 
     messages: list[dict[str, Any]] | None = None
@@ -58,6 +59,7 @@ class Request:
     adapter: str | None = None
     images: tuple[Image, ...] = ()
     each: tuple[Request, ...] = ()
+    places: tuple[int, ...] = ()
 
     @property
     def characters(self) -> int:

@@ -109,12 +109,14 @@ class Done:
     """A finished work item: its parts, seconds by stage, and its replica's progress by then.
 
     :param answers: parts of earlier steps, each with the number of its step.
+    :param keys: of requests whose answers equal ones may have, by the part that has these.
     """
 
     parts: list[Part]
     seconds: dict[str, float]
     report: ReplicaProgress
     answers: list[tuple[int, Part]] = field(default_factory=list)
+    keys: list[tuple[Part, list[bytes]]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

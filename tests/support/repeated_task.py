@@ -135,6 +135,10 @@ class RepeatedTask:
         """Return the requests that engines of a manifest's submission have started, by their own log."""
         return sum(len(engine.asked) for engine in self.engines_of(manifest))
 
+    def all_asked(self) -> list[str]:
+        """Return the texts of all requests that engines have started, of all submissions."""
+        return [text for engine in engines(self._requests) for text, _ in engine.asked]
+
     def engines_of(self, manifest: BatchManifest) -> list[Engine]:
         """Return the engines that had rows of a manifest's submission."""
         found = engines(self._requests)

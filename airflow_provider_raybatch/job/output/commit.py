@@ -299,11 +299,12 @@ def _savings(
     # A retry that knew nothing would pay again for what earlier attempts have asked.
     resumed = sum(one.carried for one in done) + saved["generated"] + earlier.resumed_tokens
     reused = saved["stored"] + earlier.reused_tokens
-    tokens = resumed + reused + saved["duplicate"] + filled
+    duplicates = saved["duplicate"] + earlier.duplicate_tokens
+    tokens = resumed + reused + duplicates + filled
     return Savings(
         resumed=resumed,
         reused=reused,
-        duplicates=saved["duplicate"],
+        duplicates=duplicates,
         filled=filled,
         cost=round(tokens * cost / paid, 6) if cost is not None and paid else None,
     )

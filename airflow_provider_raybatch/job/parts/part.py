@@ -44,7 +44,8 @@ _DECODED = b"raybatch.decoded"
 _TOKENS = b"raybatch.tokens"
 _FILLED = b"raybatch.filled"
 _STEPS = 16
-_FOUND = ("carried-", "stored-", "duplicate-")
+FOUND = ("carried-", "stored-", "duplicate-")
+"""Names of parts whose answers were found begin so, by their origin."""
 _NAME = re.compile(r"\.(\d+)\.(\d+-\d+(?:_\d+-\d+)*)\.(\d+)\.(\d+)\.parquet$")
 _MOST_RUNS = 6
 """With ordinals of ten digits, a name stays below the 255 bytes that file systems take."""
@@ -82,7 +83,7 @@ class Part:
     @property
     def may_be_generated(self) -> bool:
         """Whether its submission may have paid for rows of it; the names of other parts tell their origin."""
-        return not self.path.rpartition("/")[2].startswith(_FOUND)
+        return not self.path.rpartition("/")[2].startswith(FOUND)
 
     @property
     def submission_id(self) -> str:
@@ -274,6 +275,11 @@ def outcomes(folder: Folder, part: Part) -> tuple[npt.NDArray[np.uint64], npt.ND
         return np.concatenate(runs).astype(np.uint64), np.ones(part.rows, np.bool_)
     table = read_columns(folder, part, ["ordinal", "ok"])
     return table["ordinal"].to_numpy(), table["ok"].to_numpy()
+
+
+def keys_in(folder: Folder, part: Part) -> list[bytes]:
+    """The keys of the requests of a part."""
+    return [key for key in read_columns(folder, part, ["key"])["key"].to_pylist() if key is not None]
 
 
 def _failure(outcome: RowOutcome) -> dict[str, str] | None:

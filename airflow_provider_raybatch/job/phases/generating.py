@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from airflow_provider_raybatch.contract import events, layout
 from airflow_provider_raybatch.contract.failures import RaybatchError
@@ -20,6 +21,7 @@ from airflow_provider_raybatch.job.monitor.start_up import in_words
 from airflow_provider_raybatch.job.preflight.memory_check import cache_differs
 from airflow_provider_raybatch.job.preflight.ready import JobContext
 from airflow_provider_raybatch.job.request import special_tokens
+from airflow_provider_raybatch.job.reuse.reuse import earlier_answers
 from airflow_provider_raybatch.job.row_order import regroup
 from airflow_provider_raybatch.job.row_order.rows_to_do import input_of
 from airflow_provider_raybatch.job.run import supervision
@@ -112,8 +114,10 @@ def _rows_to_do(context: JobContext) -> Replicas | Sequence[WorkItem]:
     if job.spec.engine == ray_data_llm.NAME:
         return work(source, sizing.rows_per_chunk, resolved, context.reuse.repetitions)
     todo = input_of(source, resolved, context.reuse.repetitions)
-    if job.earlier_steps:
-        return context.launch.replicas(job, sizing, todo)  # lengths of answers differ by step
+    if job.earlier_steps:  # lengths of answers differ by step
+        store = None if context.stored is None else context.store
+        earlier = earlier_answers(job, context.earlier.files, store)
+        return context.launch.replicas(job, sizing, replace(todo, earlier=earlier))
     swaps = job.spec.swaps_adapters
     grouping = regroup.grouping_for(todo, sizing, context.prefix, context.lengths, swaps)
     if grouping is not None:

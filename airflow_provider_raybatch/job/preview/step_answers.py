@@ -48,7 +48,7 @@ class StepAnswers:
         :param rows: that have been asked; each `result` is what the engine gave, or why it gave nothing.
         """
         self._asker.decode(rows)
-        return self._asked(self._asker.write(rows).next)
+        return self._asked(self._asker.write(rows, {}).next)
 
     def answers(self) -> list[RowAnswer]:
         """All of them, by rows, and of a row by steps."""
@@ -97,7 +97,7 @@ class _ShownAnswers(PartWriter):
             answer = answer.model_copy(update={"messages": messages})
         self._shown.append((row.step, answer))
 
-    def write(self, rows: Sequence[Row]) -> list[Part]:
+    def write(self, rows: Sequence[Row]) -> list[tuple[Part, Sequence[Row]]]:
         """No part."""
         return []
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -23,7 +24,9 @@ from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.replica.membership import Membership
 from airflow_provider_raybatch.job.replica.process_parts import LeftParts
 from airflow_provider_raybatch.job.replica.remote_call import Answer, PendingCall, RemoteCall
+from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
+from airflow_provider_raybatch.job.scheduling.claims import Claims
 from airflow_provider_raybatch.job.scheduling.messages import Assignment, Begun, PullRequest
 from airflow_provider_raybatch.job.scheduling.queue import PullQueue
 from airflow_provider_raybatch.job.scheduling.row_index import Ordinals, SharedContents
@@ -55,6 +58,10 @@ class Coordinator:
         """Those of processes that were lost: another may have to go on with their rows."""
         self._told: dict[str, int] = {}
         """How many of the latter each process knows."""
+        self._claims = Claims()
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="raybatch-earlier-answers")
+        self._earlier: Future[list[tuple[Any, Keys]]] | None = None
+        """What was answered before the job, until it is known."""
         self._draining, self._keeps_engines = False, True
         self._engine: EngineInfo | None = None
 
@@ -137,6 +144,7 @@ class Coordinator:
         self._membership.require(process)
         self._take(process, report, done)
         self._free_rows_of_lost()
+        self._learn_earlier()
         self._queue.starting = len(self._membership.starting)
         self._queue.coming = self._engines.coming
         assignment = self._queue.pull(process, time.monotonic(), report)
@@ -147,12 +155,29 @@ class Coordinator:
         repetitions = dict(zip(rows[places].tolist(), numbers.tolist(), strict=True))
         answers = tuple(self._left_answers[self._told.get(process, 0) :])
         self._told[process] = len(self._left_answers)
-        leaves = self._leaves(process)
-        return replace(assignment, chunks=chunks, repetitions=repetitions, leaves=leaves, answers=answers)
+        return replace(
+            assignment,
+            chunks=chunks,
+            repetitions=repetitions,
+            leaves=self._leaves(process),
+            answers=answers,
+            shared=self._claims.news(process),
+            taken_over=self._claims.take_over(process, not self._has_rows_for_another),
+            is_awaited=self._claims.is_awaited(process),
+        )
 
-    def give_back(self, process: str, rows: Ordinals) -> tuple[int, ...]:
-        """See :meth:`PullQueue.give_back`."""
+    def claim(self, process: str, keys: Sequence[bytes]) -> list[Any]:
+        """See :meth:`Claims.claim`; places are parts.
+
+        :raises StaleReplicaError: it was taken for lost.
+        """
         self._membership.require(process)
+        return self._claims.claim(process, keys)
+
+    def give_back(self, process: str, rows: Ordinals, keys: Sequence[bytes] = ()) -> tuple[int, ...]:
+        """See :meth:`PullQueue.give_back`; `keys` are of requests that the process has claimed."""
+        self._membership.require(process)
+        self._claims.release(process, keys)
         return self._queue.give_back(process, rows)
 
     def share(self, process: str, contents: dict[int, list[Any]]) -> None:
@@ -174,6 +199,7 @@ class Coordinator:
             self._left_answers += self._answers.pop(process, [])
             self._queue.leave(process)
             self._contents.gone(process)
+            self._claims.gone(process)
 
     def lost(
         self, process: str, engine_died: bool, begun: Begun, report: PullRequest, done: Done | None
@@ -225,6 +251,9 @@ class Coordinator:
         """
         self._give_out(work, part_folders, fewest)
         self._job = job
+        if work.earlier is not None:
+            self._claims.hold()
+            self._earlier = self._threads.submit(list, work.earlier.places())
 
     def release(self) -> None:
         """Let replicas leave that have no rows: the job is refused, or has nothing to do."""
@@ -265,6 +294,7 @@ class Coordinator:
             self._bury(process)
         self._free_rows_of_lost()
         self._left_parts.check()
+        self._learn_earlier()
         done, self._news = self._news, []
         return self.snapshot(), done, self._queue.is_finished, bool(self._queue.replicas)
 
@@ -284,12 +314,15 @@ class Coordinator:
             return False
         queue.leave(process)
         self._contents.gone(process)
+        self._claims.gone(process)
         self._membership.leaves(process)
         return True
 
     def _take(self, process: str, report: PullRequest, done: Done | None) -> None:
         if done is not None:
-            self._news.append((time.time(), done))
+            for part, keys in done.keys:
+                self._claims.answered(part, keys)
+            self._news.append((time.time(), replace(done, keys=[])))
             paths = self._reported.setdefault(process, set())
             paths.update(part.path for part in done.parts)
             paths.update(part.path for _, part in done.answers)
@@ -300,6 +333,17 @@ class Coordinator:
     @property
     def _has_rows_for_another(self) -> bool:
         return self._queue.has_rows_for_another or bool(self._left_parts)
+
+    def _learn_earlier(self) -> None:
+        """Know what was answered before the job.
+
+        :raises StorageError: it can't be read.
+        """
+        if self._earlier is not None and self._earlier.done():
+            found, self._earlier = self._earlier.result(), None
+            for place, keys in found:
+                self._claims.know(place, keys)
+            self._claims.go_on()
 
     def _end(self, process: str) -> str:
         """A process is gone. Returns its actor."""
@@ -320,7 +364,8 @@ class Coordinator:
         """Finish what lost processes have written, where that is known now, and free their other rows."""
         for lost in self._left_parts.known():
             report, last = self._membership.report_of(lost.process), len(self._part_folders) - 1
-            for step, part, ordinals in lost.found.result():
+            for step, part, ordinals, keys in lost.found.result():
+                self._claims.answered(part, keys)
                 if step < last:
                     self._answers.setdefault(lost.process, []).append((step, part))
                     self._news.append((time.time(), Done([], {}, report, [(step, part)])))
@@ -333,5 +378,6 @@ class Coordinator:
         self._reported.pop(process, None)
         self._left_answers += self._answers.pop(process, [])
         self._contents.gone(process)
+        self._claims.gone(process)
         if self._queue.lost(process, time.monotonic(), engine_died, begun):
             self._membership.was_to_blame(actor)

@@ -17,6 +17,7 @@ from airflow_provider_raybatch.job.input.reader import Content
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.replica.inflight import InflightRequests, Row
 from airflow_provider_raybatch.job.replica.process import ReplicaProcess
+from airflow_provider_raybatch.job.replica.shared_requests import SharedRequests
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from airflow_provider_raybatch.job.row_order import lengths, prefixes
 from airflow_provider_raybatch.job.row_order.buckets import Bucket, Gathered
@@ -113,14 +114,21 @@ class Prefetcher:
     """Prepares rows in batches. Where it is known that some take longer, those are tokenised first.
 
     :param inflight: gets the rows.
+    :param shared: knows which of them ask what another one asks.
     :param killer: how rows fail that are known to kill the engine.
     """
 
     def __init__(
-        self, replica: ReplicaProcess, inflight: InflightRequests, watch: Stopwatch, killer: RowFailure
+        self,
+        replica: ReplicaProcess,
+        inflight: InflightRequests,
+        shared: SharedRequests,
+        watch: Stopwatch,
+        killer: RowFailure,
     ) -> None:
         self._replica = replica
         self._inflight = inflight
+        self._shared = shared
         self._watch = watch
         self._killer = killer
         self._slots = asyncio.Semaphore(_AT_ONCE)
@@ -240,23 +248,28 @@ class Prefetcher:
             row.label = lengths.UNKNOWN  # so that lengths don't separate them again
         return [rows[place] for place in sorted(range(len(rows)), key=texts.__getitem__)]
 
-    async def go_on(self, rows: Sequence[Row]) -> None:
-        """Let rows go into the engine that their last step asks next, as rows of `pending`."""
-        async with self._slots:
-            await self._enter(rows)
+    async def go_on(self, rows: Sequence[Row], is_own: bool = False) -> None:
+        """Let rows go into the engine that their last step asks next, as rows of `pending`.
 
-    async def _enter(self, rows: Sequence[Row]) -> None:
-        """Tokenise rows, and let them go into the engine."""
+        :param is_own: whether no other row is asked for these.
+        """
+        async with self._slots:
+            await self._enter(rows, is_own)
+
+    async def _enter(self, rows: Sequence[Row], is_own: bool = False) -> None:
+        """Tokenise rows, and let them go into the engine. Some wait for another row's answer instead."""
         ordinals = [row.ordinal for row in rows]
         self._replica.begun.prepare(ordinals)
         try:
-            await self._encode(rows)
+            fit = self._fit(rows)
+            encoded = await self._encoded(fit if is_own else await self._shared.to_ask(fit))
         finally:
             self.pending -= len(rows)
         self._replica.begun.end(ordinals)
-        self._inflight.add(row for row in rows if row.result is None)
+        self._inflight.add(encoded)
 
-    async def _encode(self, rows: Sequence[Row]) -> None:
+    def _fit(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows that make a request; the others have their result."""
         fit = []
         for row in rows:
             request = row.prepared.request
@@ -266,15 +279,22 @@ class Prefetcher:
                 fit.append(row)
             else:
                 self._inflight.land(row, request)
+        return fit
+
+    async def _encoded(self, rows: Sequence[Row]) -> list[Row]:
+        """Tokenise rows; returns those that the engine takes."""
         start = time.monotonic()
         encode = self._replica.engine.encode
-        encoded = await self._replica.tokenizer_thread(encode, self._replica.asker.requests(fit))
+        encoded = await self._replica.tokenizer_thread(encode, self._replica.asker.requests(rows))
         self._watch.add("tokenize", start)
-        for row, one in zip(fit, encoded, strict=True):
+        taken = []
+        for row, one in zip(rows, encoded, strict=True):
             if isinstance(one, RowFailure):
                 self._inflight.land(row, one)
             else:
                 row.encoded = one
+                taken.append(row)
+        return taken
 
 
 def _pieces_of(assignment: Assignment, rows: Ordinals) -> Ordinals:

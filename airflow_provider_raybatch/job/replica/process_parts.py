@@ -10,12 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from airflow_provider_raybatch.job.engine.base import Engine
 from airflow_provider_raybatch.job.input.chunk_rows import portions
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.replica.inflight import Row
+from airflow_provider_raybatch.job.replica.shared_answers import SharedAnswer, outputs_of
+from airflow_provider_raybatch.job.request.key_array import KEY
 from airflow_provider_raybatch.job.row import SKIPPED, RowFailure
 from airflow_provider_raybatch.job.scheduling.messages import Begun
 from airflow_provider_raybatch.job.scheduling.row_index import Ordinals
@@ -37,26 +40,52 @@ class PartWriter:
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Make results of what the engine gave."""
-        raw = [row for row in rows if row.result is not SKIPPED and not isinstance(row.result, RowFailure)]
+        has_result = (RowFailure, SharedAnswer)
+        raw = [row for row in rows if row.result is not SKIPPED and not isinstance(row.result, has_result)]
         check = self._job.task.check
         for row, response in zip(raw, self._engine.decode([row.result for row in raw]), strict=True):
             row.result = check(response, row.prepared.request.sampling)  # type: ignore[union-attr]
 
-    def write(self, rows: Sequence[Row]) -> list[parts.Part]:
-        """One part, unless its rows are very large or of several types."""
-        ordered = sorted(rows, key=lambda row: row.position)
-        written = []
-        for places, table in portions([(row.rows, row.place) for row in ordered]):
-            self._parts += 1
-            part_rows = [ordered[place] for place in places]
+    def write(self, rows: Sequence[Row]) -> list[tuple[parts.Part, Sequence[Row]]]:
+        """One part, unless its rows are very large or of several types; each with its rows."""
+        written: list[tuple[parts.Part, Sequence[Row]]] = []
+        for name, some, columns in self._cut(rows):
             outcomes = [
                 row.prepared.outcome(row.position, self._named(row) if self._names else row.result)
-                for row in part_rows
+                for row in some
             ]
-            name = stem(self._job.part_folder, self._process, f"{self._parts:06d}")
-            columns = own_columns(self._job, table)
-            written += parts.write_all(self._job.folder, name, columns, outcomes, self._job.task)
+            for part in parts.write_all(self._job.folder, name, columns, outcomes, self._job.task):
+                written.append((part, some[: part.rows]))
+                some = some[part.rows :]
         return written
+
+    def write_shared(self, rows: Sequence[Row]) -> list[parts.Part]:
+        """The same for rows that have the answer of an equal request."""
+        written = []
+        for name, some, columns in (
+            one for origin, found in _by_origin(rows).items() for one in self._cut(found, f"{origin}-")
+        ):
+            arrays = {
+                "ordinal": pa.array([row.position for row in some], pa.uint64()),
+                "ok": pa.array([True] * len(some)),
+                "key": pa.array([row.prepared.key for row in some], KEY),
+                "id": pa.array([row.prepared.row_id for row in some], pa.string()),
+                "origin": pa.array([row.result.origin for row in some], pa.string()),
+                "paid_by": pa.array([row.result.paid_by for row in some], pa.string()),
+                "failure": pa.nulls(len(some), parts.FAILURE),
+                "output": outputs_of(some),
+            }
+            stored = self._job.task.stored_inputs(columns)
+            written.append(parts.write_arrays(self._job.folder, name, stored, arrays))
+        return written
+
+    def _cut(self, rows: Sequence[Row], prefix: str = "") -> Iterator[tuple[str, list[Row], pa.Table]]:
+        """Rows that one part can have, with its path, without what its content adds, and its columns."""
+        ordered = sorted(rows, key=lambda row: row.position)
+        for places, table in portions([(row.rows, row.place) for row in ordered]):
+            self._parts += 1
+            name = stem(self._job.part_folder, f"{prefix}{self._process}", f"{self._parts:06d}")
+            yield name, [ordered[place] for place in places], own_columns(self._job, table)
 
     def _named(self, row: Row) -> Any:
         """A row's result; a failure says which of several steps has asked."""
@@ -69,13 +98,14 @@ class PartWriter:
 class Lost:
     """A process that ended without a last report, and its unreported parts as soon as they are known.
 
-    :param found: parts with the ordinals of their rows, and the number of the folder that each lies in.
+    :param found: parts with the ordinals of their rows, the number of the folder that each lies in, and the
+        keys of its requests where there are several steps.
     """
 
     process: str
     actor: str
     begun: Begun | None
-    found: Future[list[tuple[int, parts.Part, Ordinals]]]
+    found: Future[list[tuple[int, parts.Part, Ordinals, list[bytes]]]]
 
 
 class LeftParts:
@@ -122,6 +152,13 @@ class LeftParts:
                 one.found.result()
 
 
+def _by_origin(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.result.origin, []).append(row)
+    return found
+
+
 def stem(part_folder: str, process: str, number: int | str) -> str:
     """The path of a part of a process, without what its content adds."""
     return f"{part_folder}/{process}-{number}"
@@ -129,14 +166,16 @@ def stem(part_folder: str, process: str, number: int | str) -> str:
 
 def _found(
     folder: Folder, part_folders: Sequence[str], process: str, reported: Set[str]
-) -> list[tuple[int, parts.Part, Ordinals]]:
-    """Parts of a process that it has not reported, with the number of their folder and their ordinals."""
+) -> list[tuple[int, parts.Part, Ordinals, list[bytes]]]:
+    """Parts of a process that it has not reported; see :attr:`Lost.found`."""
     found = []
     for number, part_folder in enumerate(part_folders):
-        begins = stem(part_folder, process, "")
+        begins = tuple(stem(part_folder, f"{prefix}{process}", "") for prefix in ("", *parts.FOUND))
         entries = [one for one in folder.list(part_folder) if one.path.startswith(begins)]
         for part in parts.listed(entries):
             if part.path not in reported:
                 with contextlib.suppress(DamagedPartError):  # its rows are asked again
-                    found.append((number, part, parts.outcomes(folder, part)[0].astype(np.int64)))
+                    ordinals = parts.outcomes(folder, part)[0].astype(np.int64)
+                    keys = parts.keys_in(folder, part) if len(part_folders) > 1 else []
+                    found.append((number, part, ordinals, keys))
     return found

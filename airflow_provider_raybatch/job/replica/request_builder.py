@@ -22,6 +22,7 @@ class PreparedRow:
 
     :param key: of the request; ``None`` also until the versions of its images are known.
     :param repetition: how many earlier rows make the same sampled request.
+    :param is_shared: whether rows with the same key have the same answer, so that one of them is asked.
     """
 
     request: Request | RowFailure
@@ -29,6 +30,7 @@ class PreparedRow:
     row_id: str | None = None
     raw: str = ""
     repetition: int = 0
+    is_shared: bool = False
 
     def outcome(self, ordinal: int, result: Response | RowFailure) -> RowOutcome:
         """What is written when the row is finished."""
@@ -46,6 +48,7 @@ class RequestBuilder:
         self._keyer = keyer
         self._id_column = spec.id_column
         self._calls_users_code = spec.prompt_function is not None
+        self._shares = spec.asked_step is not None and spec.asked_step.shares
 
     def ask(
         self,
@@ -87,7 +90,9 @@ class RequestBuilder:
         row_id = None if self._id_column is None else as_text(row.get(self._id_column))
         if isinstance(made, RowFailure):
             return PreparedRow(made, row_id=row_id)
-        return PreparedRow(made, self._key(made, number), row_id, repetition=number)
+        key = self._key(made, number)
+        is_shared = self._shares and key is not None and self._keyer.is_greedy(made)
+        return PreparedRow(made, key, row_id, repetition=number, is_shared=is_shared)
 
     def _key(self, request: Request, number: int) -> bytes | None:
         return keys.nth(self._keyer.key(request), number) if request.has_versions else None

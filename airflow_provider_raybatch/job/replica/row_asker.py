@@ -11,6 +11,7 @@ import pyarrow as pa
 from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.replica.inflight import Row
+from airflow_provider_raybatch.job.replica.shared_answers import SharedAnswer, SharedAnswers, outputs_of
 from airflow_provider_raybatch.job.replica.step_work import StepWork
 from airflow_provider_raybatch.job.row import NOT_ASKED, SKIPPED, Request, Response, RowFailure
 from airflow_provider_raybatch.job.row_order import lengths
@@ -30,6 +31,7 @@ class Written:
     :param answers: parts of earlier steps, each with the number of its step.
     :param next: rows that another step asks now.
     :param uncounted: how many of `finished` did not land as complete.
+    :param keys: of requests that equal ones need not make, by the part with their answers.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -37,6 +39,7 @@ class Written:
     answers: list[tuple[int, Part]] = field(default_factory=list)
     next: list[Row] = field(default_factory=list)
     uncounted: int = 0
+    keys: list[tuple[Part, list[bytes]]] = field(default_factory=list)
 
 
 class RowAsker:
@@ -52,6 +55,7 @@ class RowAsker:
         if self.in_steps:
             self._tasks = [step.task for step in job.steps]
             self._way, self._known = Way(job), KnownAnswers(job)
+            self.shared_answers = SharedAnswers(job)
 
     def learn(self, answers: Iterable[tuple[int, Part]]) -> None:
         """Replicas that were lost have left answers of earlier steps."""
@@ -96,24 +100,54 @@ class RowAsker:
         for step, some in self._by_step(rows):
             step.decode(some)
 
-    def write(self, rows: Sequence[Row]) -> Written:
-        """Write rows that have landed. An answer is in a part before the next step asks it."""
+    def write(self, rows: Sequence[Row], followers: Mapping[Row, Sequence[Row]]) -> Written:
+        """Write rows that have landed. An answer is in a part before the next step asks it.
+
+        :param followers: rows that get the answer of one of these; they have not landed.
+        """
         if not self.in_steps:
-            return Written(self._steps[0].writer.write(rows), rows)
+            return Written([part for part, _ in self._steps[0].writer.write(rows)], rows)
+        self._share(followers)
+        late = [one for some in followers.values() for one in some]
         made = Written()
-        ended = [row for row in rows if row.is_last or isinstance(row.result, RowFailure)]
-        made.uncounted = sum(not row.is_last for row in ended)
-        answered = [row for row in rows if not (row.is_last or isinstance(row.result, RowFailure))]
-        for step, some in self._by_step(answered):
+        ended: list[Row] = []
+        going: list[Row] = []
+        for row in (*rows, *late):
+            (ended if row.is_last or isinstance(row.result, RowFailure) else going).append(row)
+        landed = set(rows)
+        made.uncounted = sum(not row.is_last or row not in landed for row in ended)
+        for step, some in self._by_step(going):
             number = some[0].step
-            made.answers += [(number, part) for part in step.writer.write(some)]
+            made.answers += [(number, part) for part in self._written(step, some, made)]
             for row in self._after(number, some):
                 (ended if row.result is SKIPPED else made.next).append(row)
                 made.uncounted += row.result is SKIPPED
         made.finished = ended
         if ended:
-            made.parts = self._steps[-1].writer.write(ended)
+            made.parts = self._written(self._steps[-1], ended, made)
         return made
+
+    def _share(self, followers: Mapping[Row, Sequence[Row]]) -> None:
+        """Give rows the result of the row that was asked for them."""
+        for leader, some in followers.items():
+            result = leader.result
+            if isinstance(result, Response):
+                task = self._tasks[leader.step]
+                result = SharedAnswer(task.outputs([result]), 0)
+            for row in some:
+                row.result = result
+
+    @staticmethod
+    def _written(step: StepWork, rows: Sequence[Row], made: Written) -> list[Part]:
+        """Write rows of one step, and note where the answers to its requests are."""
+        shared = [row for row in rows if isinstance(row.result, SharedAnswer)]
+        step.rank(shared)
+        written = step.writer.write([row for row in rows if not isinstance(row.result, SharedAnswer)])
+        for part, some in written:
+            keys = [row.prepared.key for row in some if row.prepared.is_shared and row.prepared.key]
+            if keys:
+                made.keys.append((part, keys))
+        return [*(part for part, _ in written), *step.writer.write_shared(shared)]
 
     def _by_step(self, rows: Sequence[Row]) -> list[tuple[StepWork, Sequence[Row]]]:
         """Rows by the step that has asked them."""
@@ -126,11 +160,18 @@ class RowAsker:
 
     def _after(self, step: int, rows: Sequence[Row]) -> list[Row]:
         """What rows ask next that a step has answered."""
-        responses = [row.result for row in rows if isinstance(row.result, Response)]
-        outputs = pa.chunked_array([self._tasks[step].outputs(responses)])
-        standing = self._way.after(step, [(row.rows, row.place) for row in rows], outputs)
-        numbers, positions = [row.ordinal for row in rows], [row.position for row in rows]
-        made = self._rows(numbers, positions, standing, {}, None)
+        shared = [row for row in rows if isinstance(row.result, SharedAnswer)]
+        asked = [row for row in rows if not isinstance(row.result, SharedAnswer)]
+        made: list[Row] = []
+        for some in filter(None, (asked, shared)):
+            if some is shared:
+                outputs = outputs_of(some)
+            else:
+                outputs = self._tasks[step].outputs([row.result for row in some])
+            there = [(row.rows, row.place) for row in some]
+            standing = self._way.after(step, there, pa.chunked_array([outputs]))
+            numbers, positions = [row.ordinal for row in some], [row.position for row in some]
+            made += self._rows(numbers, positions, standing, {}, None)
         for row in made:
             row.has_begun = True
         return made

@@ -10,9 +10,11 @@ from typing import Any
 from airflow_provider_raybatch.job.replica.inflight import Row
 from airflow_provider_raybatch.job.replica.process_parts import PartWriter
 from airflow_provider_raybatch.job.replica.request_builder import RequestBuilder
+from airflow_provider_raybatch.job.replica.shared_answers import outputs_of
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.steps.each import renderer_of
 from airflow_provider_raybatch.job.steps.ranking import Ranking
+from airflow_provider_raybatch.job.steps.way import InChunk
 from airflow_provider_raybatch.job.work import Job
 
 
@@ -45,8 +47,17 @@ class StepWork:
         ranked = self.ranking.by_responses(
             [(row.rows, row.place) for row in rows], [row.result for row in rows]
         )
-        for row, (chunk, place) in zip(rows, ranked, strict=True):
-            row.rows, row.place = chunk, place
+        _move(rows, ranked)
+
+    def rank(self, rows: Sequence[Row]) -> None:
+        """Bring what earlier steps have answered into the order of answers that rows share with others."""
+        if rows and self.ranking is not None:
+            _move(rows, self.ranking.by_outputs([(row.rows, row.place) for row in rows], outputs_of(rows)))
+
+
+def _move(rows: Sequence[Row], ranked: Sequence[InChunk]) -> None:
+    for row, (chunk, place) in zip(rows, ranked, strict=True):
+        row.rows, row.place = chunk, place
 
 
 def steps_of(job: Job, engine: Any, process: str) -> list[StepWork]:

@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,11 @@ import numpy as np
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.parts import part as parts
-from airflow_provider_raybatch.job.replica.inflight import InflightRequests
+from airflow_provider_raybatch.job.replica.inflight import InflightRequests, Row
 from airflow_provider_raybatch.job.replica.prefetcher import Prefetcher
 from airflow_provider_raybatch.job.replica.process import ReplicaProcess
 from airflow_provider_raybatch.job.replica.row_images import RowImages
+from airflow_provider_raybatch.job.replica.shared_requests import SharedRequests
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.scheduling.messages import Assignment, Begun, PullRequest
 from airflow_provider_raybatch.job.work import Done, Stopwatch
@@ -40,6 +41,8 @@ _STEP_PAUSE = 0.5
 _MOST_INTERVALS = 3
 """How many times `flush_interval` an answer may wait for its part. Where CPU or storage is slower, the engine
 waits, so that a kill loses few answers."""
+_MOST_WAITING = 16
+"""How many times its slots: rows that wait for others' answers, with which a replica still asks for more."""
 _MANY = 1024
 """Answers that take a tenth of a second to detokenise and to write."""
 _KILLER = RowFailure("engine", "the engine's process dies of this row, and did so with this row alone in it")
@@ -86,11 +89,14 @@ class ReplicaWorker:
             RowImages(replica, self._watch) if replica.job.spec.may_have_images else None,
             _MOST_INTERVALS * self._limits.flush_interval,
         )
-        self._prefetcher = Prefetcher(replica, self._inflight, self._watch, self._killer)
+        self._shared = SharedRequests(replica, self._inflight)
+        self._prefetcher = Prefetcher(replica, self._inflight, self._shared, self._watch, self._killer)
         self._rows = self._report.rows
         self._finished: list[int] = []
         self._new_parts: list[parts.Part] = []
         self._new_answers: list[tuple[int, parts.Part]] = []
+        self._new_keys: list[tuple[parts.Part, list[bytes]]] = []
+        self._is_awaited = False
         self._flushing: asyncio.Task[None] | None = None
         self._preparing: set[asyncio.Task[None]] = set()
         self._ask_below = 1
@@ -134,10 +140,12 @@ class ReplicaWorker:
     def _is_idle(self) -> bool:
         """Whether all that it has is answered, written and reported."""
         unreported = self._finished or self._new_parts or self._new_answers
-        return not (self._unanswered or self._inflight.landed or self._flushing or unreported)
+        open_rows = self._unanswered or self._shared.waiting
+        return not (open_rows or self._inflight.landed or self._flushing or unreported)
 
     @property
     def _unanswered(self) -> int:
+        """Rows that its engine answers; those that wait for another row's answer keep it from nothing."""
         return self._prefetcher.pending + self._inflight.unanswered
 
     def _asks(self) -> bool:
@@ -147,7 +155,8 @@ class ReplicaWorker:
             return True  # nothing is left, and others may wait for this report
         # Others may get what it does not begin, or it may begin more than it has.
         has_news = bool(self._finished) or self._inflight.at_once != self._at_once
-        wants = has_news or self._unanswered < self._ask_below
+        held = self._unanswered + max(0, self._shared.waiting - _MOST_WAITING * self._slots)
+        wants = has_news or held < self._ask_below
         return wants and not self._is_over and time.monotonic() >= self._ask_at
 
     def _is_due(self) -> bool:
@@ -156,14 +165,20 @@ class ReplicaWorker:
 
     @property
     def _is_time(self) -> bool:
-        after = self._step_pause if self._inflight.goes_on else self._limits.flush_interval
-        return not self._unanswered or self._inflight.waits_for() >= after
+        return not self._unanswered or self._inflight.waits_for() >= self._pause
+
+    @property
+    def _pause(self) -> float:
+        """Seconds until what has landed is written."""
+        is_wanted = self._inflight.goes_on or self._is_awaited or self._shared.waiting
+        return self._step_pause if is_wanted else self._limits.flush_interval
 
     @property
     def _step_pause(self) -> float:
-        """Seconds until rows are written that another step may ask: few, where they would fill the engine."""
+        """Seconds until rows are written that another step may ask: few, where they would fill an engine."""
         interval = self._limits.flush_interval
-        return min(_STEP_PAUSE, interval) if self._inflight.lacks_rows else interval
+        is_short = self._inflight.lacks_rows or self._is_awaited
+        return min(_STEP_PAUSE, interval) if is_short else interval
 
     @property
     def _is_early(self) -> bool:
@@ -174,14 +189,18 @@ class ReplicaWorker:
     async def _wait(self) -> None:
         seconds = min(_TICK, max(0.0, self._ask_at - time.monotonic()) or _TICK)
         if self._inflight.landed:
-            after = self._step_pause if self._inflight.goes_on else self._limits.flush_interval
-            seconds = min(seconds, max(0.01, after - self._inflight.waits_for()))
+            seconds = min(seconds, max(0.01, self._pause - self._inflight.waits_for()))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wake.wait(), seconds)
 
     async def _ask(self) -> None:
         self._replica.asked_to_ask.clear()
-        assignment: Assignment = await self._coordinator.pull.remote(self._process, *self._progress())
+        report, done = self._progress()
+        assignment: Assignment = await self._coordinator.pull.remote(self._process, report, done)
+        self._shared.reported(done)
+        self._is_awaited = assignment.is_awaited
+        if assignment.shared or assignment.taken_over:
+            self._go_on(await self._shared.heard(assignment), is_own=True)
         self.leaves = assignment.leaves
         self._is_over = assignment.is_finished or assignment.leaves
         if assignment.answers:
@@ -203,6 +222,12 @@ class ReplicaWorker:
         self._preparing.add(work)
         work.add_done_callback(lambda _: self._wake.set())
 
+    def _go_on(self, rows: Sequence[Row], is_own: bool = False) -> None:
+        """Let rows be asked that were prepared before; see :meth:`Prefetcher.go_on`."""
+        if rows and not self._ends:
+            self._prefetcher.pending += len(rows)
+            self._prepare(self._prefetcher.go_on(rows, is_own))
+
     def _progress(self) -> tuple[PullRequest, Done | None]:
         """What it reports when it asks."""
         finished, self._finished = np.array(self._finished, dtype=np.int64), []
@@ -210,8 +235,8 @@ class ReplicaWorker:
         done = None
         if self._new_parts or self._new_answers:
             report = dataclasses.replace(self._report)
-            done = Done(self._new_parts, self._watch.seconds, report, self._new_answers)
-            self._new_parts, self._new_answers, self._watch.seconds = [], [], {}
+            done = Done(self._new_parts, self._watch.seconds, report, self._new_answers, self._new_keys)
+            self._new_parts, self._new_answers, self._new_keys, self._watch.seconds = [], [], [], {}
         work = self._report.output_tokens + self._report.tokens_in_flight
         answered, self._at_once = self._report.rows - self._rows, self._inflight.at_once
         # What is in the engine can't be given back, also where it lets no more in by now.
@@ -222,8 +247,10 @@ class ReplicaWorker:
         rows = self._inflight.take_back(count)
         if rows:
             ordinals = np.array([row.ordinal for row in rows], dtype=np.int64)
+            keys, asked = self._shared.given_back(rows)
+            self._go_on(asked, is_own=True)
             await self._prefetcher.contents.share(
-                await self._coordinator.give_back.remote(self._process, ordinals)
+                await self._coordinator.give_back.remote(self._process, ordinals, keys)
             )
 
     async def _flush(self) -> None:
@@ -233,7 +260,8 @@ class ReplicaWorker:
             await self._replica.tokenizer_thread(self._replica.asker.decode, rows)
             self._watch.add("detokenize", start)
             start = time.monotonic()
-            written = await self._replica.thread(self._replica.asker.write, rows)
+            followers = self._shared.followers(rows)
+            written = await self._replica.thread(self._replica.asker.write, rows, followers)
             self._watch.add("write", start)
             if not self._ends:
                 self._inflight.written()
@@ -248,10 +276,10 @@ class ReplicaWorker:
                 self._report.answer(step, part.rows)
             self._new_parts += written.parts
             self._new_answers += written.answers
+            self._new_keys += written.keys
             self._finished += [row.ordinal for row in written.finished]
-            if written.next and not self._ends:
-                self._prefetcher.pending += len(written.next)
-                self._prepare(self._prefetcher.go_on(written.next))
+            self._go_on(written.next)
+            self._go_on(await self._shared.written(written.keys), is_own=True)
         finally:
             self._wake.set()
 

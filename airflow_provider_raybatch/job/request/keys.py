@@ -14,7 +14,7 @@ ASCII) of
 - the adapter that answers, if one does, by the digest of its content,
 - the kind of task, its pooling parameters and the length of chunks.
 
-The key of requests that are asked together is over theirs, in order.
+The key of requests that are asked together is over theirs, in order, and over what each of them is about.
 
 A sampled request (temperature above 0) needs a new response each time, so its i-th repetition in an input
 has a key of its own, for i > 0.
@@ -91,7 +91,7 @@ class Keyer:
         """
         if request.each:
             together = b"".join(map(self.key, request.each))
-            return hashlib.blake2b(b"each" + together, digest_size=SIZE).digest()
+            return hashlib.blake2b(b"each" + together + _canonical(request.places), digest_size=SIZE).digest()
         is_usual = not request.sampling and request.adapter is None
         prefix = self._prefix if is_usual else self._prefix_with(request.sampling, request.adapter)
         asked: Any = request.prompt if request.messages is None else request.messages

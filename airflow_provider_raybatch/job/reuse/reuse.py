@@ -28,11 +28,13 @@ from airflow_provider_raybatch.job.reuse.duplicates import (
     read_search,
     repeats_of,
 )
+from airflow_provider_raybatch.job.reuse.earlier_answers import EarlierAnswers, newest
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
 from airflow_provider_raybatch.job.reuse.hits import CachedRows, Responses
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
 from airflow_provider_raybatch.job.reuse.resolver import CachedResponses, ReuseResolver, add_followers
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, ranges_for, request_keys
+from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.work import Job, ParallelMap, work
 from airflow_provider_raybatch.storage.entry import Entry
 
@@ -302,6 +304,20 @@ def parts_of_steps(job: Job) -> list[tuple[Job, list[Part]]]:
         (step, [part for part in _usable(step, files) if part.path.startswith(folder)])
         for step, folder in folders
     ]
+
+
+def earlier_answers(job: Job, files: Sequence[Entry], store: ResponseStore | None) -> EarlierAnswers | None:
+    """Where answers may be to requests that arise while the job runs; ``None`` where there are none.
+
+    :param job: its last step; and `files`, all that the task keeps.
+    """
+    found = {part for step in job.steps for part in _usable(step, files)}
+    if not found and store is None:
+        return None
+    own = tuple(f"{step.run_folder}/" for step in job.steps)
+    ordered = sorted(found, key=lambda part: (part.path.startswith(own), part.path))
+    place = None if store is None else store.folder
+    return EarlierAnswers(job.folder, tuple(newest(ordered)), place, job.spec.reuse_max_age)
 
 
 def _usable(job: Job, files: Sequence[Entry]) -> list[Part]:

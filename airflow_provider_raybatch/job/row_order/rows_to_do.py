@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from airflow_provider_raybatch.job.input.listing import Listing
 from airflow_provider_raybatch.job.input.survey import Chunk, Source
 from airflow_provider_raybatch.job.parts.ledger import RowMask
+from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.request.repetitions import Repetitions
 from airflow_provider_raybatch.job.row_order.buckets import Bucket
 from airflow_provider_raybatch.job.scheduling.row_index import Ordinals, RowIndex
@@ -20,6 +22,13 @@ _ROWS_OF_TEXT = 1024
 """Rows of a text file that are read at once. A row group of Parquet, or a batch of Arrow, can only be decoded
 whole."""
 _WHOLE = 2**62
+
+
+class AnsweredBefore(Protocol):
+    """Where answers are that were there before the job."""
+
+    def places(self) -> Iterable[tuple[Any, Keys]]:
+        """The keys of their requests, by the file that has them."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,7 @@ class Input:
     :param done_mask: for each row whether nothing is to be done for it, a bit each.
     :param repetitions: by number of a row, how many rows before it ask the same sampled request.
     :param in_order: whether rows are to begin in the order of their numbers.
+    :param earlier: which requests have answers, for those that are known only when they arise.
     """
 
     chunks: Sequence[Chunk] | Sequence[Bucket]
@@ -38,6 +48,7 @@ class Input:
     done_mask: npt.NDArray[np.uint8]
     repetitions: Repetitions = field(default_factory=Repetitions)
     in_order: bool = False
+    earlier: AnsweredBefore | None = None
 
     def pieces(self) -> RowIndex:
         """The rows as the queue sees them."""

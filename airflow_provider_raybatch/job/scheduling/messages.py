@@ -67,6 +67,9 @@ class Assignment:
     :param leaves: whether the replica is no longer needed, since no rows are left for it.
     :param answers: parts of earlier steps that lost replicas have left, each with the number of its step;
         those that this one does not know of yet.
+    :param shared: keys that it waits for and that have answers now, each with the part that has it.
+    :param taken_over: keys that it waits for and asks itself now.
+    :param is_awaited: whether other replicas wait for what it asks.
     """
 
     rows: Ordinals = field(default_factory=no_rows)
@@ -84,3 +87,6 @@ class Assignment:
     repetitions: Mapping[int, int] = field(default_factory=dict)
     leaves: bool = False
     answers: tuple[tuple[int, Any], ...] = ()
+    shared: tuple[tuple[bytes, Any], ...] = ()
+    taken_over: tuple[bytes, ...] = ()
+    is_awaited: bool = False

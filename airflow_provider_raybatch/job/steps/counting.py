@@ -30,7 +30,8 @@ class Answered:
     :param rejected: of these, those that went on with another response than was asked for.
     :param reasoning_tokens: of `output_tokens`, those before the answers.
     :param resumed: rows whose answers earlier jobs had generated, and `reused`, which the response store had.
-    :param resumed_tokens: input and output tokens of these answers; so are `reused_tokens`.
+    :param duplicates: rows with the answer of an equal request.
+    :param resumed_tokens: input and output tokens of these answers; so are the other two.
     :param saved_tokens: the same of answers that the run did not pay for, in an earlier attempt either.
     :param generated_tokens: of `output_tokens`, those of answers that were not there before the job.
     """
@@ -43,8 +44,10 @@ class Answered:
     reasoning_tokens: int = 0
     resumed: int = 0
     reused: int = 0
+    duplicates: int = 0
     resumed_tokens: int = 0
     reused_tokens: int = 0
+    duplicate_tokens: int = 0
     saved_tokens: int = 0
     generated_tokens: int = 0
 
@@ -88,8 +91,10 @@ def _members(rows: pa.Table, name: str) -> dict[str, pa.Array]:
 def _old_rows(good: pa.Table) -> OldAnswers:
     """The answers to the last step that were there before the job, which their rows say themselves."""
     rows = good.filter(pc.not_equal(good["origin"], "generated"))
-    stored = pc.equal(rows["origin"], "stored").to_numpy()
-    return OldAnswers(_ordinals(rows), stored.astype(np.bool_), rows["paid"].to_numpy().astype(np.bool_))
+    stored, shared = (
+        pc.equal(rows["origin"], origin).to_numpy().astype(np.bool_) for origin in ("stored", "duplicate")
+    )
+    return OldAnswers(_ordinals(rows), stored, shared, rows["paid"].to_numpy().astype(np.bool_))
 
 
 def _of(rows: _Rows, prefix: str, old: OldAnswers) -> Answered:
@@ -107,7 +112,8 @@ def _of(rows: _Rows, prefix: str, old: OldAnswers) -> Answered:
     places, at = old.places(rows.ordinals)
     has_answer = is_asked[places]
     places, at = places[has_answer], at[has_answer]
-    both, stored, paid = (of_input + of_output)[places], old.stored[at], old.paid[at]
+    both, stored, shared, paid = (of_input + of_output)[places], old.stored[at], old.shared[at], old.paid[at]
+    resumed = ~(stored | shared)
     rejected = columns.get(REJECTED_COLUMN)
     return Answered(
         rows=int(is_asked.sum()),
@@ -116,10 +122,12 @@ def _of(rows: _Rows, prefix: str, old: OldAnswers) -> Answered:
         cached_tokens=int(of_cached.sum()),
         output_tokens=int(of_output.sum()),
         reasoning_tokens=int(of_reasoning.sum()),
-        resumed=int((~stored).sum()),
+        resumed=int(resumed.sum()),
         reused=int(stored.sum()),
-        resumed_tokens=int(both[~stored].sum()),
+        duplicates=int(shared.sum()),
+        resumed_tokens=int(both[resumed].sum()),
         reused_tokens=int(both[stored].sum()),
+        duplicate_tokens=int(both[shared].sum()),
         saved_tokens=int(both[~paid].sum()),
         generated_tokens=int(of_output.sum() - of_output[places].sum()),
     )
@@ -175,6 +183,7 @@ def step_counts(
                 output_tokens=one.output_tokens,
                 resumed=one.resumed,
                 reused=one.reused,
+                duplicates=one.duplicates,
                 tokens_saved=one.saved_tokens,
             )
         )

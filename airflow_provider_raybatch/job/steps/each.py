@@ -32,7 +32,8 @@ def renderer_of(step: Job) -> Render:
                 f"step {of!r} was not asked about this row, so it has no completions; give the step that "
                 "asks about each of them a condition (when)"
             )
-        return Request(each=tuple(base({**row, **_at(place, row)}) for place in places))
+        each = tuple(base({**row, **_at(place, row)}) for place in places)
+        return Request(each=each, places=tuple(places))
 
     def _at(place: int, row: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for one in family.values() for name, value in one.columns(row, place).items()}

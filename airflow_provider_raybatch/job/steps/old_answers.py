@@ -54,11 +54,13 @@ class OldAnswers:
 
     :param ordinals: of them, ascending.
     :param stored: whether the response store had it.
+    :param shared: whether it is that of an equal request.
     :param paid: whether an earlier attempt of the run has paid for it.
     """
 
     ordinals: Ordinals
     stored: Mask
+    shared: Mask
     paid: Mask
 
     def places(self, ordinals: Ordinals) -> tuple[Ordinals, Ordinals]:
@@ -74,13 +76,13 @@ def old_answers(folder: Folder, step: StepParts) -> OldAnswers:
     """
     old = [part for part in step.parts if not step.is_generated(part)]
     rows = [some for part in old for some in _rows(folder, part, step.run)]
-    table = np.concatenate(rows) if rows else np.empty((0, 3), np.int64)
+    table = np.concatenate(rows) if rows else np.empty((0, 4), np.int64)
     _, first = np.unique(table[:, 0], return_index=True)
     table = table[first]
     own = [some for part in filter(step.is_generated, step.parts) for some in _good(folder, part)]
     if own:
         table = table[~np.isin(table[:, 0], np.concatenate(own))]
-    return OldAnswers(table[:, 0], table[:, 1].astype(np.bool_), table[:, 2].astype(np.bool_))
+    return OldAnswers(table[:, 0], *(table[:, place].astype(np.bool_) for place in (1, 2, 3)))
 
 
 def _good(folder: Folder, part: Part) -> Iterator[Ordinals]:
@@ -91,10 +93,11 @@ def _good(folder: Folder, part: Part) -> Iterator[Ordinals]:
 
 
 def _rows(folder: Folder, part: Part, run: str) -> Iterator[Ordinals]:
-    """Ordinal, whether it was stored, and whether the run has paid for it, of each good row of a part."""
+    """Ordinal, and whether it was stored, shared or paid for by the run, of each good row of a part."""
     with suppress(StorageError):
         rows = read_columns(folder, part, ["ordinal", "ok", "origin"])
         rows = rows.filter(rows["ok"])
         origins = rows["origin"].to_numpy()
         is_paid = (origins == "generated") & part.is_of(run)
-        yield np.column_stack([rows["ordinal"].to_numpy().astype(np.int64), origins == "stored", is_paid])
+        ordinals = rows["ordinal"].to_numpy().astype(np.int64)
+        yield np.column_stack([ordinals, origins == "stored", origins == "duplicate", is_paid])

@@ -54,7 +54,7 @@ def _steps(chance: random.Random, root: Path) -> Work:
         {"name": "judge", "prompt": "judge {row.draft_response}", "each": "draft", "when": when},
     ]
     texts = [*(f"{'long ' * (number % 3)}text {number}" for number in range(9)), f"a {BAD} text"]
-    return Work({"steps": steps}, _rows(chance, [{"text": text} for text in texts]), right, lambda _: False)
+    return Work({"steps": steps}, _rows(chance, [{"text": text} for text in texts]), right, lambda _: True)
 
 
 def _adapters(chance: random.Random, root: Path) -> Work:

@@ -99,10 +99,11 @@ def test_a_late_replica_gets_what_has_not_begun(task: RepeatedTask) -> None:
 
 
 def test_another_replica_goes_on_between_steps(tmp_path: Path, ray_here: Any, s3: S3Server) -> None:
-    rows, slots = 96, 8
-    texts = [f"text {number}" for number in range(rows)]
+    """Each text is that of two rows, far from each other: both replicas have rows that ask the same."""
+    rows, distinct, slots = 192, 96, 8
+    texts = [f"text {number % distinct}" for number in range(rows)]
     drafts = [f"draft {text}" for text in texts]
-    judged = [f"judge {draft} of r{number}" for number, draft in enumerate(drafts)]
+    judged = [f"judge {draft}" for draft in drafts]
     task = RepeatedTask(tmp_path, s3)
     task.input(texts)
 
@@ -110,7 +111,7 @@ def test_another_replica_goes_on_between_steps(tmp_path: Path, ray_here: Any, s3
         manifest = task.run(
             steps=[
                 {"name": "draft", "prompt": "draft {row.text}"},
-                {"name": "judge", "prompt": "judge {row.draft_response} of {row.id}"},
+                {"name": "judge", "prompt": "judge {row.draft_response}"},
             ],
             replicas=2,
             rows_in_flight=slots,
@@ -129,13 +130,15 @@ def test_another_replica_goes_on_between_steps(tmp_path: Path, ray_here: Any, s3
     again = {prompt for prompt, times in asked.items() if times > 1}
     assert all(times <= 2 for times in asked.values())
     assert again <= {prompt for prompt, _ in killed.asked}
-    assert sum(asked.values()) == 2 * rows + len(again)
+    assert sum(asked.values()) == 2 * distinct + len(again)
     # What the killed one had in its engine, and what was answered since its last part.
     assert 0 < len(again) <= 4 * slots
     drafted = {prompt for prompt, _ in killed.generated if prompt in drafts} - again
     after = {prompt for prompt, _ in killed.generated if prompt in judged} - again
     assert len(drafted) > len(after)  # rows stood between two steps
-    assert [(one.asked, one.ok) for one in manifest.steps or ()] == [(rows, rows)] * 2
+    assert [(one.asked, one.ok, one.duplicates) for one in manifest.steps or ()] == [
+        (rows, rows, rows - distinct)
+    ] * 2
 
 
 def responses_in_parts(folder: Folder, responses: list[str]) -> list[str]:

@@ -250,7 +250,19 @@ class Stepped(Replica):
         self.loop.end()
 
 
-_CALLS = ("start", "is_needed", "join", "pull", "give_back", "share", "content", "fetched", "leave", "lost")
+_CALLS = (
+    "start",
+    "is_needed",
+    "join",
+    "pull",
+    "give_back",
+    "claim",
+    "share",
+    "content",
+    "fetched",
+    "leave",
+    "lost",
+)
 
 
 class _Costs(Costs):

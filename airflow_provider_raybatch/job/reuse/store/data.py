@@ -9,6 +9,7 @@ a request the wrong response.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import TypeAlias
@@ -39,6 +40,28 @@ ROWS_PER_GROUP = 4_096
 _BYTES_PER_FILE = 64 * 1024 * 1024
 _BYTES_PER_GROUP = 4 * 1024 * 1024
 """Before compression. Smaller groups mean fewer unwanted bytes per read, and worse compression."""
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A data file, by its path in the store."""
+
+    path: str
+
+    def read(self, folder: Folder) -> pa.Table:
+        """All of it: columns `key` and `output`.
+
+        :raises UnusableError: it is gone, or can't be read.
+        """
+        entry = folder.head(self.path)
+        if entry is None:
+            raise FileChangedError(f"{self.path} is gone")
+        return reading(folder, entry, lambda: parquet_file(RangedFile(folder, entry)).read(["key", "output"]))
+
+    @property
+    def paid_by(self) -> str:
+        """Submission that has paid for its answers."""
+        return paid_by(self.path)
 
 
 def write(folder: Folder, submission: str, tables: Iterable[pa.Table], at: int) -> list[tuple[str, Keys]]:

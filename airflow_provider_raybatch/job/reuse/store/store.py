@@ -17,9 +17,16 @@ from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.store import compaction, data, segment
 from airflow_provider_raybatch.job.reuse.store.compaction import Compacted
+from airflow_provider_raybatch.job.reuse.store.data import StoredFile
 from airflow_provider_raybatch.job.reuse.store.files import segment_file
-from airflow_provider_raybatch.job.reuse.store.index import StoreHits, look_up
-from airflow_provider_raybatch.job.reuse.store.segment import FOREVER, ROWS_PER_SEGMENT, Entries, by_key
+from airflow_provider_raybatch.job.reuse.store.index import StoreHits, look_up, visit
+from airflow_provider_raybatch.job.reuse.store.segment import (
+    FOREVER,
+    ROWS_PER_SEGMENT,
+    Entries,
+    Segment,
+    by_key,
+)
 from airflow_provider_raybatch.job.reuse.store.size import StoreSize, size_of_store
 from airflow_provider_raybatch.storage.errors import StorageError, error_prefix
 from airflow_provider_raybatch.storage.folder import Folder
@@ -88,6 +95,29 @@ class ResponseStore:
             gone = count_of(len(hits) - read, "stored response")
             text = f"{gone} can't be read; what is asked again is paid for{example}."
             self.emit(Notice(level="warning", message=f"reuse: {text}"))
+
+    def keys(self, most: int) -> Iterator[tuple[StoredFile, Keys]]:
+        """The keys that have not expired, by the file with their responses.
+
+        :param most: to read; an index that has many more is read in part.
+        """
+        unusable: list[str] = []
+        now = self.clock()
+        since = -np.inf if self.max_age is None else now - self.max_age
+
+        def look(segment: Segment) -> list[Entries]:
+            found = [segment.read(group) for group in segment.groups]
+            return [one.take((one.until > now) & (one.at >= since)) for one in found]
+
+        with error_prefix("reuse"):
+            for entries in (one for found in visit(self.folder, look, unusable) for one in found):
+                for number in np.unique(entries.file).tolist():
+                    keys = entries.keys[entries.file == number]
+                    most -= len(keys)
+                    yield StoredFile(entries.files[number]), keys
+                if most <= 0:
+                    break
+        self._warn(unusable, "segments of the index can't be used; their responses are paid for again")
 
     def holds(self, driver: str) -> bool:
         """Whether :meth:`add` has stored all rows of a driver."""

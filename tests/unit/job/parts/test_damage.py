@@ -113,7 +113,7 @@ def test_what_a_lost_replica_left_damaged_is_not_finished(disk: LocalFolder, how
     left.look_for("process", "actor", None, [folder], frozenset())
     while not (known := list(left.known())):
         left.check()
-    assert [one for _, one, _ in known[0].found.result()] == [whole]
+    assert [one for _, one, *_ in known[0].found.result()] == [whole]
 
 
 class Failing(LocalFolder):

@@ -14,6 +14,7 @@ import pytest
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
+from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.replica import coordinator as coordinator_module
 from airflow_provider_raybatch.job.scheduling.messages import (
@@ -167,11 +168,12 @@ def test_a_replica_without_rows_has_nothing_to_look_for(coordinator: Board, stor
 
 @pytest.mark.parametrize("end", ["leaves", "loses its engine", "is killed", "is killed before its report"])
 def test_answers_of_earlier_steps_outlive_their_process(
-    coordinator: Board, storage: Storage, end: str
+    coordinator: Board, storage: Storage, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rows are not done: whoever gets them asks the next step alone, however the process ended."""
     path = "first/a-1-000001.10.0-2.3.3.parquet"
     part = Part(path, 3, 3, 0, 2, 10)
+    monkeypatch.setattr(parts, "keys_in", lambda *_: [])
     coordinator._part_folders = ["first", "parts"]
     storage.entries = [Entry(path, 10, "")]
     storage.is_back.set()

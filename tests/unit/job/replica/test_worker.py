@@ -63,10 +63,10 @@ def test_the_engine_waits_for_a_slow_writer(place: Place, monkeypatch: pytest.Mo
     monkeypatch.setattr(inflight_module, "time", clock)
     write, writing = RowAsker.write, threading.Event()
 
-    def slow(asker: RowAsker, rows: Any) -> Any:
+    def slow(asker: RowAsker, rows: Any, followers: Any) -> Any:
         writing.set()
         assert may_write.wait(60)
-        return write(asker, rows)
+        return write(asker, rows, followers)
 
     monkeypatch.setattr(RowAsker, "write", slow)
     place.write("a", "wait", "b", "c")

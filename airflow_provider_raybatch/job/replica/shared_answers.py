@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers of equal requests: rows get them out of the file that has them, and are not asked."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from airflow_provider_raybatch.job.input.table import one_array
+from airflow_provider_raybatch.job.parts.part import Origin, Part, read_columns
+from airflow_provider_raybatch.job.parts.reading import DamagedPartError
+from airflow_provider_raybatch.job.reuse.store.data import StoredFile
+from airflow_provider_raybatch.job.reuse.store.files import UnusableError
+from airflow_provider_raybatch.job.row import RowFailure
+from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.storage.folder import folder
+
+_KEPT_BYTES = 128 * 2**20
+"""Of answers that are kept in memory: many rows may ask the same."""
+_COLUMNS = ("key", "ok", "failure", "output", "paid_by")
+
+
+@dataclass(frozen=True)
+class SharedAnswer:
+    """The answer to an equal request, as a row's result.
+
+    :param outputs: as parts of the step have them; `place` is that of the answer.
+    :param origin: where it comes from.
+    :param paid_by: submission that has paid for it; ``None`` for the job's own.
+    """
+
+    outputs: pa.StructArray
+    place: int
+    origin: Origin = "duplicate"
+    paid_by: str | None = None
+    has_special_tokens: ClassVar[bool] = False
+    truncated_prompt_tokens: ClassVar[int] = 0
+
+
+def outputs_of(rows: Sequence[Any]) -> pa.StructArray:
+    """The outputs of rows whose results are shared answers to one step."""
+    return pa.concat_arrays([row.result.outputs.slice(row.result.place, 1) for row in rows])
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A file's answers, and where each key is."""
+
+    table: pa.Table
+    outputs: pa.StructArray
+    origin: Origin
+    payer: str
+    places: dict[bytes, int]
+
+    def answer(self, key: bytes) -> SharedAnswer | RowFailure | None:
+        """See :meth:`SharedAnswers.of`."""
+        place = self.places.get(key)
+        if place is None:
+            return None
+        row = self.table.slice(place, 1).drop_columns("output").to_pylist()[0]
+        if row.get("ok", True):
+            return SharedAnswer(self.outputs, place, self.origin, row.get("paid_by") or self.payer)
+        return RowFailure(row["failure"]["step"].rpartition(".")[2], row["failure"]["reason"])
+
+
+class SharedAnswers:
+    """Reads answers out of parts and out of a response store.
+
+    :param job: with the steps whose answers these are.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._folder = job.folder
+        self._store = None if job.spec.reuse is None else folder(job.spec.reuse, job.credentials)
+        self._tasks = [step.task for step in job.steps]
+        self._own = tuple(f"{step.run_folder}/" for step in job.steps)
+        self._read: OrderedDict[tuple[str, int], _Read | None] = OrderedDict()
+        self._lock = threading.Lock()
+        """Of what is kept, and not held while a file is read."""
+
+    def of(self, step: int, place: Part | StoredFile, key: bytes) -> SharedAnswer | RowFailure | None:
+        """The answer to a request, or why it has none; ``None`` where the file can't say.
+
+        :param step: number of the step that asks it.
+        """
+        read = self._of_file(step, place)
+        return None if read is None else read.answer(key)
+
+    def _of_file(self, step: int, place: Part | StoredFile) -> _Read | None:
+        name = (place.path, step)
+        with self._lock:
+            if name in self._read:
+                self._read.move_to_end(name)
+                return self._read[name]
+        read = self._opened(step, place)
+        with self._lock:
+            self._read[name] = read
+            while len(self._read) > 1 and sum(one.table.nbytes for one in self._kept()) > _KEPT_BYTES:
+                self._read.popitem(last=False)
+        return read
+
+    def _kept(self) -> Iterator[_Read]:
+        return (one for one in self._read.values() if one is not None)
+
+    def _opened(self, step: int, place: Part | StoredFile) -> _Read | None:
+        try:
+            if isinstance(place, Part):
+                table = read_columns(self._folder, place, _COLUMNS)
+                origin: Origin = "duplicate" if place.path.startswith(self._own) else "carried"
+                payer = place.submission_id
+            else:
+                assert self._store is not None
+                table, origin, payer = place.read(self._store), "stored", place.paid_by
+        except (DamagedPartError, UnusableError):
+            return None
+        task = self._tasks[step]
+        outputs = task.adapted(one_array(table["output"]), task.output_type)
+        keys = table["key"].to_pylist()
+        found = {key: number for number, key in enumerate(keys) if key is not None}
+        return _Read(table.combine_chunks(), outputs, origin, payer, found)

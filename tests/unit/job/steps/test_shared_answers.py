@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs with steps in which rows ask the same: each distinct request is asked once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from tests.support.repeated_task import RepeatedTask, letters_of, rows_of
+from tests.support.whole_job import ended_while_writing
+
+FEW: list[dict[str, Any]] = [
+    {"name": "title", "prompt": "title {row.text}", "sampling": {"temperature": 0}},
+    {"name": "judge", "prompt": "judge {row.title_response}", "sampling": {"temperature": 0}},
+]
+CITY: list[dict[str, Any]] = [FEW[0], {**FEW[1], "prompt": "of {row.city}"}]
+ROWS = 20
+REPEATED = [f"text {number % 5}" for number in range(ROWS)]
+DISTINCT = [f"text {number}" for number in range(ROWS)]
+
+
+def judged(manifest: BatchManifest) -> list[str]:
+    return [row["judge_response"] for row in rows_of(manifest)]
+
+
+def cities(task: RepeatedTask) -> list[str]:
+    rows = [{"text": text, "city": f"city {number % 2}"} for number, text in enumerate(DISTINCT)]
+    source = task.folder / "cities.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [str(source)]
+
+
+def test_equal_rows_ask_each_step_once(task: RepeatedTask) -> None:
+    task.input(REPEATED)
+    manifest = task.run(steps=FEW, batch_size=4, preserve_order=True)
+    assert judged(manifest) == [f"judge title {text}" for text in REPEATED]
+    assert task.asked(manifest) == 10
+    assert manifest.counts.duplicates == 15
+    assert [(one.asked, one.ok, one.duplicates) for one in manifest.steps or ()] == [(20, 20, 15)] * 2
+    title, _ = manifest.steps or ()
+    assert title.tokens_saved == 3 * (title.input_tokens + title.output_tokens) // 4 > 0
+
+
+def test_a_later_step_about_few_values_asks_as_many(task: RepeatedTask) -> None:
+    manifest = task.run(steps=CITY, batch_size=4, source=cities(task))
+    assert sorted(judged(manifest)) == ["of city 0"] * 10 + ["of city 1"] * 10
+    assert task.asked(manifest) == 22
+
+
+def test_deduplicate_false_asks_each_row(task: RepeatedTask) -> None:
+    task.input(REPEATED)
+    assert task.asked(task.run(steps=FEW, deduplicate=False)) == 40
+
+
+def test_equal_sampled_requests_are_asked_each(task: RepeatedTask) -> None:
+    task.input(REPEATED)
+    sampled = [{**step, "sampling": {"temperature": 1.0}} for step in FEW]
+    assert task.asked(task.run(steps=sampled)) == 40
+
+
+@pytest.mark.parametrize("pattern", ["fail_pattern", "kill_pattern"])
+def test_equal_rows_meet_at_one_failure(task: RepeatedTask, pattern: str) -> None:
+    task.input(REPEATED)
+    args = {pattern: "judge title text 3", "max_num_seqs": 4}
+    manifest = task.run(steps=FEW, engine_args=args, max_errors=4)
+    letters = letters_of(manifest)
+    assert [letter["step"] for letter in letters] == ["judge.engine"] * 4
+    assert len({letter["reason"] for letter in letters}) == 1
+    assert (manifest.counts.ok, manifest.counts.error) == (16, 4)
+
+
+@pytest.mark.parametrize("same_place", [True, False], ids=["one destination", "response store"])
+def test_the_next_night_asks_only_what_is_new(task: RepeatedTask, same_place: bool) -> None:
+    """Its first step is another one; what it answers is the same, so the second step's requests are."""
+    task.input(DISTINCT)
+    store = {} if same_place else {"reuse": str(task.folder / "store")}
+    first, judge = FEW
+    assert task.asked(task.run(steps=FEW, **store)) == 40
+    night = {"token": "night", "run_id": "r1" if same_place else "r2"}
+    changed = {**first, "sampling": {"temperature": 0, "max_tokens": 50}}
+    manifest = task.run(**night, steps=[changed, judge], **store)
+    assert sorted(judged(manifest)) == sorted(f"judge title {text}" for text in DISTINCT)
+    assert task.asked(manifest) == 20
+    title, told = manifest.steps or ()
+    assert (title.resumed + title.reused, told.resumed, told.reused) == (
+        0,
+        *((20, 0) if same_place else (0, 20)),
+    )
+    assert (manifest.counts.resumed, manifest.counts.reused) == (told.resumed, told.reused)
+
+
+def test_a_changed_step_between_leaves_the_one_after_it(task: RepeatedTask) -> None:
+    task.input(DISTINCT)
+    store = {"reuse": str(task.folder / "store")}
+    end = {**FEW[0], "name": "end", "prompt": "end {row.title_response}"}
+    assert task.asked(task.run(steps=[*FEW, end], **store)) == 60
+    stricter = {**FEW[1], "prompt": "strictly judge {row.title_response}"}
+    changed = task.run(token="night", run_id="r2", steps=[FEW[0], stricter, end], **store)
+    assert task.asked(changed) == 20
+
+
+@pytest.mark.parametrize("dies", ["driver", "replica"])
+@pytest.mark.parametrize("after", range(4))
+def test_equal_rows_are_asked_once_though_a_process_ends(task: RepeatedTask, dies: str, after: int) -> None:
+    """But for what was in the engine, or answered and not yet written."""
+    task.input(REPEATED)
+    slow = {"rows_in_flight": 2, "flush_interval": 0.01, "batch_size": 2}
+    args = {"engine_args": {"seconds_per_token": 0.002, "max_num_seqs": 2}}
+    error = RaybatchError("the disk is away.", FailureClass.CANCELLED) if dies == "driver" else None
+    with ended_while_writing(after, error):
+        if error is None:
+            manifest = task.run(steps=FEW, **slow, **args)
+        else:
+            task.refused(FailureClass.CANCELLED, steps=FEW, **slow, **args)
+            manifest = task.run(steps=FEW, **slow, **args)
+    assert sorted(judged(manifest)) == sorted(f"judge title {text}" for text in REPEATED)
+    assert len(set(task.all_asked())) == 10
+    assert len(task.all_asked()) <= 10 + 3 * slow["rows_in_flight"]
