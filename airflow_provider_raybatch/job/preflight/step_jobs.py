@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from airflow_provider_raybatch.contract import layout
@@ -44,7 +43,8 @@ def checked_job(
     """
     jobs: list[Job] = []
     chain = ""
-    for step, keyer in _keyers(spec.step_specs(), checked):
+    for step in spec.step_specs():
+        keyer = Keyer(step, checked.generation_defaults, checked.digests)
         asked, digest = step.asked_step, request_config_digest(step, journal.submission, keyer)
         chain = digest if asked is None else json_digest([chain, digest, asked.step.decides])
         run_folder = layout.run_folder(journal.submission, chain, listing.digest)
@@ -61,20 +61,6 @@ def checked_job(
             )
         )
     return jobs[-1]
-
-
-def _keyers(
-    steps: Sequence[BatchInferenceSpec], checked: ModelCheck
-) -> Iterator[tuple[BatchInferenceSpec, Keyer]]:
-    """What makes the keys of each step."""
-    seen: Counter[str] = Counter()
-    for step in steps:
-        keyer = Keyer(step, checked.generation_defaults, checked.digests)
-        digest = keyer.digest
-        if seen[digest] and not keyer.may_be_greedy:
-            keyer = Keyer(step, checked.generation_defaults, checked.digests, again=seen[digest])
-        seen[digest] += 1
-        yield step, keyer
 
 
 def asked_by_steps(steps: Sequence[BatchInferenceSpec], requests: Sequence[Request]) -> list[Request]:

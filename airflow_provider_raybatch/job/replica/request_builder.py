@@ -55,6 +55,7 @@ class RequestBuilder:
         rows: Sequence[Any],
         repetitions: Mapping[int, int] | None = None,
         killer: RowFailure | None = None,
+        before: Sequence[bytes | None] | None = None,
     ) -> list[PreparedRow]:
         """The requests of `rows`.
 
@@ -62,13 +63,14 @@ class RequestBuilder:
             requests.
         :param killer: the failure of rows that end the process: a user's function may be what ends it, so it
             is not called again.
+        :param before: the key of each row's last request; by default none.
         """
         if killer is not None and self._calls_users_code:
             return [self._one(row, killer, 0) for row in rows]
-        numbers = repetitions or {}
+        numbers, made = repetitions or {}, render_all(self._render, rows)
+        each = zip(rows, made, before or [None] * len(rows), strict=True)
         return [
-            self._one(row, made, numbers.get(place, 0))
-            for place, (row, made) in enumerate(zip(rows, render_all(self._render, rows), strict=True))
+            self._one(row, one, numbers.get(place, 0), last) for place, (row, one, last) in enumerate(each)
         ]
 
     def skipped(self, row: Any) -> PreparedRow:
@@ -84,14 +86,18 @@ class RequestBuilder:
         request = replace(row.request, images=images)
         return replace(row, request=request, key=self._key(request, row.repetition))
 
-    def _one(self, row: Any, made: Request | RowFailure, number: int) -> PreparedRow:
+    def _one(
+        self, row: Any, made: Request | RowFailure, number: int, before: bytes | None = None
+    ) -> PreparedRow:
         if isinstance(row, BadRow):
             return PreparedRow(made, raw=row.text)
         row_id = None if self._id_column is None else as_text(row.get(self._id_column))
         if isinstance(made, RowFailure):
             return PreparedRow(made, row_id=row_id)
         key = self._key(made, number)
-        is_shared = self._shares and key is not None and self._keyer.is_greedy(made)
+        if key is not None:
+            key = self._keyer.in_step(key, made, before)
+        is_shared = self._shares and key is not None
         return PreparedRow(made, key, row_id, repetition=number, is_shared=is_shared)
 
     def _key(self, request: Request, number: int) -> bytes | None:

@@ -15,7 +15,7 @@ from airflow_provider_raybatch.job.replica.shared_answers import SharedAnswer, S
 from airflow_provider_raybatch.job.replica.step_work import StepWork
 from airflow_provider_raybatch.job.row import NOT_ASKED, SKIPPED, Request, Response, RowFailure
 from airflow_provider_raybatch.job.row_order import lengths
-from airflow_provider_raybatch.job.steps.known import KnownAnswers
+from airflow_provider_raybatch.job.steps.known import KnownAnswers, last_keys
 from airflow_provider_raybatch.job.steps.way import Standing, Way
 from airflow_provider_raybatch.job.work import Job
 
@@ -87,7 +87,8 @@ class RowAsker:
         positions = [position for _, _, position in read]
         known = self._known.of(positions)
         standing = self._way.begin([(rows, place) for rows, place, _ in read], positions, known)
-        return self._rows(numbers, positions, standing, repetitions, killer)
+        before = last_keys(known, positions)
+        return self._rows(numbers, positions, standing, before, repetitions, killer)
 
     def requests(self, rows: Sequence[Row]) -> list[Request]:
         """What the engine is asked for rows that make a request."""
@@ -171,7 +172,7 @@ class RowAsker:
             there = [(row.rows, row.place) for row in some]
             standing = self._way.after(step, there, pa.chunked_array([outputs]))
             numbers, positions = [row.ordinal for row in some], [row.position for row in some]
-            made += self._rows(numbers, positions, standing, {}, None)
+            made += self._rows(numbers, positions, standing, [row.prepared.key for row in some], {}, None)
         for row in made:
             row.has_begun = True
         return made
@@ -181,6 +182,7 @@ class RowAsker:
         numbers: Sequence[int],
         positions: Sequence[int],
         standing: Sequence[Standing],
+        before: Sequence[bytes | None],
         repetitions: Mapping[int, int],
         killer: RowFailure | None,
     ) -> list[Row]:
@@ -192,7 +194,8 @@ class RowAsker:
             if asked:
                 again = {at: repetitions[place] for at, place in enumerate(places) if place in repetitions}
                 builder = self._steps[step].builder
-                prepared = builder.ask(values, again if step == 0 else {}, killer)
+                last = [before[place] for place in places]
+                prepared = builder.ask(values, again if step == 0 else {}, killer, last)
             else:
                 prepared = [self._steps[-1].builder.skipped(value) for value in values]
             for place, one in zip(places, prepared, strict=True):

@@ -17,7 +17,8 @@ ASCII) of
 The key of requests that are asked together is over theirs, in order, and over what each of them is about.
 
 A sampled request (temperature above 0) needs a new response each time, so its i-th repetition in an input
-has a key of its own, for i > 0.
+has a key of its own, for i > 0. In a later step it is numbered by the key of the row's request before it
+instead: so a number needs no order of rows, and is the same in the next night.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.row import Request
 
-VERSION = 2
+VERSION = 3
 SIZE = 16
 """Bytes: among 10**12 keys, two are equal by chance once in 10**14 cases."""
 
@@ -51,12 +52,9 @@ class Keyer:
 
     :param defaults: sampling parameters of the model's `generation_config`.
     :param digests: of what the engine loads.
-    :param again: how many steps before this one ask sampled requests just like it, and get other answers.
     """
 
-    def __init__(
-        self, spec: BatchInferenceSpec, defaults: Mapping[str, Any], digests: Digests, again: int = 0
-    ) -> None:
+    def __init__(self, spec: BatchInferenceSpec, defaults: Mapping[str, Any], digests: Digests) -> None:
         asked = spec.asked_step
         self._shared = {
             "version": VERSION,
@@ -68,7 +66,6 @@ class Keyer:
             "response_format": [spec.needs_json, spec.on_truncated],
             "takes_rejected": asked is not None and asked.step.goes_on_rejected,
             "order": ["good ones first", asked.step.best] if asked and spec.asks_several else None,
-            "again": again,
             **spec.kind_of_answer,
             **{name: getattr(spec, name) for name in _ARGUMENTS},
         }
@@ -97,6 +94,10 @@ class Keyer:
         asked: Any = request.prompt if request.messages is None else request.messages
         content = [asked, [image.version for image in request.images]]
         return hashlib.blake2b(prefix + _canonical(content), digest_size=SIZE).digest()
+
+    def in_step(self, key: bytes, request: Request, before: bytes | None) -> bytes:
+        """The key of a request of a later step, by the key of the row's request before it."""
+        return key if before is None or self.is_greedy(request) else after(key, before)
 
     def is_greedy(self, request: Request) -> bool:
         """Whether asking again gives the same answer, as at temperature 0."""
@@ -160,6 +161,14 @@ def nth(key: bytes, number: int) -> bytes:
     if number == 0:
         return key
     return hashlib.blake2b(key + number.to_bytes(8, "big"), digest_size=SIZE).digest()
+
+
+def after(key: bytes, before: bytes) -> bytes:
+    """The key of a sampled request of a later step.
+
+    :param before: key of the row's last request.
+    """
+    return hashlib.blake2b(key + before, digest_size=SIZE).digest()
 
 
 def as_array(keys: Sequence[bytes]) -> Keys:

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.job.work import Job
 
 _KEPT_BYTES = 128 * 2**20
 """Of answers that are kept in memory; rows that follow each other are in the same parts."""
-_COLUMNS = ("ordinal", "ok", "input", "output")
+_COLUMNS = ("ordinal", "ok", "input", "output", "key")
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,13 @@ class Known:
 
     :param ordinals: of the rows, ascending.
     :param columns: of all steps so far, of exactly these rows.
+    :param keys: of the requests of the step.
     """
 
     step: int
     ordinals: npt.NDArray[np.int64]
     columns: pa.Table
+    keys: pa.ChunkedArray
 
 
 class _Parts:
@@ -87,7 +89,8 @@ class KnownAnswers:
                 places = np.flatnonzero(np.isin(known.ordinals, left)) if known is not None else no_rows()
                 if known is not None and len(places):
                     some = known.ordinals[places]
-                    found.append(Known(step, some, known.columns.take(pa.array(places))))
+                    at = pa.array(places)
+                    found.append(Known(step, some, known.columns.take(at), known.keys.take(at)))
                     left = left[~np.isin(left, some)]
         return found
 
@@ -115,4 +118,12 @@ class KnownAnswers:
         rows = rows.filter(rows["ok"]).sort_by("ordinal")
         ordinals, first = np.unique(rows["ordinal"].to_numpy().astype(np.int64), return_index=True)
         rows = rows.take(pa.array(first))
-        return Known(step, ordinals, columns_so_far(self._tasks[: step + 1], rows))
+        return Known(step, ordinals, columns_so_far(self._tasks[: step + 1], rows), rows["key"])
+
+
+def last_keys(known: Iterable[Known], ordinals: Sequence[int]) -> list[bytes | None]:
+    """The key of each row's last request; ``None`` for a row that has made none."""
+    found: dict[int, bytes] = {}
+    for one in known:
+        found |= zip(one.ordinals.tolist(), one.keys.to_pylist(), strict=True)
+    return [found.get(ordinal) for ordinal in ordinals]

@@ -24,7 +24,7 @@ from airflow_provider_raybatch.job.reuse.hits import Responses
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, keys_by_range, ranges_for
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.steps.each import renderer_of
-from airflow_provider_raybatch.job.steps.known import KnownAnswers
+from airflow_provider_raybatch.job.steps.known import KnownAnswers, last_keys
 from airflow_provider_raybatch.job.steps.ranking import Ranking
 from airflow_provider_raybatch.job.steps.read import reader_of
 from airflow_provider_raybatch.job.steps.way import InChunk, Standing, Way
@@ -111,24 +111,32 @@ def keys_of_step(items: Sequence[WorkItem], step: Job) -> RequestKeys:
         positions = item.positions
         rows = reader.rows(item.chunk, reader.content(item.chunk), positions)
         at = [item.chunk.ordinal + position for position in positions]
-        stand = standing([(rows, place) for place in range(len(positions))], at)
-        own = [(ordinal, one) for ordinal, one in zip(at, stand, strict=True) if one.step == _number(step)]
-        requests = versioned(render_all(render, [one.rows.rows[one.place] for _, one in own]), access)
-        for (ordinal, _), request in zip(own, requests, strict=True):
+        stand, before = standing([(rows, place) for place in range(len(positions))], at)
+        own = [
+            (ordinal, one, last)
+            for ordinal, one, last in zip(at, stand, before, strict=True)
+            if one.step == len(step.earlier_steps)
+        ]
+        requests = versioned(render_all(render, [one.rows.rows[one.place] for _, one, _ in own]), access)
+        for (ordinal, _, last), request in zip(own, requests, strict=True):
             if isinstance(request, Request):
                 ordinals.append(ordinal)
-                made.append(step.keyer.key(request))
+                made.append(step.keyer.in_step(step.keyer.key(request), request, last))
                 greedy.append(step.keyer.is_greedy(request))
     return RequestKeys(np.array(ordinals, np.int64), keys.as_array(made), np.array(greedy, np.bool_))
 
 
-def _number(step: Job) -> int:
-    return len(step.earlier_steps)
+def _standing(
+    step: Job,
+) -> Callable[[Sequence[InChunk], Sequence[int]], tuple[list[Standing], list[bytes | None]]]:
+    """Where rows stand, and the key of the last request of each."""
+    way, answers = Way(step), KnownAnswers(step)
 
+    def of(rows: Sequence[InChunk], ordinals: Sequence[int]) -> tuple[list[Standing], list[bytes | None]]:
+        known = answers.of(ordinals)
+        return way.begin(rows, ordinals, known), last_keys(known, ordinals)
 
-def _standing(step: Job) -> Callable[[Sequence[InChunk], Sequence[int]], list[Standing]]:
-    way, known = Way(step), KnownAnswers(step)
-    return lambda rows, ordinals: way.begin(rows, ordinals, known.of(ordinals))
+    return of
 
 
 def _rows_of(step: Job) -> ReadRows:
@@ -138,7 +146,7 @@ def _rows_of(step: Job) -> ReadRows:
     def read(chunk: Chunk, positions: npt.NDArray[np.int64], outputs: pa.StructArray) -> Sequence[InChunk]:
         rows = reader.rows(chunk, reader.content(chunk), positions.tolist())
         at = (positions + chunk.ordinal).tolist()
-        stand = standing([(rows, place) for place in range(len(at))], at)
+        stand, _ = standing([(rows, place) for place in range(len(at))], at)
         return ranking.by_outputs([(one.rows, one.place) for one in stand], outputs)
 
     return read

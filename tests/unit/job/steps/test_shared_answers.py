@@ -56,10 +56,21 @@ def test_deduplicate_false_asks_each_row(task: RepeatedTask) -> None:
     assert task.asked(task.run(steps=FEW, deduplicate=False)) == 40
 
 
-def test_equal_sampled_requests_are_asked_each(task: RepeatedTask) -> None:
+@pytest.mark.parametrize(("first", "asked"), [(1.0, 40), (0.0, 10)], ids=["sampled", "greedy"])
+def test_sampled_requests_are_numbered_by_those_before(task: RepeatedTask, first: float, asked: int) -> None:
+    """Equal rows get samples of their own from the step on in which they are asked apart, on each night."""
     task.input(REPEATED)
-    sampled = [{**step, "sampling": {"temperature": 1.0}} for step in FEW]
-    assert task.asked(task.run(steps=sampled)) == 40
+    store = {"reuse": str(task.folder / "store")}
+    steps = [
+        {**step, "sampling": {"temperature": temperature}}
+        for step, temperature in zip(FEW, (first, 1.0), strict=True)
+    ]
+    assert task.asked(task.run(steps=steps, **store)) == asked
+    task.input(REPEATED[::-1])
+    again = task.run(token="night", run_id="r2", steps=steps, **store)
+    assert task.asked(again) == 0
+    vote = {**steps[1], "name": "vote"}  # asks the same again, and gets another sample
+    assert task.asked(task.run(token="vote", run_id="r3", steps=[*steps, vote], **store)) == asked // 2
 
 
 @pytest.mark.parametrize("pattern", ["fail_pattern", "kill_pattern"])
