@@ -51,7 +51,7 @@ class _Sentence(_Event):
 
 
 class Phase(_Sentence):
-    """The job entered a phase: ``preflight``, ``waiting``, ``starting``, ``committing``, ``storing``."""
+    """The job entered a phase: ``preflight``, ``waiting``, ``starting``, ``committing``."""
 
     event: Literal["phase"] = "phase"
     phase: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job, step by step: check, reuse, claim, generate, publish, store."""
+"""The job, phase by phase: check, reuse, claim, generate, publish and store, clean up."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ from airflow_provider_raybatch.job.output.unfinished import Known
 from airflow_provider_raybatch.job.parts.ledger import mark_damaged
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.phases.generating import end_replicas, generate
-from airflow_provider_raybatch.job.phases.publishing import publish_rows, store_answers
+from airflow_provider_raybatch.job.phases.publishing import clean_up, publish_rows
 from airflow_provider_raybatch.job.phases.reusing import claim, find_answers, write_found
 from airflow_provider_raybatch.job.preflight.ended_batch import make_ready_to_end
 from airflow_provider_raybatch.job.preflight.engine_check import Emit
 from airflow_provider_raybatch.job.preflight.ready import JobContext, make_ready
-from airflow_provider_raybatch.job.reuse.response_store import remember_committed
 
 
 def run(
@@ -86,7 +85,6 @@ def _answer(context: JobContext, submission: Submission, control: Control) -> Su
     context.batch.check()
     if (committed := make_ready(context, submission)) is not None:
         _found_committed(context, committed)
-        remember_committed(context.spec, context.journal.folder, context.secrets.aws, context.emit)
         return committed.summary()
     try:
         context.batch.check()
@@ -97,7 +95,7 @@ def _answer(context: JobContext, submission: Submission, control: Control) -> Su
         write_found(context)
         generate(context, control)
         manifest = publish_rows(context, control)
-        store_answers(context)
+        clean_up(context)
         context.recorder.end()
         return manifest.summary()
     except Exception as error:
@@ -141,10 +139,7 @@ def _end_batch(context: JobContext, submission: Submission, control: Control) ->
         if not _note_unanswered(context):
             return None
         manifest = publish_rows(context, control)
-        renew_report_copies(context.journal.folder, context.journal)
-        context.reports.committed(context.journal)
-        remember_committed(context.spec, context.journal.folder, context.secrets.aws, context.emit)
-        cleanup.collect(context.journal.folder, context.journal)
+        clean_up(context)
         context.recorder.end()
         return manifest.summary()
     except Exception as error:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -28,7 +29,7 @@ from airflow_provider_raybatch.job.output.tally import rendered
 from airflow_provider_raybatch.job.parts.ledger import add_up
 from airflow_provider_raybatch.job.preflight.ready import JobContext
 from airflow_provider_raybatch.job.reuse.asked import keep_in_store
-from airflow_provider_raybatch.job.reuse.response_store import remember
+from airflow_provider_raybatch.job.reuse.response_store import not_stored, open_store, remember
 from airflow_provider_raybatch.job.reuse.reuse import parts_of_steps
 from airflow_provider_raybatch.job.run.cpu_tasks import (
     apart_for,
@@ -66,19 +67,20 @@ def publish_rows(context: JobContext, control: Control) -> BatchManifest:
     versions = {**context.versions, **figures.versions}
     plan = {**figures.plan, **context.checked.shown()}
     figures = replace(figures, digests=context.checked.digests, versions=versions, plan=plan)
-    manifest = prepare(
-        spec,
-        journal,
-        ledger,
-        source.rows,
-        figures,
-        schema,
-        job.part_folder,
-        publish_over_the_cluster,
-        _report(context),
-        [*records, *filter(None, [context.recorder.record])],
-        _answers(context),
-    )
+    with _storing(context):
+        manifest = prepare(
+            spec,
+            journal,
+            ledger,
+            source.rows,
+            figures,
+            schema,
+            job.part_folder,
+            publish_over_the_cluster,
+            _report(context),
+            [*records, *filter(None, [context.recorder.record])],
+            _answers(context),
+        )
     if spec.postprocess is not None or spec.response_schema is not None:
         when = (
             "the columns of response_format were made"
@@ -123,16 +125,42 @@ def _report(context: JobContext) -> DatasetReport:
     )
 
 
-def store_answers(context: JobContext) -> None:
-    """Keep the responses for other runs. After the commit: a slow or failing store can't cost the dataset."""
+@contextmanager
+def _storing(context: JobContext) -> Iterator[None]:
+    """Keep the responses for other runs meanwhile: what is committed is paid for by none of them.
+
+    Where that fails, warnings say so; the dataset matters more.
+    """
+    if context.spec.reuse is None:
+        yield
+        return
+    said: list[events.Notice] = []
+    with ThreadPoolExecutor(1, thread_name_prefix="raybatch-storing") as pool:
+        pool.submit(_store, context, said.append)
+        yield
+    for notice in said:
+        context.emit(notice)
+
+
+def _store(context: JobContext, emit: Callable[[events.Notice], None]) -> None:
+    job = context.job
+    try:
+        store = open_store(context.spec, context.secrets.aws, emit)
+        found = parts_of_steps(job)
+    except Exception as error:
+        emit(events.Notice(level="warning", message=not_stored(error, context.spec.shows_rows)))
+        return
+    if store is not None:
+        for step, parts in found:
+            remember(store, job.folder, parts, emit, step.task)
+        if hasattr(context, "asked"):
+            keep_in_store(store.folder, job, context.asked)
+
+
+def clean_up(context: JobContext) -> None:
+    """What can't cost the dataset any more: copies of reports, and left-overs."""
     renew_report_copies(context.journal.folder, context.journal)
     context.reports.committed(context.journal)
-    if context.store is not None:
-        context.emit(events.Phase(phase="storing", message="adding new responses to the response store"))
-        job = context.job
-        for step, parts in parts_of_steps(job):
-            remember(context.store, job.folder, parts, context.emit, step.task)
-        keep_in_store(context.store.folder, job, context.asked)
     cleanup.collect(context.journal.folder, context.journal)
 
 

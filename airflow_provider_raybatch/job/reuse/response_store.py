@@ -11,11 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.arguments.reuse import ReuseArguments
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.failures.causes import said
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import Part
@@ -28,7 +26,6 @@ from airflow_provider_raybatch.job.reuse.store.index import StoreHits
 from airflow_provider_raybatch.job.reuse.store.segment import Entries
 from airflow_provider_raybatch.job.reuse.store.store import Emit, ResponseStore
 from airflow_provider_raybatch.job.tasks.base import Task
-from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, folder
 from airflow_provider_raybatch.storage.in_order import in_order
@@ -85,7 +82,7 @@ class StoredResponses:
 
 
 def remember(store: ResponseStore, place: Folder, ledger: Sequence[Part], emit: Emit, task: Task) -> None:
-    """Store what the drivers of a ledger paid for. Call it after the commit; it never raises.
+    """Store what the drivers of a ledger paid for. It never raises.
 
     It goes by drivers, since submission ids start again after a head restart. One that is already stored
     costs one request.
@@ -97,39 +94,15 @@ def remember(store: ResponseStore, place: Folder, ledger: Sequence[Part], emit: 
     try:
         for driver, found in groupby(paid, key=lambda part: part.driver):
             store.add(driver, _generated(place, list(found), task, emit))
-    except Exception as error:  # the dataset is committed: nothing that fails here may fail the job
-        why = _sentence(error, task.spec.shows_rows)
-        text = f"{why} The dataset is complete, but the response store lacks new responses."
-        emit(Notice(level="warning", message=text))
+    except Exception as error:  # the dataset matters more
+        emit(Notice(level="warning", message=not_stored(error, task.spec.shows_rows)))
 
 
-def remember_committed(
-    spec: BatchInferenceSpec, place: Folder, credentials: AwsCredentials | None, emit: Emit
-) -> None:
-    """Store what an attempt of this run paid for that died after its commit. It never raises.
-
-    :param place: the destination.
-    """
-    if spec.reuse is None or spec.submission is None or spec.steps:
-        return  # where there are several, nothing says here to which a part belongs
-    try:
-        store = open_store(spec, credentials, emit)
-        ledger = parts.listed(place.list(layout.task_folder(spec.submission)))
-    except Exception as error:
-        emit(Notice(level="warning", message=_sentence(error, spec.shows_rows)))
-        return
-    if spec.on_clear == "regenerate":
-        # Responses of earlier runs are the ones that the user wants replaced.
-        ledger = [part for part in ledger if part.is_of(spec.submission.run_id)]
-    if store is not None:
-        remember(store, place, ledger, emit, task_of(spec))
-
-
-def _sentence(error: Exception, shows_rows: bool) -> str:
+def not_stored(error: Exception, shows_rows: bool) -> str:
+    """A sentence about answers that are not stored."""
     why = said(error, shows_rows)
-    if isinstance(error, StorageError):
-        return why
-    return f"reuse: {why}."
+    why = why if isinstance(error, StorageError) else f"reuse: {why}."
+    return f"{why} The response store lacks new responses."
 
 
 def _generated(place: Folder, found: Sequence[Part], task: Task, emit: Emit) -> Iterator[pa.Table]:

@@ -155,7 +155,7 @@ def test_storage_points_of_a_job_come_in_catalogue_order(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     hits = sorted((json.loads(file.read_text()) for file in struck.glob("*.json")), key=lambda hit: hit["at"])
-    after_commit = ("reported", "leftover")
-    expected = [point.name for point in points if point.name not in after_commit]
-    assert [hit["point"] for hit in hits] == [*expected, *after_commit]
+    for is_of_store in (False, True):  # it is filled while the dataset is published
+        expected = [point.name for point in points if point.reuses is is_of_store]
+        assert [hit["point"] for hit in hits if POINTS[hit["point"]].reuses is is_of_store] == expected
     assert not stored.lost(reuse)

@@ -66,21 +66,6 @@ def test_a_clear_that_regenerates_takes_nothing(task: RepeatedTask, reuse: dict[
     ]
 
 
-def test_a_retry_stores_after_a_kill_behind_the_commit(task: RepeatedTask, reuse: dict[str, Any]) -> None:
-    task.input([f"text {number}" for number in range(ROWS)])
-
-    def kill() -> None:
-        assert not list((task.folder / "store").glob("v1/data/**/*.parquet"))
-        raise SystemExit("killed between the commit and the store")
-
-    with pytest.raises(SystemExit):
-        task.run(on_commit=kill, **reuse)
-    assert task.run(**reuse).counts.ok == ROWS  # the manifest of the killed attempt
-    assert task.asked_in_all() == ROWS
-    assert task.events[-1].event == "committed"
-    assert task.asked(task.run(run_id="r2", **reuse)) == 0
-
-
 def test_an_unwritable_store_is_refused_at_once(task: RepeatedTask) -> None:
     task.input(["a"])
     (task.folder / "file").write_text("not a folder")

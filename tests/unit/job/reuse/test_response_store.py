@@ -96,7 +96,7 @@ def test_store_failure_at_the_end_keeps_the_dataset(
     Path(store.folder.uri).write_text("in the way")
     remember(store, disk, [ledger(disk, "s1", {"a": response("A")})], notices.append, ONE)
     assert notices[0].level == "warning"
-    assert "the response store lacks new responses" in notices[0].message
+    assert "The response store lacks new responses" in notices[0].message
 
 
 def test_the_ledger_gives_its_answers_or_its_failures(disk: LocalFolder) -> None:

@@ -131,3 +131,18 @@ def test_equal_rows_are_asked_once_though_a_process_ends(task: RepeatedTask, die
     assert sorted(judged(manifest)) == sorted(f"judge title {text}" for text in REPEATED)
     assert len(set(task.all_asked())) == 10
     assert len(task.all_asked()) <= 10 + 3 * slow["rows_in_flight"]
+
+
+@pytest.mark.parametrize("fields", [{"steps": FEW}, {}], ids=["steps", "one question"])
+def test_what_is_committed_is_stored_whatever_ends_the_job(
+    task: RepeatedTask, fields: dict[str, Any]
+) -> None:
+    task.input(DISTINCT)
+    store = {"reuse": str(task.folder / "store")}
+
+    def dies() -> None:
+        raise SystemExit("killed when the manifest is there")
+
+    with pytest.raises(SystemExit):
+        task.run(on_commit=dies, **fields, **store)
+    assert task.asked(task.run(token="night", run_id="r2", **fields, **store)) == 0
