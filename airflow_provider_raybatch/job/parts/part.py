@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -30,7 +30,7 @@ from airflow_provider_raybatch.job.input.table import KINDS, one_array
 from airflow_provider_raybatch.job.parts.reading import read_part
 from airflow_provider_raybatch.job.parts.sizes import MOST_BYTES, cumulated, portions, together
 from airflow_provider_raybatch.job.request.key_array import KEY
-from airflow_provider_raybatch.job.row import SKIPPED, Response, RowOutcome
+from airflow_provider_raybatch.job.row import SKIPPED, Response, RowFailure, RowOutcome
 from airflow_provider_raybatch.job.tasks.base import Task
 from airflow_provider_raybatch.storage.checksum import with_footer_checksum
 from airflow_provider_raybatch.storage.entry import Entry
@@ -107,16 +107,16 @@ def write_all(
     outcomes: Sequence[RowOutcome],
     task: Task,
     most: int = MOST_BYTES,
+    outputs: pa.StructArray | None = None,
 ) -> list[Part]:
     """Write rows of a chunk, in as many parts as their outcomes need.
 
     :param stem: the path, relative to `folder`, to which size, ordinals and counts are added.
     :param columns: the input columns of exactly these rows.
     :param most: bytes of outcomes in one part, unless it has one row.
+    :param outputs: see :func:`outputs_of`, if they are made already.
     """
     size = len(outcomes)
-    found = [one.result for one in outcomes]
-    responses = [one if isinstance(one, Response) and one is not SKIPPED else None for one in found]
     arrays: dict[str, pa.Array | pa.ChunkedArray] = {
         "ordinal": pa.array([outcome.ordinal for outcome in outcomes], pa.uint64()),
         "ok": pa.array([isinstance(outcome.result, Response) for outcome in outcomes], pa.bool_()),
@@ -125,7 +125,7 @@ def write_all(
         "origin": pa.array(["generated"] * size, pa.string()),
         "paid_by": pa.nulls(size, pa.string()),
         "failure": pa.array([_failure(outcome) for outcome in outcomes], FAILURE),
-        "output": task.outputs(responses),
+        "output": outputs_of(task, [one.result for one in outcomes]) if outputs is None else outputs,
     }
     sizes = together([arrays["failure"], arrays["output"]], size)
     stored = task.stored_inputs(columns)
@@ -138,6 +138,13 @@ def write_all(
         rows = stored.slice(start, stop - start)
         written.append(write_arrays(folder, stem, rows, cut, tokens, filled))
     return written
+
+
+def outputs_of(task: Task, results: Iterable[Response | RowFailure]) -> pa.StructArray:
+    """The outputs of rows, null where they have no response."""
+    return task.outputs([
+        one if isinstance(one, Response) and one is not SKIPPED else None for one in results
+    ])
 
 
 def write_arrays(

@@ -97,7 +97,7 @@ def _shown(found: Inspected, counted: Counted, is_first: bool, refusals: Refusal
         with refusals.caught():
             known = answered(found.asked(), found.earlier, found.store, own)
     first: dict[bytes, int] = {}
-    shares = found.spec.deduplicate and not found.spec.steps
+    shares = found.spec.deduplicate
     rows = []
     for place, (ordinal, row) in enumerate(zip(counted.ordinals, counted.prepared, strict=True)):
         length = counted.lengths[place] if counted.lengths else PromptLength()

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from airflow_provider_raybatch.contract.preview import MOST_OF_STEP, RowAnswer
 from airflow_provider_raybatch.job.engine.base import Engine
-from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.parts.part import Part, outputs_of
 from airflow_provider_raybatch.job.preview.picked import Picked
 from airflow_provider_raybatch.job.preview.row_answer import decoded, row_answer
 from airflow_provider_raybatch.job.preview.shown_messages import shown_messages
 from airflow_provider_raybatch.job.replica.inflight import Row
-from airflow_provider_raybatch.job.replica.process_parts import PartWriter
+from airflow_provider_raybatch.job.replica.process_parts import PartWriter, WrittenPart
 from airflow_provider_raybatch.job.replica.row_asker import Read, RowAsker
 from airflow_provider_raybatch.job.replica.step_work import steps_of
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
@@ -68,6 +68,9 @@ class StepAnswers:
         return found
 
 
+_NO_PART = Part("", 0, 0, 0, 0, 0)
+
+
 class _ShownAnswers(PartWriter):
     """Keeps the answers of a step for people, and no part."""
 
@@ -97,9 +100,10 @@ class _ShownAnswers(PartWriter):
             answer = answer.model_copy(update={"messages": messages})
         self._shown.append((row.step, answer))
 
-    def write(self, rows: Sequence[Row]) -> list[tuple[Part, Sequence[Row]]]:
+    def write(self, rows: Sequence[Row]) -> list[WrittenPart]:
         """No part."""
-        return []
+        outputs = outputs_of(self._job.task, [row.result for row in rows])
+        return [WrittenPart(_NO_PART, rows, outputs)] if rows else []
 
 
 def read_rows(job: Job, picked: Picked, ordinals: Collection[int]) -> list[Read]:

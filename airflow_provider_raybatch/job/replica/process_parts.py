@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,14 @@ from airflow_provider_raybatch.storage.folder import Folder
 _THREADS = 4
 
 
+class WrittenPart(NamedTuple):
+    """A part with its rows, and the output of each."""
+
+    part: parts.Part
+    rows: Sequence[Row]
+    outputs: pa.StructArray
+
+
 class PartWriter:
     """Numbers the parts of one process."""
 
@@ -46,20 +54,23 @@ class PartWriter:
         for row, response in zip(raw, self._engine.decode([row.result for row in raw]), strict=True):
             row.result = check(response, row.prepared.request.sampling)  # type: ignore[union-attr]
 
-    def write(self, rows: Sequence[Row]) -> list[tuple[parts.Part, Sequence[Row]]]:
-        """One part, unless its rows are very large or of several types; each with its rows."""
-        written: list[tuple[parts.Part, Sequence[Row]]] = []
+    def write(self, rows: Sequence[Row]) -> list[WrittenPart]:
+        """One part, unless its rows are very large or of several types."""
+        written = []
         for name, some, columns in self._cut(rows):
             outcomes = [
                 row.prepared.outcome(row.position, self._named(row) if self._names else row.result)
                 for row in some
             ]
-            for part in parts.write_all(self._job.folder, name, columns, outcomes, self._job.task):
-                written.append((part, some[: part.rows]))
-                some = some[part.rows :]
+            folder, task, first = self._job.folder, self._job.task, 0
+            outputs = parts.outputs_of(task, [row.result for row in some])
+            for part in parts.write_all(folder, name, columns, outcomes, task, outputs=outputs):
+                stop = first + part.rows
+                written.append(WrittenPart(part, some[first:stop], outputs.slice(first, part.rows)))
+                first = stop
         return written
 
-    def write_shared(self, rows: Sequence[Row]) -> list[parts.Part]:
+    def write_shared(self, rows: Sequence[Row]) -> list[WrittenPart]:
         """The same for rows that have the answer of an equal request."""
         written = []
         for name, some, columns in (
@@ -73,10 +84,11 @@ class PartWriter:
                 "origin": pa.array([row.result.origin for row in some], pa.string()),
                 "paid_by": pa.array([row.result.paid_by for row in some], pa.string()),
                 "failure": pa.nulls(len(some), parts.FAILURE),
-                "output": outputs_of(some),
+                "output": (outputs := outputs_of(some)),
             }
             stored = self._job.task.stored_inputs(columns)
-            written.append(parts.write_arrays(self._job.folder, name, stored, arrays))
+            part = parts.write_arrays(self._job.folder, name, stored, arrays)
+            written.append(WrittenPart(part, some, outputs))
         return written
 
     def _cut(self, rows: Sequence[Row], prefix: str = "") -> Iterator[tuple[str, list[Row], pa.Table]]:

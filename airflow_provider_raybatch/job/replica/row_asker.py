@@ -11,7 +11,8 @@ import pyarrow as pa
 from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.replica.inflight import Row
-from airflow_provider_raybatch.job.replica.shared_answers import SharedAnswer, SharedAnswers, outputs_of
+from airflow_provider_raybatch.job.replica.process_parts import WrittenPart
+from airflow_provider_raybatch.job.replica.shared_answers import SharedAnswer, SharedAnswers
 from airflow_provider_raybatch.job.replica.step_work import StepWork
 from airflow_provider_raybatch.job.row import NOT_ASKED, SKIPPED, Request, Response, RowFailure
 from airflow_provider_raybatch.job.row_order import lengths
@@ -107,7 +108,7 @@ class RowAsker:
         :param followers: rows that get the answer of one of these; they have not landed.
         """
         if not self.in_steps:
-            return Written([part for part, _ in self._steps[0].writer.write(rows)], rows)
+            return Written([one.part for one in self._steps[0].writer.write(rows)], rows)
         self._share(followers)
         late = [one for some in followers.values() for one in some]
         made = Written()
@@ -119,13 +120,14 @@ class RowAsker:
         made.uncounted = sum(not row.is_last or row not in landed for row in ended)
         for step, some in self._by_step(going):
             number = some[0].step
-            made.answers += [(number, part) for part in self._written(step, some, made)]
-            for row in self._after(number, some):
-                (ended if row.result is SKIPPED else made.next).append(row)
-                made.uncounted += row.result is SKIPPED
+            for one in self._written(step, some, made):
+                made.answers.append((number, one.part))
+                for row in self._after(number, one):
+                    (ended if row.result is SKIPPED else made.next).append(row)
+                    made.uncounted += row.result is SKIPPED
         made.finished = ended
         if ended:
-            made.parts = self._written(self._steps[-1], ended, made)
+            made.parts = [one.part for one in self._written(self._steps[-1], ended, made)]
         return made
 
     def _share(self, followers: Mapping[Row, Sequence[Row]]) -> None:
@@ -139,16 +141,17 @@ class RowAsker:
                 row.result = result
 
     @staticmethod
-    def _written(step: StepWork, rows: Sequence[Row], made: Written) -> list[Part]:
+    def _written(step: StepWork, rows: Sequence[Row], made: Written) -> list[WrittenPart]:
         """Write rows of one step, and note where the answers to its requests are."""
-        shared = [row for row in rows if isinstance(row.result, SharedAnswer)]
+        asked, shared = list[Row](), list[Row]()
+        for row in rows:
+            (shared if isinstance(row.result, SharedAnswer) else asked).append(row)
         step.rank(shared)
-        written = step.writer.write([row for row in rows if not isinstance(row.result, SharedAnswer)])
-        for part, some in written:
-            keys = [row.prepared.key for row in some if row.prepared.is_shared and row.prepared.key]
-            if keys:
+        written = step.writer.write(asked)
+        for part, some, _ in written:
+            if keys := [row.prepared.key for row in some if row.prepared.is_shared and row.prepared.key]:
                 made.keys.append((part, keys))
-        return [*(part for part, _ in written), *step.writer.write_shared(shared)]
+        return [*written, *step.writer.write_shared(shared)]
 
     def _by_step(self, rows: Sequence[Row]) -> list[tuple[StepWork, Sequence[Row]]]:
         """Rows by the step that has asked them."""
@@ -159,20 +162,16 @@ class RowAsker:
             found.setdefault(row.step, []).append(row)
         return [(self._steps[number], some) for number, some in sorted(found.items())]
 
-    def _after(self, step: int, rows: Sequence[Row]) -> list[Row]:
+    def _after(self, step: int, written: WrittenPart) -> list[Row]:
         """What rows ask next that a step has answered."""
-        shared = [row for row in rows if isinstance(row.result, SharedAnswer)]
-        asked = [row for row in rows if not isinstance(row.result, SharedAnswer)]
-        made: list[Row] = []
-        for some in filter(None, (asked, shared)):
-            if some is shared:
-                outputs = outputs_of(some)
-            else:
-                outputs = self._tasks[step].outputs([row.result for row in some])
-            there = [(row.rows, row.place) for row in some]
-            standing = self._way.after(step, there, pa.chunked_array([outputs]))
-            numbers, positions = [row.ordinal for row in some], [row.position for row in some]
-            made += self._rows(numbers, positions, standing, [row.prepared.key for row in some], {}, None)
+        there = [(row.rows, row.place) for row in written.rows]
+        standing = self._way.after(step, there, pa.chunked_array([written.outputs]))
+        numbers, positions, before = [], [], []
+        for row in written.rows:
+            numbers.append(row.ordinal)
+            positions.append(row.position)
+            before.append(row.prepared.key)
+        made = self._rows(numbers, positions, standing, before, {}, None)
         for row in made:
             row.has_begun = True
         return made

@@ -75,6 +75,7 @@ class Keyer:
         self._adapters = {name: digests.adapters.get(name, place) for name, place in located.items()}
         self._prefix = self._prefix_of(self._sampling)
         self._prefixes: dict[str, bytes] = {}
+        self._usually_greedy = spec.pools or _is_greedy(self._sampling)
 
     @property
     def digest(self) -> str:
@@ -101,15 +102,11 @@ class Keyer:
 
     def is_greedy(self, request: Request) -> bool:
         """Whether asking again gives the same answer, as at temperature 0."""
-        if self._pools:
-            return True
         if request.each:
             return all(map(self.is_greedy, request.each))
-        temperature = {**self._sampling, **request.sampling}.get("temperature", 1.0)
-        try:
-            return temperature is not None and float(temperature) == 0.0
-        except (TypeError, ValueError):  # the engine will refuse this row alone
-            return False
+        if self._pools or not request.sampling:
+            return self._usually_greedy
+        return _is_greedy({**self._sampling, **request.sampling})
 
     @property
     def may_be_greedy(self) -> bool:
@@ -130,6 +127,14 @@ class Keyer:
         of_adapter = None if adapter is None else self._adapters[adapter]
         content = {**self._shared, "sampling": dict(sampling), "adapter": of_adapter}
         return hashlib.blake2b(_canonical(content), digest_size=SIZE).digest()
+
+
+def _is_greedy(sampling: Mapping[str, Any]) -> bool:
+    temperature = sampling.get("temperature", 1.0)
+    try:
+        return temperature is not None and float(temperature) == 0.0
+    except (TypeError, ValueError):  # the engine will refuse this row alone
+        return False
 
 
 def repetitions(keys: Keys, sampled: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
