@@ -111,7 +111,7 @@ class Lost:
     """A process that ended without a last report, and its unreported parts as soon as they are known.
 
     :param found: parts with the ordinals of their rows, the number of the folder that each lies in, and the
-        keys of its requests where there are several steps.
+        keys of its requests.
     """
 
     process: str
@@ -188,6 +188,5 @@ def _found(
             if part.path not in reported:
                 with contextlib.suppress(DamagedPartError):  # its rows are asked again
                     ordinals = parts.outcomes(folder, part)[0].astype(np.int64)
-                    keys = parts.keys_in(folder, part) if len(part_folders) > 1 else []
-                    found.append((number, part, ordinals, keys))
+                    found.append((number, part, ordinals, parts.keys_in(folder, part)))
     return found

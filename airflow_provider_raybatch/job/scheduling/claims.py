@@ -73,7 +73,7 @@ class Claims:
         """Keys that some wait for, and whose process is gone."""
         self._answered = AnsweredKeys()
         self._places: list[Any] = []
-        self._news: dict[str, list[tuple[bytes, Any]]] = {}
+        self._to_tell: dict[str, list[tuple[bytes, Any]]] = {}
         self._early: dict[bytes, None] | None = None
         """Keys that were claimed before it was known which have answers; ``None`` where that is known."""
         self._given: dict[str, list[bytes]] = {}
@@ -96,7 +96,7 @@ class Claims:
             waiting = self._waiting.pop(key, [])
             if number != _UNKNOWN:
                 for process in waiting:
-                    self._news.setdefault(process, []).append((key, self._places[number]))
+                    self._to_tell.setdefault(process, []).append((key, self._places[number]))
             elif waiting:
                 first = waiting.pop(0)
                 if waiting:
@@ -154,7 +154,7 @@ class Claims:
             if waiting and owner is not None:
                 self._awaited[owner] -= 1
             for process in waiting:
-                self._news.setdefault(process, []).append((key, place))
+                self._to_tell.setdefault(process, []).append((key, place))
 
     def release(self, process: str, keys: Sequence[bytes]) -> None:
         """A process does not ask these after all: their rows are with others."""
@@ -169,7 +169,7 @@ class Claims:
         """A process has ended: what it asked is free for others, and it waits for nothing."""
         for key in [key for key, owner in self._owners.items() if owner == process]:
             del self._owners[key]
-        for known in (self._awaited, self._news, self._given):
+        for known in (self._awaited, self._to_tell, self._given):
             known.pop(process, None)
         for key, waiting in list(self._waiting.items()):
             left = [one for one in waiting if one != process]
@@ -189,7 +189,7 @@ class Claims:
 
     def news(self, process: str) -> tuple[tuple[bytes, Any], ...]:
         """The keys that a process waits for and that have answers now, each with the place."""
-        return tuple(self._news.pop(process, ()))
+        return tuple(self._to_tell.pop(process, ()))
 
     def take_over(self, process: str, all_are_given_out: bool) -> tuple[bytes, ...]:
         """Keys that a process waits for and asks itself now, since no other does.

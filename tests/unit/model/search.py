@@ -30,7 +30,7 @@ from .search_state import frozen, of_replica
 
 CLOCK = Clock()
 """The coordinator's."""
-_KILLED_AT = {"start", "is_needed", "join", "pull", "give_back", "leave", "lost", "write"}
+_KILLED_AT = {"start", "is_needed", "join", "pull", "give_back", "claim", "leave", "lost", "write"}
 """Calls before which a process may be killed. Others change nothing that counts."""
 _MINUTE = 61.0
 
@@ -94,7 +94,7 @@ class World(Checked):
 
     def answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
         """The coordinator answers a call."""
-        self.calls += name not in {"share", "content"}
+        self.calls += name not in {"share", "content", "claim"}
         return getattr(self.coordinator, name)(*arguments)
 
     # Events.
@@ -287,6 +287,8 @@ def searching() -> Iterator[None]:
         ledger = SimpleNamespace(
             listed=lambda entries: entries,
             outcomes=lambda folder, part: (np.array(list(folder.outcomes[part])), None),
+            keys_in=lambda folder, part: [key for row in folder.outcomes[part] if (key := folder.key(row))],
+            FOUND=(),
         )
         patch.setattr(process_parts, "parts", ledger)
         patch.setattr(process_parts, "ThreadPoolExecutor", Listings)

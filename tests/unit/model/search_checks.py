@@ -47,7 +47,7 @@ class Checked:
         self.given_up: set[str] = set()
         self.begun: dict[str, BegunInMemory] = {}
         self.requests = 0
-        folder: Any = SimpleNamespace(list=lambda path: list(self.parts), outcomes=self.parts)
+        folder: Any = SimpleNamespace(list=lambda path: list(self.parts), outcomes=self.parts, key=scope.key)
         fewest = scope.fewest or scope.replicas
         self.coordinator = Coordinator(folder)
         self.coordinator.begin(Input(chunks, [10] * len(chunks), todo), ["parts"], fewest, ())
@@ -62,10 +62,14 @@ class Checked:
         self.requests += 1
         if process.process in self.given_up:
             return
-        assert not self.written.get(row), f"{row} is asked again"
+        key = self.scope.key(row)
+        equal = [one for one in self.scope.rows if one == row or (key and self.scope.key(one) == key)]
+        assert not any(map(self.written.get, equal)), f"{row} is asked again"
         for other in self.living:
             is_other = other is not process and other.process not in self.given_up
             assert not (is_other and row in other.held), f"two replicas have {row}"
+            asks_too = set(other.inside) & set(equal)
+            assert not (is_other and asks_too), f"two replicas ask {row}"
         group = self.coordinator._queue._replicas[process.process].group
         assert group is None or row in group.rows, f"{row} enters the engine beside suspected rows"
 

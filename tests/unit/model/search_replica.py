@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -23,9 +23,10 @@ from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.replica import inflight, prefetcher
 from airflow_provider_raybatch.job.replica import replica as replica_module
 from airflow_provider_raybatch.job.replica import worker as worker_module
+from airflow_provider_raybatch.job.replica.process_parts import WrittenPart
 from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.job.replica.request_builder import PreparedRow
-from airflow_provider_raybatch.job.replica.row_asker import RowAsker
+from airflow_provider_raybatch.job.replica.row_asker import RowAsker, Written
 from airflow_provider_raybatch.job.replica.step_work import StepWork
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 from airflow_provider_raybatch.job.row_order.lengths import Costs
@@ -94,7 +95,7 @@ class Stepped(Replica):
         self._metrics: Any = SimpleNamespace(update=lambda report, rows_in_flight: None)
         self.reader, self.engine = self, self  # type: ignore[assignment]
         self.steps = [StepWork(self, self)]  # type: ignore[arg-type]
-        self.asker = RowAsker(self.job, self.steps)
+        self.asker = _Asker(self)
         self._check_starts(SimpleNamespace(destination=world.begun, max_restarts=scope.restarts))
         if not self._is_needed():
             self._leave()
@@ -125,7 +126,13 @@ class Stepped(Replica):
 
     def ask(self, rows: Sequence[int], repetitions: Any, killer: Any = None) -> list[PreparedRow]:
         bad = RowFailure("render", "the row makes no request")
-        return [PreparedRow(bad if row in self.world.scope.bad else Request(prompt=str(row))) for row in rows]
+        key, bad_rows = self.world.scope.key, self.world.scope.bad
+        return [
+            PreparedRow(bad)
+            if row in bad_rows
+            else PreparedRow(Request(prompt=str(row)), key(row), is_shared=key(row) is not None)
+            for row in rows
+        ]
 
     async def prepare(self) -> None:
         pass
@@ -148,9 +155,15 @@ class Stepped(Replica):
     def decode(self, rows: Any) -> None:
         pass
 
-    def write(self, rows: Sequence[inflight.Row]) -> list[Part]:
+    def write(self, rows: Sequence[inflight.Row]) -> list[WrittenPart]:
         results = {row.ordinal: row.result for row in rows}
-        return self.world.called(self, "write", lambda: [self.world.write(self, results)])
+        part = self.world.called(self, "write", lambda: self.world.write(self, results))
+        return [WrittenPart(part, rows, None)]
+
+    def of(self, step: int, part: Part, key: bytes) -> Response | RowFailure | None:
+        outcomes = self.world.parts[part]
+        good = next((good for row, good in outcomes.items() if self.world.scope.key(row) == key), None)
+        return None if good is None else Response() if good else worker_module._KILLER
 
     # Steps.
 
@@ -179,6 +192,7 @@ class Stepped(Replica):
             *self.worker._inflight.waiting,
             *self.worker._inflight.inside.values(),
             *self.worker._inflight.landed,
+            *(row for some in self.worker._shared._waiting.values() for row in some),
         ]
         return {row.ordinal for row in rows} | set(self.worker._finished)
 
@@ -263,6 +277,25 @@ _CALLS = (
     "leave",
     "lost",
 )
+
+
+class _Asker(RowAsker):
+    """Shares answers as that of a job with steps, though it asks one question."""
+
+    def __init__(self, replica: Stepped) -> None:
+        super().__init__(replica.job, replica.steps)
+        self.shared_answers: Any = replica
+
+    def write(self, rows: Sequence[inflight.Row], followers: Mapping[Any, Sequence[Any]]) -> Written:
+        late = [row for some in followers.values() for row in some]
+        for leader, some in followers.items():
+            for row in some:
+                row.result = leader.result
+        made = super().write([*rows, *late], {})
+        made.uncounted = len(late)
+        if any(row.prepared.key for row in rows):
+            made.keys = [(made.parts[0], [row.prepared.key for row in rows if row.prepared.key])]
+        return made
 
 
 class _Costs(Costs):

@@ -16,6 +16,7 @@ class Scope:
     :param killers: rows that make an engine end by itself.
     :param hogs: rows that make the system kill the engine.
     :param bad: rows that make no request.
+    :param equal: rows that ask the same; then all rows share answers. They are good, or all deadly.
     :param faults: kinds of outside events, see :meth:`World.options` and :meth:`World.called`.
     :param times: number of faults.
     :param restarts: `max_restarts`.
@@ -28,6 +29,7 @@ class Scope:
     killers: frozenset[int] = frozenset()
     hogs: frozenset[int] = frozenset()
     bad: frozenset[int] = frozenset()
+    equal: frozenset[int] = frozenset()
     faults: tuple[str, ...] = ()
     times: int = 1
     restarts: int = 3
@@ -47,6 +49,11 @@ class Scope:
     @property
     def deadly(self) -> frozenset[int]:
         return self.killers | self.hogs
+
+    def key(self, row: int) -> bytes | None:
+        """Return the key of a row's request, where answers are shared."""
+        number = min(self.equal) if row in self.equal else row
+        return 2 * number.to_bytes(8, "big") if self.equal else None
 
     def restarts_to_find(self, suspected: int) -> int:
         """Return the most restarts that it takes to find one poison row among `suspected` ones."""

@@ -18,7 +18,7 @@ _LEFT_OUT = {
     # The input, and values derived from it alone.
     *("_input", "_folder", "_part_folder", "_pieces", "_order", "_row_bytes"),
     # Values that are only passed on, or follow from the rest.
-    *("_reports", "_news", "_speeds", "_ahead", "_engine", "_reported", "_threads"),
+    *("_reports", "_news", "_speeds", "_ahead", "_engine", "_reported", "_threads", "_places"),
     # Instants: `World.state` has what matters.
     *("_looked", "_silence", "_since", "since"),
     # No call is made here; it keeps the instants at which processes were heard of.
@@ -28,7 +28,7 @@ _LEFT_OUT = {
 
 def frozen(value: Any) -> Hashable:
     """Return a value that is equal if all later decisions are equal."""
-    if value is None or isinstance(value, str | int | float):
+    if value is None or isinstance(value, str | bytes | int | float):
         return value
     if isinstance(value, np.ndarray):
         return value.tobytes()
@@ -52,7 +52,7 @@ def of_replica(replica: Stepped) -> Hashable:
     worker = replica.worker
     if worker is None:
         return replica.process, replica._has_left
-    inflight, contents = worker._inflight, worker._prefetcher.contents
+    inflight, contents, shared = worker._inflight, worker._prefetcher.contents, worker._shared
     return (
         replica.process,
         replica.draining.is_set(),
@@ -67,6 +67,10 @@ def of_replica(replica: Stepped) -> Hashable:
         worker._ask_at > replica.loop.now,
         worker._is_over,
         worker.leaves,
+        tuple((key, tuple(row.ordinal for row in rows)) for key, rows in sorted(shared._waiting.items())),
+        frozenset(shared._mine),
+        frozenset(shared._written),
+        worker._is_awaited,
         frozenset(contents._read),
         frozenset(contents._released),
         frozenset(contents.chunks),

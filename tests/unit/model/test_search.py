@@ -163,6 +163,29 @@ def test_faults_blame_no_row(scope: Scope) -> None:
     assert_done(scope)
 
 
+@pytest.mark.parametrize(
+    "scope",
+    [
+        Scope((3,), equal=rows(0, 2)),
+        Scope((1, 1), replicas=2, equal=rows(0, 1)),
+        Scope((2, 1), replicas=2, slots=1, equal=rows(0, 2)),
+        Scope((1, 1), replicas=2, equal=rows(0, 1), faults=("kill",)),
+        pytest.param(Scope((1, 1), replicas=2, equal=rows(0, 1), faults=("kill",), times=2), marks=thorough),
+        Scope((1, 1), replicas=2, equal=rows(0, 1), faults=("freeze",)),
+        Scope((1, 1), replicas=2, equal=rows(0, 1), faults=("drain",)),
+        Scope((1, 1), replicas=2, equal=rows(0, 1), faults=("node for good",)),
+        Scope((1, 1), replicas=2, fewest=1, equal=rows(0, 1), faults=("kill",)),
+        Scope((2, 1), equal=rows(0, 2), killers=rows(0, 2)),
+        Scope((1, 1), replicas=2, equal=rows(0, 1), killers=rows(0, 1), restarts=4),
+        Scope((4,), replicas=2, slots=1, equal=rows(0, 3)),
+    ],
+    ids=str,
+)
+def test_equal_rows_are_asked_once(scope: Scope) -> None:
+    """Whoever asks them, dies, leaves or gives them back."""
+    assert_done(scope)
+
+
 @pytest.mark.parametrize("restarts", [0, 1, 2])
 @pytest.mark.parametrize("pieces", [(3,), (2, 1), (1, 1, 1)], ids=str)
 def test_engine_that_dies_of_every_row_is_given_up(pieces: tuple[int, ...], restarts: int) -> None:
