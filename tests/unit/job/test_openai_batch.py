@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_raybatch.contract.failures import PreflightError, RaybatchError
+from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.dataset.opening import open_dataset
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
@@ -32,7 +32,7 @@ from tests.support.openai_lines import (
     line,
     run,
 )
-from tests.support.whole_job import attempt, without_cluster
+from tests.support.whole_job import attempt, ended_while_writing, without_cluster
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
@@ -299,17 +299,16 @@ def test_resumed_answers_equal_undisturbed_ones(tmp_path: Path, monkeypatch: pyt
     asked: list[str] = []
     generate = EchoEngine.generate
 
-    async def dying(engine: EchoEngine, encoded: Any) -> Any:
+    async def noted(engine: EchoEngine, encoded: Any) -> Any:
         asked.append(encoded.prompt)
-        if len(asked) == 40:
-            raise KeyboardInterrupt
         return await generate(engine, encoded)
 
-    monkeypatch.setattr(EchoEngine, "generate", dying)
+    monkeypatch.setattr(EchoEngine, "generate", noted)
     source = ask(tmp_path / "in.jsonl", lines)
     out = LocalFolder(str(tmp_path / "out"))
-    fields = {**IN_AND_OUT, "flush_interval": 0.001}
-    with pytest.raises(BaseException):  # noqa: B017 - whatever the event loop makes of it
+    fields = {**IN_AND_OUT, "flush_interval": 0.001, "rows_in_flight": 4}
+    died = RaybatchError("the disk is away.", FailureClass.CANCELLED)
+    with ended_while_writing(2, died), pytest.raises(RaybatchError):
         attempt(out, 0, source, **fields)
     done = len(asked)
     summary = attempt(out, 1, source, **fields)

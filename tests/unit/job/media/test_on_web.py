@@ -108,9 +108,9 @@ def test_an_overloaded_host_is_asked_again(web: Web, status: int) -> None:
 
 def test_a_host_that_stays_overloaded_fails_the_job(web: Web) -> None:
     web.serve(URL, Answer(b"no", 503))
-    error = failure_of_the_job()
+    error = failure_of_the_job(timeout=3.0)
     assert error.failure_class is FailureClass.STORAGE
-    assert "can't read it (the server answered 503), tried for 0.5 s" in str(error)
+    assert "can't read it (the server answered 503), tried for 3 s" in str(error)
 
 
 def test_a_host_that_is_away_fails_the_job(web: Web) -> None:

@@ -59,7 +59,8 @@ def rows_of(coordinator: Board, process: str) -> list[int]:
 
 
 @pytest.fixture
-def storage() -> Iterator[Storage]:
+def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
+    monkeypatch.setattr(parts, "keys_in", lambda *_: [])
     made = Storage()
     yield made
     made.is_back.set()
@@ -168,12 +169,11 @@ def test_a_replica_without_rows_has_nothing_to_look_for(coordinator: Board, stor
 
 @pytest.mark.parametrize("end", ["leaves", "loses its engine", "is killed", "is killed before its report"])
 def test_answers_of_earlier_steps_outlive_their_process(
-    coordinator: Board, storage: Storage, end: str, monkeypatch: pytest.MonkeyPatch
+    coordinator: Board, storage: Storage, end: str
 ) -> None:
     """Its rows are not done: whoever gets them asks the next step alone, however the process ended."""
     path = "first/a-1-000001.10.0-2.3.3.parquet"
     part = Part(path, 3, 3, 0, 2, 10)
-    monkeypatch.setattr(parts, "keys_in", lambda *_: [])
     coordinator._part_folders = ["first", "parts"]
     storage.entries = [Entry(path, 10, "")]
     storage.is_back.set()
