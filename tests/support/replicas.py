@@ -93,7 +93,8 @@ class Handle:
         self.job = SimpleNamespace(remote=lambda: [(job, plan)])
         for name in ("report", "describe", "start", "is_needed"):
             setattr(self, name, SimpleNamespace(remote=getattr(coordinator, name)))
-        for name in ("join", "pull", "give_back", "claim", "share", "content", "fetched", "leave", "lost"):
+        awaited = ("join", "pull", "give_back", "claim", "unclaim", "share", "content", "fetched")
+        for name in (*awaited, "leave", "lost"):
             setattr(self, name, SimpleNamespace(remote=self._awaited(getattr(coordinator, name))))
 
     @staticmethod

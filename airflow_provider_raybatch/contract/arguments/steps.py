@@ -157,7 +157,7 @@ class AskedStep(ContractModel):
     :param steps: all of them.
     :param number: of this one, from 0.
     :param earlier_columns: that the steps before it make.
-    :param shares: whether equal greedy requests are asked once (`deduplicate`).
+    :param shares: whether equal requests are asked once (`deduplicate`).
     """
 
     steps: list[StepArguments]

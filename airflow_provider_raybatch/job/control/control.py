@@ -130,6 +130,11 @@ class Control:
         if late is not None:
             raise late
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the job should have ended, but for what can't be left undone."""
+        return self._late() is not None
+
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """End a driver that is overdue and doesn't end by itself, whatever it is doing."""

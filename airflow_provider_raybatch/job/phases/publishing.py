@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from threading import Thread
 from typing import Any, TypeVar
 
 from airflow_provider_raybatch.contract import events, layout
@@ -41,6 +41,8 @@ from airflow_provider_raybatch.job.steps.old_answers import StepParts
 
 T = TypeVar("T")
 
+_LOOK = 0.2
+_TOO_LATE = "the job has no time left, so the response store lacks new responses; raise the task's timeout."
 _PUBLISHERS = 8
 _LONGEST_RENDERING = 20.0
 """Seconds for a user's function to make the requests of the report's samples."""
@@ -67,7 +69,7 @@ def publish_rows(context: JobContext, control: Control) -> BatchManifest:
     versions = {**context.versions, **figures.versions}
     plan = {**figures.plan, **context.checked.shown()}
     figures = replace(figures, digests=context.checked.digests, versions=versions, plan=plan)
-    with _storing(context):
+    with _storing(context, control):
         manifest = prepare(
             spec,
             journal,
@@ -126,35 +128,40 @@ def _report(context: JobContext) -> DatasetReport:
 
 
 @contextmanager
-def _storing(context: JobContext) -> Iterator[None]:
+def _storing(context: JobContext, control: Control) -> Iterator[None]:
     """Keep the responses for other runs meanwhile: what is committed is paid for by none of them.
 
-    Where that fails, warnings say so; the dataset matters more.
+    Where that fails, or takes longer than the job may, a warning says so; the dataset matters more.
     """
     if context.spec.reuse is None:
         yield
         return
     said: list[events.Notice] = []
-    with ThreadPoolExecutor(1, thread_name_prefix="raybatch-storing") as pool:
-        pool.submit(_store, context, said.append)
+    # A daemon, so that a store without an answer holds up neither a stop nor the end.
+    storing = Thread(target=_store, args=(context, said.append), name="raybatch-storing", daemon=True)
+    storing.start()
+    try:
         yield
-    for notice in said:
-        context.emit(notice)
+        while storing.is_alive() and not control.is_late:
+            storing.join(_LOOK)
+        if storing.is_alive():
+            context.emit(events.Notice(level="warning", message=f"reuse: {_TOO_LATE}"))
+    finally:
+        for notice in [*said]:
+            context.emit(notice)
 
 
 def _store(context: JobContext, emit: Callable[[events.Notice], None]) -> None:
     job = context.job
     try:
         store = open_store(context.spec, context.secrets.aws, emit)
-        found = parts_of_steps(job)
-    except Exception as error:
-        emit(events.Notice(level="warning", message=not_stored(error, context.spec.shows_rows)))
-        return
-    if store is not None:
-        for step, parts in found:
+        assert store is not None  # the job has one
+        for step, parts in parts_of_steps(job):
             remember(store, job.folder, parts, emit, step.task)
         if hasattr(context, "asked"):
             keep_in_store(store.folder, job, context.asked)
+    except Exception as error:
+        emit(events.Notice(level="warning", message=not_stored(error, context.spec.shows_rows)))
 
 
 def clean_up(context: JobContext) -> None:

@@ -162,7 +162,7 @@ class Coordinator:
             leaves=self._leaves(process),
             answers=answers,
             shared=self._claims.news(process),
-            taken_over=self._claims.take_over(process, not self._has_rows_for_another),
+            taken_over=self._claims.take_over(process, self._may_ask_for_lost),
             is_awaited=self._claims.is_awaited(process),
         )
 
@@ -174,11 +174,14 @@ class Coordinator:
         self._membership.require(process)
         return self._claims.claim(process, keys)
 
-    def give_back(self, process: str, rows: Ordinals, keys: Sequence[bytes] = ()) -> tuple[int, ...]:
-        """See :meth:`PullQueue.give_back`; `keys` are of requests that the process has claimed."""
+    def give_back(self, process: str, rows: Ordinals) -> tuple[int, ...]:
+        """See :meth:`PullQueue.give_back`."""
         self._membership.require(process)
-        self._claims.release(process, keys)
         return self._queue.give_back(process, rows)
+
+    def unclaim(self, process: str, keys: Sequence[bytes]) -> None:
+        """See :meth:`Claims.release`."""
+        self._claims.release(process, keys)
 
     def share(self, process: str, contents: dict[int, list[Any]]) -> None:
         """A replica has put pieces into the object store: a reference each, none where it has lost it."""
@@ -327,8 +330,12 @@ class Coordinator:
             paths.update(part.path for part in done.parts)
             paths.update(part.path for _, part in done.answers)
             self._answers.setdefault(process, []).extend(done.answers)
-        if (done is not None and done.answers) or self._queue.proves(process, report.finished):
+        answers = done is not None and done.answers
+        if report.proves and (answers or self._queue.proves(process, report.finished)):
             self._membership.works(process)
+
+    def _may_ask_for_lost(self) -> bool:
+        return not self._left_parts and self._queue.may_ask_for_lost()
 
     @property
     def _has_rows_for_another(self) -> bool:

@@ -37,6 +37,7 @@ class Row:
     :param step: which of the job's steps asks it.
     :param is_last: whether its answer completes it.
     :param has_begun: whether this process has answers of it that no other knows of yet.
+    :param claimed: key of the request that it is asked with for all rows that ask the same.
     """
 
     ordinal: int
@@ -50,6 +51,7 @@ class Row:
     step: int = 0
     is_last: bool = True
     has_begun: bool = False
+    claimed: bytes | None = None
 
     @property
     def has_images(self) -> bool:

@@ -262,10 +262,13 @@ class Prefetcher:
         self._replica.begun.prepare(ordinals)
         try:
             fit = self._fit(rows)
-            encoded = await self._encoded(fit if is_own else await self._shared.to_ask(fit))
+            asked = fit if is_own else await self._shared.to_ask(fit)
+            # At once: another row's answer may have brought them into the engine again, for their next step.
+            self._replica.begun.end({*ordinals} - {row.ordinal for row in asked})
+            encoded = await self._encoded(asked)
         finally:
             self.pending -= len(rows)
-        self._replica.begun.end(ordinals)
+        self._replica.begun.end(row.ordinal for row in asked)
         self._inflight.add(encoded)
 
     def _fit(self, rows: Sequence[Row]) -> list[Row]:

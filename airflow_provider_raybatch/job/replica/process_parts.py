@@ -16,6 +16,8 @@ from airflow_provider_raybatch.job.engine.base import Engine
 from airflow_provider_raybatch.job.input.chunk_rows import portions
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
+from airflow_provider_raybatch.job.parts.sizes import MOST_BYTES
+from airflow_provider_raybatch.job.parts.sizes import portions as portions_of
 from airflow_provider_raybatch.job.replica.inflight import Row
 from airflow_provider_raybatch.job.replica.shared_answers import SharedAnswer, outputs_of
 from airflow_provider_raybatch.job.request.key_array import KEY
@@ -74,7 +76,7 @@ class PartWriter:
         """The same for rows that have the answer of an equal request."""
         written = []
         for name, some, columns in (
-            one for origin, found in _by_origin(rows).items() for one in self._cut(found, f"{origin}-")
+            one for origin, found in _by_origin(rows) for one in self._cut(found, f"{origin}-")
         ):
             arrays = {
                 "ordinal": pa.array([row.position for row in some], pa.uint64()),
@@ -164,11 +166,15 @@ class LeftParts:
                 one.found.result()
 
 
-def _by_origin(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def _by_origin(rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[Row]]]:
+    """Rows whose answers one part can have, with where these come from."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row.result.origin, []).append(row)
-    return found
+    for origin, some in found.items():
+        sizes = [row.result.outputs.slice(row.result.place, 1).nbytes for row in some]
+        for start, stop in portions_of(sizes, MOST_BYTES):
+            yield origin, some[start:stop]
 
 
 def stem(part_folder: str, process: str, number: int | str) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.table import as_text
+from airflow_provider_raybatch.job.media.allowed import ImageAccess
+from airflow_provider_raybatch.job.media.versions import versioned
 from airflow_provider_raybatch.job.request import keys
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.request.render import Render, needed_columns, render_all
@@ -22,6 +24,7 @@ class PreparedRow:
 
     :param key: of the request; ``None`` also until the versions of its images are known.
     :param repetition: how many earlier rows make the same sampled request.
+    :param before: key of the row's last request, in a later step.
     :param is_shared: whether rows with the same key have the same answer, so that one of them is asked.
     """
 
@@ -30,6 +33,7 @@ class PreparedRow:
     row_id: str | None = None
     raw: str = ""
     repetition: int = 0
+    before: bytes | None = None
     is_shared: bool = False
 
     def outcome(self, ordinal: int, result: Response | RowFailure) -> RowOutcome:
@@ -41,9 +45,15 @@ class PreparedRow:
 
 
 class RequestBuilder:
-    """Turns rows into requests: the same way in the replicas as in the earlier lookup of keys."""
+    """Turns rows into requests: the same way in the replicas as in the earlier lookup of keys.
 
-    def __init__(self, spec: BatchInferenceSpec, render: Render, keyer: Keyer) -> None:
+    :param access: to images, where requests have keys before these are loaded.
+    """
+
+    def __init__(
+        self, spec: BatchInferenceSpec, render: Render, keyer: Keyer, access: ImageAccess | None = None
+    ) -> None:
+        self._access = access
         self._render = render
         self._keyer = keyer
         self._id_column = spec.id_column
@@ -68,6 +78,8 @@ class RequestBuilder:
         if killer is not None and self._calls_users_code:
             return [self._one(row, killer, 0) for row in rows]
         numbers, made = repetitions or {}, render_all(self._render, rows)
+        if self._access is not None:
+            made = versioned(made, self._access)
         each = zip(rows, made, before or [None] * len(rows), strict=True)
         return [
             self._one(row, one, numbers.get(place, 0), last) for place, (row, one, last) in enumerate(each)
@@ -84,7 +96,7 @@ class RequestBuilder:
         """
         assert isinstance(row.request, Request)
         request = replace(row.request, images=images)
-        return replace(row, request=request, key=self._key(request, row.repetition))
+        return replace(row, request=request, key=self._key(request, row.repetition, row.before))
 
     def _one(
         self, row: Any, made: Request | RowFailure, number: int, before: bytes | None = None
@@ -94,14 +106,14 @@ class RequestBuilder:
         row_id = None if self._id_column is None else as_text(row.get(self._id_column))
         if isinstance(made, RowFailure):
             return PreparedRow(made, row_id=row_id)
-        key = self._key(made, number)
-        if key is not None:
-            key = self._keyer.in_step(key, made, before)
+        key = self._key(made, number, before)
         is_shared = self._shares and key is not None
-        return PreparedRow(made, key, row_id, repetition=number, is_shared=is_shared)
+        return PreparedRow(made, key, row_id, repetition=number, before=before, is_shared=is_shared)
 
-    def _key(self, request: Request, number: int) -> bytes | None:
-        return keys.nth(self._keyer.key(request), number) if request.has_versions else None
+    def _key(self, request: Request, number: int, before: bytes | None) -> bytes | None:
+        if not request.has_versions:
+            return None
+        return self._keyer.in_step(keys.nth(self._keyer.key(request), number), request, before)
 
 
 def read_columns(spec: BatchInferenceSpec) -> list[str] | None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -137,6 +137,8 @@ class RowAsker:
             if isinstance(result, Response):
                 task = self._tasks[leader.step]
                 result = SharedAnswer(task.outputs([result]), 0)
+            elif isinstance(result, RowFailure):
+                result = replace(result, input_tokens=0, output_tokens=0)  # which the leader has paid for
             for row in some:
                 row.result = result
 

@@ -12,7 +12,6 @@ from typing import TypeAlias
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.replica.inflight import InflightRequests, Row
 from airflow_provider_raybatch.job.replica.process import ReplicaProcess
-from airflow_provider_raybatch.job.scheduling.messages import Assignment
 from airflow_provider_raybatch.job.work import Done
 
 Followers: TypeAlias = dict[Row, list[Row]]
@@ -29,7 +28,7 @@ class SharedRequests:
         self._replica = replica
         self._inflight = inflight
         self._waiting: dict[bytes, list[Row]] = {}
-        """By key, also without rows while it is asked here, or claimed."""
+        """By key, whoever asks it."""
         self._mine: set[bytes] = set()
         """Keys that are asked here, until they are written."""
         self._written: dict[bytes, Part] = {}
@@ -38,7 +37,10 @@ class SharedRequests:
         """Rows that wait, or whose answer is read."""
 
     async def to_ask(self, rows: Sequence[Row]) -> list[Row]:
-        """Those of some rows that are asked; the others land when their answer is there."""
+        """Those of some rows that are asked; the others land when their answer is there.
+
+        A row whose key waits here is claimed again: it may be that of the process that was to ask it.
+        """
         asked: list[Row] = []
         found: list[tuple[Part, Row]] = []
         claimed: dict[bytes, Row] = {}
@@ -48,64 +50,83 @@ class SharedRequests:
                 asked.append(row)
                 continue
             if key in self._written:
+                self.waiting += 1
                 found.append((self._written[key], row))
-            elif key in self._waiting:
-                self._waiting[key].append(row)
+            elif key in self._mine or key in claimed:
+                self._wait(key, row)
             else:
-                self._waiting[key], claimed[key] = [], row
-                continue
-            self.waiting += 1
+                claimed[key] = row
         if claimed:
             answers = await self._replica.coordinator.claim.remote(self._replica.process, list(claimed))
             for (key, row), answer in zip(claimed.items(), answers, strict=True):
                 if answer is True:
-                    self._mine.add(key)
-                    asked.append(row)
+                    asked.append(self._own(key, row))
                     continue
-                self.waiting += 1
-                self._waiting[key].insert(0, row)
+                self._wait(key, row)
                 if answer is not False:
                     found += [(answer, one) for one in self._waiting.pop(key)]
         return asked + await self._land(found)
 
-    async def heard(self, assignment: Assignment) -> list[Row]:
-        """Take over what others have answered, or can't answer any more; returns rows to ask."""
-        found = [(part, row) for key, part in assignment.shared for row in self._waiting.pop(key, [])]
-        asked = await self._land(found)
-        for key in assignment.taken_over:
-            self._mine.add(key)
-            self.waiting -= 1
-            asked.append(self._waiting[key].pop(0))
-        return asked
+    def _wait(self, key: bytes, row: Row) -> None:
+        self.waiting += 1
+        self._waiting.setdefault(key, []).append(row)
 
-    def given_back(self, rows: Iterable[Row]) -> tuple[list[bytes], list[Row]]:
-        """Rows go back to the queue before they were asked.
+    async def heard(self, shared: Iterable[tuple[bytes, Part]]) -> list[Row]:
+        """Let rows land whose answers are there; returns those that get none, and are asked."""
+        return await self._land([(part, row) for key, part in shared for row in self._waiting.pop(key, [])])
+
+    def take_over(self, keys: Iterable[bytes]) -> tuple[list[bytes], list[Row]]:
+        """Ask what no other replica asks; returns keys that nothing waits for any more, and rows to ask."""
+        free, asked = [], []
+        for key in keys:
+            if key in self._mine:
+                continue  # a row that came meanwhile asks it
+            if (row := self._next(key)) is None:
+                free.append(key)
+            else:
+                asked.append(self._own(key, row))
+        return free, asked
+
+    def _next(self, key: bytes) -> Row | None:
+        """A row that waits for a key, and waits no more."""
+        rows = self._waiting.get(key)
+        if not rows:
+            self._waiting.pop(key, None)
+            return None
+        self.waiting -= 1
+        return rows.pop(0)
+
+    def _own(self, key: bytes, row: Row) -> Row:
+        """A row is asked for all that ask the same."""
+        self._mine.add(key)
+        row.claimed = key
+        return row
+
+    def given_back(self, rows: Sequence[Row]) -> tuple[list[bytes], list[Row]]:
+        """Rows are not asked after all, or ask something else since their images have changed.
 
         :returns: keys that are free for others, and rows to ask for those that wait here.
         """
-        free, asked = [], []
+        keys = [row.claimed for row in rows if row.claimed is not None]
         for row in rows:
-            key = row.prepared.key
-            if key is None or key not in self._mine:
-                continue
-            if self._waiting[key]:
-                self.waiting -= 1
-                asked.append(self._waiting[key].pop(0))
-            else:
-                del self._waiting[key]
-                self._mine.discard(key)
-                free.append(key)
-        return free, asked
+            row.claimed = None
+        self._mine.difference_update(keys)
+        return self.take_over(keys)
 
     def followers(self, rows: Iterable[Row]) -> Followers:
         """The rows that wait for these, which have an answer; they wait no more."""
         found: Followers = {}
         for row in rows:
-            key = row.prepared.key
-            if key is not None and row.prepared.is_shared and key in self._mine and self._waiting[key]:
-                found[row], self._waiting[key] = self._waiting[key], []
-                self.waiting -= len(found[row])
+            key = row.claimed
+            if key is not None and key == row.prepared.key and (some := self._waiting.pop(key, [])):
+                found[row] = some
+                self.waiting -= len(some)
         return found
+
+    @staticmethod
+    def changed(rows: Iterable[Row]) -> list[Row]:
+        """Those of rows that have asked something else than they claimed."""
+        return [row for row in rows if row.claimed is not None and row.claimed != row.prepared.key]
 
     async def written(self, keys: Iterable[tuple[Part, list[bytes]]]) -> list[Row]:
         """Answers are in parts: also for rows that came while these were written. Returns rows to ask."""
@@ -127,6 +148,7 @@ class SharedRequests:
         """Let rows have answers of parts; returns those that get none, and are asked."""
         if not found:
             return []
+        found = sorted(found, key=lambda one: one[0].path)  # a file may be larger than what is kept in memory
         of = self._replica.asker.shared_answers.of
         answers = await self._replica.thread(
             lambda: [of(row.step, part, row.prepared.key or b"") for part, row in found]

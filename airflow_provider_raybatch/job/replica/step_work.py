@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_provider_raybatch.job.media.allowed import ImageAccess, image_access
 from airflow_provider_raybatch.job.replica.inflight import Row
 from airflow_provider_raybatch.job.replica.process_parts import PartWriter
 from airflow_provider_raybatch.job.replica.request_builder import RequestBuilder
@@ -55,6 +56,13 @@ class StepWork:
             _move(rows, self.ranking.by_outputs([(row.rows, row.place) for row in rows], outputs_of(rows)))
 
 
+def _access(step: Job) -> ImageAccess | None:
+    asked = step.spec.asked_step
+    if asked is None or not asked.shares or not step.spec.may_have_images:
+        return None
+    return image_access(step.spec, step.listing, step.credentials)
+
+
 def _move(rows: Sequence[Row], ranked: Sequence[InChunk]) -> None:
     for row, (chunk, place) in zip(rows, ranked, strict=True):
         row.rows, row.place = chunk, place
@@ -67,7 +75,7 @@ def steps_of(job: Job, engine: Any, process: str) -> list[StepWork]:
     """
     return [
         StepWork(
-            RequestBuilder(step.spec, renderer_of(step), step.keyer),
+            RequestBuilder(step.spec, renderer_of(step), step.keyer, _access(step)),
             PartWriter(step, engine, process),
             step.spec.sampling if step.spec.asked_step else None,
             Ranking(step) if step.spec.asked_step else None,

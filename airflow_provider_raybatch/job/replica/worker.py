@@ -38,6 +38,8 @@ _IDLE_CALLS = 1000
 """A second, of all replicas, while the coordinator has no rows to give."""
 _TICK = 1.0
 _STEP_PAUSE = 0.5
+_AWAITED = 4
+"""Parts in a `flush_interval` where other replicas wait for an answer."""
 _MOST_INTERVALS = 3
 """How many times `flush_interval` an answer may wait for its part. Where CPU or storage is slower, the engine
 waits, so that a kill loses few answers."""
@@ -96,7 +98,7 @@ class ReplicaWorker:
         self._new_parts: list[parts.Part] = []
         self._new_answers: list[tuple[int, parts.Part]] = []
         self._new_keys: list[tuple[parts.Part, list[bytes]]] = []
-        self._is_awaited = False
+        self._is_awaited = self._proves = False
         self._flushing: asyncio.Task[None] | None = None
         self._preparing: set[asyncio.Task[None]] = set()
         self._ask_below = 1
@@ -156,7 +158,7 @@ class ReplicaWorker:
         # Others may get what it does not begin, or it may begin more than it has.
         has_news = bool(self._finished) or self._inflight.at_once != self._at_once
         held = self._unanswered + max(0, self._shared.waiting - _MOST_WAITING * self._slots)
-        wants = has_news or held < self._ask_below
+        wants = has_news or held < self._ask_below or (self._shared.waiting > 0 == self._unanswered)
         return wants and not self._is_over and time.monotonic() >= self._ask_at
 
     def _is_due(self) -> bool:
@@ -177,8 +179,9 @@ class ReplicaWorker:
     def _step_pause(self) -> float:
         """Seconds until rows are written that another step may ask: few, where they would fill an engine."""
         interval = self._limits.flush_interval
-        is_short = self._inflight.lacks_rows or self._is_awaited
-        return min(_STEP_PAUSE, interval) if is_short else interval
+        if self._inflight.lacks_rows:
+            return min(_STEP_PAUSE, interval)
+        return interval / _AWAITED if self._is_awaited else interval
 
     @property
     def _is_early(self) -> bool:
@@ -199,8 +202,9 @@ class ReplicaWorker:
         assignment: Assignment = await self._coordinator.pull.remote(self._process, report, done)
         self._shared.reported(done)
         self._is_awaited = assignment.is_awaited
-        if assignment.shared or assignment.taken_over:
-            self._go_on(await self._shared.heard(assignment), is_own=True)
+        await self._release(*self._shared.take_over(assignment.taken_over))
+        if assignment.shared:
+            self._prepare(self._hear(assignment))
         self.leaves = assignment.leaves
         self._is_over = assignment.is_finished or assignment.leaves
         if assignment.answers:
@@ -241,16 +245,25 @@ class ReplicaWorker:
         answered, self._at_once = self._report.rows - self._rows, self._inflight.at_once
         # What is in the engine can't be given back, also where it lets no more in by now.
         at_once = max(self._at_once, len(self._inflight.inside))
-        return PullRequest(answered, float(work), finished, at_once), done
+        proves, self._proves = self._proves, False
+        return PullRequest(answered, float(work), finished, at_once, self._shared.waiting, proves), done
+
+    async def _hear(self, assignment: Assignment) -> None:
+        self._go_on(await self._shared.heard(assignment.shared), is_own=True)
+
+    async def _release(self, keys: Sequence[bytes], asked: Sequence[Row]) -> None:
+        """Ask rows for those that were to be asked, and let others ask what none waits for here."""
+        self._go_on(asked, is_own=True)
+        if keys:
+            await self._coordinator.unclaim.remote(self._process, keys)
 
     async def _give_back(self, count: int) -> None:
         rows = self._inflight.take_back(count)
         if rows:
+            await self._release(*self._shared.given_back(rows))
             ordinals = np.array([row.ordinal for row in rows], dtype=np.int64)
-            keys, asked = self._shared.given_back(rows)
-            self._go_on(asked, is_own=True)
             await self._prefetcher.contents.share(
-                await self._coordinator.give_back.remote(self._process, ordinals, keys)
+                await self._coordinator.give_back.remote(self._process, ordinals)
             )
 
     async def _flush(self) -> None:
@@ -260,6 +273,7 @@ class ReplicaWorker:
             await self._replica.tokenizer_thread(self._replica.asker.decode, rows)
             self._watch.add("detokenize", start)
             start = time.monotonic()
+            await self._release(*self._shared.given_back(self._shared.changed(rows)))
             followers = self._shared.followers(rows)
             written = await self._replica.thread(self._replica.asker.write, rows, followers)
             self._watch.add("write", start)
@@ -277,6 +291,8 @@ class ReplicaWorker:
             self._new_parts += written.parts
             self._new_answers += written.answers
             self._new_keys += written.keys
+            both = (*written.parts, *(part for _, part in written.answers))
+            self._proves |= any(part.may_be_generated for part in both)
             self._finished += [row.ordinal for row in written.finished]
             self._go_on(written.next)
             self._go_on(await self._shared.written(written.keys), is_own=True)

@@ -8,7 +8,7 @@ lost is in the queue again, and claims its key anew; those that wait go on waiti
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -98,9 +98,8 @@ class Claims:
                 for process in waiting:
                     self._to_tell.setdefault(process, []).append((key, self._places[number]))
             elif waiting:
-                first = waiting.pop(0)
-                if waiting:
-                    self._waiting[key] = waiting
+                first = waiting[0]
+                self._waiting[key] = waiting
                 self._own(first, key)
                 self._given.setdefault(first, []).append(key)
 
@@ -116,7 +115,8 @@ class Claims:
         if self._early is not None:
             self._early.update(dict.fromkeys(keys))
             for key in keys:
-                self._waiting.setdefault(key, []).append(process)
+                waiting = self._waiting.setdefault(key, [])
+                waiting += [] if process in waiting else [process]
             return [False] * len(keys)
         return [
             self._places[place] if place != _UNKNOWN else self._claim(process, key)
@@ -130,14 +130,19 @@ class Claims:
             return True
         waiting = self._waiting.setdefault(key, [])
         self._awaited[owner] += not waiting
-        waiting.append(process)
+        if process not in waiting:
+            waiting.append(process)
         return False
 
     def _own(self, process: str, key: bytes) -> None:
+        """A process asks a request, for which it waits no more."""
         self._owners[key] = process
         self._abandoned.pop(key, None)
         if key in self._waiting:
-            self._awaited[process] += 1
+            left = [one for one in self._waiting.pop(key) if one != process]
+            if left:
+                self._waiting[key] = left
+                self._awaited[process] += 1
 
     def answered(self, place: Any, keys: Sequence[bytes]) -> None:
         """Requests have their answers, or have failed; whoever waits is told.
@@ -191,16 +196,16 @@ class Claims:
         """The keys that a process waits for and that have answers now, each with the place."""
         return tuple(self._to_tell.pop(process, ()))
 
-    def take_over(self, process: str, all_are_given_out: bool) -> tuple[bytes, ...]:
+    def take_over(self, process: str, may_ask: Callable[[], bool]) -> tuple[bytes, ...]:
         """Keys that a process waits for and asks itself now, since no other does.
 
-        :param all_are_given_out: whether rows of lost processes are with others again. These claim their keys
-            then; but they may ask something else now.
+        :param may_ask: whether it may, where rows of lost processes will claim their keys anew; they may ask
+            something else then.
         """
-        taken = [key for key in self._abandoned if process in self._waiting[key]] if all_are_given_out else []
+        taken = [key for key in self._abandoned if process in self._waiting[key]]
+        if taken and not may_ask():
+            taken = []
         for key in taken:
-            self._waiting[key].remove(process)
-            self._leave_waiting(key, self._waiting[key])
             self._own(process, key)
         return (*self._given.pop(process, ()), *taken)
 

@@ -38,12 +38,16 @@ class PullRequest:
         all replicas use it.
     :param finished: rows that are written since it last asked.
     :param at_once: rows that it lets into its engine, or that are there; by default as many as it has slots.
+    :param waiting: rows that wait for the answer of another row, and so need nothing of its engine.
+    :param proves: whether its engine may have answered some of `finished`; other rows' answers don't tell.
     """
 
     answered: int = 0
     work: float = 0.0
     finished: Ordinals = field(default_factory=no_rows)
     at_once: int | None = None
+    waiting: int = 0
+    proves: bool = True
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ class _Replica:
     :param at_once: rows that it lets into its engine now. What it has beyond them, it can give back.
     :param joined: seconds by the caller's clock; `heard` is its last report.
     :param given: rows it was ever given, less those it gave back.
+    :param waiting: of its rows, those that wait for another row's answer.
     :param counted: its unanswered rows in the queue's sum.
     :param holds: unfinished rows, sorted; of them `failed` are to be written as failed.
     :param group: the suspected rows that it runs.
@@ -62,6 +63,7 @@ class _Replica:
     speed: Speed
     given: int = 0
     answered: int = 0
+    waiting: int = 0
     counted: int = 0
     holds: Ordinals = field(default_factory=no_rows)
     failed: Ordinals = field(default_factory=no_rows)
@@ -72,7 +74,12 @@ class _Replica:
 
     @property
     def unanswered(self) -> int:
-        return max(0, self.given - self.answered)
+        return max(0, self.given - self.answered - self.waiting)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether all that it has waits for the answers of other rows."""
+        return self.waiting > 0 and not self.unanswered
 
     @property
     def load(self) -> Load:
@@ -200,18 +207,31 @@ class PullQueue:
         self._update(name, replica)
         return self._locations.lend(name, returned)
 
-    def finish(self, name: str, rows: Ordinals) -> None:
-        """A replica has written rows."""
+    def finish(self, name: str, rows: Ordinals, proves: bool = True) -> None:
+        """A replica has written rows; see :class:`PullRequest` for `proves`."""
         replica = self._replica(name)
         finished = replica.remove(rows)
         self.unfinished -= len(finished)
-        if not np.isin(finished, replica.failed).all():
+        if proves and not np.isin(finished, replica.failed).all():
             replica.on_probation = False
         replica.failed = replica.failed[np.isin(replica.failed, replica.holds)]
 
     def proves(self, name: str, finished: Ordinals) -> bool:
         """Whether the engine has answered one of these rows: to write one that kills it takes no engine."""
         return name in self._replicas and not np.isin(finished, self._replicas[name].failed).all()
+
+    def may_ask_for_lost(self) -> bool:
+        """Whether a replica may ask what it waits for, since a lost one asked it.
+
+        As long as rows of lost replicas are free or suspected, one of them will ask, or kill the engine.
+        But suspected rows wait for an empty engine: in vain where all replicas wait for such rows.
+        """
+        replicas = self._replicas.values()
+        if len(self._search.poison) or any(len(one.failed) for one in replicas):
+            return False  # what kills an engine is about to be written
+        if not (self.free.count or self._search.groups):
+            return True
+        return not (self.starting or self.coming) and all(one.is_blocked for one in replicas)
 
     def is_open(self, piece: int) -> bool:
         """Whether rows of a piece that was opened must still be given out."""
@@ -269,7 +289,8 @@ class PullQueue:
         replica.heard = now
         replica.answered = max(replica.answered, report.answered)
         replica.at_once = replica.slots if report.at_once is None else min(report.at_once, replica.slots)
-        self.finish(name, report.finished)
+        replica.waiting = report.waiting
+        self.finish(name, report.finished, report.proves)
         if not len(replica.holds):
             replica.group = None
         is_full = replica.at_once == replica.slots and 2 * replica.unanswered >= replica.slots

@@ -31,8 +31,8 @@ Ray, with two replicas, its *driver*, its *coordinator* or a *replica* dies. Pic
 change, break, are mended or deleted meanwhile; one to three equal rows ask about each.
 `tests/chaos/jobs/workload.py` has the rows and their right answers, `tests/chaos/jobs/killing.py` the counts,
 which go by the engines' logs and the files on disk. *Failed* are attempts in which nothing was killed; the
-next one goes on. *Equal* are requests that another row had asked,
-too: each row about a picture in a later step is asked.
+next one goes on. *Equal* are requests that another row had asked, too:
+about a picture that has changed meanwhile.
 """
 _SUMS = ("attempts", "failed", "rows", "dead_letters", "asked", "in_flight", "equal", *ZEROS)
 

@@ -99,7 +99,7 @@ def _pictures(chance: random.Random, root: Path, in_steps: bool = False) -> Work
 
     def shares(row: Row) -> bool:
         # Equal rows about a file that has changed may be asked apart.
-        return not in_steps and len(contents[Path(row["scan"]).name]) == 1
+        return len(contents[Path(row["scan"]).name]) == 1
 
     names = [*["good"] * 6, *["cut", "text", "large", "gone"] * 2]
     for number, how in enumerate(names):

@@ -271,6 +271,7 @@ _CALLS = (
     "pull",
     "give_back",
     "claim",
+    "unclaim",
     "share",
     "content",
     "fetched",

@@ -173,7 +173,9 @@ def test_faults_blame_no_row(scope: Scope) -> None:
         pytest.param(Scope((1, 1), replicas=2, equal=rows(0, 1), faults=("kill",), times=2), marks=thorough),
         Scope((1, 1), replicas=2, equal=rows(0, 1), faults=("freeze",)),
         Scope((1, 1), replicas=2, equal=rows(0, 1), faults=("drain",)),
-        Scope((1, 1), replicas=2, equal=rows(0, 1), faults=("node for good",)),
+        # One replica waits for rows that the other one has lost.
+        Scope((3, 3), replicas=2, slots=1, equal=rows(*range(6)), faults=("node for good",)),
+        Scope((2, 2), replicas=2, slots=1, equal=rows(*range(4)), faults=("kill",)),
         Scope((1, 1), replicas=2, fewest=1, equal=rows(0, 1), faults=("kill",)),
         Scope((2, 1), equal=rows(0, 2), killers=rows(0, 2)),
         Scope((1, 1), replicas=2, equal=rows(0, 1), killers=rows(0, 1), restarts=4),

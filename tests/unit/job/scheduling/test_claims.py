@@ -38,7 +38,7 @@ def test_who_claims_a_request_of_a_lost_process_asks_it() -> None:
     claims.claim("c", keys(1))
     claims.gone("a")
     assert claims.claim("d", keys(1)) == [True]
-    assert claims.take_over("b", True) == ()
+    assert claims.take_over("b", lambda: True) == ()
     claims.answered("part", keys(1))
     assert claims.news("b") == claims.news("c") == ((key(1), "part"),)
 
@@ -54,8 +54,8 @@ def test_one_that_waits_asks_what_is_left(given_back: bool) -> None:
     else:
         claims.gone("a")
     assert not claims.is_awaited("a")
-    assert claims.take_over("b", True) == (key(1),)
-    assert claims.take_over("c", True) == ()
+    assert claims.take_over("b", lambda: True) == (key(1),)
+    assert claims.take_over("c", lambda: True) == ()
     assert claims.is_awaited("b")
     claims.gone("c")
     assert not claims.is_awaited("b")
@@ -85,7 +85,8 @@ def test_each_request_is_answered_once_whatever_ends(seed: int) -> None:
             done |= {row for row, one in waits.get(name, []) if key(one) == given}
             waits[name] = [one for one in waits.get(name, []) if key(one[1]) != given]
             assert place == "part"
-        for given in claims.take_over(name, not rows):
+        all_are_given_out = not rows
+        for given in claims.take_over(name, lambda: all_are_given_out):  # noqa: B023 - called at once
             own = next(one for one in waits[name] if key(one[1]) == given)
             assert own[1] not in asked
             asked[own[1]] = name

@@ -114,15 +114,28 @@ def test_a_changed_step_between_leaves_the_one_after_it(task: RepeatedTask) -> N
     assert task.asked(changed) == 20
 
 
+def test_a_failure_that_rows_share_is_paid_once(task: RepeatedTask) -> None:
+    task.input(REPEATED)
+    steps = [FEW[0], {**FEW[1], "response_format": "json_object"}]
+    each, once = (
+        task.run(run_id=f"r{share}", steps=steps, deduplicate=bool(share), max_errors=ROWS)
+        for share in range(2)
+    )
+    assert once.counts.errors_by_step == each.counts.errors_by_step == {"judge.parse": ROWS}
+    assert 4 * (once.tokens_paid or 0) == each.tokens_paid
+
+
 @pytest.mark.parametrize("dies", ["driver", "replica"])
-@pytest.mark.parametrize("after", range(4))
-def test_equal_rows_are_asked_once_though_a_process_ends(task: RepeatedTask, dies: str, after: int) -> None:
+@pytest.mark.parametrize(("after", "step"), [(0, 0), (1, 0), (0, 1)])
+def test_equal_rows_are_asked_once_though_a_process_ends(
+    task: RepeatedTask, dies: str, after: int, step: int
+) -> None:
     """But for what was in the engine, or answered and not yet written."""
     task.input(REPEATED)
     slow = {"rows_in_flight": 2, "flush_interval": 0.01, "batch_size": 2}
     args = {"engine_args": {"seconds_per_token": 0.002, "max_num_seqs": 2}}
     error = RaybatchError("the disk is away.", FailureClass.CANCELLED) if dies == "driver" else None
-    with ended_while_writing(after, error):
+    with ended_while_writing(after, error, step):
         if error is None:
             manifest = task.run(steps=FEW, **slow, **args)
         else:
