@@ -20,7 +20,7 @@ from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.in_order import in_order
 
 _MOST_KEYS = 20_000_000
-"""Of 12 bytes each in the coordinator. What is older is asked again."""
+"""Of 12 bytes each in the coordinator. What is beyond is asked again."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class EarlierAnswers:
     """Where they lie.
 
     :param folder: the destination.
-    :param parts: of the task, the newest last.
+    :param parts: of the task, those of the run last.
     :param store: folder of the response store, if the job has one; older answers than `max_age` seconds are
         not found.
     """
@@ -59,7 +59,7 @@ class EarlierAnswers:
         return np.empty(0, "S16")
 
 
-def newest(parts: Sequence[Part]) -> list[Part]:
-    """As many of some parts as the coordinator takes, which come last."""
+def last_of(parts: Sequence[Part]) -> list[Part]:
+    """As many of some parts as the coordinator takes; those that come last."""
     places = np.cumsum([part.ok for part in reversed(parts)])
     return list(parts[len(parts) - int(np.searchsorted(places, _MOST_KEYS, side="right")) :])

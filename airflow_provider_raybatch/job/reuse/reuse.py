@@ -28,7 +28,7 @@ from airflow_provider_raybatch.job.reuse.duplicates import (
     read_search,
     repeats_of,
 )
-from airflow_provider_raybatch.job.reuse.earlier_answers import EarlierAnswers, newest
+from airflow_provider_raybatch.job.reuse.earlier_answers import EarlierAnswers, last_of
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
 from airflow_provider_raybatch.job.reuse.hits import CachedRows, Responses
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
@@ -317,7 +317,7 @@ def earlier_answers(job: Job, files: Sequence[Entry], store: ResponseStore | Non
     own = tuple(f"{step.run_folder}/" for step in job.steps)
     ordered = sorted(found, key=lambda part: (part.path.startswith(own), part.path))
     place = None if store is None else store.folder
-    return EarlierAnswers(job.folder, tuple(newest(ordered)), place, job.spec.reuse_max_age)
+    return EarlierAnswers(job.folder, tuple(last_of(ordered)), place, job.spec.reuse_max_age)
 
 
 def _usable(job: Job, files: Sequence[Entry]) -> list[Part]:

@@ -121,3 +121,21 @@ def test_each_request_is_answered_once_whatever_ends(seed: int) -> None:
                 del asked[number]
             living[living.index(name)] = next(names)
     assert not asked
+
+
+def test_claims_wait_until_earlier_answers_are_known() -> None:
+    claims = Claims()
+    claims.hold()
+    assert claims.claim("a", keys(1, 2, 3)) == [False] * 3
+    assert claims.claim("b", keys(1, 2)) == [False] * 2
+    claims.gone("c")
+    claims.know("part", as_array(keys(1)))
+    assert (claims.news("a"), claims.take_over("a", lambda: True)) == ((), ())
+    claims.go_on()
+    assert claims.news("a") == claims.news("b") == ((key(1), "part"),)
+    assert claims.take_over("b", lambda: True) == ()
+    assert claims.take_over("a", lambda: False) == tuple(keys(2, 3))
+    assert claims.is_awaited("a")
+    claims.answered("other", keys(2))
+    assert claims.news("b") == ((key(2), "other"),)
+    assert claims.claim("b", keys(3, 4)) == [False, True]
