@@ -209,6 +209,8 @@ class BatchManifest(ContractModel):
     :param tokens_paid: input and output tokens that the task's run paid for, over all attempts since the last
         clear, failed rows included. What killed processes had generated and not written counts as of their
         last report: a replica's is a second old, a driver's half a minute.
+    :param tokens_lost: of `tokens_paid`, those of answers that processes had generated and not yet written
+        when they were killed.
     :param tokens_saved: of `tokens`, input and output tokens that the run did not pay for: earlier runs, the
         response store or equal rows had the answers.
     :param tokens_generated: of `tokens.output`, those that this submission generated.
@@ -252,6 +254,7 @@ class BatchManifest(ContractModel):
     counts: Counts
     tokens: Tokens = Field(default_factory=Tokens)
     tokens_paid: int = Field(default=0, ge=0)
+    tokens_lost: int = Field(default=0, ge=0)
     tokens_saved: int = Field(default=0, ge=0)
     tokens_generated: int = Field(default=0, ge=0)
     gpu_seconds: float = Field(default=0.0, ge=0)

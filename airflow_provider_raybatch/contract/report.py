@@ -131,6 +131,7 @@ class Report(ContractModel):
     total: int | None = None
     tokens: Tokens = Field(default_factory=Tokens)
     tokens_paid: int = 0
+    tokens_lost: int = 0
     tokens_saved: int | None = None
     tokens_generated: int | None = None
     seconds: float = 0.0

@@ -223,6 +223,7 @@ def _manifest(
             reasoning=totals.reasoning_tokens,
         ),
         tokens_paid=paid,
+        tokens_lost=paid - sum(one.tokens for one in own),
         tokens_saved=sum(sum(one.saved.values()) for one in done) + earlier.saved_tokens,
         savings=_savings(done, earlier, filled, statistics.cost, paid),
         tokens_generated=sum(one.generated for one in done) + earlier.generated_tokens,

@@ -87,7 +87,10 @@ def _gpus(report: Report) -> Element | None:
 
 def _tokens(report: Report, shown: Figures) -> Element:
     tokens = report.tokens
-    picked = [shown.tokens_paid, shown.input_tokens]
+    picked = [shown.tokens_paid]
+    if report.tokens_lost:
+        picked.append(Figure("of them lost with processes that were killed", words.count(report.tokens_lost)))
+    picked.append(shown.input_tokens)
     if report.rows is not None and report.state == "committed":
         picked.append(Figure("of them from the prefix cache", words.count(tokens.cached)))
     picked.append(shown.output_tokens)
