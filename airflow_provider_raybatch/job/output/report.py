@@ -34,8 +34,8 @@ from airflow_provider_raybatch.storage.folder import Folder
 
 _OF_MANIFEST = (
     "tokens", "tokens_paid", "tokens_lost", "tokens_saved", "tokens_generated", "cost", "currency",
-    "gpu_seconds", "gpu_seconds_by_type", "gpu_hour_price", "savings", "counts", "finish_reasons", "timing", "replicas",
-    "plan", "effective_sampling", "versions", "created_at", "submission_id", "format", "uri",
+    "gpu_seconds", "gpu_seconds_by_type", "gpu_hour_price", "savings", "counts", "finish_reasons", "timing",
+    "replicas", "plan", "effective_sampling", "versions", "created_at", "submission_id", "format", "uri",
     "manifest_uri", "dead_letter_uri", "steps",
 )  # fmt: skip
 _EXPLAIN = (
