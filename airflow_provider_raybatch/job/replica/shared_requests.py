@@ -7,7 +7,7 @@ See :mod:`~airflow_provider_raybatch.job.scheduling.claims`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.replica.inflight import InflightRequests, Row
@@ -33,6 +33,10 @@ class SharedRequests:
         """Keys that are asked here, until they are written."""
         self._written: dict[bytes, Part] = {}
         """Keys that are written, until the coordinator knows."""
+        self._claiming = 0
+        """Claims on their way. A large reply may come after that of a later call."""
+        self._told: dict[bytes, Part | None] = {}
+        """What that has said meanwhile of keys for which none waits here; ``None`` where these are free."""
         self.waiting = 0
         """Rows that wait, or whose answer is read."""
 
@@ -56,16 +60,32 @@ class SharedRequests:
                 self._wait(key, row)
             else:
                 claimed[key] = row
-        if claimed:
-            answers = await self._replica.coordinator.claim.remote(self._replica.process, list(claimed))
-            for (key, row), answer in zip(claimed.items(), answers, strict=True):
-                if answer is True:
-                    asked.append(self._own(key, row))
-                    continue
+        again: list[Row] = []
+        for (key, row), said in zip(claimed.items(), await self._claim(list(claimed)), strict=True):
+            answer = self._told.pop(key, said) if said is False else said
+            if answer is True:
+                asked.append(self._own(key, row))
+            elif answer is None:
+                again.append(row)
+            else:
                 self._wait(key, row)
                 if answer is not False:
                     found += [(answer, one) for one in self._waiting.pop(key)]
-        return asked + await self._land(found)
+        if not self._claiming:
+            self._told.clear()
+        asked += await self._land(found)
+        return asked + (await self.to_ask(again) if again else [])
+
+    async def _claim(self, keys: list[bytes]) -> Sequence[Any]:
+        """See :meth:`Claims.claim`."""
+        if not keys:
+            return ()
+        self._claiming += 1
+        try:
+            said: Sequence[Any] = await self._replica.coordinator.claim.remote(self._replica.process, keys)
+        finally:
+            self._claiming -= 1
+        return said
 
     def _wait(self, key: bytes, row: Row) -> None:
         self.waiting += 1
@@ -73,7 +93,13 @@ class SharedRequests:
 
     async def heard(self, shared: Iterable[tuple[bytes, Part]]) -> list[Row]:
         """Let rows land whose answers are there; returns those that get none, and are asked."""
-        return await self._land([(part, row) for key, part in shared for row in self._waiting.pop(key, [])])
+        found: list[tuple[Part, Row]] = []
+        for key, part in shared:
+            if key in self._waiting:
+                found += [(part, row) for row in self._waiting.pop(key)]
+            elif self._claiming:
+                self._told[key] = part
+        return await self._land(found)
 
     def take_over(self, keys: Iterable[bytes]) -> tuple[list[bytes], list[Row]]:
         """Ask what no other replica asks; returns keys that nothing waits for any more, and rows to ask."""
@@ -83,6 +109,8 @@ class SharedRequests:
                 continue  # a row that came meanwhile asks it
             if (row := self._next(key)) is None:
                 free.append(key)
+                if self._claiming:
+                    self._told[key] = None
             else:
                 asked.append(self._own(key, row))
         return free, asked

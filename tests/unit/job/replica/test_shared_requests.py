@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that wait for another row's answer, where replies of the coordinator come in any order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows
+from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.replica.inflight import Row
+from airflow_provider_raybatch.job.replica.request_builder import PreparedRow
+from airflow_provider_raybatch.job.replica.shared_requests import SharedRequests
+from airflow_provider_raybatch.job.row import Request
+
+PART = Part("parts/a-1-000001.10.0-0.1.1.parquet", 1, 1, 0, 0, 10)
+ROWS = ChunkRows([], None)  # type: ignore[arg-type]
+
+
+def row(ordinal: int, key: bytes = b"k" * 16) -> Row:
+    return Row(ordinal, ordinal, PreparedRow(Request(prompt="x"), key, is_shared=True), ROWS, 0)
+
+
+class Replica:
+    """Answers come when the test gives them; parts have all."""
+
+    def __init__(self) -> None:
+        self.replies: list[asyncio.Future[Any]] = []
+        self.landed: list[tuple[Row, Any]] = []
+        self.process = "a"
+        self.coordinator = SimpleNamespace(claim=SimpleNamespace(remote=self.claim))
+        self.asker = SimpleNamespace(shared_answers=SimpleNamespace(of=lambda step, part, key: part.path))
+        self.shared = SharedRequests(self, SimpleNamespace(land=self.land))  # type: ignore[arg-type]
+
+    def claim(self, process: str, keys: list[bytes]) -> asyncio.Future[Any]:
+        self.replies.append(asyncio.get_running_loop().create_future())
+        return self.replies[-1]
+
+    def land(self, row: Row, answer: Any) -> None:
+        self.landed.append((row, answer))
+
+    async def thread(self, function: Callable[..., Any], *given: Any) -> Any:
+        return function(*given)
+
+
+async def begun(replica: Replica, *rows: Row) -> asyncio.Task[list[Row]]:
+    task = asyncio.ensure_future(replica.shared.to_ask(rows))
+    await asyncio.sleep(0)
+    return task
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_answer_is_heard_before_or_after_the_claims_reply(late: bool) -> None:
+    async def story() -> None:
+        replica, one = Replica(), row(0)
+        asking = await begun(replica, one)
+        if late:
+            assert await replica.shared.heard([(b"k" * 16, PART)]) == []
+        replica.replies[0].set_result([False])
+        assert await asking == []
+        if not late:
+            await replica.shared.heard([(b"k" * 16, PART)])
+        assert replica.landed == [(one, PART.path)]
+        assert (replica.shared.waiting, replica.shared._told) == (0, {})
+
+    asyncio.run(story())
+
+
+def test_a_key_that_became_free_meanwhile_is_claimed_again() -> None:
+    async def story() -> None:
+        replica, one = Replica(), row(0)
+        asking = await begun(replica, one)
+        assert replica.shared.take_over([b"k" * 16]) == ([b"k" * 16], [])
+        replica.replies[0].set_result([False])
+        await asyncio.sleep(0.01)
+        replica.replies[1].set_result([True])
+        assert await asking == [one]
+        assert one.claimed == b"k" * 16
+
+    asyncio.run(story())
+
+
+def test_equal_rows_of_two_batches_wait_for_one() -> None:
+    async def story() -> None:
+        replica, rows = Replica(), [row(number) for number in range(4)]
+        first, second = await begun(replica, *rows[:2]), await begun(replica, *rows[2:])
+        replica.replies[0].set_result([True])
+        replica.replies[1].set_result([False])
+        assert (await first, await second) == ([rows[0]], [])
+        assert replica.shared.waiting == 3
+        assert replica.shared.given_back([rows[0]]) == ([], [rows[1]])
+        (followers,) = replica.shared.followers([rows[1]]).values()
+        assert {one.ordinal for one in followers} == {2, 3}
+        assert await replica.shared.written([(PART, [b"k" * 16])]) == []
+        third = await replica.shared.to_ask([row(4)])
+        assert (third, [one.ordinal for one, _ in replica.landed]) == ([], [4])
+
+    asyncio.run(story())
+
+
+def test_a_row_whose_images_have_changed_frees_what_it_claimed() -> None:
+    async def story() -> None:
+        replica, rows = Replica(), [row(0), row(1)]
+        asking = await begun(replica, *rows)
+        replica.replies[0].set_result([True])
+        assert await asking == [rows[0]]
+        rows[0].prepared = PreparedRow(Request(prompt="x"), b"n" * 16, is_shared=True)
+        (changed,) = replica.shared.changed(rows)
+        assert replica.shared.given_back([changed]) == ([], [rows[1]])
+        assert replica.shared.followers([changed]) == {}
+        assert replica.shared.given_back([rows[1]]) == ([b"k" * 16], [])
+
+    asyncio.run(story())
